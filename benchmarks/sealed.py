@@ -76,7 +76,7 @@ def write(directory: str, rows: int) -> None:
 
 
 def sealed_by_itself(directory: str) -> tuple[float, float, int]:
-    """Seconds, seconds of the processors and bytes of memory of ``sbus seal`` as a process of its own."""
+    """Seconds, seconds of the processors and bytes of memory of ``sbus journal seal`` as a process of its own."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run([sys.executable, "-m", "sbuslib", "seal", "-q", directory], check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -129,7 +129,7 @@ def journals(folder: str, rows: int) -> dict[str, str]:
     for number in range(2):
         seconds, cpu, memory = sealed_by_itself(whole)
         what = "nothing new" if number else f"{rows / cpu:,.0f} rows a second of one core, start of Python included"
-        print(f"sbus seal: {seconds:.2f} s, {cpu:.2f} s of CPU, {memory >> 20} MB: {what}")
+        print(f"sbus journal seal: {seconds:.2f} s, {cpu:.2f} s of CPU, {memory >> 20} MB: {what}")
     return {"sealed": whole, "a tenth live": live}
 
 

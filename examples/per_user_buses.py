@@ -14,7 +14,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         Hub(os.path.join(folder, "machine"), limits=Limits(settle=0.05)) as top,
     ):
-        # On a real host each of these is a process of its user: `sbus units sbus-tenant@.service`.
+        # On a real host each of these is a process of its user: `sbus hub units sbus-tenant@.service`.
         hubs = {name: Hub(os.path.join(folder, name)) for name in ("alice", "bob")}
         for name, hub in hubs.items():
             hub.start()

@@ -1,7 +1,7 @@
 """A journal in Spark: the busiest keys, messages by minute, and what is missing.
 
 Try: python examples/spark_read.py /var/lib/sbus/journal
-It needs Java 17 and pip install 'sbuslib[spark]'. A journal is made by: sbus record /var/lib/sbus/journal
+It needs Java 17 and pip install 'sbuslib[spark]'. A journal is made by: sbus journal record /var/lib/sbus/journal
 """
 
 import sys

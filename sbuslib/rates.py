@@ -6,6 +6,7 @@ shows.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
 from math import sqrt
@@ -16,15 +17,16 @@ import msgspec
 
 from .clients.endpoint import Endpoint
 from .errors import SbusError
+from .kernel.users import name_of_user, program_of
 from .statistics import ClientStatistics, HubStatistics, LinkStatistics, UserStatistics
 from .survey import SeenHub
 from .wire.packets import Message
 from .wire.text import printable
 
-__all__ = ["KeyRates", "Look", "Rates", "Row", "measure", "watch"]
+__all__ = ["PAUSE", "KeyRates", "Look", "Rates", "Row", "ids_of", "is_local", "measure", "watch"]
 
-_PAUSE: Final = 1.0
-"""Least seconds from one look at a hub to the next."""
+PAUSE: Final = 1.0
+"""Seconds from one look at a hub to the next, unless the caller wants others."""
 
 _SHARE: Final = 50
 """A hub is asked again after so many times as long as its last answers took: so it costs some 2 % of the hub."""
@@ -33,9 +35,12 @@ Row: TypeAlias = dict[str, Any]
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What was seen of the hub at ``address`` at one instant, with texts as the hub told them. Rates are in messages a
-    second: ``in`` were received, ``out`` delivered and ``losing`` lost. ``clients`` is ``None`` if they were not asked
-    for."""
+    """What was seen of the hub at ``address`` at one instant, with texts as the hub told them.
+
+    A row of the hub, a user or a client has what was ``published``, ``delivered`` and ``lost`` in all, and how many
+    messages a second under ``published_rate`` and so on; a link has ``up`` and ``down`` in place of the first two.
+    ``waiting`` is how many messages wait. ``clients`` is ``None`` if they were not asked for.
+    """
 
     address: str
     hub: Row
@@ -45,10 +50,15 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Rates:
-    """Makes a :class:`Look` of what a hub tells; the rates are those since the look before, and 0 in the first."""
+    """Makes a :class:`Look` of what a hub tells; the rates are those since the look before, and 0 in the first.
 
-    def __init__(self) -> None:
-        self._before: dict[str, tuple[float, dict[Hashable, tuple[int, ...]]]] = {}
+    :param local: the hub knows processes by the ids that they have here, so programs can be named.
+    """
+
+    def __init__(self, *, local: bool = False) -> None:
+        self._before: dict[str, tuple[float, dict[Hashable, list[int]]]] = {}  # by kind: when, and counts by row
+        self._local = local
+        self._programs: dict[tuple[int, str], str] = {}  # of the clients of the last look, by number and credentials
 
     def look(
         self,
@@ -64,10 +74,7 @@ class Rates:
             address=address,
             hub=told,
             users=self._rows("user", now, hub.per_user, lambda _, user: user.uid, _user),
-            # Inboxes all have the number 0, and come first.
-            clients=None
-            if clients is None
-            else self._rows("client", now, clients, lambda place, one: one.number or -place, _client),
+            clients=None if clients is None else self._clients(now, list(clients)),
             links=self._rows("link", now, links, lambda _, one: (one.direction, one.number), _link),
         )
 
@@ -87,6 +94,21 @@ class Rates:
                 places.append(_Place(one.link, hub.statistics.hub_id, at, level + 1, one.why))
         return self._rows("tree", now, places, lambda _, one: (one.hub, one.link.direction, one.link.number), _place)
 
+    def _clients(self, now: float, clients: list[ClientStatistics]) -> list[Row]:
+        # Inboxes all have the number 0, and come first.
+        rows = self._rows("client", now, clients, lambda place, one: one.number or -place, _client)
+        programs = {}
+        for client, row in zip(clients, rows, strict=True):
+            who = client.number, client.credentials
+            known = self._programs.get(who)  # asked once: a process id may be another's later
+            uid, pid = ids_of(client.credentials)
+            row["user"] = "" if uid is None else name_of_user(uid)
+            row["program"] = programs[who] = (
+                known if known is not None else program_of(pid) if self._local and pid else ""
+            )
+        self._programs = programs
+        return rows
+
     def _rows(
         self,
         kind: str,
@@ -98,17 +120,30 @@ class Rates:
         """A row for each, with how fast its counts have grown since the last look at this kind; 0 for what is new."""
         then, before = self._before.get(kind, (now, {}))
         passed = max(now - then, 1e-3)
-        rows, after = [], dict[Hashable, tuple[int, ...]]()
+        rows, after = [], dict[Hashable, list[int]]()
         for place, one in enumerate(ones):
             row = tell(one)
             who = name(place, one)
-            after[who] = counts = (one.received, one.delivered, row["lost"])
-            was = before.get(who, counts)
-            for column, count, old in zip(("in", "out", "losing"), counts, was, strict=True):
-                row[column] = round(max(0, count - old) / passed, 1)
+            counted = [column for column in _COUNTED if column in row]
+            after[who] = counts = [row[column] for column in counted]
+            for column, count, old in zip(counted, counts, before.get(who, counts), strict=True):
+                row[f"{column}_rate"] = round(max(0, count - old) / passed, 1)
             rows.append(row)
         self._before[kind] = (now, after)
         return rows
+
+
+_COUNTED: Final = ("published", "delivered", "up", "down", "lost")
+"""Columns of rows that only grow."""
+
+
+def ids_of(credentials: str) -> tuple[int | None, int | None]:
+    """The user and the process in a credential key; ``None`` for what it does not tell."""
+    parts = credentials.split(credentials[1:2] or None)[-2:]
+    uid, pid = (
+        int(part) if part.isascii() and part.isdigit() and len(part) < 11 else None for part in ["", *parts][-2:]
+    )
+    return uid, pid or None
 
 
 def _hub(hub: HubStatistics) -> Row:
@@ -116,10 +151,12 @@ def _hub(hub: HubStatistics) -> Row:
         "id": hub.hub_id,
         "clients": hub.clients,
         "patterns": hub.patterns,
-        "queued": hub.queued,
+        "published": hub.received,
+        "delivered": hub.delivered,
+        "waiting": hub.queued,
         "lost": sum(hub.lost.values()),
         "causes": hub.lost,
-        "violations": hub.breaches,
+        "breaches": hub.breaches,
         "dropped": hub.dropped,
     }
 
@@ -127,11 +164,15 @@ def _hub(hub: HubStatistics) -> Row:
 def _user(user: UserStatistics) -> Row:
     return {
         "uid": user.uid,
+        "user": name_of_user(user.uid),
         "connections": user.connections,
         "patterns": user.patterns,
-        "queued": user.queued_packets,
-        "queued_bytes": user.queued_bytes,
+        "published": user.received,
+        "delivered": user.delivered,
+        "waiting": user.queued_packets,
+        "waiting_bytes": user.queued_bytes,
         "lost": sum(user.lost.values()),
+        "causes": user.lost,
     }
 
 
@@ -140,21 +181,35 @@ def _client(client: ClientStatistics) -> Row:
         "number": client.number,
         "who": client.credentials,
         "patterns": client.patterns,
-        "queued": client.queued,
+        "published": client.received,
+        "delivered": client.delivered,
+        "waiting": client.queued,
+        "waiting_peak": client.queued_peak,
         "lost": sum(client.lost.values()),
+        "causes": client.lost,
         "modes": f"{client.soft} {client.hard} {client.order}",
     }
 
 
 def _link(link: LinkStatistics) -> Row:
-    """``in`` is from the other hub to this one."""
+    """``up`` is from the lower hub to the upper."""
+    up, down = (link.delivered, link.received) if link.direction == "above" else (link.received, link.delivered)
     return {
         "name": link.address or link.hub or link.credentials,
         "direction": link.direction,
-        "connected": link.state in ("joined", "lagging"),
+        "address": link.address or "-",
+        "user": name_of_user(link.uid) if link.uid >= 0 else "-",
+        "connected": link.state == "joined",
         "state": link.state,
-        "queued": link.queued,
+        "mode": link.mode,
+        "patterns": link.patterns,
+        "up": up,
+        "down": down,
+        "waiting": link.queued,
         "lost": sum(link.lost.values()) + link.uncertain,
+        "causes": link.lost,
+        "uncertain": link.uncertain,
+        "lag": f"{link.lag:.1f}",
     }
 
 
@@ -167,14 +222,6 @@ class _Place(NamedTuple):
     level: int
     why: str
 
-    @property
-    def received(self) -> int:
-        return self.link.received
-
-    @property
-    def delivered(self) -> int:
-        return self.link.delivered
-
 
 def _place(place: _Place) -> Row:
     row = _link(place.link)
@@ -182,17 +229,26 @@ def _place(place: _Place) -> Row:
     return {**row, **shown, "to": place.to, "level": place.level}
 
 
+def is_local(client: Endpoint) -> bool:
+    """Whether the hub knows this process by the ids that it has here: then it knows others so, too."""
+    return ids_of(client.credentials.decode("utf-8", "replace")) == (os.geteuid(), os.getpid())
+
+
 def watch(
-    connect: Callable[[], Endpoint], sleep: Callable[[float], object], clients: Callable[[], bool] = lambda: True
+    connect: Callable[[], Endpoint],
+    sleep: Callable[[float], object],
+    clients: Callable[[], bool] = lambda: True,
+    interval: float = PAUSE,
 ) -> Generator[Look | Exception, None, None]:
     """Look at a hub until the caller has seen enough: looks, and between them the errors that came instead.
 
-    After an error it connects anew. ``clients`` says before each look whether each client is asked for.
+    After an error it connects anew. ``clients`` says before each look whether each client is asked for. The hub is
+    looked at every ``interval`` seconds, or less often where it takes long to answer.
     """
     while True:
         try:
             with connect() as client:
-                rates = Rates()
+                rates = Rates(local=is_local(client))
                 while True:
                     started = monotonic()
                     hub = client.statistics()
@@ -201,10 +257,10 @@ def watch(
                     links = hub.per_link or client.link_statistics()
                     now = monotonic()
                     yield rates.look(now, client.address, hub, each, links)
-                    sleep(max(_PAUSE, _SHARE * (now - started)))
+                    sleep(max(interval, _SHARE * (now - started)))
         except (SbusError, OSError) as error:
             yield error
-            sleep(_PAUSE)
+            sleep(interval)
 
 
 class _KeyRate:

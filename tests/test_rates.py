@@ -32,12 +32,12 @@ def test_a_hub_is_looked_at_again_and_again(path: str) -> None:
         looks.close()
     assert isinstance(first, Look)
     assert isinstance(second, Look)
-    assert (first.hub["in"], first.hub["out"]) == (0, 0)  # there was no look before
-    assert second.hub["in"] == second.hub["out"] > 0
-    assert second.users[0]["in"] == second.hub["in"]
+    assert (first.hub["published_rate"], first.hub["delivered_rate"]) == (0, 0)  # there was no look before
+    assert second.hub["published_rate"] == second.hub["delivered_rate"] > 0
+    assert second.users[0]["published_rate"] == second.hub["published_rate"]
     assert second.clients is not None
-    rates = {row["who"]: row["in"] for row in second.clients if row["patterns"]}
-    assert [*rates.values()] == [second.hub["in"]]
+    rates = {row["who"]: row["published_rate"] for row in second.clients if row["patterns"]}
+    assert [*rates.values()] == [second.hub["published_rate"]]
     assert pauses[0] >= 1
 
 

@@ -247,7 +247,7 @@ def tree() -> Drawing:
     return drawing
 
 
-PIPELINE = ["record", "seal", "report", "replay", "consume", "watch"]
+PIPELINE = ["journal record", "journal seal", "journal replay", "journal consume", "watch"]
 """The commands of ``sbus`` that the drawing of the journal names."""
 
 
@@ -274,7 +274,7 @@ def link() -> Drawing:
 def journal() -> Drawing:
     """The journal's way to a report."""
     drawing = Drawing("From a bus through a journal to a report", 800, 236)
-    record, seal, report, replay, consume, watch = (f"sbus {name}" for name in PIPELINE)
+    record, seal, replay, consume, watch = (f"sbus {name}" for name in PIPELINE)
     drawing.box(10, 20, 120, 60, "*hub", "hub")
     drawing.box(190, 20, 150, 60, "*journal\nsegments on disk", "good")
     drawing.box(450, 20, 140, 60, "*Parquet files\neach row once", "good")
@@ -284,7 +284,7 @@ def journal() -> Drawing:
     drawing.arrow((340, 50), (448, 50))
     drawing.words(394, 14, f"`{seal}`", "middle")
     drawing.arrow((590, 50), (668, 50))
-    drawing.words(629, 14, f"`{report}`", "middle")
+    drawing.words(629, 14, "`sbus report`", "middle")
     for number, (command, what) in enumerate(
         ((replay, "onto a bus again"), (consume, "row by row, where one stopped"), (watch, "rates, alerts on the bus"))
     ):

@@ -75,8 +75,6 @@ _SECTION = re.compile(r"^\*\*(.+?):\*\*", re.MULTILINE)
 
 def site_path(page: Path) -> str | None:
     """Where the site has a file of the checkout, from the folder of its sources; ``None`` for what it has not."""
-    if page.parent == ROOT / "man":
-        return f"commands/{page.stem}.md"
     if page.parent == ROOT and page.name in TOP:
         return page.name
     if ROOT / "docs" in page.parents and page.suffix in (".md", ".png", ".svg"):
@@ -124,6 +122,8 @@ def contents(index: Path) -> str:
                 names.append(place.removesuffix(".md"))
                 if place == "api.md":
                     names.append("reference/index")
+                if place == "shell.md":
+                    names += [f"commands/{name}" for name in sorted(manpages.pages())]
         lines = ["```{toctree}", ":hidden:", f":caption: {caption}", "", *dict.fromkeys(names), "```"]
         found.append("\n".join(lines))
     return "\n\n".join(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, HelpFormatter, _SubParsersAction
+from argparse import ArgumentParser, HelpFormatter
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
@@ -26,7 +26,10 @@ VERBOSITY = (
     ("-v", "verbose", "tell more on standard error: the log of the client and of services"),
     ("-q", "quiet", "tell errors alone on standard error"),
 )
-"""The options that every command of sbus has."""
+"""The options that every program and command has."""
+
+_LIKE = 0.7
+"""How much alike two words are of which one may be meant by the other; 1: they are the same."""
 
 
 class _Formatter(HelpFormatter):
@@ -60,6 +63,11 @@ class Parser(ArgumentParser):
         self.late: str | None = None
         """An argument that may be left out, and may come after options: argparse gives it up at the first option."""
 
+    def hide(self, option: str, *old: str) -> None:
+        """Let an option have more names, which help does not show: those that it had."""
+        for name in old:
+            self._option_string_actions[name] = self._option_string_actions[option]
+
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Namespace, list[str]]:
@@ -83,35 +91,37 @@ class Parser(ArgumentParser):
         if word is None:
             self.error(f"unexpected argument: {unknown[0]}")
         option = word.partition("=")[0]
-        self.error(f"there is no option {option}{nearest(option, self._option_string_actions)}")
+        known = {name: action.option_strings[-1] for name, action in self._option_string_actions.items()}
+        self.error(f"there is no option {option}{nearest(option, known)}")
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A clause with the known word that is most like ``word``; empty if none is."""
+def nearest(word: str, known: Iterable[str] | dict[str, str]) -> str:
+    """A clause with the known word that is most like ``word``; empty if none is like it.
+
+    ``known`` may map words to what they stand for, which is named then.
+    """
     from difflib import get_close_matches
 
-    known = list(known)
-    found = get_close_matches(word, known, 1) or [one for one in known if len(one) > 2 and word.startswith(one)]
-    return f": did you mean {found[0]}?" if found else ""
+    stands_for: dict[str, str] = dict(known) if isinstance(known, dict) else {one: one for one in known}
+    bare = {name.lstrip("-"): name for name in stands_for}  # two hyphens alone make words alike
+    wanted = word.lstrip("-")
+    found = get_close_matches(wanted, bare, 1, _LIKE) or [
+        one for one in bare if len(one) > 2 and wanted.startswith(one)
+    ]
+    return f": did you mean {stands_for[bare[found[0]]]}?" if found else ""
 
 
-def add_address(parser: ArgumentParser, *names: str, help: str = "where the hub listens", **options: Any) -> None:
+def add_address(parser: Parser, *names: str, help: str = "where the hub listens", **options: Any) -> None:
     """Add the option that names the hub; ``names`` and ``options`` are for a command that shows it in another way.
 
     Every command takes it under all of its names, so none has to be remembered with the command.
     """
-    action = parser.add_argument(*(names or NAMES[:2]), dest="address", metavar="ADDRESS", help=help, **options)
-    for name in NAMES:
-        parser._option_string_actions.setdefault(name, action)
+    parser.add_argument(*(names or NAMES[:2]), dest="address", **{"metavar": "ADDRESS", "help": help, **options})
+    parser.hide((names or NAMES)[0], *NAMES)
 
 
-def add_verbosity(parser: ArgumentParser) -> None:
+def add_verbosity(parser: Parser) -> None:
     """Add the options that say how much is told on standard error."""
-    verbs = [action for action in parser._actions if isinstance(action, _SubParsersAction)]
-    if verbs:
-        for verb in {**verbs[0].choices}.values():
-            add_verbosity(verb)
-        return
     for option, name, help in VERBOSITY:
         if f"--{name}" not in parser._option_string_actions:
             parser.add_argument(option, f"--{name}", action="store_true", help=help)

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
-from .arguments import ADDRESSES, add_address
+from .arguments import Parser, add_address
+from .console import on_stop, tell, yield_to_ctrl_c
+from .networks import add_tls
 from .values import size
 
-__all__ = ["add_arguments"]
+__all__ = ["add_bridge"]
 
 _FILES = {
     "password-file": "the password is the first line of this file",
     "token-file": "NATS: the token is the first line of this file",
     "nkey": "NATS: a file with a seed",
     "credentials": "NATS: a file with a JWT and a seed",
-    "ca": "PEM: who signs the server's certificate",
-    "certificate": "PEM: our own certificate",
-    "private-key": "PEM: its key",
 }
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_bridge(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
         "Join the bus of this machine to a server or cluster of another kind. Messages whose keys match an exported "
@@ -35,76 +34,87 @@ def add_arguments(parser: ArgumentParser) -> None:
         "examples:\n"
         "  sbus bridge nats://127.0.0.1 --export room/ --import alarm/ 'room/*/set'\n"
         "  sbus bridge nats://a,nats://b --stream plant --name line1 --import order/\n"
-        "  sbus bridge mqtts://broker --user line1 --password-file secret --export room/ --retain room/\n"
+        "  sbus bridge mqtts://broker --login line1 --password-file secret --export room/ --mqtt-retain room/\n"
         "\n"
-        "The bridge ends, with status 1, when the bus does.\n\n" + ADDRESSES
+        "The bridge ends, with status 1, when the bus does."
     )
     parser.add_argument("url", metavar="URL", help="the server to join, see below")
     add_address(parser)
     for option, what in (
         ("export", "messages under these keys go out"),
         ("import", "messages under these keys come in"),
-        ("retain", "MQTT: the server keeps the newest message of each of these keys"),
-        ("trust", "only these publishers' messages come in, as patterns for HOST/UID/PID: a claim of that host"),
+        ("mqtt-retain", "MQTT: the server keeps the newest message of each of these keys"),
+        ("from", "only these publishers' messages come in, as patterns for HOST/UID/PID: a claim of that host"),
     ):
         parser.add_argument(
-            f"--{option}", dest=f"{option}_patterns", metavar="PATTERN", nargs="+", action="extend", help=what
+            f"--{option}",
+            dest=f"{option.replace('-', '_')}_patterns",
+            metavar="PATTERN",
+            nargs="+",
+            action="extend",
+            default=[],
+            help=what,
         )
-    parser.add_argument("--prefix", default="sbus", help="the first segment of all subjects; '': none (%(default)s)")
+    parser.hide("--mqtt-retain", "--retain")
+    parser.hide("--from", "--trust")
+    parser.add_argument(
+        "--prefix", default="sbus", metavar="TEXT", help="the first segment of all subjects; '': none (%(default)s)"
+    )
     parser.add_argument("--stream", metavar="NAME", help="keep what is exported in a stream, of JetStream or Redis")
-    parser.add_argument("--name", help="what this bus is called there, for a stream (the host and the address)")
-    parser.add_argument("--keep", type=size, default="64M", metavar="SIZE", help="what an outage keeps (64M)")
-    parser.add_argument("--qos", choices=("0", "1"), default="1", help="MQTT: quality of service (1)")
-    parser.add_argument("--mqtt", choices=("3.1.1", "5"), default="5", help="the version of MQTT (5)")
-    parser.add_argument("--user", metavar="NAME", help="who we are; a password in the URL is seen by all of this host")
+    parser.add_argument(
+        "--name", metavar="NAME", help="what this bus is called there, for a stream (the host and the address)"
+    )
+    parser.add_argument(
+        "--max-bytes", type=size, default=2**26, metavar="SIZE", help="while the server is away, keep no more (64MB)"
+    )
+    parser.hide("--max-bytes", "--keep")
+    parser.add_argument("--mqtt-qos", choices=("0", "1"), default="1", help="MQTT: quality of service (1)")
+    parser.hide("--mqtt-qos", "--qos")
+    parser.add_argument("--mqtt-version", choices=("3.1.1", "5"), default="5", help="the version of MQTT (5)")
+    parser.hide("--mqtt-version", "--mqtt")
+    parser.add_argument("--login", metavar="NAME", help="who we are; a password in the URL is seen by all of this host")
+    parser.hide("--login", "--user")
     for option, what in _FILES.items():
         parser.add_argument(f"--{option}", metavar="FILE", help=what)
+    add_tls(parser, "our own certificate (PEM)", "who signs the server's certificate (PEM)")
+    parser.hide("--tls-cert", "--certificate")
+    parser.hide("--tls-key", "--private-key")
+    parser.hide("--tls-ca", "--ca")
     parser.set_defaults(run=_bridge)
 
 
-def _bridge(arguments: Namespace) -> int:
+def _bridge(arguments: Namespace) -> None:
     import logging
-
-    from ..errors import SbusError, UsageError
-    from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain, yield_to_ctrl_c
 
     logging.basicConfig(format="sbus: %(message)s")
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns whenever a NATS server ends a TLS connection
     yield_to_ctrl_c()
-    try:
-        _serve(arguments)
-    except UsageError as error:
-        complain("sbus", explain(error))
-        return EXIT_USAGE
-    except (SbusError, OSError) as error:
-        return complain("sbus", explain(error, arguments.address))
-    return EXIT_SUCCESS
+    _serve(arguments)
 
 
 def _serve(arguments: Namespace) -> None:
     import asyncio
 
     from ..bridge import AioBridge, EngineOptions
-    from .console import on_stop, tell
 
     def patterns(name: str) -> tuple[bytes, ...]:
-        return tuple(map(os.fsencode, getattr(arguments, f"{name}_patterns") or ()))
+        return tuple(map(os.fsencode, getattr(arguments, f"{name}_patterns")))
 
     options = EngineOptions(
-        user=arguments.user,
+        user=arguments.login,
         password=_first_line(arguments.password_file),
         token=_first_line(arguments.token_file),
         nkey=arguments.nkey,
         credentials=arguments.credentials,
-        ca=arguments.ca,
-        certificate=arguments.certificate,
-        private_key=arguments.private_key,
+        ca=arguments.tls_ca,
+        certificate=arguments.tls_cert,
+        private_key=arguments.tls_key,
         prefix=arguments.prefix,
         stream=arguments.stream,
         name=arguments.name,
-        qos=int(arguments.qos),
-        retain=patterns("retain"),
-        version=arguments.mqtt,
+        qos=int(arguments.mqtt_qos),
+        retain=patterns("mqtt_retain"),
+        version=arguments.mqtt_version,
     )
 
     async def serve() -> None:
@@ -114,9 +124,9 @@ def _serve(arguments: Namespace) -> None:
             arguments.url,
             export=patterns("export"),
             import_=patterns("import"),
-            trust=patterns("trust") or None,
+            trust=patterns("from") or None,
             options=options,
-            keep_bytes=arguments.keep,
+            keep_bytes=arguments.max_bytes,
         ) as bridge:
             on_stop(lambda: loop.create_task(bridge.close()), loop.add_signal_handler)
             await bridge.ready()

@@ -10,11 +10,12 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from ..errors import UsageError
+from ..errors import SbusError, UsageError
 from ..kernel.users import know_user, resolve_user, resolve_users_and_groups
 from ..limits import Limits
 from ..matcher import SEPARATOR, check_separator
@@ -22,20 +23,15 @@ from ..policy import Policy, Rule, check_template
 from ..wire.addresses import parse_address
 from ..wire.defaults import SYSTEM_ADDRESS
 from ..wire.packets import check_key
+from .console import complain, explain
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
 
-__all__ = [
-    "HubTable",
-    "RelayTable",
-    "RuleTable",
-    "Rules",
-    "Settings",
-    "add_config_arguments",
-    "read_rules",
-    "read_settings",
-]
+    from ..hub import Hub
+    from ..relay import Relay
+
+__all__ = ["HubTable", "RelayTable", "Reloader", "RuleTable", "Rules", "Settings", "read_rules", "read_settings"]
 
 T = TypeVar("T")
 
@@ -90,17 +86,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     import_: list[bytes] | None
 
 
-def add_config_arguments(parser: ArgumentParser) -> None:
-    """Add the options that tell where the file is."""
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="take what no option says from FILE, which is TOML: docs/configuration.md tells what it may hold. It is "
-        "read again at SIGHUP and by sbus reload",
-    )
-    parser.add_argument("--check-config", action="store_true", help="only say whether the file is correct")
-
-
 def read_settings(arguments: Namespace, default: str | None = SYSTEM_ADDRESS) -> Settings:
     """What the options and the file that they name say together.
 
@@ -134,8 +119,8 @@ def read_settings(arguments: Namespace, default: str | None = SYSTEM_ADDRESS) ->
         upstream_user=check("upstream_user", resolve_user, relay.upstream_user, None)
         if above is None
         else resolve_user(above),
-        export=check.each("export", _pattern, option("export"), relay.export),
-        import_=check.each("import", _pattern, option("import_"), relay.import_),
+        export=check.each("export", _pattern, option("export_patterns"), relay.export),
+        import_=check.each("import", _pattern, option("import_patterns"), relay.import_),
     )
     if is_relay and not settings.upstream:
         raise UsageError(f"{path}: upstream: missing, and there is no --upstream")
@@ -310,3 +295,66 @@ def _policy(check: _Checks, lines: list[int], tables: list[RuleTable] | None, se
             )
         )
     return Policy(made, know_user, separator)
+
+
+# ---------------------------------------------------------------------------------------------------
+# Taking up a file that has changed
+
+
+class Reloader:
+    """Takes up the configuration file of a hub that serves.
+
+    :param relay: the hub's, if it has one.
+    """
+
+    def __init__(
+        self,
+        program: str,
+        hub: Hub,
+        relay: Relay | None,
+        arguments: Namespace,
+        settings: Settings,
+        default: str | None,
+    ) -> None:
+        self._program = program
+        self._hub = hub
+        self._relay = relay
+        self._arguments = arguments
+        self._settings = settings
+        self._default = default
+
+    def on_hangup(self) -> None:
+        """At SIGHUP."""
+        with suppress(SbusError, OSError):  # it was told
+            self.reload()
+
+    def reload(self) -> str:
+        """Read the file, take up what can change now, and tell what takes a restart.
+
+        Raises :exc:`~sbuslib.errors.SbusError` and :exc:`OSError`; then nothing has changed.
+        """
+        try:
+            told = read_settings(self._arguments, self._default)
+            if told.separator != self._settings.separator:
+                raise UsageError(f"{self._arguments.config}: separator: this takes a restart of the hub")
+            if told.policy is None and self._hub.context.authorization.is_asked:  # the file may be half written
+                raise UsageError(f"{self._arguments.config}: rules: without any, this takes a restart of the hub")
+            self._hub.reconfigure(users=told.users, trusted=told.trusted, relays=told.relays, authorize=told.policy)
+            if self._relay is not None:
+                self._relay.reconfigure(
+                    told.upstream, export=told.export, import_=told.import_, upstream_user=told.upstream_user
+                )
+        except (SbusError, OSError) as error:
+            complain(self._program, f"{explain(error)} (nothing has changed)")
+            raise
+        later = self._takes_restart(told)
+        text = f"{self._arguments.config} was read again" + (f"; after a restart: {', '.join(later)}" if later else "")
+        complain(self._program, text)
+        return text
+
+    def _takes_restart(self, told: Settings) -> list[str]:
+        """The keys whose change takes a restart of the hub."""
+        now = self._settings
+        keys = [key for key in ("address", "mode") if getattr(told, key) != getattr(now, key)]
+        limits = msgspec.structs.asdict(now.limits)
+        return keys + [f"limits.{key}" for key in limits if limits[key] != getattr(told.limits, key)]

@@ -1,4 +1,4 @@
-"""What the programs share: exit statuses, signals and messages."""
+"""What the programs share: how they end, signals, and what they tell on standard error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
-    from typing import Final
+    from typing import Final, NoReturn
 
 __all__ = [
     "EXIT_FAILURE",
@@ -25,6 +25,7 @@ __all__ = [
     "beside",
     "complain",
     "explain",
+    "finish",
     "is_told",
     "on_stop",
     "progress",
@@ -38,9 +39,60 @@ EXIT_SUCCESS = 0
 EXIT_FAILURE = 1
 """An error outside the program: no hub, refused, connection lost, address in use."""
 EXIT_USAGE = 2
-"""The arguments are wrong. argparse uses this status, too."""
+"""The arguments are wrong, or a file that they name. argparse uses this status, too."""
+EXTRAS: Final = {
+    "ahocorasick": "tcp",
+    "duckdb": "query",
+    "jinja2": "report",
+    "matplotlib": "report",
+    "numpy": "seal",
+    "pandas": "query",
+    "prometheus_client": "metrics",
+    "pyarrow": "seal",
+    "pyspark": "spark",
+    "rich": "cli",
+}
+"""What brings a package that a command may miss."""
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that stop a program that serves."""
+
+
+def finish(program: str, arguments: Namespace) -> int:
+    """Run what the arguments ask for; the exit status. What goes wrong becomes one line on standard error, here alone.
+
+    An unforeseen error ends the program with a traceback and the name of the command.
+    """
+    from ..errors import JournalError, SbusError, ServiceError, UsageError
+
+    set_verbosity(program, verbose=arguments.verbose, quiet=arguments.quiet)
+    if (stdout := sys.stdout) is not None and hasattr(stdout, "reconfigure"):
+        stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark
+    try:
+        return arguments.run(arguments) or EXIT_SUCCESS
+    except KeyboardInterrupt:
+        end_by(signal.SIGINT)
+    except UsageError as error:
+        complain(program, explain(error))
+        return EXIT_USAGE
+    except (JournalError, ServiceError) as error:  # which have no address
+        return complain(program, explain(error) + advise(error, arguments))
+    except (SbusError, OSError) as error:
+        return complain(program, explain(error, vars(arguments).get("address")) + advise(error, arguments))
+    except Exception as error:
+        if isinstance(error, ImportError) and (extra := EXTRAS.get((error.name or "").partition(".")[0])):
+            return complain(program, f"{error.name} is missing: pip install 'sbuslib[{extra}]'")
+        import traceback
+
+        traceback.print_exc()
+        command = vars(arguments).get("command") or program
+        return complain(program, f"{command} ended by an unforeseen error: {type(error).__name__}: {error}")
+
+
+def end_by(number: int) -> NoReturn:
+    """End this process by a signal, as whoever waits for it expects."""
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
+    raise AssertionError("the signal was blocked")
 
 
 def on_stop(
@@ -75,6 +127,24 @@ def yield_to_signals() -> None:
     """
     yield_to_ctrl_c()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
+def begin_to_show() -> None:
+    """Prepare a command that writes to standard output. Raises :exc:`OSError` where that is closed."""
+    yield_to_signals()
+    if sys.stdout is None:
+        raise OSError("standard output is closed")
+
+
+def wait_for_ctrl_c(wait: Callable[[], object]) -> None:
+    """Call ``wait``, which a signal that stops this process ends: for a command that serves until then."""
+
+    def stop() -> NoReturn:
+        raise KeyboardInterrupt
+
+    on_stop(stop)
+    with suppress(KeyboardInterrupt):
+        wait()
 
 
 def explain(error: BaseException, address: str | None = None) -> str:
@@ -112,13 +182,13 @@ def complain(program: str, text: str) -> int:
 _told = {"quiet": False}
 
 
-def set_verbosity(*, verbose: bool = False, quiet: bool = False) -> None:
+def set_verbosity(program: str, *, verbose: bool = False, quiet: bool = False) -> None:
     """Choose what goes to standard error besides errors: with ``verbose`` the log too, with ``quiet`` nothing."""
     _told["quiet"] = quiet
     if verbose:
         import logging
 
-        logging.basicConfig(format="sbus: %(message)s")
+        logging.basicConfig(format=f"{program}: %(message)s")
         logging.getLogger("sbuslib").setLevel(logging.DEBUG)
 
 
@@ -149,10 +219,10 @@ def beside(run: Callable[[threading.Event], None]) -> Iterator[None]:
 
 
 def progress(text: Callable[[], str]) -> AbstractContextManager[None]:
-    """Tell ``text()`` after a second, and then now and then, until the block ends."""
+    """Tell ``text()`` after some seconds, and then now and then, until the block ends."""
 
     def run(ended: threading.Event) -> None:
-        pause = 1.0
+        pause = 3.0
         while not ended.wait(pause):
             tell(f"{text()} ...")
             pause = 10.0

@@ -1,4 +1,4 @@
-"""``sbus consume``: the messages of a journal, from where this name stopped before. It never loads gevent."""
+"""``sbus journal consume``: the messages of a journal, from where this name stopped before. It never loads gevent."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from .arguments import Parser
-from .console import EXIT_SUCCESS, advise, complain, explain, yield_to_ctrl_c, yield_to_signals
+from .console import yield_to_ctrl_c, yield_to_signals
 from .journal import tell_gap
-from .sub import add_forms
+from .sub import add_forms, wants_senders
 from .values import count, seconds
 
 if TYPE_CHECKING:
     from ..journal.consume import Consumer
     from ..segments.layout import Record
 
-__all__ = ["add_arguments"]
+__all__ = ["add_journal_consume"]
 
 _ACKNOWLEDGED_AT_ONCE = 1_000
 """Messages that are acknowledged together: each acknowledgement is written to a file."""
@@ -29,7 +29,7 @@ _LONGEST_TOLD = 65_536
 """Bytes of the longest key or sender that a command is told. The system starts no program with one of twice as much."""
 
 
-def add_arguments(parser: Parser) -> None:
+def add_journal_consume(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
         "Show the messages that a journal has and gets, or run a command for each, from the first on that was not done "
@@ -38,9 +38,9 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.epilog = (
         "examples:\n"
-        "  sbus consume alarms /var/lib/sbus/journal 'room/*/alarm'\n"
-        "  sbus consume billing journal order/ -x ./bill    for each; its standard input is the payload\n"
-        "  sbus consume nightly journal --once --json       what has come since the last night\n"
+        "  sbus journal consume alarms /var/lib/sbus/journal 'room/*/alarm'\n"
+        "  sbus journal consume billing journal order/ -x ./bill    for each; its standard input is the payload\n"
+        "  sbus journal consume nightly journal --once --json       what has come since the last night\n"
         "\n"
         "The command is run by sh(1), for one message at a time, with SBUS_KEY, SBUS_SENDER and SBUS_ROW in its "
         "environment. If its status is not 0, this command ends with status 1."
@@ -52,7 +52,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--once", action="store_true", help="end where the journal ends, rather than wait for more")
     parser.add_argument("-n", "--count", type=count, metavar="N", help="end after N messages")
     parser.add_argument(
-        "--timeout", type=seconds, metavar="TIME", help="end with status 1 when nothing comes for so long: 5, 2m"
+        "--timeout", type=seconds, metavar="TIME", help="end with status 1 when nothing comes for so long"
     )
     parser.add_argument("--positions", metavar="DIR", help="keep the position in this folder, not in the journal's")
     parser.add_argument("--skip-corrupt", action="store_true", help="go on after what is damaged, and tell it")
@@ -60,8 +60,8 @@ def add_arguments(parser: Parser) -> None:
     parser.set_defaults(run=_consume)
 
 
-def _consume(arguments: Namespace) -> int:
-    from ..errors import SbusError, UsageError
+def _consume(arguments: Namespace) -> None:
+    from ..errors import StateError
     from ..journal.consume import consume
 
     do: Callable[[Record], None]
@@ -81,13 +81,8 @@ def _consume(arguments: Namespace) -> int:
             on_corrupt="skip" if arguments.skip_corrupt else "error",
         ) as consumer:
             _work(consumer, do, most, arguments)
-    except UsageError as error:
-        arguments.parser.error(str(error))
     except subprocess.CalledProcessError as error:
-        return complain("sbus", f"the command ended with status {error.returncode}, and gets this message again")
-    except (SbusError, OSError) as error:
-        return complain("sbus", explain(error) + advise(error, arguments))
-    return EXIT_SUCCESS
+        raise StateError(f"the command ended with status {error.returncode}, and gets this message again") from None
 
 
 def _work(consumer: Consumer, do: Callable[[Record], None], most: int, arguments: Namespace) -> None:
@@ -122,7 +117,7 @@ def _shower(arguments: Namespace) -> Callable[[Record], None]:
     from .messages import shower
 
     show, out = shower(arguments), sys.stdout.buffer
-    with_sender = arguments.senders or "{sender}" in (arguments.format or "")
+    with_sender = wants_senders(arguments)
 
     def do(row: Record) -> None:
         assert row.key is not None

@@ -14,22 +14,22 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from ..errors import UsageError
 from ..wire.defaults import SYSTEM_ADDRESS
-from .config import Settings, add_config_arguments, read_settings
-from .console import EXIT_SUCCESS, STOPPING, complain, explain, on_stop
+from .arguments import Parser, add_address, add_verbosity
+from .console import EXIT_SUCCESS, STOPPING, complain, finish, on_stop
 from .values import separator
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
 
     from ..hub import Hub
     from ..kernel.sockets import Listener
     from ..relay import Relay
     from ..web.serving import LocalServer
+    from .config import Settings
 
 __all__ = ["PID_FILE", "add_hub_arguments", "build_parser", "main", "run_hub"]
 
@@ -86,10 +86,8 @@ examples:
                                          at a random address, until the last
                                          client leaves"""
 
-_LISTENS = b"1"  # what the daemon tells the process that was started
 
-
-def add_hub_arguments(parser: ArgumentParser) -> None:
+def add_hub_arguments(parser: Parser) -> None:
     """Add the arguments that ``sbusd`` and ``sbus hub`` have in common, without the address."""
     parser.add_argument(
         "-c", "--close", action="store_true", help="exit when the last client has left, once there was one"
@@ -147,13 +145,18 @@ def add_hub_arguments(parser: ArgumentParser) -> None:
         help="serve metrics for Prometheus, at a loopback address and port, or at the path of a Unix socket. Needs "
         "sbuslib[metrics]",
     )
-    add_config_arguments(parser)
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="take what no option says from FILE, which is TOML: sbus hub units sbus.toml prints one with comments. It "
+        "is read again at SIGHUP and by sbus hub reload",
+    )
+    parser.add_argument("--check-config", action="store_true", help="only say whether the file is correct")
 
 
-def build_parser() -> ArgumentParser:
+def build_parser() -> Parser:
     """The arguments of ``sbusd``."""
     from .. import __version__
-    from .arguments import Parser, add_address
 
     parser = Parser(prog="sbusd", description=_DESCRIPTION, epilog=_EPILOG)
     add_address(parser, help=f"where to listen: {SYSTEM_ADDRESS} unless given")
@@ -173,49 +176,15 @@ def build_parser() -> ArgumentParser:
         "file must not be there yet, and is removed at the end",
     )
     add_hub_arguments(parser)
+    add_verbosity(parser)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser.set_defaults(run=lambda arguments: run_hub("sbusd", arguments, background=not arguments.foreground))
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``sbusd``; its exit status."""
-    arguments = build_parser().parse_args(argv)
-    return run_hub("sbusd", arguments, background=not arguments.foreground)
-
-
-class _PidFile:
-    """A file with the id of this process. It is removed only if it is still the file that was created here."""
-
-    def __init__(self, path: str) -> None:
-        self._path = os.path.abspath(path)  # a daemon changes its working directory
-        try:
-            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        except FileExistsError as error:
-            raise FileExistsError(error.errno, f"the pid file is there already, {_owner(path)}", path) from None
-        os.fchmod(self._fd, 0o644)
-
-    def write(self) -> None:
-        os.write(self._fd, b"%d\n" % os.getpid())
-
-    def remove(self) -> None:
-        with suppress(OSError):
-            ours, there = os.fstat(self._fd), os.lstat(self._path)
-            if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):
-                os.unlink(self._path)
-
-
-def _owner(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            pid = int(file.read(32))
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return f"left behind by process {pid}, which is gone: remove it"
-    except PermissionError:
-        pass
-    except (OSError, ValueError, OverflowError):
-        return "and holds no process id"
-    return f"of process {pid}, which runs"
+    return finish("sbusd", build_parser().parse_args(argv))
 
 
 def run_hub(
@@ -233,60 +202,56 @@ def run_hub(
     ``on_ready`` is called with the address once the hub serves, and ``on_hub`` before with the hub itself; it
     returns the hub's relay. ``default`` is the address where neither an option nor the file has one.
     """
-    from ..errors import SbusError
+    from .config import read_settings
 
     if arguments.config is not None:
         arguments.config = os.path.abspath(arguments.config)  # a daemon changes its working directory
-    try:
-        settings = read_settings(arguments, default)
-    except (SbusError, OSError) as error:
-        return complain(program, explain(error))
+    settings = read_settings(arguments, default)
     if arguments.check_config:
         print(f"{arguments.config}: correct")
         return EXIT_SUCCESS
 
-    _fill_standard_descriptors()
+    from ..kernel.sockets import Listener
+    from ..wire.addresses import parse_address
+    from . import process
+
+    # 1. What can be refused, here where the caller is told.
+    process.fill_standard_descriptors()
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-    address: str | None = None
-    try:
-        with ExitStack() as undo:
-            from ..kernel.sockets import Listener
-            from ..wire.addresses import parse_address
+    with ExitStack() as undo:
+        parsed = parse_address(settings.address)
+        process.allow_many_files()
+        pid_file = None
+        if background and arguments.pid_file != NO_PID_FILE:
+            pid_file = process.PidFile(arguments.pid_file)
+            undo.callback(pid_file.remove)
+        arguments.address = str(parsed)  # for errors from here on
+        listener = Listener(parsed, mode=settings.mode, reuse=arguments.reuse)
+        undo.callback(listener.close)
+        if parsed != parse_address(settings.address):  # only a random one differs
+            _print_address(arguments.address)
+        _settle_passed_descriptor(listener, settings.mode, program)
 
-            parsed = parse_address(settings.address)
-            _allow_many_files()
-            pid_file = None
-            if background and arguments.pid_file != NO_PID_FILE:
-                pid_file = _PidFile(arguments.pid_file)
-                undo.callback(pid_file.remove)
-            address = str(parsed)
-            mode = settings.mode
-            listener = Listener(parsed, mode=mode, reuse=arguments.reuse)
-            undo.callback(listener.close)
-            if parsed != parse_address(settings.address):  # only a random one differs
-                _print_address(address)
-            _settle_passed_descriptor(listener, mode, program)
+        # 2. The fork.
+        report = None
+        if background:
+            is_daemon, pipe = process.detach()
+            if not is_daemon:
+                return process.await_daemon(pipe, undo, program)
+            report = undo.enter_context(os.fdopen(pipe, "wb", buffering=0))
+            if pid_file is not None:
+                pid_file.write()
 
-            report = None
-            if background:
-                is_daemon, pipe = _detach()
-                if not is_daemon:
-                    return _await_daemon(pipe, undo, program)
-                report = undo.enter_context(os.fdopen(pipe, "wb", buffering=0))
-                if pid_file is not None:
-                    pid_file.write()
+        def ready() -> None:
+            process.release_standard_descriptors(errors=background and os.isatty(2))
+            if report is not None:
+                report.write(process.LISTENS)
+                report.close()
+            if on_ready is not None:
+                on_ready(arguments.address)
 
-            def ready() -> None:
-                _release_standard_descriptors(errors=background and os.isatty(2))
-                if report is not None:
-                    report.write(_LISTENS)
-                    report.close()
-                if on_ready is not None:
-                    on_ready(address or "")
-
-            _serve(program, listener, settings, arguments, background, ready, on_hub, default)
-    except (SbusError, OSError) as error:
-        return complain(program, explain(error, address))
+        # 3. The hub.
+        _serve(program, listener, settings, arguments, background, ready, on_hub, default)
     return EXIT_SUCCESS
 
 
@@ -305,7 +270,7 @@ def _serve(
     import gevent
 
     from ..hub import Hub
-    from . import supervision
+    from . import process
     from .heap import trimmer_of
 
     logging.basicConfig(format=f"{program}: %(message)s")
@@ -324,7 +289,7 @@ def _serve(
     relay = on_hub(hub, settings) if on_hub is not None else None
     metrics = _serve_metrics(hub, arguments.metrics, relay) if arguments.metrics else None
     if arguments.config is not None:
-        from .reload import Reloader
+        from .config import Reloader
 
         reloader = Reloader(program, hub, relay, arguments, settings, default)
         hub.reloads.function = reloader.reload
@@ -334,8 +299,8 @@ def _serve(
     on_stop(hub.stop, gevent.signal_handler, but=() if arguments.config is None else (signal.SIGHUP,))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     ready()
-    supervision.tell(b"READY=1")
-    beat = supervision.watchdog(hub.context.loop)
+    process.tell_supervisor(b"READY=1")
+    beat = process.watchdog(hub.context.loop)
     trimmer = trimmer_of(hub.context)
     hub.serve_forever()
     trimmer.close()
@@ -347,40 +312,9 @@ def _serve(
 
 
 def _serve_metrics(hub: Hub, where: str, relay: Relay | None) -> LocalServer:
-    """Serve metrics. Raises :exc:`~sbuslib.errors.UsageError` where ``prometheus-client`` is missing."""
-    try:
-        from ..web.metrics import serve_metrics
-    except ImportError:
-        raise UsageError("--metrics needs prometheus-client: pip install 'sbuslib[metrics]'") from None
+    from ..web.metrics import serve_metrics
+
     return serve_metrics(hub, where, relay=relay)
-
-
-# ---------------------------------------------------------------------------------------------------
-# The process
-
-
-def _fill_standard_descriptors() -> None:
-    """Open /dev/null as descriptors 0, 1 and 2 where they are closed, so that no socket gets one of these numbers."""
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(fd, True)
-    os.close(fd)
-
-
-def _release_standard_descriptors(errors: bool) -> None:
-    """Replace standard input and output, and with ``errors`` standard error, by /dev/null."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2) if errors else (0, 1):
-        os.dup2(null, fd)
-    os.close(null)
-
-
-def _allow_many_files() -> None:
-    """Raise the limit of open files as far as the system allows: each client takes one descriptor."""
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _print_address(address: str) -> None:
@@ -388,7 +322,7 @@ def _print_address(address: str) -> None:
 
     ``print`` makes two writes, of the text and of the end of the line, where Python's standard output is not buffered.
     """
-    os.write(1, os.fsencode(address) + b"\n")  # descriptor 1 is open: see _fill_standard_descriptors
+    os.write(1, os.fsencode(address) + b"\n")  # descriptor 1 is open: see fill_standard_descriptors
 
 
 def _settle_passed_descriptor(listener: Listener, mode: int, program: str) -> None:
@@ -400,34 +334,6 @@ def _settle_passed_descriptor(listener: Listener, mode: int, program: str) -> No
             complain(
                 program, f"{listener.passed}: -g and -o are ignored: a socket that was passed has its mode already"
             )
-
-
-def _detach() -> tuple[bool, int]:
-    """Fork into a new session. In the daemon: ``True`` and a pipe to write to; here: ``False`` and one to read."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child:
-        os.close(writer)
-        os.waitpid(child, 0)
-        return False, reader
-    os.close(reader)
-    os.setsid()
-    if os.fork():
-        os._exit(EXIT_SUCCESS)  # the leader of a session could be given a terminal again
-    os.chdir("/")
-    return True, writer
-
-
-def _await_daemon(reader: int, undo: ExitStack, program: str) -> int:
-    """Wait until the daemon listens; the exit status of the process that was started."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-    with os.fdopen(reader, "rb", buffering=0) as pipe:
-        if pipe.read(1) == _LISTENS:
-            undo.pop_all()  # they are the daemon's now
-            return EXIT_SUCCESS
-    # It said why, unless it was killed. The callbacks of ``undo`` remove what it may have left behind.
-    return complain(program, "the daemon ended before it listened")
 
 
 if __name__ == "__main__":

@@ -1,77 +1,86 @@
-"""``sbus explain``: whether a hub with this configuration file lets a user do something, and what decides."""
+"""``sbus hub explain``: whether a hub with this configuration file lets a user do something, and what decides."""
 
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING
+from argparse import Namespace
 
-from ..errors import PacketError, SbusError
-from ..wire.text import printable
-from .console import EXIT_FAILURE, EXIT_SUCCESS, complain, explain
+from .arguments import Parser
+from .console import EXIT_FAILURE, EXIT_SUCCESS
 from .values import separator
 
+TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
     from ..policy import Answer, Verb
     from ..secrets import Credentials
     from ..secrets import Namespace as Secrets
     from .config import Rules
 
-__all__ = ["add_arguments", "run_explain", "sentence", "why_refused"]
+__all__ = ["CONFIG_PLACE", "add_hub_explain", "sentence", "why_refused"]
+
+CONFIG_PLACE = "/etc/sbus.toml"
+"""Where the hub of the machine has its configuration file."""
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_hub_explain(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
-        "Say what the rules of a configuration file allow a user, and which of them decides. See docs/configuration.md."
+        "Say what the rules of a configuration file allow a user, and which of them decides. Without --config, the "
+        "file is that of the bus of the machine."
     )
     parser.epilog = (
         "exit status:\n"
         "  0   yes\n"
         "  1   no, or an error\n"
+        "  2   the arguments are wrong, or the file\n"
         "\n"
         "examples:\n"
-        "  sbus explain alice publish tenants/alice/status --config /etc/sbus.toml\n"
-        "  sbus explain 1001 subscribe 'room/*/temp' --config /etc/sbus.toml"
+        "  sbus hub explain alice publish tenants/alice/status\n"
+        "  sbus hub explain 1001 subscribe 'room/*/temp' --config /etc/sbus.toml"
     )
     parser.add_argument("user", metavar="USER", help="name or id")
     parser.add_argument("verb", metavar="VERB", choices=["publish", "subscribe"], help="publish or subscribe")
     parser.add_argument("key", metavar="KEY", help="the key, or the pattern for subscribe")
-    parser.add_argument("--config", metavar="FILE", required=True, help="the file that the hub reads")
+    parser.add_argument(
+        "--config", metavar="FILE", default=CONFIG_PLACE, help="the file that the hub reads (%(default)s)"
+    )
     parser.add_argument("-u", "--user", action="append", metavar="USER", dest="users", help="as the hub was given it")
     parser.add_argument("--separator", type=separator, metavar="BYTE", help="as the hub was given it")
-    parser.set_defaults(run=run_explain)
+    parser.add_argument("--json", action="store_true", help="as JSON in a line")
+    parser.set_defaults(run=_explain)
 
 
-def run_explain(arguments: Namespace) -> int:
-    """Run the command; its exit status."""
+def _explain(arguments: Namespace) -> int:
     from ..kernel.users import resolve_user
     from ..wire.packets import check_key
     from .config import read_rules
 
     user, verb, key = arguments.user, arguments.verb, os.fsencode(arguments.key)
-    try:
-        check_key(key, "key" if verb == "publish" else "pattern")
-        uid = resolve_user(user)
-        rules = read_rules(arguments.config, arguments.users, arguments.separator)
-        refusal = why_refused(rules, uid, verb, key)
-        answer = rules.policy.explain(uid, verb, key) if rules.policy is not None else None
-    except (SbusError, OSError) as error:
-        return complain("sbus", explain(error))
+    check_key(key, "key" if verb == "publish" else "pattern")
+    uid = resolve_user(user)
+    rules = read_rules(arguments.config, arguments.users, arguments.separator)
+    refusal = why_refused(rules, uid, verb, key)
     if refusal is not None:
-        print(f"no: {refusal}")
-        return EXIT_FAILURE
-    if answer is None:
-        print(f"yes: {arguments.config} has no rules, so everybody may do anything")
-        return EXIT_SUCCESS
-    print(sentence(answer, user, verb))
-    return EXIT_SUCCESS if answer.allowed else EXIT_FAILURE
+        allowed, text = False, f"no: {refusal}"
+    elif rules.policy is None:
+        allowed, text = True, f"yes: {arguments.config} has no rules, so everybody may do anything"
+    else:
+        answer = rules.policy.explain(uid, verb, key)
+        allowed, text = answer.allowed, sentence(answer, user, verb)
+    if arguments.json:
+        import json
+
+        print(json.dumps({"allowed": allowed, "text": text}))
+    else:
+        print(text)
+    return EXIT_SUCCESS if allowed else EXIT_FAILURE
 
 
 def why_refused(rules: Rules, uid: int, verb: Verb, key: bytes) -> str | None:
     """Why a hub refuses this whatever its rules say, asked of the parts that a hub asks; ``None`` if it does not."""
     from ..core.quotas import Quotas
     from ..core.router import Router
+    from ..errors import PacketError
     from ..wire.packets import message_header
 
     if rules.users is not None and uid not in rules.users:
@@ -99,6 +108,8 @@ def _holder(namespace: Secrets, uid: int, pattern: bytes) -> Credentials:
 
 def sentence(answer: Answer, user: str, verb: Verb) -> str:
     """An answer in one line."""
+    from ..wire.text import printable
+
     if answer.is_secret and verb == "publish":
         return "yes: rules are not asked about secrets, and anybody may publish them"
     if answer.is_secret:

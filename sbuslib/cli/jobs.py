@@ -1,32 +1,22 @@
-"""What the commands about journals share: how they begin and end, and Spark for those that can use it."""
+"""What the commands about journals share: when they stop, and Spark for those that can use it."""
 
 from __future__ import annotations
 
 import os
 import threading
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator
+from argparse import Namespace
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from .console import (
-    EXIT_SUCCESS,
-    EXIT_USAGE,
-    advise,
-    beside,
-    complain,
-    explain,
-    is_told,
-    on_stop,
-    tell,
-    yield_to_ctrl_c,
-)
+from .arguments import Parser
+from .console import beside, is_told, on_stop, tell, yield_to_ctrl_c
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SPARK", "add_spark_arguments", "run", "spark", "stop_event"]
+__all__ = ["SPARK", "add_spark_arguments", "spark", "stop_event"]
 
 SPARK = (
     "Spark needs Java 17 or newer, which is that of JAVA_HOME or else the one in the path, and pip install "
@@ -35,7 +25,7 @@ SPARK = (
 """The end of the help of each command that can use Spark."""
 
 
-def add_spark_arguments(parser: ArgumentParser) -> None:
+def add_spark_arguments(parser: Parser) -> None:
     """Add the options that say where Spark does the work."""
     parser.add_argument(
         "--master",
@@ -91,20 +81,6 @@ def stop_event() -> threading.Event:
     threading.Thread(target=hear, name="stop", daemon=True).start()
     on_stop(lambda: told.put(None))
     return event
-
-
-def run(arguments: Namespace, work: Callable[[Namespace], object]) -> int:
-    """Do the work of a command, and turn what goes wrong into one line; the exit status."""
-    from ..errors import SbusError, UsageError
-
-    try:
-        work(arguments)
-    except UsageError as error:
-        complain("sbus", explain(error))
-        return EXIT_USAGE
-    except (SbusError, OSError) as error:
-        return complain("sbus", explain(error) + advise(error, arguments))
-    return EXIT_SUCCESS
 
 
 @contextmanager

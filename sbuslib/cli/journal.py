@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .arguments import Parser, add_address
-from .console import EXIT_FAILURE, EXIT_SUCCESS, advise, complain, explain, progress, yield_to_signals
-from .sub import add_forms
+from .console import EXIT_FAILURE, EXIT_SUCCESS, advise, begin_to_show, complain, explain, progress
+from .sub import add_forms, wants_senders
 from .values import count, moment
 
 if TYPE_CHECKING:
@@ -21,82 +21,79 @@ if TYPE_CHECKING:
     from ..segments.layout import Record, Skipped
     from ..segments.reading import OnCorrupt
 
-__all__ = ["add_arguments", "add_selection", "selection", "tell_gap", "tell_skipped"]
+__all__ = [
+    "add_journal_cat",
+    "add_journal_info",
+    "add_journal_query",
+    "add_journal_verify",
+    "add_selection",
+    "selection",
+    "tell_gap",
+    "tell_skipped",
+]
 
 
-def add_arguments(parser: Parser) -> None:
+def add_journal_info(parser: Parser) -> None:
     """Complete the parser of the command."""
-    parser.description = "Look into a journal, the directory that sbus record fills."
-    verbs = parser.add_subparsers(required=True, metavar="VERB", title="verbs")
-    info = _add(
-        verbs,
-        "info",
-        _info,
-        "what journals hold, from when to when, and their files, a line each",
-        "  sbus journal info /var/lib/sbus/journal",
-    )
-    info.add_argument("--json", action="store_true", help="a line of JSON for each; times are nanoseconds since 1970")
-    cat = _add(
-        verbs,
-        "cat",
-        _cat,
-        "show the recorded messages, as sbus sub shows those of a bus",
+    parser.epilog = "examples:\n  sbus journal info /var/lib/sbus/journal"
+    _add_directories(parser, "+")
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each; times are nanoseconds since 1970")
+    parser.set_defaults(run=_info)
+
+
+def add_journal_cat(parser: Parser) -> None:
+    """Complete the parser of the command."""
+    parser.epilog = (
+        "examples:\n"
         "  sbus journal cat journal -p 'room/*/temp' --start 2026-01-31T12:00 --timestamps\n"
-        "  sbus journal cat journal --json | sbus pub --json      publish them, as fast as it goes",
+        "  sbus journal cat journal --json | sbus pub --json      publish them, as fast as it goes"
     )
-    add_selection(cat, "show")
-    cat.add_argument("-n", "--count", type=count, metavar="N", help="exit after N messages")
-    cat.add_argument("--skip-corrupt", action="store_true", help="go on after what is damaged, and tell it")
-    add_forms(cat)
-    verify = _add(
-        verbs,
-        "verify",
-        _verify,
-        "read every byte of journals, tell what is damaged or missing, and whether every message is accounted for",
+    _add_directories(parser, "+")
+    add_selection(parser, "show")
+    parser.add_argument("-n", "--count", type=count, metavar="N", help="exit after N messages")
+    parser.add_argument("--skip-corrupt", action="store_true", help="go on after what is damaged, and tell it")
+    add_forms(parser)
+    parser.set_defaults(run=_cat)
+
+
+def add_journal_verify(parser: Parser) -> None:
+    """Complete the parser of the command."""
+    parser.epilog = (
+        "examples:\n"
         "  sbus journal verify journal                   ends with status 1 if anything is damaged or missing\n"
-        "  sbus journal verify -a /tmp/bus journal       also asks the hub and those below it what they lost",
+        "  sbus journal verify -a /tmp/bus journal       also asks the hub and those below it what they lost"
     )
-    add_address(verify)
-    query = _add(
-        verbs,
-        "query",
-        _query,
-        "answer a question in SQL about what was recorded, with DuckDB",
+    _add_directories(parser, "*")
+    add_address(parser)
+    parser.set_defaults(run=_verify)
+
+
+def add_journal_query(parser: Parser) -> None:
+    """Complete the parser of the command."""
+    parser.epilog = (
+        "examples:\n"
         "  sbus journal query journal 'SELECT key, count(*) AS n FROM journal GROUP BY key ORDER BY n DESC LIMIT 9'\n"
-        "  sbus journal query journal 'SELECT * FROM journal WHERE cause IS NOT NULL' --json\n\n"
-        "The table is called journal; its columns are those of docs/spark.md. This needs pip install 'sbuslib[query]'.",
+        "  sbus journal query journal 'SELECT * FROM journal WHERE cause IS NOT NULL' --json\n"
+        "  sbus journal query journal 'DESCRIBE journal'          its columns\n\n"
+        "The table is called journal. This needs pip install 'sbuslib[query]'."
     )
-    query.add_argument("sql", metavar="SQL", help="the question, about the table journal")
-    query.add_argument("--json", action="store_true", help="a line of JSON for each row")
+    _add_directories(parser, None)
+    parser.add_argument("sql", metavar="SQL", help="the question, about the table journal")
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each row")
+    parser.set_defaults(run=_query)
 
 
-def add_selection(parser: ArgumentParser, verb: str) -> None:
+def add_selection(parser: Parser, verb: str) -> None:
     """Add the options that say which recorded messages are meant."""
     parser.add_argument(
         "-p", "--pattern", action="append", metavar="PATTERN", help=f"{verb} what matches; may be repeated"
     )
-    parser.add_argument("--start", type=moment, metavar="TIME", help="leave out earlier messages")
-    parser.add_argument("--end", type=moment, metavar="TIME", help="leave out messages from then on")
+    parser.add_argument("--start", type=moment, metavar="WHEN", help="leave out earlier messages")
+    parser.add_argument("--end", type=moment, metavar="WHEN", help="leave out messages from then on")
 
 
-def _add(verbs: Any, name: str, run: Callable[[Namespace], int], help: str, examples: str) -> Parser:
-    verb: Parser = verbs.add_parser(
-        name, help=help, description=f"{help[0].upper()}{help[1:]}.", epilog=f"examples:\n{examples}"
-    )
-    several: dict[str, Any] = {} if name == "query" else {"nargs": "*" if name == "verify" else "+"}
-    verb.add_argument("directory", metavar="DIR", help="directory or URI of a journal, or of a lake", **several)
-    verb.set_defaults(run=partial(_run, run))
-    return verb
-
-
-def _run(verb: Callable[[Namespace], int], arguments: Namespace) -> int:
-    from ..errors import SbusError
-
-    yield_to_signals()
-    try:
-        return verb(arguments)
-    except (SbusError, OSError) as error:
-        return complain("sbus", explain(error) + advise(error, arguments))
+def _add_directories(parser: Parser, many: str | None) -> None:
+    parser.add_argument("directory", metavar="DIR", nargs=many, help="directory or URI of a journal, or of a lake")
 
 
 def _each(arguments: Namespace, verb: Callable[[str], bool]) -> int:
@@ -120,6 +117,7 @@ def _when(time_ns: int | None) -> str:
 
 
 def _info(arguments: Namespace) -> int:
+    begin_to_show()
     return _each(arguments, partial(_show_info, as_json=arguments.json))
 
 
@@ -166,6 +164,7 @@ def _cat(arguments: Namespace) -> int:
     from ..wire.packets import Message
     from .messages import shower
 
+    begin_to_show()
     wanted, show, out = selection(arguments), shower(arguments), sys.stdout.buffer
     left = arguments.count
 
@@ -178,7 +177,7 @@ def _cat(arguments: Namespace) -> int:
             if row.key is None or row.payload is None:
                 tell_gap(row)
                 continue
-            sender = row.sender if arguments.senders or arguments.format else None
+            sender = row.sender if wants_senders(arguments) else None
             out.write(show(Message(row.key, row.payload, sender), row.time_ns))
             left = None if left is None else left - 1
         out.flush()
@@ -194,13 +193,12 @@ def tell_gap(row: Record) -> None:
 
 
 def _query(arguments: Namespace) -> int:
-    from ..errors import StateError, UsageError
+    from ..errors import UsageError
     from ..reading import read
 
-    try:
-        import duckdb
-    except ImportError:
-        raise StateError("duckdb is missing: pip install 'sbuslib[query]'") from None
+    begin_to_show()
+    import duckdb
+
     from .tables import columns, show_json
 
     connection = duckdb.connect(config={"enable_external_access": "true"})
@@ -238,6 +236,7 @@ def _verify(arguments: Namespace) -> int:
     from ..errors import UsageError
     from ..journal.account import Ledger
 
+    begin_to_show()
     if not arguments.directory and arguments.address is None:
         raise UsageError("a DIR or the address of a hub is needed")
     ledger = Ledger()

@@ -1,13 +1,14 @@
-"""``sbus lake``: the journals of many hosts in one lake of Parquet files."""
+"""``sbus journal ingest``: the journals of many hosts in one lake of Parquet files."""
 
 from __future__ import annotations
 
 import threading
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from . import jobs
+from .arguments import Parser
 from .console import advise, complain, explain, tell
 
 if TYPE_CHECKING:
@@ -15,51 +16,39 @@ if TYPE_CHECKING:
 
     from ..lake.sealing import Failure, Written
 
-__all__ = ["add_arguments"]
+__all__ = ["add_journal_ingest"]
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_journal_ingest(parser: Parser) -> None:
     """Complete the parser of the command."""
-    parser.description = "Keep the journals of many hosts together, as Parquet files, for reports."
-    verbs = parser.add_subparsers(required=True, metavar="VERB", title="verbs")
-
-    ingest = verbs.add_parser(
-        "ingest",
-        help="take what journals hold into a lake, each record once",
-        description="Take the records of journals that a lake does not have into it, each once, however often this is "
-        "interrupted or killed. A lake is a directory of Parquet files that never change, so other programs may read "
-        "all of them at any time. For a single journal, see sbus seal.",
-        epilog="examples:\n"
-        "  sbus lake ingest /net/a/journal /net/b/journal lake             what there is now\n"
-        "  sbus lake ingest --follow /net/a/journal /net/b/journal lake    and what is recorded from now on\n"
-        "  sbus lake ingest --master spark://host:7077 s3://a s3://b s3://lake\n\n"
-        "Java is needed with --master only. " + jobs.SPARK,
+    parser.description = (
+        "Take the records of journals that a lake does not have into it, each once, however often this is interrupted "
+        "or killed. A lake is a directory of Parquet files that never change, so other programs may read all of them "
+        "at any time. For a single journal, see sbus journal seal."
     )
-    ingest.add_argument("journals", metavar="JOURNAL", nargs="+", help="directory of a journal, or its URI (s3://...)")
-    ingest.add_argument("lake", metavar="LAKE", help="directory or URI of the lake, made where there is none")
-    ingest.add_argument("--follow", action="store_true", help="go on with what is recorded, until Ctrl-C")
-    ingest.add_argument(
+    parser.epilog = (
+        "examples:\n"
+        "  sbus journal ingest /net/a/journal /net/b/journal lake             what there is now\n"
+        "  sbus journal ingest --follow /net/a/journal /net/b/journal lake    and what is recorded from now on\n"
+        "  sbus journal ingest --master spark://host:7077 s3://a s3://b s3://lake\n\n"
+        "Java is needed with --master only. " + jobs.SPARK
+    )
+    parser.add_argument("journals", metavar="JOURNAL", nargs="+", help="directory of a journal, or its URI (s3://...)")
+    parser.add_argument("lake", metavar="LAKE", help="directory or URI of the lake, made where there is none")
+    parser.add_argument("--follow", action="store_true", help="go on with what is recorded, until Ctrl-C")
+    parser.add_argument(
         "--skip-corrupt",
         action="store_true",
         help="where a journal is damaged, take a gap in, which tells how many records are missing if anybody knows, "
         "and go on",
     )
-    jobs.add_spark_arguments(ingest)
-    ingest.set_defaults(run=_run)
-
-
-def _run(arguments: Namespace) -> int:
-    return jobs.run(arguments, _ingest)
+    jobs.add_spark_arguments(parser)
+    parser.set_defaults(run=_ingest)
 
 
 def _ingest(arguments: Namespace) -> None:
-    from ..errors import StateError
-
-    try:
-        with nullcontext() if arguments.master is None else jobs.spark(arguments) as session:
-            _ingest_with(arguments, session)
-    except ImportError as error:
-        raise StateError(f"{error.name} is missing: pip install 'sbuslib[seal]'") from None
+    with nullcontext() if arguments.master is None else jobs.spark(arguments) as session:
+        _ingest_with(arguments, session)
 
 
 def _ingest_with(arguments: Namespace, spark: SparkSession | None) -> None:

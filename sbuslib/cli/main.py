@@ -1,97 +1,132 @@
 """``sbus``: the command line of the bus.
 
-A command ``NAME`` is the module ``cli/NAME.py``. Its ``add_arguments`` completes a parser, sets the description and the
-end of its help, and names with ``set_defaults(run=...)`` the function that runs it. Only the module of the command that
-is run is loaded: a shell script that publishes must not pay for all the others.
+A command is one word, or two: ``pub``, ``journal record``. Its parser is completed by the function ``add_pub``,
+``add_journal_record``, in the module that :data:`GROUPS` names, which sets with ``set_defaults(run=...)`` the function
+that runs it. Only the module of the command that is run is loaded: a shell script that publishes must not pay for all
+the others. ``docs/shell.md`` has the families and the table of options.
 """
 
 from __future__ import annotations
 
-import io
 import sys
-from argparse import SUPPRESS
 from importlib import import_module
 
 from .arguments import ADDRESSES, Parser, add_verbosity, nearest
-from .console import complain, set_verbosity
+from .console import finish
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable, Sequence
+    from argparse import Namespace
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["GROUPS", "build_parser", "main"]
+__all__ = ["ALIASES", "COMMANDS", "GROUPS", "build_parser", "main", "parse"]
 
-GROUPS: dict[str, tuple[str, dict[str, str]]] = {
+GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "messages": (
         "messages",
         {
-            "hub": "serve a bus in the foreground until Ctrl-C",
-            "pub": "publish messages",
-            "sub": "show the messages whose keys match a pattern",
-            "retain": "keep the newest message of each key, for those that come later",
-            "get": "show the newest message of a key",
-            "send": "send files of any size",
-            "receive": "receive files that are sent",
-            "request": "ask who serves a key, and show the answer",
-            "serve": "answer questions by running a command for each",
-            "whoami": "show this process's credentials as the hub sees them",
+            "pub": ("pub", "publish messages"),
+            "sub": ("sub", "show the messages whose keys match a pattern"),
+            "request": ("request", "ask who serves a key, and show the answer"),
+            "serve": ("request", "answer questions by running a command for each"),
+            "send": ("files", "send files of any size"),
+            "receive": ("files", "receive files that are sent"),
+            "get": ("sub", "show the newest message of a key"),
         },
     ),
-    "state": (
-        "what goes on",
+    "bus": (
+        "a bus, and what goes on there",
         {
-            "stat": "what a hub does, and what was lost and why",
-            "clients": "every client of a hub",
-            "tree": "the hubs from one of them downwards, and what passes between them",
-            "top": "what a hub and its clients, users and links do, live",
-            "hz": "how often messages come, by key",
-            "doctor": "what keeps a client from its hub, or a hub from its work, and what to do",
-            "ping": "how long a hub, or a tree of hubs, takes to answer",
+            "hub": ("hub", "serve a bus in the foreground until Ctrl-C"),
+            "hub reload": ("hub", "have a hub read its configuration file again"),
+            "hub explain": ("explain", "what a configuration file allows a user, and by which rule"),
+            "hub units": ("units", "print or install systemd units"),
+            "stat": ("stat", "what a hub does, and what was lost and why; its clients, or its tree"),
+            "top": ("top", "what a hub and its clients, users and links do, live"),
+            "web": ("top", "show the bus on a live page, for a browser on this machine"),
+            "watch": ("watch", "rates of a bus or of what is being recorded, and alerts"),
+            "hz": ("health", "how often messages come, by key"),
+            "ping": ("health", "how long a hub, or a tree of hubs, takes to answer"),
+            "doctor": ("health", "what keeps a client from its hub, or a hub from its work, and what to do"),
+            "whoami": ("health", "show this process's credentials as the hub sees them"),
         },
     ),
     "recordings": (
         "recordings",
         {
-            "record": "record what a bus carries into a journal",
-            "seal": "rewrite the ended segments of a journal as Parquet files",
-            "replay": "publish again what was recorded",
-            "journal": "what a journal holds, and whether it is whole",
-            "consume": "messages of a journal from where you stopped, as they come",
-            "lake": "keep journals as Parquet files, for reports",
-            "report": "pages and tables about what was recorded: traffic, subscriptions, losses",
-            "watch": "rates of a bus or of what is being recorded, and alerts",
+            "journal record": ("record", "record what a bus carries into a journal"),
+            "journal replay": ("replay", "publish again what was recorded"),
+            "journal info": ("journal", "what journals hold, from when to when, and their files"),
+            "journal cat": ("journal", "show the recorded messages, as sbus sub shows those of a bus"),
+            "journal verify": ("journal", "read every byte of journals, and tell what is damaged, missing or lost"),
+            "journal query": ("journal", "answer a question in SQL about what was recorded, with DuckDB"),
+            "journal consume": ("consume", "messages of a journal from where you stopped, as they come"),
+            "journal seal": ("seal", "rewrite the ended segments of a journal as Parquet files"),
+            "journal ingest": ("lake", "take what journals hold into a lake, each record once"),
+            "report traffic": ("report", "volume over time, by key, by sender and user, by size, and what was lost"),
+            "report subscriptions": (
+                "report",
+                "what each pattern would have received, which match nothing, which others cover",
+            ),
         },
     ),
-    "patterns": (
-        "patterns of use",
+    "services": (
+        "services",
         {
-            "queue": "share jobs out among workers, and keep them until they are done",
+            "retain": ("services", "keep the newest message of each key, for those that come later"),
+            "queue": ("services", "share jobs out among workers, and keep them until they are done"),
         },
     ),
     "networks": (
         "other machines",
         {
-            "peer": "pass messages between programs and machines over TCP, as a peer of Simplest pubsub",
-            "gateway": "join this machine's bus to those of other machines over TCP",
-            "bridge": "join this machine's bus to a NATS, MQTT or Redis server",
+            "peer": ("networks", "pass messages between programs and machines over TCP, as a peer of Simplest pubsub"),
+            "gateway": ("networks", "join this machine's bus to those of other machines over TCP"),
+            "bridge": ("bridge", "join this machine's bus to a NATS, MQTT or Redis server"),
         },
     ),
-    "service": (
-        "this machine",
+    "tools": (
+        "tools",
         {
-            "reload": "have a hub read its configuration file again",
-            "explain": "what a configuration file allows a user, and by which rule",
-            "web": "show the bus on a live page, for a browser on this machine",
-            "bench": "measure what a hub costs on this machine",
-            "units": "print or install systemd units",
-            "completion": "print what makes a shell complete the commands and options of sbus",
-            "help": "show the help of a command",
+            "bench": ("bench", "measure what a hub costs on this machine"),
+            "completion": ("completion", "print what makes a shell complete the commands and options of sbus"),
+            "help": ("completion", "show the help of a command"),
         },
     ),
 }
-"""The groups of commands, each with a title and the commands in it. The man page of a group is ``sbus-GROUP(1)``."""
+"""The groups of commands: each has a title, and its commands with their modules and what they do. The man page of a
+group is ``sbus-GROUP(1)``."""
 
+COMMANDS = {name: entry for _, commands in GROUPS.values() for name, entry in commands.items()}
+
+ALIASES: dict[str, tuple[str, dict[str, str]]] = {
+    "clients": ("stat --clients", {"-n": "--rows", "--count": "--rows"}),
+    "tree": ("stat --tree", {"--rates": "--window"}),
+    "reload": ("hub reload", {}),
+    "explain": ("hub explain", {}),
+    "units": ("hub units", {}),
+    "record": ("journal record", {}),
+    "replay": ("journal replay", {}),
+    "seal": ("journal seal", {}),
+    "consume": ("journal consume", {}),
+    "lake ingest": ("journal ingest", {}),
+    "journal list": ("journal info", {}),
+    "report completeness": ("journal verify", {}),
+}
+"""Names that commands had: what each stands for, and options that have another name there."""
+
+_MEANT = {
+    "publish": "pub",
+    "subscribe": "sub",
+    "listen": "sub",
+    "monitor": "top",
+    "status": "stat",
+    "call": "request",
+    "lake": "journal ingest",
+}
+"""Words for a command that other programs have."""
+
+_FLAGS = ("-v", "--verbose", "-q", "--quiet")
 
 _COMMON = """\
 Each command has -h for its help, -v to tell more on standard error and -q to tell errors alone. Wherever there is \
@@ -104,17 +139,17 @@ environment:
   JAVA_HOME           the Java that Spark runs in; else the one in the path
 
 exit status:
-  0   done
+  0   done; commands that run until Ctrl-C, such as hub and journal record: they
+      were told to end
   1   no hub, or it closed the connection, or something else went wrong: a
       line on standard error tells what, after a traceback if nobody foresaw it
-  2   the arguments are wrong
+  2   the arguments are wrong, or what they name: a file, a line of input
 
-Ctrl-C and a closed pipe end pub, sub and whoami by the signal, which a shell shows as 130 and 141; hub ends with \
-status 0 on Ctrl-C."""
+Ctrl-C and a closed pipe end commands that only show or publish by the signal, which a shell shows as 130 and 141."""
 
 
-def build_parser(only: str | None = None) -> ArgumentParser:
-    """The arguments of ``sbus``: of all commands, or of ``only`` one, for which only its module is loaded."""
+def build_parser() -> Parser:
+    """The parser of ``sbus`` itself: what it shows of all commands."""
     from .. import __version__
 
     parser = Parser(
@@ -135,42 +170,97 @@ def build_parser(only: str | None = None) -> ArgumentParser:
         ),
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    # They are listed by group above; completion leaves out what is suppressed.
-    commands = parser.add_subparsers(metavar="COMMAND", prog="sbus", help=None if only is None else SUPPRESS)
-    for _, names in GROUPS.values():
-        for name, help in names.items():
-            if name == only or only is None:
-                command = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
-                import_module(f"{__package__}.{name}").add_arguments(command)
-                add_verbosity(command)
     return parser
 
 
-def _listed(title: str, commands: dict[str, str]) -> str:
-    return "\n".join([f"{title}:", *(f"  {name:<12}{help}" for name, help in commands.items())])
+def command_parser(name: str) -> Parser:
+    """The parser of one command. Loads its module."""
+    module, help = COMMANDS[name]
+    parser = Parser(prog=f"sbus {name}", description=f"{help[0].upper()}{help[1:]}.")
+    getattr(import_module(f"{__package__}.{module}"), f"add_{name.replace(' ', '_')}")(parser)
+    add_verbosity(parser)
+    if "--address" in parser._option_string_actions:
+        parser.epilog = f"{parser.epilog}\n\n{ADDRESSES}"
+    return parser
+
+
+def parse(words: Sequence[str]) -> Namespace:
+    """The arguments of a command line; ``command`` is its name. Ends the process where they are wrong."""
+    from argparse import Namespace
+
+    flags, rest = _flags(words)
+    if not rest or rest[0].startswith("-"):
+        _refuse(words)
+    name, rest, renamed = _command(rest, flags)
+    if name not in COMMANDS:
+        _refuse_command(name, rest)
+    parser = command_parser(name)
+    for old, new in renamed.items():
+        parser.hide(new, old)
+    return parser.parse_args(rest, Namespace(command=name))
+
+
+def _flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Options of all commands that stand before the next word, and what follows them."""
+    many = next((place for place, word in enumerate(words) if word not in _FLAGS), len(words))
+    return list(words[:many]), list(words[many:])
+
+
+def _command(words: list[str], flags: list[str]) -> tuple[str, list[str], dict[str, str]]:
+    """The name of the command, its other words, and options that an alias names in another way."""
+    first, (more, rest) = words[0], _flags(words[1:])
+    pair = f"{first} {rest[0]}" if rest else first
+    name, rest = (pair, rest[1:]) if pair in COMMANDS or pair in ALIASES else (first, rest)
+    name, renamed = ALIASES.get(name, (name, {}))
+    name, *preset = [name] if name in COMMANDS else name.split(maxsplit=1)
+    return name, [*flags, *more, *preset, *rest], renamed
+
+
+def _refuse(words: Sequence[str]) -> None:
+    """Act on a command line without a command: it asks for help or the version, or is wrong."""
+    parser = build_parser()
+    known = {*COMMANDS, *ALIASES}
+    if (command := next((word for word in words if word in known), None)) and words[0] not in ("-h", "--help"):
+        parser.error(f"options stand after the command: sbus {command} {words[0]} ...")
+    parser.parse_args(words)
+    parser.error("a command is missing")
+
+
+def _refuse_command(name: str, rest: list[str]) -> None:
+    """Say what stands in place of a command that there is not; the verbs of a family, where only a verb is missing."""
+    verbs = {word: help for word, (_, help) in COMMANDS.items() if word.startswith(f"{name} ")}
+    if verbs:
+        parser = Parser(
+            prog=f"sbus {name}",
+            usage=f"sbus {name} VERB ...",
+            description=f"The commands of sbus {name}; each has --help.",
+            epilog="\n".join(["verbs:", *(f"  {verb.split()[1]:<10}{help}" for verb, help in verbs.items())]),
+        )
+        add_verbosity(parser)
+        words = [word for word in rest if word in ("-h", "--help")]
+        parser.parse_args(words)
+        verb = next((word for word in rest if not word.startswith("-")), None)
+        known = [word.split()[1] for word in verbs]
+        parser.error("a verb is missing" if verb is None else f"there is no verb {verb}{nearest(verb, known)}")
+    meant = _MEANT.get(name)
+    hint = f": did you mean {meant}?" if meant else nearest(name, {one: one for one in COMMANDS} | _ALIASED)
+    build_parser().error(f"there is no command {name}{hint}")
+
+
+_ALIASED = {alias: new for alias, (new, _) in ALIASES.items()}
+
+
+def _listed(title: str, commands: dict[str, tuple[str, str]]) -> str:
+    return "\n".join([f"{title}:", *(f"  {name:<16}{help}" for name, (_, help) in commands.items())])
+
+
+def every_parser() -> Iterator[tuple[str, Parser]]:
+    """Each command with its parser. Loads all of them."""
+    for name in COMMANDS:
+        yield name, command_parser(name)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``sbus``; its exit status. An unforeseen error ends any command with a traceback and its name."""
-    words = sys.argv[1:] if argv is None else list(argv)
-    name = words[0] if words and not words[0].startswith("-") else ""
-    parser = build_parser(name)
-    known = [name for _, names in GROUPS.values() for name in names]
-    if not name and (command := next((word for word in words if word in known), None)):
-        parser.error(f"options stand after the command: sbus {command} {words[0]} ...")
-    if name and name not in known:
-        parser.error(f"there is no command {name}{nearest(name, known)}")
-    arguments = parser.parse_args(words)
-    if not name:
-        parser.error("a command is missing")
-    set_verbosity(verbose=getattr(arguments, "verbose", False), quiet=getattr(arguments, "quiet", False))
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark
-    run: Callable[[Namespace], int] = arguments.run
-    try:
-        return run(arguments)
-    except Exception as error:
-        import traceback
-
-        traceback.print_exc()
-        return complain("sbus", f"{name} ended by an unforeseen error: {type(error).__name__}: {error}")
+    """Run ``sbus``; its exit status."""
+    arguments = parse(sys.argv[1:] if argv is None else argv)
+    return finish("sbus", arguments)

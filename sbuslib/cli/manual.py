@@ -1,20 +1,32 @@
-"""The man pages, made of what ``--help`` is made of: ``python -m sbuslib.cli.manual man`` writes them into a folder.
+"""The man pages, made of what ``--help`` is made of: ``python -m sbuslib.cli.manual FOLDER`` writes them.
 
-In a description or an epilog, a block of lines of which the first ends in a colon and the others are indented becomes
-a section with that heading; other indented lines stay as they are, and everything else is filled.
+``setup.py`` writes them so when the package is built; they are nowhere else. In a description or an epilog, a block of
+lines of which the first ends in a colon and the others are indented becomes a section with that heading; other indented
+lines stay as they are, and everything else is filled.
 """
 
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, _SubParsersAction
+from argparse import SUPPRESS
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .arguments import VERBOSITY
+from .arguments import VERBOSITY, Parser
 
-__all__ = ["pages"]
+__all__ = ["files", "pages"]
+
+
+def files() -> dict[str, str]:
+    """What is installed below ``share``: the man pages, and what makes shells complete, by path."""
+    from .completion import SCRIPTS
+
+    return {f"man/man1/{name}": text for name, text in pages().items()} | {
+        "bash-completion/completions/sbus": SCRIPTS["bash"],
+        "zsh/site-functions/_sbus": SCRIPTS["zsh"],
+        "fish/vendor_completions.d/sbus.fish": SCRIPTS["fish"],
+    }
 
 
 def pages() -> dict[str, str]:
@@ -22,7 +34,7 @@ def pages() -> dict[str, str]:
     from . import daemon, main, relay
 
     sbus = main.build_parser()
-    commands = _verbs(sbus)
+    commands = dict(main.every_parser())
     programs = [(sbus, "publish and subscribe on this machine's message bus")]
     programs += [(daemon.build_parser(), "serve a message bus")]
     programs += [(relay.build_parser(), "serve a message bus that is joined to another one")]
@@ -34,15 +46,10 @@ def pages() -> dict[str, str]:
         found[parser.prog] = [*_head(parser.prog, title), ".SH SYNOPSIS", *_synopsis(parser), *body]
     for page, names in groups.items():
         lines = _head(page, f"the commands {', '.join(names)} of sbus")
-        for parser in (one for name in names for one in (commands[name], *_verbs(commands[name]).values())):
+        for parser in (commands[name] for name in names):
             lines += [f".SH {_roff(parser.prog).upper()}", *_synopsis(parser), ".PP", *_body(parser, ".SS", True)]
         found[page] = lines + _see(others - {page})
     return {f"{name}.1": "\n".join(lines) + "\n" for name, lines in found.items()}
-
-
-def _verbs(parser: ArgumentParser) -> dict[str, ArgumentParser]:
-    choices = [action.choices for action in parser._actions if isinstance(action, _SubParsersAction)]
-    return dict(choices[0]) if choices else {}
 
 
 def _head(name: str, title: str) -> list[str]:
@@ -77,7 +84,7 @@ def _text(text: str, heading: str) -> Iterator[str]:
         yield from (".nf", _roff("\n".join(raw)), ".fi")
 
 
-def _body(parser: ArgumentParser, heading: str, with_options: bool) -> Iterator[str]:
+def _body(parser: Parser, heading: str, with_options: bool) -> Iterator[str]:
     if heading == ".SH":
         yield ".SH DESCRIPTION"
     yield from _text(parser.description or "", heading)
@@ -91,10 +98,10 @@ def _body(parser: ArgumentParser, heading: str, with_options: bool) -> Iterator[
         yield from _text(parser.epilog, heading)
 
 
-def _arguments(parser: ArgumentParser) -> list[Any]:
+def _arguments(parser: Parser) -> list[Any]:
     """Its arguments but for those that every command has, which ``sbus(1)`` tells of."""
     common = {"show this help message and exit", *(help for _, _, help in VERBOSITY)}
-    return [one for one in parser._actions if one.help not in common and not isinstance(one, _SubParsersAction)]
+    return [one for one in parser._actions if one.help not in common and one.help != SUPPRESS]
 
 
 def _values(action: Any) -> str:
@@ -117,9 +124,9 @@ def _tag(action: Any) -> str:
     return ", ".join(options) or values.strip("[]")
 
 
-def _synopsis(parser: ArgumentParser) -> Iterator[str]:
-    if verbs := _verbs(parser):
-        yield f"\\fB{_roff(parser.prog)}\\fR " + ("\\fICOMMAND\\fR ..." if len(verbs) > 5 else "|".join(verbs) + " ...")
+def _synopsis(parser: Parser) -> Iterator[str]:
+    if parser.usage is not None:
+        yield _roff(parser.usage)
         return
     one_of = {id(action): group for group in parser._mutually_exclusive_groups for action in group._group_actions}
     words: list[str] = []
@@ -140,5 +147,7 @@ def _synopsis(parser: ArgumentParser) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    for name, text in pages().items():
-        Path(sys.argv[1], name).write_text(text, "utf-8")
+    for name, text in files().items():
+        path = Path(sys.argv[1], name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")

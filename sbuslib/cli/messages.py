@@ -1,4 +1,4 @@
-"""What ``sbus pub``, ``sbus sub`` and ``sbus whoami`` do with a client. They block, and never load gevent."""
+"""What the commands for messages do with a client. They block, and never load gevent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from argparse import Namespace
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from io import BufferedReader
 from itertools import chain, repeat
@@ -21,22 +21,23 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from ..blocking import Client
-from ..errors import PayloadError, SbusError
+from ..errors import PayloadError
 from ..limits import PACKET_BYTES
 from ..wire import control
 from ..wire.packets import Message
 from ..wire.text import printable
-from .console import EXIT_SUCCESS, complain, explain, progress, tell, yield_to_signals
+from .console import complain, progress, tell, yield_to_signals
 
 __all__ = [
     "FIELDS",
     "RECONNECTING",
+    "beginning",
+    "connected",
     "from_arguments",
     "from_json",
     "json_field",
     "publish",
     "read_stdin",
-    "run",
     "shower",
     "subscribe",
     "tell_notice",
@@ -58,18 +59,21 @@ class Show(Protocol):
     def __call__(self, message: Message, time: int | None = None) -> bytes: ...
 
 
-def run(command: Callable[[Client], object], address: str | None, **options: Any) -> int:
-    """Connect, call ``command``, and tell an error in one line; the exit status. ``options`` are the client's."""
+@contextmanager
+def connected(arguments: Namespace, *, lasting: bool = False, **options: Any) -> Iterator[Client]:
+    """A client of the hub that the arguments name; ``options`` are the client's.
+
+    :param lasting: the client outlives its hub, which has to be there at first.
+    """
     yield_to_signals()
-    try:
-        with ExitStack() as stack:
-            with progress(lambda: "waiting for a hub"):
-                client = stack.enter_context(Client(address, **options))
-            address = client.address
-            command(client)
-    except (SbusError, OSError) as error:
-        return complain("sbus", explain(error, address))
-    return EXIT_SUCCESS
+    with ExitStack() as stack:
+        if lasting:
+            Client(arguments.address, timeout=options.get("timeout")).close()  # raises where nobody listens
+            options = {**RECONNECTING, **options}
+        with progress(lambda: "waiting for a hub"):
+            client = stack.enter_context(Client(arguments.address, **options))
+        arguments.address = client.address  # for errors from here on
+        yield client
 
 
 # -- publishing -----------------------------------------------------------------------------------------------
@@ -265,10 +269,26 @@ FIELDS: dict[str, Callable[[Message, int | None], str]] = {
 
 RECONNECTING: dict[str, Any] = {
     "reconnect": True,
-    "on_disconnect": lambda client, error: tell(f"{error}; waiting for it"),
-    "on_reconnect": lambda client: tell(f"connected to {client.address} again"),
+    "on_disconnect": lambda client, error: _tell_connection(f"{error}; waiting for it"),
+    "on_reconnect": lambda client: _tell_connection(f"connected to {client.address} again"),
 }
 """How a client is made that outlives its hub."""
+
+_beginning: list[None] = []
+"""Not empty while a command begins: what goes wrong then ends it, and that is told."""
+
+
+def _tell_connection(text: str) -> None:
+    if not _beginning:
+        tell(text)
+
+
+@contextmanager
+def beginning() -> Iterator[None]:
+    """Tell no reconnection while the block runs: a hub disconnects who asks for what it refuses."""
+    _beginning.append(None)
+    yield
+    _beginning.clear()
 
 
 def tell_notice(notice: control.Notice) -> None:

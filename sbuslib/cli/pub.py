@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from argparse import Namespace
 
-from .arguments import ADDRESSES, Parser, add_address
-from .console import EXIT_SUCCESS, complain, explain, yield_to_signals
+from .arguments import Parser, add_address
+from .console import yield_to_signals
 from .values import count, rate
 
-__all__ = ["add_arguments"]
+TYPE_CHECKING = False  # the typing module would take as long to load as argparse
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+__all__ = ["add_pub"]
 
 
-def add_arguments(parser: Parser) -> None:
+def add_pub(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
         "Publish a message, or many, and return once the hub has taken all. A word that starts with a hyphen is an "
@@ -27,8 +30,7 @@ def add_arguments(parser: Parser) -> None:
         "  date | sbus pub clock --stdin               all of standard input, with its newlines\n"
         "  sbus sub --json '' | sbus pub -a /tmp/other --json\n"
         "                                              the same messages at another hub\n"
-        "  sbus pub tick now --repeat 60 --rate 1      once a second, for a minute\n"
-        "\n" + ADDRESSES
+        "  sbus pub tick now --repeat 60 --rate 1      once a second, for a minute"
     )
     add_address(parser)
     parser.add_argument("key", metavar="KEY", nargs="?", help="routing key; left out with --json")
@@ -44,11 +46,11 @@ def add_arguments(parser: Parser) -> None:
         "--json", action="store_true", help="a message for each line of standard input, as sbus sub --json writes them"
     )
     parser.add_argument("--repeat", type=count, metavar="N", default=1, help="publish the payload N times")
-    parser.add_argument("--rate", type=rate, metavar="N", help="publish at most N messages a second")
+    parser.add_argument("--rate", type=rate, metavar="RATE", help="publish at most so many messages a second")
     parser.set_defaults(run=lambda arguments: _publish(arguments, parser))
 
 
-def _publish(arguments: Namespace, parser: Parser) -> int:
+def _publish(arguments: Namespace, parser: Parser) -> None:
     if arguments.payload == "-":
         arguments.lines, arguments.payload = True, None
     sources = [arguments.lines, arguments.stdin, arguments.file is not None, arguments.json]
@@ -62,18 +64,16 @@ def _publish(arguments: Namespace, parser: Parser) -> int:
         parser.error("give one PAYLOAD, or one of -, -l, --stdin, --file and --json")
     if arguments.repeat > 1 and (arguments.lines or arguments.json):
         parser.error("--repeat is for a single payload")
+
     if arguments.payload is not None and arguments.repeat == 1 and not arguments.verbose:
         yield_to_signals()
-        try:
-            if _publish_once(arguments):
-                return EXIT_SUCCESS
-        except OSError as error:
-            return complain("sbus", explain(error))
+        if _publish_once(arguments):
+            return
     from . import messages
 
-    return messages.run(
-        lambda client: messages.publish(client, messages.from_arguments(arguments), arguments.rate), arguments.address
-    )
+    # Lines may come for days.
+    with messages.connected(arguments, lasting=arguments.lines or arguments.json) as client:
+        messages.publish(client, messages.from_arguments(arguments), arguments.rate)
 
 
 def _publish_once(arguments: Namespace) -> bool:

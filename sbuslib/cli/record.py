@@ -1,12 +1,12 @@
-"""``sbus record``: everything that a bus carries, into a journal. It blocks, and never loads gevent."""
+"""``sbus journal record``: everything that a bus carries, into a journal. It blocks, and never loads gevent."""
 
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
-from .arguments import ADDRESSES, add_address
-from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain, on_stop, progress, tell
+from .arguments import Parser, add_address
+from .console import on_stop, progress, tell
 from .values import seconds, size
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from ..journal.follower import Follower
 
-__all__ = ["add_arguments"]
+__all__ = ["add_journal_record", "add_retention"]
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_journal_record(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
         "Record what a bus carries into a journal, a directory, until Ctrl-C or SIGTERM: everything, or what matches "
@@ -30,11 +30,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.epilog = (
         "examples:\n"
-        "  sbus record /var/lib/sbus/journal\n"
-        "  sbus record --keep-bytes 10G --keep-seconds 30d /var/lib/sbus/journal\n"
-        "  sbus record -p room/ -p log/ rooms          these keys only\n"
-        "  sbus record --last 60s --on alarm/ crash    the minute before each alarm\n"
-        "\n" + ADDRESSES
+        "  sbus journal record /var/lib/sbus/journal\n"
+        "  sbus journal record --max-bytes 10GB --max-age 30d /var/lib/sbus/journal\n"
+        "  sbus journal record -p room/ -p log/ rooms          these keys only\n"
+        "  sbus journal record --last 60s --on alarm/ crash    the minute before each alarm"
     )
     parser.add_argument("directory", metavar="DIR", help="the journal's directory, made where there is none")
     add_address(parser)
@@ -47,8 +46,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="block",
         help="sync after each block of messages (the default), once a second, or never",
     )
-    parser.add_argument("--keep-bytes", type=size, metavar="SIZE", help="delete the oldest beyond this: 500M, 10G")
-    parser.add_argument("--keep-seconds", type=seconds, metavar="TIME", help="delete what is older: 3600, 12h, 30d")
+    add_retention(parser)
     parser.add_argument(
         "--no-hold", action="store_true", help="lose messages rather than have the hub hold publishers back"
     )
@@ -60,29 +58,33 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--on", action="append", metavar="PATTERN", help="with --last: record when a message matches; may be repeated"
     )
     parser.add_argument(
-        "--memory", type=size, default=64 << 20, metavar="SIZE", help="with --last: most bytes in memory (64M)"
+        "--max-memory", type=size, default=64 << 20, metavar="SIZE", help="with --last: keep no more bytes (64MB)"
     )
+    parser.hide("--max-memory", "--memory")
     parser.set_defaults(run=_record)
 
 
-def _record(arguments: Namespace) -> int:
-    from ..errors import SbusError
+def add_retention(parser: Parser) -> None:
+    """Add the options that say how much is kept on the disk."""
+    parser.add_argument("--max-bytes", type=size, metavar="SIZE", help="delete the oldest files beyond this: 10GB")
+    parser.hide("--max-bytes", "--keep-bytes")
+    parser.add_argument("--max-age", type=seconds, metavar="TIME", help="delete files that are older: 12h, 30d")
+    parser.hide("--max-age", "--keep-seconds")
+
+
+def _record(arguments: Namespace) -> None:
+    from ..errors import UsageError
 
     if arguments.on and arguments.last is None:
-        complain("sbus", "--on is for --last")
-        return EXIT_USAGE
-    try:
-        with progress(lambda: "waiting for a hub"):
-            follower = _follower(arguments)
-        on_stop(follower.stop)
-        kept = "" if arguments.last is None else f" the last {arguments.last:g} s of"
-        tell(f"recording{kept} {follower.client.address} into {arguments.directory} (Ctrl-C ends it)")
-        follower.run()
-    except (SbusError, OSError) as error:
-        return complain("sbus", explain(error, arguments.address))
+        raise UsageError("--on is for --last")
+    with progress(lambda: "waiting for a hub"):
+        follower = _follower(arguments)
+    on_stop(follower.stop)
+    kept = "" if arguments.last is None else f" the last {arguments.last:g} s of"
+    tell(f"recording{kept} {follower.client.address} into {arguments.directory} (Ctrl-C ends it)")
+    follower.run()
     what = "recorded" if arguments.last is None else "received"
     tell(f"{follower.received:,} messages {what}, row {follower.durable_sequence:,} is the last")
-    return EXIT_SUCCESS
 
 
 def _follower(arguments: Namespace) -> Follower:
@@ -96,8 +98,8 @@ def _follower(arguments: Namespace) -> Follower:
         "hold": not arguments.no_hold,
         "durability": arguments.durability,
         "publish_durable": arguments.tell_durable,
-        "keep_bytes": arguments.keep_bytes,
-        "keep_seconds": arguments.keep_seconds,
+        "keep_bytes": arguments.max_bytes,
+        "keep_seconds": arguments.max_age,
     }
     if arguments.last is None:
         return Follower(arguments.address, arguments.directory, **options)
@@ -106,7 +108,7 @@ def _follower(arguments: Namespace) -> Follower:
         arguments.directory,
         seconds=arguments.last,
         on=tuple(map(os.fsencode, arguments.on or [])),
-        most_bytes=arguments.memory,
+        most_bytes=arguments.max_memory,
         on_written=lambda count: tell(f"{count:,} messages recorded"),
         **options,
     )

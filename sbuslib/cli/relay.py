@@ -6,11 +6,12 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .console import complain, explain
+from .arguments import Parser, add_address, add_verbosity
+from .console import finish
 from .daemon import ADDRESS_FORMS, add_hub_arguments, run_hub
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser
+    from argparse import Namespace
 
     from ..hub import Hub
     from ..relay import Relay
@@ -45,10 +46,9 @@ examples:
                               these patterns only, and secrets"""
 
 
-def build_parser() -> ArgumentParser:
+def build_parser() -> Parser:
     """The arguments of ``sbus-relay``."""
     from .. import __version__
-    from .arguments import Parser, add_address
 
     parser = Parser(prog="sbus-relay", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument(
@@ -57,30 +57,30 @@ def build_parser() -> ArgumentParser:
         metavar="ADDRESS",
         help="the hub above, unless the file has it; may be repeated, then they are tried in order",
     )
-    add_address(parser, "--listen", help="where to listen, unless the file has it")
-    parser.add_argument(
-        "--export",
-        action="append",
-        metavar="PATTERN",
-        help="let only what matches go up, besides secrets; may be repeated",
-    )
-    parser.add_argument(
-        "--import",
-        dest="import_",
-        action="append",
-        metavar="PATTERN",
-        help="let only what matches come down, besides secrets; may be repeated",
-    )
+    add_address(parser, "--listen", metavar="WHERE", help="the address where to listen, unless the file has it")
+    for option, way in (("export", "up"), ("import", "down")):
+        parser.add_argument(
+            f"--{option}",
+            dest=f"{option}_patterns",
+            metavar="PATTERN",
+            nargs="+",
+            action="extend",
+            help=f"let only what matches go {way}, besides secrets",
+        )
     parser.add_argument("--upstream-user", metavar="USER", help="join only a hub that runs as USER, by name or id")
     add_hub_arguments(parser)
+    add_verbosity(parser)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser.set_defaults(run=lambda arguments: _run_relay(arguments, parser))
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``sbus-relay``; its exit status."""
-    parser = build_parser()
-    arguments = parser.parse_args(argv)
+    return finish("sbus-relay", build_parser().parse_args(argv))
+
+
+def _run_relay(arguments: Namespace, parser: Parser) -> int:
     if arguments.config is None and not (arguments.upstream and arguments.address):
         parser.error("--upstream and --listen are required, unless --config is given")
     relays: list[Relay] = []
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     status = run_hub("sbus-relay", arguments, on_hub=join, default=None)
     for relay in relays:
         if relay.service.error is not None:
-            return complain("sbus-relay", explain(relay.service.error))
+            raise relay.service.error
     return status
 
 

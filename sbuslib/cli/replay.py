@@ -1,12 +1,12 @@
-"""``sbus replay``: a journal or a lake, published again. It blocks, and never loads gevent."""
+"""``sbus journal replay``: a journal or a lake, published again. It blocks, and never loads gevent."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from .arguments import add_address
-from .console import EXIT_SUCCESS, advise, complain, explain, progress, tell, yield_to_signals
+from .arguments import Parser, add_address
+from .console import progress, tell, yield_to_signals
 from .journal import add_selection, selection, tell_skipped
 from .values import prefixes, speed
 
@@ -15,28 +15,31 @@ if TYPE_CHECKING:
     from ..segments.layout import Skipped
     from ..wire.columns import Columns
 
-__all__ = ["add_arguments"]
+__all__ = ["add_journal_replay"]
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_journal_replay(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
         "Publish again what was recorded, in a journal or a lake: in order, and at the pace at which it came."
     )
     parser.epilog = (
         "examples:\n"
-        "  sbus replay journal --to /tmp/bus\n"
-        "  sbus replay journal --to /tmp/bus --speed 10 --pattern 'room/*/temp'\n"
-        "  sbus replay lake --to /tmp/bus --flat-out --start 2026-01-31T12:00 --end 2026-01-31T13:00\n"
-        "  sbus replay journal --to /tmp/bus --loop --remap room/=demo/room/\n"
+        "  sbus journal replay journal -a /tmp/bus\n"
+        "  sbus journal replay journal -a /tmp/bus --speed 10 --pattern 'room/*/temp'\n"
+        "  sbus journal replay lake -a /tmp/bus --flat-out --start 2026-01-31T12:00 --end 2026-01-31T13:00\n"
+        "  sbus journal replay journal -a /tmp/bus --loop --remap room/=demo/room/\n"
         "\n"
         "A time is as in ISO 8601, local unless it says, or @ and seconds since the epoch."
     )
     parser.add_argument("recording", metavar="JOURNAL|LAKE", help="directory of a journal, or of a lake")
-    add_address(parser, "--to", required=True)
+    add_address(parser, required=True)
+    parser.hide("--address", "--to")
     add_selection(parser, "publish")
     pace = parser.add_mutually_exclusive_group()
-    pace.add_argument("--speed", type=speed, default=1.0, metavar="N", help="N times as fast as it was recorded")
+    pace.add_argument(
+        "--speed", type=speed, default=1.0, metavar="FACTOR", help="so many times as fast as it was recorded"
+    )
     pace.add_argument("--flat-out", action="store_true", help="as fast as the hub takes it")
     parser.add_argument("--skip-corrupt", action="store_true", help="go on after what is damaged, and count it")
     parser.add_argument(
@@ -51,9 +54,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.set_defaults(run=_replay)
 
 
-def _replay(arguments: Namespace) -> int:
+def _replay(arguments: Namespace) -> None:
     from ..blocking import Client
-    from ..errors import SbusError
     from ..journal.replay import Renaming, from_journal, replay
     from ..matcher import SEPARATOR
 
@@ -77,11 +79,11 @@ def _replay(arguments: Namespace) -> int:
                 if not arguments.loop or count.published == before:
                     break
             client.sync()
-    except (SbusError, OSError) as error:
-        before_it = f"; {count.published:,} messages were published before" if count.published else ""
-        return complain("sbus", explain(error) + before_it + advise(error, arguments))
+    except BaseException:
+        if count.published:
+            tell(count.tell())  # and then the error
+        raise
     tell(count.tell())
-    return EXIT_SUCCESS
 
 
 class _Count:

@@ -3,72 +3,53 @@
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import jobs
+from .arguments import Parser
 from .console import tell
-from .values import count, moment, separator
+from .values import count, moment, seconds, separator
 
 if TYPE_CHECKING:
     from ..reports.html import Report
     from ..reports.sql import Recorded
 
-__all__ = ["add_arguments"]
+__all__ = ["add_report_subscriptions", "add_report_traffic"]
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Complete the parser of the command."""
+def _add_counting(parser: Parser, kind: str, work: Callable[[Namespace], object], examples: str) -> None:
+    """Add what the reports have that count the records of a lake."""
     parser.description = (
-        "Make one HTML file about what was recorded, which loads nothing else, and with --parquet and --csv the same "
-        "as tables. This needs pip install 'sbuslib[report]'."
+        f"{parser.description} Make one HTML file about what was recorded, which loads nothing else, and with "
+        "--parquet and --csv the same as tables. This needs pip install 'sbuslib[report]'."
     )
-    kinds = parser.add_subparsers(required=True, metavar="KIND", title="kinds")
-    for add_kind in (_add_traffic, _add_subscriptions):
-        add_kind(kinds)
-
-
-def _add(
-    kinds: Any, kind: str, work: Callable[[Namespace], object], help: str, examples: str, end: str
-) -> ArgumentParser:
-    """Add one kind of report, with the arguments that all kinds have."""
-    command: ArgumentParser = kinds.add_parser(
-        kind, help=help, description=help[0].upper() + help[1:] + ".", epilog=f"examples:\n{examples}{end}"
-    )
-    command.set_defaults(run=lambda arguments: jobs.run(arguments, work))
-    return command
-
-
-def _add_counting(
-    kinds: Any, kind: str, work: Callable[[Namespace], object], help: str, examples: str
-) -> ArgumentParser:
-    """Add a report that counts the records of a lake."""
-    command = _add(kinds, kind, work, help, examples, f"\n\nDuckDB counts, in this process. {jobs.SPARK}")
-    command.add_argument("lake", metavar="LAKE", help="directory of the lake, or of a journal; or its URI, for Spark")
-    _add_choice(command)
-    _add_output_arguments(command, f"{kind}.html")
-    command.add_argument(
+    parser.epilog = f"examples:\n{examples}\n\nDuckDB counts, in this process. {jobs.SPARK}"
+    parser.add_argument("lake", metavar="LAKE", help="directory of the lake, or of a journal; or its URI, for Spark")
+    _add_choice(parser)
+    _add_output_arguments(parser, f"{kind}.html")
+    parser.add_argument(
         "--engine",
         choices=("duckdb", "spark"),
         help="what counts; else DuckDB where it is installed, and Spark for a URI and with --master",
     )
-    jobs.add_spark_arguments(command)
-    command.add_argument(
+    jobs.add_spark_arguments(parser)
+    parser.add_argument(
         "--separator", type=separator, default="/", metavar="BYTE", help="separator of the hub's keys (/)"
     )
-    return command
+    parser.set_defaults(run=work)
 
 
-def _add_choice(parser: ArgumentParser) -> None:
+def _add_choice(parser: Parser) -> None:
     """Add the options that say which records count."""
     parser.add_argument("--hub", metavar="ID", help="only what this hub recorded; else what all hubs did")
-    parser.add_argument("--start", type=moment, metavar="TIME", help="leave out earlier records")
-    parser.add_argument("--end", type=moment, metavar="TIME", help="leave out records from then on")
+    parser.add_argument("--start", type=moment, metavar="WHEN", help="leave out earlier records")
+    parser.add_argument("--end", type=moment, metavar="WHEN", help="leave out records from then on")
 
 
-def _add_output_arguments(parser: ArgumentParser, name: str) -> None:
+def _add_output_arguments(parser: Parser, name: str) -> None:
     """Add the options that say where the page and the tables go."""
     parser.add_argument("--output", metavar="FILE", default=name, help=f"the page; -: none ({name})")
     parser.add_argument("--parquet", metavar="DIR", help="the tables as Parquet, too")
@@ -149,19 +130,20 @@ def _recorded(arguments: Namespace) -> Iterator[Recorded]:
         yield rows
 
 
-def _add_traffic(kinds: Any) -> None:
-    command = _add_counting(
-        kinds,
+def add_report_traffic(parser: Parser) -> None:
+    """Complete the parser of the command."""
+    _add_counting(
+        parser,
         "traffic",
         _traffic,
-        "volume over time, by key, by sender and user, by size, and what was lost",
         "  sbus report traffic lake                        makes traffic.html\n"
         "  sbus report traffic lake --csv tables --output -   tables, and no page",
     )
-    command.add_argument("--levels", type=count, default=3, metavar="N", help="segments of the keys to look at (3)")
-    command.add_argument(
-        "--period", type=count, metavar="SECONDS", help="seconds between two points of a curve; else what fits"
+    parser.add_argument("--levels", type=count, default=3, metavar="N", help="segments of the keys to look at (3)")
+    parser.add_argument(
+        "-i", "--interval", type=seconds, metavar="TIME", help="whole seconds between points of a curve; else what fits"
     )
+    parser.hide("--interval", "--period")
 
 
 def _traffic(arguments: Namespace) -> None:
@@ -170,20 +152,21 @@ def _traffic(arguments: Namespace) -> None:
     _check_output(arguments)
     with _recorded(arguments) as rows:
         _progress("counting")
-        report = traffic(rows, seconds=arguments.period, levels=arguments.levels, separator=arguments.separator)
+        interval = None if arguments.interval is None else max(1, round(arguments.interval))
+        report = traffic(rows, seconds=interval, levels=arguments.levels, separator=arguments.separator)
         assert report is not None
         _deliver(report, arguments)
 
 
-def _add_subscriptions(kinds: Any) -> None:
-    command = _add_counting(
-        kinds,
+def add_report_subscriptions(parser: Parser) -> None:
+    """Complete the parser of the command."""
+    _add_counting(
+        parser,
         "subscriptions",
         _subscriptions,
-        "what each pattern would have received, which match nothing, which others cover",
         "  sbus report subscriptions lake patterns.txt     of the patterns in a file, one a line",
     )
-    command.add_argument(
+    parser.add_argument(
         "patterns",
         metavar="PATTERNS",
         help='file of patterns, one a line; "" is the empty pattern, and # begins a comment',

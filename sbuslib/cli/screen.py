@@ -19,16 +19,15 @@ from rich.table import Table
 from rich.text import Text
 
 from ..clients.endpoint import Endpoint
-from ..rates import Look, watch
-from .console import EXIT_SUCCESS, complain, explain, on_stop
-from .tables import plain
-from .views import COLUMNS, View
+from ..rates import PAUSE, Look, watch
+from .console import EXIT_SUCCESS, explain, on_stop
+from .tables import KINDS, TITLES, View, plain
 
 __all__ = ["Screen", "draw"]
 
 _KEY = re.compile(r"\x1b\[[A-D]|.", re.DOTALL)
 _LEFT, _RIGHT, _ESCAPE = "\x1b[D", "\x1b[C", "\x1b"
-_KINDS: Final = {kind[0]: kind for kind in COLUMNS}
+_KINDS: Final = {kind[0]: kind for kind in KINDS}
 _HELP = "c u l Tab: clients, users, links   < >: sort   r: reverse   /: filter   p: pause   q: quit"
 _AROUND = 6
 """Lines that are not rows."""
@@ -38,26 +37,27 @@ class Screen:
     """Shows looks at a hub, each as soon as it is there, and every second for how old it is.
 
     :param connect: makes a client of the hub.
+    :param interval: seconds from one look to the next.
     """
 
-    def __init__(self, view: View, connect: Callable[[], Endpoint]) -> None:
-        self.view = view
-        self._looks = watch(connect, self._sleep, lambda: view.kind == "clients")
-        self._look: Look | None = None
-        self._seen = time.monotonic()
-        self._state = ""
-        self._is_away = False
-        self._paused = False
-        self._editing = False
-        self._ended = False
-        self._hurry = threading.Event()
-        self._wake, self._woken = os.pipe()
+    def __init__(self, view: View, connect: Callable[[], Endpoint], interval: float = PAUSE) -> None:
+        self.view = view  # what is shown; keys change it
+        self._looks = watch(connect, self._sleep, lambda: view.kind == "clients", interval)
+        self._look: Look | None = None  # the last one
+        self._seen = time.monotonic()  # when that was made
+        self._state = ""  # what is said of the connection
+        self._is_away = False  # the last answer was an error
+        self._paused = False  # by a key
+        self._editing = False  # keys go into the filter
+        self._ended = False  # by a key or a signal
+        self._hurry = threading.Event()  # set: look now
+        self._wake, self._woken = os.pipe()  # wakes the main thread
 
     def run(self) -> int:
         """Show the hub until the user quits; the exit status. Does not begin without a hub that trusts this user."""
         first = next(self._looks)
         if not isinstance(first, Look):
-            return complain("sbus", explain(first))
+            raise first
         self._see(first)
         on_stop(self._stop)
         console = Console(highlight=False)
@@ -140,8 +140,7 @@ class Screen:
         if self._editing:
             self._edit(key)
         elif key in _KINDS or key == "\t":
-            kinds = [*COLUMNS]
-            view.change(_KINDS.get(key) or kinds[(kinds.index(view.kind) + 1) % len(kinds)])
+            view.change(_KINDS.get(key) or KINDS[(KINDS.index(view.kind) + 1) % len(KINDS)])
             if self._look is not None and view.rows(self._look) is None:
                 self._hurry.set()
         elif key in ("<", ",", _LEFT, ">", ".", _RIGHT):
@@ -173,25 +172,25 @@ def draw(
     """A look on so many lines, with lines about it: ``state`` of the connection, and ``about`` the look."""
     hub, rows = look.hub, view.rows(look)
     table = Table(box=None, expand=True, pad_edge=False)
-    for number, (column, title) in enumerate(view.columns.items()):
+    for number, column in enumerate(view.columns):
         mark = (" ^" if view.reverse else " v") if column == view.sort else ""
         table.add_column(
-            Text(f"{title}{mark}", style="bold reverse" if mark else "bold"),
-            justify="right" if column in hub or column in ("connections", "queued_bytes") else "left",
+            Text(f"{TITLES[column]}{mark}", style="bold reverse" if mark else "bold"),
+            justify="left" if column in ("who", "user", "program", "name", "direction", "state", "modes") else "right",
             no_wrap=True,
             overflow="ellipsis",
             ratio=None if number else 1,
         )
     for row in (rows or [])[: max(1, height - _AROUND)]:
-        bad = "red" if row["losing"] or row.get("connected") is False else "yellow" if row["queued"] else ""
+        bad = "red" if row["lost_rate"] or row.get("connected") is False else "yellow" if row["waiting"] else ""
         table.add_row(*(Text(plain(cell)) for cell in view.cells(row)), style=bad)
     name = f"{view.kind}: {'asking ...' if rows is None else f'{len(rows):,}'}"
     filtered = f"   filter: {plain(view.wanted)}{'_' if typing else ''}" if view.wanted or typing else ""
     lines = (
         Text(f"{plain(look.address)}   {hub['clients']:,} clients   {hub['patterns']:,} patterns", style="bold"),
         Text(
-            f"in {hub['in']:,}/s   out {hub['out']:,}/s   waiting {hub['queued']:,}   "
-            f"lost {hub['losing']:,}/s, {hub['lost']:,} in all"
+            f"published {hub['published_rate']:,}/s   delivered {hub['delivered_rate']:,}/s   "
+            f"waiting {hub['waiting']:,}   lost {hub['lost_rate']:,}/s, {hub['lost']:,} in all"
         ),
         state or Text(),
         Text(f"{name}{filtered}   {about}"),

@@ -1,152 +1,258 @@
-"""``sbus stat``: what a hub does, and what was lost and why."""
+"""``sbus stat``: what a hub does, and what was lost and why; each client of it, or the tree of hubs below it."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import os
+from argparse import Namespace
+from collections.abc import Iterable, Iterator
 
-from .arguments import ADDRESSES, add_address
+from .arguments import Parser, add_address
+from .console import begin_to_show
+from .values import count, seconds
 
+TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
-    from ..statistics import ClientStatistics, HubStatistics, LinkStatistics, UserStatistics
+    from ..statistics import HubStatistics, LinkStatistics
+    from ..survey import SeenHub, SeenLink
 
-__all__ = ["add_arguments", "describe"]
+__all__ = ["ORDERS", "add_stat", "describe", "draw"]
 
 CLIENTS = 10
 """Clients that are shown: those with the most losses, then those with the most messages that wait."""
 
+ORDERS = ("number", "published", "delivered", "waiting", "lost", "patterns")
 
-def add_arguments(parser: ArgumentParser) -> None:
+
+def add_stat(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
         "Show what a hub counts: of itself, its users, the clients that lag or lose, and its links to other hubs. "
         "Counts begin when the hub is made, those of a client when it connects. A hub tells this to its own user, "
-        "root, and the users of --trusted. All clients: sbus clients. All hubs: sbus tree."
+        "root, and the users of --trusted.\n\n"
+        "With --clients, show every client: its credential key !/cred/GID/UID/PID, its user and program, its number, "
+        "and what it published, was sent and lost since it connected. Number 0 is the program that serves the hub.\n\n"
+        "With --tree, show a hub and the hubs below it, with what passed over each link: up from the lower hub, and "
+        "down to it. Hubs below are asked at the address that their relays say, if they run as the same user as the "
+        "relay; of others, only the link is shown. Counts of a link begin when it is made. What waits, what was lost, "
+        "and for how long a hub owes an answer (lag) is shown where there is any."
     )
-    parser.epilog = "examples:\n  sbus stat\n  sbus stat --json | jq .lost\n  watch -n 1 sbus stat\n\n" + ADDRESSES
+    parser.epilog = (
+        "examples:\n"
+        "  sbus stat\n"
+        "  sbus stat --json | jq .lost\n"
+        "  sbus stat -i 1s                             once a second, until Ctrl-C\n"
+        "  sbus stat --clients --sort lost --rows 10   who loses most\n"
+        "  sbus stat --clients --json | jq '.[].credentials'\n"
+        "  sbus stat --tree --window 1s                messages a second, over one second\n"
+        "  sbus stat --tree --key room/1/temp          which links would carry it: up, down or neither"
+    )
     add_address(parser)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--clients", action="store_true", help="show every client")
+    what.add_argument("--tree", action="store_true", help="show the hubs from this one downwards, and their links")
+    parser.add_argument(
+        "--sort",
+        choices=ORDERS,
+        default="number",
+        metavar="COLUMN",
+        help=f"with --clients: the largest first; number: the oldest first (number): {', '.join(ORDERS)}",
+    )
+    parser.add_argument("--rows", type=count, metavar="N", help="with --clients: only the first N")
+    parser.add_argument(
+        "--key", metavar="KEY", help="with --tree: tell through which links a message under this key would go"
+    )
+    parser.add_argument(
+        "--window", type=seconds, metavar="TIME", help="with --tree: look again after so long, and show rates"
+    )
+    parser.add_argument("-i", "--interval", type=seconds, metavar="TIME", help="show it so often, until Ctrl-C")
+    parser.add_argument("-n", "--count", type=count, metavar="N", help="exit after N times; without -i, once a second")
     parser.add_argument("--json", action="store_true", help="all that is known, as JSON in one line")
     parser.set_defaults(run=_stat)
 
 
-def _stat(arguments: Namespace) -> int:
+def _stat(arguments: Namespace) -> None:
+    from time import sleep
+
+    begin_to_show()
+    show = _clients if arguments.clients else _tree if arguments.tree else _hub
+    most = arguments.count or (None if arguments.interval else 1)
+    shown = 0
+    while True:
+        show(arguments)
+        shown += 1
+        if shown == most:
+            break
+        sleep(arguments.interval or 1.0)
+
+
+def _hub(arguments: Namespace) -> None:
     import msgspec
 
     from ..blocking import Client
+    from ..rates import is_local
     from . import tables
 
-    def show() -> None:
-        with Client(arguments.address) as client:
-            told = client.statistics()
-            links = client.link_statistics()
-            clients = list(told.per_client)
-            if len(clients) < told.clients:
-                clients = client.client_statistics()  # they are too many for one answer
-        told = msgspec.structs.replace(told, per_client=tuple(clients), per_link=tuple(links))
-        if arguments.json:
-            tables.show_json(told)
-        else:
-            print("\n".join(describe(told)))
-
-    return tables.run(show, arguments.address)
+    with Client(arguments.address) as client:
+        hub = client.statistics()
+        links = client.link_statistics()
+        clients = list(hub.per_client)
+        if len(clients) < hub.clients:
+            clients = client.client_statistics()  # they are too many for one answer
+        local = is_local(client)
+    hub = msgspec.structs.replace(hub, per_client=tuple(clients), per_link=tuple(links))
+    if arguments.json:
+        tables.show_json(hub)
+    else:
+        print("\n".join(describe(hub, local=local)), flush=True)
 
 
-def describe(told: HubStatistics) -> Iterator[str]:
-    """The lines that show what a hub tells."""
+def describe(hub: HubStatistics, *, local: bool = False) -> Iterator[str]:
+    """The lines that show what a hub tells; with programs where the hub knows processes as they are known here."""
+    from ..rates import Rates
     from . import tables
 
-    yield f"{tables.plain(told.address)}  id {tables.plain(told.hub_id)}"
+    yield f"{tables.plain(hub.address)}  id {tables.plain(hub.hub_id)}"
     yield (
-        f"clients    {told.clients:,} now, {told.clients_peak:,} at most, {told.clients_total:,} in all; "
-        f"{told.patterns:,} patterns"
+        f"clients    {hub.clients:,} now, {hub.clients_peak:,} at most, {hub.clients_total:,} in all; "
+        f"{hub.patterns:,} patterns"
     )
-    yield f"published  {told.received:,}"
-    yield f"delivered  {told.delivered:,} of {told.routed:,}; {told.queued:,} waiting"
-    yield f"lost       {tables.losses(told.lost)}"
-    if told.breaches:
-        yield f"kicked     {tables.losses(told.breaches)}"
-    if told.dropped:
-        yield f"dropped    {tables.losses(told.dropped)}"
-    if told.per_user:
-        yield ""
-        users = sorted(told.per_user, key=lambda user: (-user.received - user.routed, user.uid))
-        yield from tables.columns([_USER_HEAD, *map(_user, users)])
-    worst = sorted(told.per_client, key=lambda client: (-sum(client.lost.values()), -client.queued))
+    yield f"published  {hub.received:,}"
+    yield f"delivered  {hub.delivered:,} of {hub.routed:,}; {hub.queued:,} waiting"
+    yield f"lost       {tables.losses(hub.lost)}"
+    if hub.breaches:
+        yield f"kicked     {tables.losses(hub.breaches)}"
+    if hub.dropped:
+        yield f"dropped    {tables.losses(hub.dropped)}"
+
+    worst = sorted(hub.per_client, key=lambda client: (-sum(client.lost.values()), -client.queued))
     worst = [client for client in worst if client.queued or any(client.lost.values())]
+    look = Rates(local=local).look(0, hub.address, hub, worst[:CLIENTS], hub.per_link)
+    if look.users:
+        yield ""
+        users = sorted(look.users, key=lambda user: (-user["published"] - user["delivered"], user["uid"]))
+        yield from tables.table("stat users", users)
     if worst:
         yield ""
-        yield from tables.columns([_CLIENT_HEAD, *map(_client, worst[:CLIENTS])], 2)
+        yield from tables.table("stat worst", look.clients or [])
         if len(worst) > CLIENTS:
-            yield f"and {len(worst) - CLIENTS:,} more: sbus clients"
-    if told.per_link:
+            yield f"and {len(worst) - CLIENTS:,} more: sbus stat --clients"
+    if look.links:
         yield ""
-        yield from tables.columns([_LINK_HEAD, *map(_link, told.per_link)], 5)
+        yield from tables.table("stat links", look.links)
 
 
-_USER_HEAD = ["USER", "CLIENTS", "PATTERNS", "PUBLISHED", "DELIVERED", "WAITING", "LOST"]
-
-
-def _user(user: UserStatistics) -> list[object]:
+def _clients(arguments: Namespace) -> None:
+    from ..blocking import Client
+    from ..rates import Rates, is_local
     from . import tables
 
-    return [
-        tables.name_of_user(user.uid),
-        user.connections,
-        user.patterns,
-        user.received,
-        user.delivered,
-        user.queued_packets,
-        tables.losses(user.lost),
-    ]
+    with Client(arguments.address) as client:
+        clients, hub = client.client_statistics(), client.statistics()
+        rows = Rates(local=is_local(client)).look(0, client.address, hub, clients, ()).clients or []
+    pairs = list(zip(clients, rows, strict=True))
+    if arguments.sort != "number":
+        pairs.sort(key=lambda pair: pair[1][arguments.sort], reverse=True)
+    pairs = pairs[: arguments.rows]
+    if arguments.json:
+        tables.show_json([one for one, _ in pairs])
+    else:
+        print("\n".join(tables.table("stat clients", [row for _, row in pairs])), flush=True)
 
 
-_CLIENT_HEAD = ["CLIENT", "MODES", "DELIVERED", "WAITING", "AT MOST", "LOST"]
+def _tree(arguments: Namespace) -> None:
+    from time import monotonic, sleep
 
-
-def _client(client: ClientStatistics) -> list[object]:
+    from ..survey import survey
     from . import tables
 
-    return [
-        client.credentials,
-        f"{client.soft} {client.hard} {client.order}",
-        client.delivered,
-        client.queued,
-        client.queued_peak,
-        tables.losses(client.lost),
-    ]
+    key = None if arguments.key is None else os.fsencode(arguments.key)
+    began, before = monotonic(), None
+    if arguments.window is not None:
+        before = survey(arguments.address)
+        sleep(arguments.window)
+    seen = survey(arguments.address, key)
+    if arguments.json:
+        tables.show_json(seen)
+    else:
+        print("\n".join(draw(seen, before, monotonic() - began)), flush=True)
 
 
-_LINK_HEAD = [
-    "LINK",
-    "ADDRESS",
-    "USER",
-    "STATE",
-    "MODE",
-    "PATTERNS",
-    "IN",
-    "OUT",
-    "WAITING",
-    "UNCERTAIN",
-    "LAG",
-    "LOST",
-]
-
-
-def _link(link: LinkStatistics) -> list[object]:
+def draw(seen: SeenHub, before: SeenHub | None = None, span: float = 1.0) -> Iterator[str]:
+    """The lines that show a tree; with what was seen a ``span`` in seconds before, also how fast messages pass."""
     from . import tables
 
-    return [
-        link.direction,
-        link.address or "-",
-        tables.name_of_user(link.uid) if link.uid >= 0 else "-",
-        link.state,
-        link.mode,
-        link.patterns,
-        link.received,
-        link.delivered,
-        link.queued,
-        link.uncertain,
-        f"{link.lag:.1f}",
-        tables.losses(link.lost),
-    ]
+    above = seen.above
+    if above is not None:
+        where = tables.plain(above.address) or "a hub"
+        yield f"(below {where}: {', '.join(_link(above, None, span))})"
+    yield f"{tables.plain(seen.statistics.address)}: {_sum_up(seen)}"
+    yield from _branches(seen, before, span, "")
+
+
+def _branches(seen: SeenHub, before: SeenHub | None, span: float, margin: str) -> Iterator[str]:
+    from . import tables
+
+    earlier = {} if before is None else {one.link.number: one for one in before.below}
+    same_hub = before is not None and before.statistics.hub_id == seen.statistics.hub_id
+    for one in seen.below:
+        last = one is seen.below[-1]
+        old = earlier.get(one.link.number) if same_hub else None
+        if old is not None and (old.link.pid, old.link.epoch) != (one.link.pid, one.link.epoch):
+            old = None  # another link has its number: this hub was started anew
+
+        where = tables.plain(one.link.address) or "a hub"
+        parts: Iterable[str] = (
+            f"user {tables.name_of_user(one.link.uid)}",
+            *_link(one.link, old, span),
+            *_carried(one),
+        )
+        yield f"{margin}{'└' if last else '├'}─ {where}: {', '.join(parts)}"
+
+        below = margin + ("   " if last else "│  ")
+        if one.hub is None:
+            yield f"{below}   {tables.plain(one.why)}"
+        else:
+            yield f"{below}{'│' if one.hub.below else ' '}  {_sum_up(one.hub)}"
+            yield from _branches(one.hub, None if old is None else old.hub, span, below)
+
+
+def _sum_up(seen: SeenHub) -> str:
+    from . import tables
+
+    hub = seen.statistics
+    return f"{hub.clients:,} clients, {hub.received:,} published, lost {tables.losses(hub.lost)}"
+
+
+def _link(link: LinkStatistics, before: SeenLink | None, span: float) -> list[str]:
+    """What is told of a link, as its upper hub sees it, or its lower hub if it is the link above."""
+    from . import tables
+
+    up, down = (link.delivered, link.received) if link.direction == "above" else (link.received, link.delivered)
+    parts = [tables.plain(link.state), tables.plain(link.mode)]
+    old = None if before is None else before.link
+    for name, now, earlier in (
+        ("up", up, 0 if old is None else old.received),
+        ("down", down, 0 if old is None else old.delivered),
+    ):
+        rate = "" if old is None else f" ({max(0, now - earlier) / span:,.1f}/s)"
+        parts.append(f"{name} {now:,}{rate}")
+    parts.append(f"{link.patterns:,} pattern{'' if link.patterns == 1 else 's'}")
+    if link.queued:
+        parts.append(f"{link.queued:,} waiting")
+    if any(link.lost.values()):
+        parts.append(f"lost {tables.losses(link.lost)}")
+    if link.uncertain:
+        parts.append(f"{link.uncertain:,} uncertain")
+    if link.lag >= 0.05:
+        parts.append(f"lag {link.lag:.1f} s")
+    return parts
+
+
+def _carried(seen: SeenLink) -> list[str]:
+    """Which way the key goes that was asked about."""
+    if seen.link.carries is None:
+        return []
+    up = seen.hub.above.carries if seen.hub is not None and seen.hub.above is not None else None
+    ways = ["up"] * bool(up) + ["down"] * seen.link.carries
+    unknown = " (up: not known)" if up is None else ""
+    return [f"key: {' and '.join(ways) or 'neither'}{unknown}"]

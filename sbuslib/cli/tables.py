@@ -1,36 +1,71 @@
-"""How counts are shown by ``sbus stat``, ``sbus clients`` and ``sbus tree``."""
+"""How counts are shown by ``sbus stat``, ``sbus top`` and others: one list of columns, and which table has which."""
 
 from __future__ import annotations
 
 import json
-import pwd
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 
-from ..errors import SbusError
+from ..kernel import users
+from ..rates import Look, Row
 from ..wire.text import escape
-from .console import EXIT_SUCCESS, complain, explain, yield_to_signals
 
-__all__ = ["columns", "losses", "name_of_user", "plain", "run", "show_json"]
+__all__ = ["KINDS", "TABLES", "TITLES", "View", "columns", "losses", "name_of_user", "plain", "show_json", "table"]
 
+TITLES: Final = {
+    "who": "CLIENT",
+    "user": "USER",
+    "program": "PROGRAM",
+    "name": "HUB",
+    "direction": "LINK",
+    "address": "ADDRESS",
+    "state": "STATE",
+    "mode": "MODE",
+    "modes": "SOFT, HARD, ORDER",
+    "number": "NUMBER",
+    "connections": "CLIENTS",
+    "patterns": "PATTERNS",
+    "published": "PUBLISHED",
+    "published_rate": "PUBLISHED/S",
+    "delivered": "DELIVERED",
+    "delivered_rate": "DELIVERED/S",
+    "up": "UP",
+    "up_rate": "UP/S",
+    "down": "DOWN",
+    "down_rate": "DOWN/S",
+    "waiting": "WAITING",
+    "waiting_bytes": "BYTES WAITING",
+    "waiting_peak": "AT MOST",
+    "uncertain": "UNCERTAIN",
+    "lag": "LAG",
+    "lost_rate": "LOST/S",
+    "lost": "LOST",
+    "causes": "LOST",
+}
+"""Every column of a :data:`~sbuslib.rates.Row` that is shown, with its title."""
 
-def run(command: Callable[[], object], address: str | None) -> int:
-    """Call ``command``, and tell an error in one line; the exit status."""
-    yield_to_signals()
-    try:
-        if sys.stdout is None:
-            raise OSError("standard output is closed")
-        command()
-    except (SbusError, OSError) as error:
-        return complain("sbus", explain(error, address))
-    return EXIT_SUCCESS
+TABLES: Final = {
+    "stat users": "user connections patterns published delivered waiting causes",
+    "stat worst": "who modes user program published delivered waiting waiting_peak causes",
+    "stat clients": "who modes user program number patterns published delivered waiting causes",
+    "stat links": "direction address user state mode patterns up down waiting uncertain lag causes",
+    "top clients": "who user program published_rate delivered_rate waiting lost_rate lost patterns modes",
+    "top users": "user published_rate delivered_rate waiting lost_rate lost patterns connections waiting_bytes",
+    "top links": "name up_rate down_rate waiting lost_rate lost direction state",
+}
+"""The columns of each table. The first one says whom a row is about."""
+
+KINDS: Final = ("clients", "users", "links")
+"""What the rows of ``sbus top`` may be about."""
+
+_TEXTS: Final = {"who", "user", "program", "name", "direction", "address", "state", "mode", "modes", "causes"}
 
 
 def show_json(value: object) -> None:
     """Print a value as JSON in one line, in ASCII, so that it cannot steer a terminal either."""
-    print(json.dumps(msgspec.to_builtins(value)))
+    print(json.dumps(msgspec.to_builtins(value)), flush=True)
 
 
 def plain(text: str) -> str:
@@ -40,7 +75,7 @@ def plain(text: str) -> str:
 
 def columns(table: Sequence[Sequence[object]], left: int = 1) -> list[str]:
     """The lines of a table, of which the first row is the head. The first ``left`` columns and the last are text."""
-    cells = [[f"{cell:,}" if isinstance(cell, int) else plain(str(cell)) for cell in row] for row in table]
+    cells = [[f"{cell:,}" if isinstance(cell, (int, float)) else plain(str(cell)) for cell in row] for row in table]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
         "  ".join(
@@ -51,6 +86,19 @@ def columns(table: Sequence[Sequence[object]], left: int = 1) -> list[str]:
     ]
 
 
+def table(name: str, rows: Sequence[Row]) -> list[str]:
+    """The lines of one of :data:`TABLES`, the head first."""
+    names = TABLES[name].split()
+    texts = next((place for place, column in enumerate(names) if column not in _TEXTS), 0)
+    return columns(
+        [[TITLES[column] for column in names], *([_cell(row, column) for column in names] for row in rows)], texts
+    )
+
+
+def _cell(row: Row, column: str) -> object:
+    return losses(row[column]) if column == "causes" else row[column]
+
+
 def losses(lost: Mapping[str, int]) -> str:
     """How much was lost, and why."""
     causes = ", ".join(f"{plain(cause)} {count:,}" for cause, count in lost.items() if count)
@@ -59,7 +107,53 @@ def losses(lost: Mapping[str, int]) -> str:
 
 def name_of_user(uid: int) -> str:
     """The name of a user, or its id where there is no name."""
-    try:
-        return plain(pwd.getpwuid(uid).pw_name)
-    except (KeyError, OverflowError):
-        return str(uid)
+    return plain(users.name_of_user(uid))
+
+
+class View:
+    """Which rows ``sbus top`` shows: of ``kind``, those with ``wanted`` in one of their texts, sorted by a column.
+
+    The largest numbers come first; texts go from A to Z.
+    """
+
+    def __init__(self, kind: str = "clients", sort: str = "", reverse: bool = False, wanted: str = "") -> None:
+        self.kind = kind
+        self.sort = sort if sort in self.columns else self.columns[0] if sort == "name" else self._busiest
+        self.reverse = reverse
+        self.wanted = wanted
+
+    @property
+    def columns(self) -> list[str]:
+        return TABLES[f"top {self.kind}"].split()
+
+    @property
+    def _busiest(self) -> str:
+        """The column that rows are sorted by first."""
+        return "up_rate" if self.kind == "links" else "published_rate"
+
+    def change(self, kind: str) -> None:
+        """Show another kind, sorted as before if it has that column."""
+        self.kind = kind
+        if self.sort not in self.columns:
+            self.sort = self._busiest
+
+    def sort_by_next(self, step: int) -> None:
+        """Sort by a column beside the one that rows are sorted by now."""
+        self.sort = self.columns[(self.columns.index(self.sort) + step) % len(self.columns)]
+
+    def rows(self, look: Look) -> list[Row] | None:
+        """The rows in their order; ``None`` if the hub was not asked for them."""
+        found: list[Row] | None = getattr(look, self.kind)
+        if found is None:
+            return None
+        texts = [column for column in self.columns if column in ("who", "user", "program", "name")]
+        chosen = [row for row in found if any(self.wanted.casefold() in row[text].casefold() for text in texts)]
+        chosen.sort(key=lambda row: row[texts[0]])
+        is_text = self.sort in _TEXTS
+        chosen.sort(key=lambda row: row[self.sort], reverse=self.reverse if is_text else not self.reverse)
+        return chosen
+
+    def cells(self, row: Row) -> list[str]:
+        """The texts of a row, in the order of the columns."""
+        values = (row[column] for column in self.columns)
+        return [value if isinstance(value, str) else f"{value:,}" for value in values]

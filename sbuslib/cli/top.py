@@ -1,122 +1,176 @@
-"""``sbus top``."""
+"""``sbus top`` and ``sbus web``: what a hub does, live, in a terminal or a browser."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, Namespace
 from collections.abc import Callable
-from datetime import datetime
-from typing import TYPE_CHECKING
 
-from .arguments import ADDRESSES, add_address
-from .console import EXIT_SUCCESS, complain, explain, tell, yield_to_signals
-from .values import count
+from .arguments import Parser, add_address
+from .console import EXIT_SUCCESS, begin_to_show, on_stop, tell
+from .values import count, seconds
 
+TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
     from ..blocking import Client
     from ..rates import Look
-    from .views import View
+    from .tables import View
 
-__all__ = ["add_arguments", "to_json", "to_text"]
+__all__ = ["add_top", "add_web", "to_json", "to_text"]
 
-KINDS = ("clients", "users", "links")
+_ORDERS = ("name", "published", "delivered", "waiting", "losing", "lost", "patterns", "up", "down")
+_OLD_ORDERS = {"in": "published", "out": "delivered", "queued": "waiting"}
+"""Names that orders had."""
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_top(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
-        "Show what a hub does, live: messages in and out, waiting and lost, for each client, user or link to another "
-        "hub. A key changes what is shown:\n\n"
+        "Show what a hub does, live: messages published and delivered, waiting and lost, for each client, user or link "
+        "to another hub. A key changes what is shown:\n\n"
         "  c  u  l  Tab   clients, users, links, the next of these\n"
         "  <  >           sort by the column to the left, to the right; so do the arrows\n"
         "  r              reverse the order\n"
-        "  /              show only names with a text in them: Enter ends it, Esc clears it\n"
+        "  /              show only rows with a text in a name: Enter ends it, Esc clears it\n"
         "  p              pause, and go on\n"
         "  q              quit\n\n"
-        "The hub must trust the user that runs this. It is asked once a second, or less often where it takes long to "
-        "answer, so that it spends at most 2 % of its time on this. When the hub goes away, top says so and waits for "
-        "it. The live screen needs the extra cli: pip install 'sbuslib[cli]'. Where standard input or output is no "
-        "terminal, and with --once, -n or --json, tables are printed."
+        "The hub must trust the user that runs this. It is asked once in an interval, or less often where it takes "
+        "long to answer, so that it spends at most 2 % of its time on this. When the hub goes away, top says so and "
+        "waits for it. The live screen needs the extra cli: pip install 'sbuslib[cli]'. With -n or --json, tables are "
+        "printed; where standard input or output is no terminal, one."
     )
     parser.epilog = (
         "examples:\n"
         "  sbus top\n"
         "  sbus top --by users --sort lost\n"
-        "  sbus top --once --filter /1000/ | head\n"
-        "  sbus top --json | jq .hub.in\n"
-        "\n" + ADDRESSES
+        "  sbus top -n 1 --filter /1000/ | head\n"
+        "  sbus top --json | jq .hub.published_rate"
     )
     add_address(parser)
-    parser.add_argument("--by", choices=KINDS, default="clients", help="what each row is about (default: clients)")
+    parser.add_argument(
+        "--by", choices=("clients", "users", "links"), default="clients", help="what each row is about (clients)"
+    )
     parser.add_argument(
         "--sort",
-        choices=("name", "in", "out", "queued", "losing", "lost", "patterns"),
-        default="in",
-        help="the column to sort by; losing is lost messages a second (default: in)",
+        type=lambda word: _OLD_ORDERS.get(word, word),
+        choices=_ORDERS,
+        default="published",
+        metavar="COLUMN",
+        help=f"the largest first; losing is lost messages a second (published): {', '.join(_ORDERS)}",
     )
     parser.add_argument("--reverse", action="store_true", help="the least first")
-    parser.add_argument("--filter", metavar="TEXT", default="", help="only rows with TEXT in their name")
+    parser.add_argument("--filter", metavar="TEXT", default="", help="only rows with TEXT in a name")
+    parser.add_argument("-i", "--interval", type=seconds, default=1.0, metavar="TIME", help="how often (1)")
     parser.add_argument("-n", "--count", type=count, metavar="N", help="print N tables, and exit")
-    parser.add_argument("--once", action="store_const", dest="count", const=1, help="print one table, and exit")
-    parser.add_argument("--json", action="store_true", help="print a JSON object a line; rates are messages a second")
+    parser.add_argument(
+        "--json", action="store_true", help="print a JSON object a line until Ctrl-C; rates are messages a second"
+    )
+    parser.add_argument("--once", action="store_const", dest="count", const=1, help=SUPPRESS)  # once it was told
     parser.set_defaults(run=_top)
 
 
 def _top(arguments: Namespace) -> int:
     from ..blocking import Client
-    from .views import COLUMNS, View
+    from .tables import View
 
-    sort = next(iter(COLUMNS[arguments.by])) if arguments.sort == "name" else arguments.sort
-    view = View(arguments.by, sort, arguments.reverse, arguments.filter)
+    rated = {"published", "delivered", "up", "down"}
+    sort = "lost_rate" if arguments.sort == "losing" else arguments.sort
+    view = View(arguments.by, f"{sort}_rate" if sort in rated else sort, arguments.reverse, arguments.filter)
 
     def connect() -> Client:
         return Client(arguments.address, timeout=10)
 
     if arguments.json or arguments.count or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        yield_to_signals()
-        return _print(arguments, view, connect)
-    try:
-        from .screen import Screen
-    except ImportError:
-        return complain("sbus", "rich is missing: pip install 'sbuslib[cli]', or print tables with -n 1")
-    return Screen(view, connect).run()
+        begin_to_show()
+        _print(arguments, view, connect)
+        return EXIT_SUCCESS
+    from .screen import Screen
+
+    return Screen(view, connect, arguments.interval).run()
 
 
-def _print(arguments: Namespace, view: View, connect: Callable[[], Client]) -> int:
+def _print(arguments: Namespace, view: View, connect: Callable[[], Client]) -> None:
     from ..rates import watch
 
-    looks = watch(connect, _pause, lambda: view.kind == "clients")
+    most = arguments.count or (None if arguments.json else 1)
+    looks = watch(connect, _pause(arguments.interval), lambda: view.kind == "clients", arguments.interval)
     for number, seen in enumerate(looks):
         if isinstance(seen, Exception):
-            return complain("sbus", explain(seen, arguments.address))
+            raise seen
         if number:  # the first look has no rates
             print(to_json(seen, view) if arguments.json else to_text(seen, view), flush=True)
-        if number == (arguments.count or 1):
+        if number == most:
             break
-    return EXIT_SUCCESS
 
 
-def _pause(seconds: float) -> None:
-    if seconds > 2:
-        tell(f"the hub takes long to answer, so the next look is in {seconds:.0f} s ...")
-    time.sleep(seconds)
+def _pause(interval: float) -> Callable[[float], None]:
+    def pause(seconds: float) -> None:
+        if seconds > max(5.0, 2 * interval):
+            tell(f"the hub takes long to answer, so the next look is in {seconds:.0f} s ...")
+        time.sleep(seconds)
+
+    return pause
 
 
 def to_text(look: Look, view: View) -> str:
     """A look as a line about the hub, and a table."""
-    from .tables import columns, plain
+    from .tables import plain, table
 
-    hub, rows = look.hub, view.rows(look) or []
+    hub = look.hub
     about = (
-        f"{plain(look.address)}  {hub['clients']:,} clients, {hub['patterns']:,} patterns  {hub['in']:,}/s in, "
-        f"{hub['out']:,}/s out, {hub['queued']:,} waiting, {hub['lost']:,} lost"
+        f"{plain(look.address)}  {hub['clients']:,} clients, {hub['patterns']:,} patterns  "
+        f"{hub['published_rate']:,}/s published, {hub['delivered_rate']:,}/s delivered, {hub['waiting']:,} waiting, "
+        f"{hub['lost']:,} lost"
     )
-    return "\n".join([about, *columns([[*view.columns.values()], *map(view.cells, rows)])])
+    return "\n".join([about, *table(f"top {view.kind}", view.rows(look) or [])])
 
 
 def to_json(look: Look, view: View) -> str:
     """A look as a JSON object, in ASCII."""
+    import json
+    from datetime import datetime
+
     now = datetime.now().astimezone().isoformat(timespec="milliseconds")
     return json.dumps({"time": now, "address": look.address, "hub": look.hub, view.kind: view.rows(look)})
+
+
+def add_web(parser: Parser) -> None:
+    """Complete the parser of the command."""
+    parser.description = (
+        "Show the bus on a live page: rates, queues and losses of clients and users, the hubs above and below, and the "
+        "messages of a pattern. Print the address of the page, and serve it until Ctrl-C. Open it in a browser on this "
+        "machine, or through ssh -L. The page cannot change anything, and shows no secrets. Whoever has its address "
+        "may look: there is a random token in it. The hub must trust the user that runs this."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  sbus web\n"
+        "  sbus web --listen 127.0.0.1:8080            always at this port; the token is a new one each time"
+    )
+    add_address(parser)
+    parser.add_argument(
+        "--listen",
+        metavar="WHERE",
+        default="127.0.0.1:0",
+        help="a loopback address and port, or the path of a Unix socket (127.0.0.1 and any port)",
+    )
+    parser.set_defaults(run=_web)
+
+
+def _web(arguments: Namespace) -> None:
+    import gevent
+
+    from ..client import Client
+    from ..web.page import Page
+
+    with Client(arguments.address, timeout=10) as client:
+        client.statistics()  # refused at once to who is not trusted
+        arguments.address = client.address
+    try:
+        page = Page(arguments.address, arguments.listen)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, arguments.listen) from None
+    on_stop(page.stop, gevent.signal_handler)
+    print(page.url, flush=True)
+    page.serve_forever()

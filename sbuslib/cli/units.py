@@ -1,4 +1,4 @@
-"""``sbus units``: the systemd units of a bus, printed or installed with the path of the programs filled in.
+"""``sbus hub units``: the systemd units of a bus, printed or installed with the path of the programs filled in.
 
 The units are the files in ``systemd`` beside this module, and nowhere else.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from pathlib import Path
 
-from ..errors import StateError
-from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain
+from ..errors import StateError, UsageError
+from .arguments import Parser
 
-__all__ = ["add_arguments", "program_folder", "read_unit", "run_units", "unit_names"]
+__all__ = ["add_hub_units", "program_folder", "read_unit", "unit_names"]
 
 _UNITS = Path(__file__).parent / "systemd"
 _PLACEHOLDER = "@BIN@"
@@ -23,15 +23,15 @@ CONFIG_FOLDER = "/etc"
 CONFIG_FILE = "sbus.toml"
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_hub_units(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = "List, print or install the systemd units of a bus."
     parser.epilog = (
         "examples:\n"
-        "  sbus units                                  list them\n"
-        "  sbus units sbus.service                     print one\n"
-        f"  sbus units --install                        write those of the machine to {SYSTEM_FOLDER}\n"
-        "  sbus units --install --user                 write those of a user session to ~/.config/systemd/user\n"
+        "  sbus hub units                                  list them\n"
+        "  sbus hub units sbus.service                     print one\n"
+        f"  sbus hub units --install                        write those of the machine to {SYSTEM_FOLDER}\n"
+        "  sbus hub units --install --session                 write those of a user session to ~/.config/systemd/user\n"
         "\n"
         "The units name the programs by the path that they are installed at. A file that is there already with other "
         "contents is not replaced. sbus.toml, which the bus of the machine reads, goes to /etc, unless it is there."
@@ -40,8 +40,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--install", metavar="DIR", nargs="?", const="", help="write units to DIR, or where systemd looks"
     )
-    parser.add_argument("--user", action="store_true", help="only the units of a user session, not of the machine")
-    parser.set_defaults(run=run_units)
+    parser.add_argument("--session", action="store_true", help="only the units of a user session, not of the machine")
+    parser.hide("--session", "--user")
+    parser.set_defaults(run=_units)
 
 
 def unit_names(user: bool | None = None) -> list[str]:
@@ -66,23 +67,17 @@ def read_unit(name: str, folder: str) -> str:
     return (_UNITS / name).read_text("utf-8").replace(_PLACEHOLDER, folder)
 
 
-def run_units(arguments: Namespace) -> int:
-    """Run the command; its exit status."""
-    user: bool = arguments.user
-    try:
-        if arguments.install is not None:
-            _install(_target(arguments.install, user), user)
-        elif arguments.unit is None:
-            for name in unit_names(user or None):
-                print(f"{name:<22} {_title(name)}")
-        elif arguments.unit in unit_names():
-            print(read_unit(arguments.unit, program_folder()), end="")
-        else:
-            complain("sbus", f"there is no unit {arguments.unit}: {', '.join(unit_names())}")
-            return EXIT_USAGE
-    except (StateError, OSError) as error:
-        return complain("sbus", explain(error))
-    return EXIT_SUCCESS
+def _units(arguments: Namespace) -> None:
+    session: bool = arguments.session
+    if arguments.install is not None:
+        _install(_target(arguments.install, session), session)
+    elif arguments.unit is None:
+        for name in unit_names(session or None):
+            print(f"{name:<22} {_title(name)}")
+    elif arguments.unit in unit_names():
+        print(read_unit(arguments.unit, program_folder()), end="")
+    else:
+        raise UsageError(f"there is no unit {arguments.unit}: {', '.join(unit_names())}")
 
 
 def _title(name: str) -> str:

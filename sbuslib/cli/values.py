@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import TypeVar
 
     T = TypeVar("T")
@@ -15,17 +15,29 @@ if TYPE_CHECKING:
 __all__ = ["count", "moment", "prefixes", "rate", "seconds", "separator", "size", "speed"]
 
 _SIZES = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
-_SPANS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_SPANS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "ms": 1e-3,
+    "": 1,
+    "s": 1,
+    "sec": 1,
+    "m": 60,
+    "min": 60,
+    "h": 3_600,
+    "d": 86_400,
+    "w": 604_800,
+}
 
 
-def _told(what: str) -> Callable[[Callable[[str], T]], Callable[[str], T]]:
+def _refusing(what: str) -> Callable[[Callable[[str], T]], Callable[[str], T]]:
     """Have a wrong text refused with words that say what is right."""
 
     def decorate(read: Callable[[str], T]) -> Callable[[str], T]:
         def parse(text: str) -> T:
             try:
                 return read(text)
-            except (ValueError, OverflowError):
+            except (KeyError, ValueError, OverflowError):
                 raise ArgumentTypeError(f"{text!r} is no {what}") from None
 
         return parse
@@ -33,15 +45,16 @@ def _told(what: str) -> Callable[[Callable[[str], T]], Callable[[str], T]]:
     return decorate
 
 
-def _with_unit(text: str, units: dict[str, int]) -> float:
-    unit = text[-1:] if text[-1:] in units else ""
-    number = float(text[: len(text) - len(unit)]) * units[unit]
+def _with_unit(text: str, units: Mapping[str, float]) -> float:
+    """A number above 0 with the unit that follows it. Raises KeyError for another unit, else ValueError."""
+    unit = text.lstrip("+-.0123456789").strip()
+    number = float(text.strip().removesuffix(unit)) * units[unit]
     if not 0 < number < 2**63:
         raise ValueError
     return number
 
 
-@_told("whole number above 0")
+@_refusing("whole number above 0")
 def count(text: str) -> int:
     """A whole number, more than none."""
     number = int(text)
@@ -50,31 +63,31 @@ def count(text: str) -> int:
     return number
 
 
-@_told("size, such as 1000, 64K or 1.5G")
+@_refusing("size, such as 1000, 64KB or 1.5G")
 def size(text: str) -> int:
-    """A number of bytes, more than none: ``1000``, ``64K``, ``1.5G``."""
-    return int(_with_unit(text, _SIZES)) or 1
+    """A number of bytes, more than none: ``1000``, ``64K``, ``64KB``, ``64KiB``, ``1.5G``. A K is 1,024."""
+    return int(_with_unit(text.upper().removesuffix("B").removesuffix("I"), _SIZES)) or 1
 
 
-@_told("span of time, such as 90, 15m, 12h or 30d")
+@_refusing("span of time, such as 500ms, 90, 15min, 12h or 30d")
 def seconds(text: str) -> float:
-    """A span in seconds, more than none: ``90``, ``15m``, ``12h``, ``30d``."""
+    """A span in seconds, more than none: ``500ms``, ``90``, ``90s``, ``15m``, ``15min``, ``12h``, ``30d``."""
     return _with_unit(text, _SPANS)
 
 
-@_told("speed, such as 2 or 0.5")
+@_refusing("speed, such as 2 or 0.5")
 def speed(text: str) -> float:
     """A factor, more than none: ``2``, ``0.5``, ``10x``."""
     return _with_unit(text.removesuffix("x"), {"": 1})
 
 
-@_told("rate above 0")
+@_refusing("rate above 0")
 def rate(text: str) -> float:
     """So many a second, more than none."""
     return _with_unit(text, {"": 1})
 
 
-@_told("pair of prefixes, such as old/=new/")
+@_refusing("pair of prefixes, such as old/=new/")
 def prefixes(text: str) -> tuple[bytes, bytes]:
     """Two prefixes of keys: ``OLD=NEW``."""
     old, equals, new = text.partition("=")
@@ -83,7 +96,7 @@ def prefixes(text: str) -> tuple[bytes, bytes]:
     return os.fsencode(old), os.fsencode(new)
 
 
-@_told("time, such as 2026-01-31T12:00 or @1700000000")
+@_refusing("time, such as 2026-01-31T12:00 or @1700000000")
 def moment(text: str) -> int:
     """A point of time in nanoseconds since the epoch: ISO 8601, local time unless it says, or ``@`` and seconds."""
     from datetime import datetime

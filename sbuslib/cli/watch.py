@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 import os
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from ..wire.text import printable
 from . import jobs
-from .arguments import add_address
+from .arguments import Parser, add_address
 from .console import complain, explain
-from .values import separator
+from .values import seconds, separator
 
 if TYPE_CHECKING:
     from ..reports.watch import Alert, RateRule, Window
 
-__all__ = ["add_arguments"]
+__all__ = ["add_watch"]
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_watch(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
         "Show the rates of what a hub carries, or of what is being recorded into a journal: a line for each window of "
@@ -32,7 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "examples:\n"
         "  sbus watch                                               rates on the bus, every 10 seconds\n"
         "  sbus watch --above room/ 1000 --below bus/tick 0.5       and alerts: too many of these, too few of those\n"
-        "  sbus watch /var/lib/sbus/journal --window 60             what is being recorded\n"
+        "  sbus watch /var/lib/sbus/journal --window 1min           what is being recorded\n"
         "  sbus sub alerts/                                         who listens to alerts\n\n"
         "Alerts are published at the hub that -a names, or where sbus pub would. What was lost is always told. For "
         "rates by key, see sbus hz."
@@ -53,18 +53,17 @@ def add_arguments(parser: ArgumentParser) -> None:
             metavar=("PATTERN", "RATE"),
             help=f"an alert when {than} messages a second than RATE match PATTERN",
         )
-
-    parser.add_argument("--window", type=float, default=10.0, metavar="SECONDS", help="how long a window is (10)")
+    parser.add_argument("--window", type=seconds, default=10.0, metavar="TIME", help="how long a window is (10)")
     parser.add_argument(
         "--delay",
-        type=float,
-        metavar="SECONDS",
+        type=seconds,
+        metavar="TIME",
         help="how late a record may be found in the journal (5); of the bus, how long a window is left open (0)",
     )
     parser.add_argument(
         "--separator", type=separator, default="/", metavar="BYTE", help="separator of the hub's keys (/)"
     )
-    parser.set_defaults(run=lambda arguments: jobs.run(arguments, _watch))
+    parser.set_defaults(run=_watch)
 
 
 def _watch(arguments: Namespace) -> None:

@@ -26,8 +26,10 @@ def advise_address(address: str | None) -> str:
             # One that listens, for sequenced packets. Those in these two folders are on most machines, and are no hubs.
             if (flags, kind) == ("00010000", "0005") and not path.startswith(("/run/udev/", "/run/systemd/")):
                 with suppress(OSError):
-                    if os.access(path, os.W_OK):
-                        found[os.stat(path).st_mtime] = path
+                    there = os.stat(path)
+                    # Never that of a stranger: what is published there goes to whoever left it.
+                    if os.access(path, os.W_OK) and there.st_uid in (0, os.geteuid()):
+                        found[there.st_mtime] = path
     if found:
         option = "export SBUS_ADDRESS=" if address is None else "-a "
         return f"one may be at another address: {option}{quote(found[max(found)])}"

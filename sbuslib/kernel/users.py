@@ -1,4 +1,4 @@
-"""Users by name or id: the one place that asks the system's user database."""
+"""Users by name or id, and programs by process: the one place that asks the system's user database."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from collections.abc import Iterable
 
 from ..errors import UsageError
 
-__all__ = ["know_user", "resolve_group", "resolve_user", "resolve_users", "resolve_users_and_groups"]
+__all__ = [
+    "know_user",
+    "name_of_user",
+    "program_of",
+    "resolve_group",
+    "resolve_user",
+    "resolve_users",
+    "resolve_users_and_groups",
+]
 
 
 def resolve_user(user: int | str) -> int:
@@ -65,3 +73,20 @@ def know_user(uid: int) -> tuple[bytes, frozenset[int]]:
     except KeyError:
         return b"", frozenset()
     return os.fsencode(entry.pw_name), frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid))
+
+
+def name_of_user(uid: int) -> str:
+    """The name of a user, or its id where there is no name. It may block."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return str(uid)
+
+
+def program_of(pid: int) -> str:
+    """What the kernel calls the program of a process of this pid namespace; empty where that cannot be seen."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().rstrip("\n")
+    except OSError:
+        return ""

@@ -59,7 +59,7 @@ class Feed:
         self._changed = Event()
         self.now = Moment(0, time.time(), address or "", connected=False, why="not asked yet")
         self.history: deque[tuple[float, float, float, float, int]] = deque(maxlen=_KEPT)
-        """Time, messages received, delivered and lost each second, and messages that wait."""
+        """Time, messages published, delivered and lost each second, and messages that wait."""
         self._tree: list[Row] = []
         self._greenlets: list[gevent.Greenlet[..., object]] = []
 
@@ -99,7 +99,9 @@ class Feed:
         self.now = moment
         if moment.connected:
             rates = moment.rates
-            self.history.append((moment.time, rates["in"], rates["out"], rates["lost"], moment.hub["queued"]))
+            self.history.append(
+                (moment.time, rates["published"], rates["delivered"], rates["lost"], moment.hub["waiting"])
+            )
         self._changed.set()
         self._changed.clear()
 
@@ -120,7 +122,7 @@ def _moment(number: int, now: float, seen: Look, tree: list[Row]) -> Moment:
         address=seen.address,
         connected=True,
         hub={**hub, "lost": hub["causes"]},
-        rates={"in": hub["in"], "out": hub["out"], "lost": hub["losing"]},
+        rates={column: hub[f"{column}_rate"] for column in ("published", "delivered", "lost")},
         users=seen.users,
         clients=_busiest(seen.clients or []),
         tree=tree,
@@ -128,4 +130,7 @@ def _moment(number: int, now: float, seen: Look, tree: list[Row]) -> Moment:
 
 
 def _busiest(clients: list[Row]) -> list[Row]:
-    return sorted(clients, key=lambda row: (-row["queued"], -row["in"] - row["out"], row["number"]))[:CLIENTS_SHOWN]
+    def rank(row: Row) -> tuple[float, float, int]:
+        return -row["waiting"], -row["published_rate"] - row["delivered_rate"], row["number"]
+
+    return sorted(clients, key=rank)[:CLIENTS_SHOWN]

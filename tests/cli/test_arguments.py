@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-from argparse import ArgumentParser, _SubParsersAction
 from collections.abc import Callable
 
 import pytest
 
 from sbuslib.cli import daemon, relay
 from sbuslib.cli.arguments import NAMES
-from sbuslib.cli.main import build_parser
+from sbuslib.cli.main import every_parser, parse
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -22,11 +21,16 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
         (("sub", "--coutn=3", ""), "usage: sbus sub ", "there is no option --coutn: did you mean --count?"),
         (("pub", "k", "v", "--zzzzz"), "usage: sbus pub ", "there is no option --zzzzz\n"),
         (("pub", "k", "v", "more"), "usage: sbus pub ", "unexpected argument: more"),
-        (("lake", "ingest", "--folow", "a", "b"), "usage: sbus lake ingest ", "did you mean --follow?"),
+        (("lake", "ingest", "--folow", "a", "b"), "usage: sbus journal ingest ", "did you mean --follow?"),
         (("whoam",), "usage: sbus ", "there is no command whoam: did you mean whoami?"),
         (("publish", "k", "v"), "usage: sbus ", "there is no command publish: did you mean pub?"),
         (("-a", "/tmp/bus", "pub"), "usage: sbus ", "options stand after the command: sbus pub -a ..."),
         (("bridge", "--export", "a", "nats://b"), "usage: sbus bridge ", "required: URL; it comes before options that"),
+        (("listen",), "usage: sbus ", "there is no command listen: did you mean sub?"),
+        (("repaly", "j"), "usage: sbus ", "there is no command repaly: did you mean journal replay?"),
+        (("journal", "recrod", "j"), "usage: sbus journal ", "there is no verb recrod: did you mean record?"),
+        (("journal",), "usage: sbus journal ", "a verb is missing"),
+        (("sub", "--file", "x", ""), "usage: sbus sub ", "there is no option --file\n"),
         (("--hlep",), "usage: sbus ", "there is no option --hlep: did you mean --help?"),
     ],
 )
@@ -46,22 +50,37 @@ def test_a_wrong_option_of_the_daemon_shows_the_nearest(run: Run) -> None:
 
 
 def test_an_address_has_the_same_names_in_every_command() -> None:
-    shown: dict[str, tuple[str, ...]] = {}
-
-    def look(parser: ArgumentParser) -> None:
-        for action in parser._actions:
-            if isinstance(action, _SubParsersAction):
-                for below in action.choices.values():
-                    look(below)
-            elif action.metavar == "ADDRESS" and action.option_strings != ["--upstream"]:
-                shown[parser.prog] = tuple(action.option_strings)
-                assert all(parser._option_string_actions[name] is action for name in NAMES), parser.prog
-
-    for build in (build_parser, daemon.build_parser, relay.build_parser):
-        look(build())
+    programs = {**dict(every_parser()), "sbusd": daemon.build_parser(), "sbus-relay": relay.build_parser()}
+    shown = {name: parser for name, parser in programs.items() if "--address" in parser._option_string_actions}
+    for name, parser in shown.items():
+        assert len({id(parser._option_string_actions[one]) for one in NAMES}) == 1, name
     assert len(shown) > 25
-    others = {prog: names for prog, names in shown.items() if names != ("-a", "--address")}
-    assert others == {"sbus replay": ("--to",), "sbus-relay": ("--listen",)}
+
+
+def test_the_options_of_all_commands_may_stand_before_a_verb() -> None:
+    assert parse(["-q", "journal", "-v", "info", "DIR"]).quiet
+    assert parse(["journal", "-v", "info", "DIR"]).verbose
+    assert parse(["journal", "info", "DIR"]).command == "journal info"
+
+
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        ("clients -n 3", "stat --clients --rows 3"),
+        ("tree --rates 1", "stat --tree --window 1s"),
+        ("lake ingest a b", "journal ingest a b"),
+        ("replay j --to /bus", "journal replay j -a /bus"),
+        ("record --keep-bytes 1K --keep-seconds 1m j", "journal record --max-bytes 1KB --max-age 1min j"),
+        ("bridge u --trust a/ --keep 1M --ca f", "bridge u --from a/ --max-bytes 1MiB --tls-ca f"),
+        ("send -n 2 k f", "send --receivers 2 k f"),
+        ("top --once --sort in", "top -n 1 --sort published"),
+    ],
+)
+def test_old_names_are_the_new_ones(words: str, same: str) -> None:
+    old, new = vars(parse(words.split())), vars(parse(same.split()))
+    assert {name: value for name, value in old.items() if not callable(value)} == {
+        name: value for name, value in new.items() if not callable(value)
+    }
 
 
 def test_help_fills_paragraphs_and_keeps_examples(run: Run) -> None:

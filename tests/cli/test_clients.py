@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 
 import pytest
 from support import HubThread, Peer
 
-from sbuslib.cli.clients import ORDERS
+from sbuslib.cli.stat import ORDERS
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -17,8 +18,8 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 def numbers(done: subprocess.CompletedProcess[str]) -> list[int]:
     assert (done.returncode, done.stderr) == (0, "")
     head, *lines = done.stdout.splitlines()
-    assert head.split()[:2] == ["CLIENT", "MODES"]
-    return [int(line.split()[4]) for line in lines]
+    assert re.split(r" {2,}", head)[:4] == ["CLIENT", "SOFT, HARD, ORDER", "USER", "PROGRAM"]
+    return [int(re.split(r" {2,}", line)[4]) for line in lines]
 
 
 def test_clients_are_shown_in_any_order(run: Run, bus: HubThread, path: str) -> None:
@@ -28,9 +29,9 @@ def test_clients_are_shown_in_any_order(run: Run, bus: HubThread, path: str) -> 
             busy.publish(b"k")
         busy.barrier()
         curious.subscribe(b"a", b"b")
-        assert numbers(run("sbuslib", "clients", "-a", path)) == [1, 2, 3, 4]
+        assert numbers(run("sbuslib", "stat", "--clients", "-a", path)) == [1, 2, 3, 4]
         assert numbers(run("sbuslib", "clients", "-a", path, "--sort", "published", "-n", "1")) == [2]
-        assert numbers(run("sbuslib", "clients", "-a", path, "--sort", "patterns", "-n", "1")) == [3]
+        assert numbers(run("sbuslib", "clients", "-a", path, "--sort", "patterns", "--rows", "1")) == [3]
         told = json.loads(run("sbuslib", "clients", "-a", path, "--json", "-n", "2").stdout)
         assert [(one["number"], one["received"]) for one in told] == [(1, 0), (2, 3)]
 

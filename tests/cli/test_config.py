@@ -156,7 +156,7 @@ def test_a_file_can_be_checked_without_a_hub(run: Run, file: Path, program: str)
     file.write_text("mode = true")
     done = run(program, "--config", str(file), "--check-config")
     name = "sbusd" if program == SBUSD else "sbus-relay"
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"{name}: {file}: mode: expected int, got bool\n"
 
 

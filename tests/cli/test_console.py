@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -74,3 +75,11 @@ def test_an_error_names_the_address_of_a_hub_that_runs(run: Run, bus: HubThread,
         assert re.search(r"; one may be at another address: export SBUS_ADDRESS=/\S+\n$", done.stderr)
         done = run("sbuslib", command[0], "-a", "/nowhere", *command[1:])
         assert re.search(r"; one may be at another address: -a /\S+\n$", done.stderr)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a socket away")
+def test_a_hub_of_a_stranger_is_never_recommended(run: Run, bus: HubThread, path: str) -> None:
+    os.chown(path, 12_345, -1)
+    done = run("sbuslib", "pub", "-a", "/nowhere", "key", "payload")
+    assert done.returncode == 1
+    assert path not in done.stderr

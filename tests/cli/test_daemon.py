@@ -473,24 +473,28 @@ def test_users_of_an_allowed_group_may_connect(serve: Serve, folder: str, path: 
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "status", "told"),
     [
-        (("-a", "{folder}/none/bus"), "{folder}/none/bus: No such file or directory"),
-        (("-a", "/" + 200 * "x"), "the path of a socket has at most 107 bytes"),
-        (("-a", ""), "an address is not empty and holds no NUL"),
-        (("-a", "/dev/fd/77"), "/dev/fd/77: no socket: Bad file descriptor"),
-        (("-a", "/dev/fd/2"), "/dev/fd/2: no socket"),
-        (("-a", "/dev/unix/abstract/0g"), "an abstract name is an even number of hexadecimal digits"),
-        (("-a", "{folder}/bus", "-u", "nobody-by-this-name"), "there is no user 'nobody-by-this-name' on this machine"),
+        (("-a", "{folder}/none/bus"), 1, "{folder}/none/bus: No such file or directory"),
+        (("-a", "/" + 200 * "x"), 2, "the path of a socket has at most 107 bytes"),
+        (("-a", ""), 2, "an address is not empty and holds no NUL"),
+        (("-a", "/dev/fd/77"), 2, "/dev/fd/77: no socket: Bad file descriptor"),
+        (("-a", "/dev/fd/2"), 2, "/dev/fd/2: no socket"),
+        (("-a", "/dev/unix/abstract/0g"), 2, "an abstract name is an even number of hexadecimal digits"),
+        (
+            ("-a", "{folder}/bus", "-u", "nobody-by-this-name"),
+            2,
+            "there is no user 'nobody-by-this-name' on this machine",
+        ),
     ],
 )
 @pytest.mark.parametrize("foreground", [True, False])
 def test_impossible_arguments_are_refused(
-    background: Run, folder: str, flags: tuple[str, ...], told: str, foreground: bool
+    background: Run, folder: str, flags: tuple[str, ...], status: int, told: str, foreground: bool
 ) -> None:
     where = ("-f",) if foreground else ("-p", f"{folder}/pid")
     done = background(*where, *(flag.format(folder=folder) for flag in flags))
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1)
     assert told.format(folder=folder) in done.stderr
     assert os.listdir(folder) == []
 
@@ -513,7 +517,7 @@ def test_two_random_addresses_differ() -> None:
 @pytest.mark.parametrize("where", ["127.0.0.1:0x", "0.0.0.0:0"])
 def test_metrics_at_a_wrong_address_are_refused(run: Run, folder: str, where: str) -> None:
     done = run("sbuslib.cli.daemon", "-f", "-a", os.path.join(folder, "bus"), "--metrics", where)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert where in done.stderr
     assert not os.path.exists(os.path.join(folder, "bus"))
 

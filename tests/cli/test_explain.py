@@ -79,10 +79,10 @@ def test_the_answer_and_the_rule(run: Run, file: str, asked: tuple[str, ...], st
 
 def test_errors_read_as_errors(run: Run, file: str) -> None:
     done = run("sbuslib", "explain", "nobody-at-all", "publish", "x", "--config", file)
-    assert (done.returncode, done.stderr) == (1, "sbus: there is no user 'nobody-at-all' on this machine\n")
+    assert (done.returncode, done.stderr) == (2, "sbus: there is no user 'nobody-at-all' on this machine\n")
     Path(file).write_text("rulez = 3")
     done = run("sbuslib", "explain", "root", "publish", "x", "--config", file)
-    assert (done.returncode, done.stderr) == (1, f"sbus: {file}: rulez: there is no such key: did you mean 'rules'?\n")
+    assert (done.returncode, done.stderr) == (2, f"sbus: {file}: rulez: there is no such key: did you mean 'rules'?\n")
     Path(file).write_text("")
     done = run("sbuslib", "explain", "root", "publish", "x", "--config", file)
     assert (done.returncode, done.stdout) == (0, f"yes: {file} has no rules, so everybody may do anything\n")

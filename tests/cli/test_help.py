@@ -9,7 +9,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def test_help_shows_what_the_option_shows(run: Run) -> None:
-    for words in ((), ("pub",), ("lake", "ingest")):
+    for words in ((), ("pub",), ("journal", "record")):
         done = run("sbuslib", "help", *words)
         assert (done.returncode, done.stdout) == (0, run("sbuslib", *words, "--help").stdout)
 
@@ -17,4 +17,4 @@ def test_help_shows_what_the_option_shows(run: Run) -> None:
 def test_help_of_no_command_names_the_nearest(run: Run) -> None:
     done = run("sbuslib", "help", "repaly")
     assert done.returncode == 2
-    assert done.stderr.endswith("there is no command repaly: did you mean replay?\n")
+    assert done.stderr.endswith("there is no command repaly: did you mean journal replay?\n")

@@ -15,6 +15,7 @@ import pytest
 from support import PATIENCE, ROOT
 
 import sbuslib
+from sbuslib.cli import manual
 
 
 @pytest.fixture
@@ -245,9 +246,9 @@ def installed() -> importlib.metadata.Distribution:
 def test_the_installed_package_has_its_files(installed: importlib.metadata.Distribution) -> None:
     files = {os.path.basename(file): installed.locate_file(file) for file in installed.files or ()}
     assert installed.version == sbuslib.__version__
-    for name in os.listdir(ROOT / "man"):
-        place = os.path.realpath(str(files[name]))
-        assert place == os.path.realpath(os.path.join(sys.prefix, "share", "man", "man1", name))
+    for name in manual.files():
+        place = os.path.realpath(str(files[os.path.basename(name)]))
+        assert os.path.dirname(place) == os.path.realpath(os.path.join(sys.prefix, "share", os.path.dirname(name)))
     assert {"py.typed", "pyspark_sbus.py", "log4j2.properties"} <= set(files)
     assert "LICENSE" in files
 

@@ -46,7 +46,7 @@ def test_a_table_tells_rate_bytes_and_intervals_by_key(
 def test_json_has_the_fastest_keys_and_all_others_together(
     start: Start, bus: HubThread, path: str, await_patterns: Await
 ) -> None:
-    program = start("sbuslib", "hz", "-a", path, "--window", "0.2", "--json", "--keys", "1", "a", "b/")
+    program = start("sbuslib", "hz", "-a", path, "--window", "0.2", "--json", "--rows", "1", "a", "b/")
     await_patterns(2)
     with Client(path) as client:
         client.publish_many([(b"a", b"")] * 3 + [(b"b/1", b""), (b"b/2", b"")])
@@ -104,7 +104,7 @@ def test_without_a_hub_it_says_where_it_looked(run: Run, path: str) -> None:
     assert done.stderr.startswith(f"sbus: no hub at {path}")
 
 
-@pytest.mark.parametrize("wrong", [("--window", "soon"), ("-n", "0"), ("--keys", "-1")])
+@pytest.mark.parametrize("wrong", [("--window", "soon"), ("-n", "0"), ("--rows", "-1")])
 def test_wrong_arguments_show_the_usage(run: Run, wrong: tuple[str, str]) -> None:
     done = run("sbuslib", "hz", *wrong, "")
     assert done.returncode == 2

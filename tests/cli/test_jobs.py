@@ -9,6 +9,7 @@ import pytest
 from support import PATIENCE
 
 from sbuslib.cli import jobs
+from sbuslib.cli.console import finish
 from sbuslib.errors import StateError, UsageError
 
 
@@ -24,7 +25,7 @@ def test_errors_are_one_line(error: Exception, status: int, line: str, capsys: p
     def work(arguments: Namespace) -> None:
         raise error
 
-    assert jobs.run(Namespace(), work) == status
+    assert finish("sbus", Namespace(run=work, verbose=False, quiet=False)) == status
     assert capsys.readouterr().err == line
 
 

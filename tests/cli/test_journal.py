@@ -150,6 +150,6 @@ def test_query_answers_sql(run: Run, journal: str) -> None:
     lines = run("sbuslib", "journal", "query", "--json", journal, f"{sql} LIMIT 1").stdout
     assert json.loads(lines) == {"key": "room/1/temp", "n": 2}
     wrong = run("sbuslib", "journal", "query", journal, "SELECT nothing FROM journal")
-    assert wrong.returncode == 1
+    assert wrong.returncode == 2
     assert wrong.stderr.startswith("sbus: Binder Error")
     assert len(wrong.stderr.splitlines()) == 1

@@ -24,7 +24,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
         (("lake", "ingest", "/nowhere", "lake"), 1, "/nowhere: no such directory"),
         (("lake", "ingest", ".", "/proc/lake"), 1, "/proc/lake"),
         (("lake", "ingest", "journal"), 2, "LAKE"),
-        (("lake",), 2, "VERB"),
+        (("lake",), 2, "did you mean journal ingest?"),
     ],
 )
 def test_wrong_arguments_are_refused_before_spark_starts(

@@ -12,17 +12,17 @@ import pytest
 from support import PATIENCE, HubThread
 
 import sbuslib
-from sbuslib.cli.main import GROUPS
+from sbuslib.cli.main import COMMANDS
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.mark.parametrize("command", [command for _, commands in GROUPS.values() for command in commands])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(run: Run, command: str) -> None:
-    done = run("sbuslib", command, "--help")
+    done = run("sbuslib", *command.split(), "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"usage: sbus {command} ")
-    assert "\nexamples:\n  " in done.stdout or "\nverbs:\n" in done.stdout or "\nkinds:\n" in done.stdout
+    assert "\nexamples:\n  " in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_every_command_has_help(run: Run, command: str) -> None:
     ids=" ".join,
 )
 def test_errors_have_no_spellings_of_python(run: Run, bus: HubThread, path: str, words: tuple[str, ...]) -> None:
-    done = run("sbuslib", *words, env={"SBUS_ADDRESS": path})
+    done = run("sbuslib", "-q", *words, env={"SBUS_ADDRESS": path})  # a loaded machine is told of waits
     assert done.returncode in (1, 2)
     assert done.stdout == ""
     said = [line for line in done.stderr.splitlines() if not line.endswith(" ...")]  # signs of life after a second
@@ -100,7 +100,7 @@ from sbuslib.cli import messages
 from sbuslib.cli.main import main
 def fail(*arguments, **options):
     raise ZeroDivisionError("planted")
-messages.run = fail
+messages.connected = fail
 sys.exit(main(["whoami"]))
 """
 

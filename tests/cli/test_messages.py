@@ -74,8 +74,8 @@ def test_many_lines_stay_whole_and_in_order(run: Run, subscribed: Start, path: s
 
 def test_a_line_that_is_too_long_is_refused(run: Run, bus: HubThread, path: str) -> None:
     done = run("sbuslib", "pub", "-a", path, "log", "-", input="x" * (2 * PACKET_BYTES))
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.startswith(f"sbus: {path}: a line of more than 409,600 bytes")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("sbus: a line of more than 409,600 bytes")
 
 
 @pytest.mark.parametrize("command", [("pub", "key", "payload"), ("pub", "key", "-"), ("sub", ""), ("whoami",)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -35,15 +36,25 @@ def test_ctrl_c_ends_it_with_the_summary(start: Start, bus: HubThread, path: str
     assert output.startswith(b"least/mean/most = ")
 
 
-def test_it_goes_on_until_the_hub_ends(start: Start, bus: HubThread, path: str) -> None:
+def test_it_outlives_its_hub(start: Start, bus: HubThread, path: str) -> None:
     process = start("sbuslib", "ping", "-a", path, "-i", "0.001")
     assert process.stdout is not None
     for _ in range(5):
         assert b"time=" in process.stdout.readline()
     bus.stop()
-    _, errors = process.communicate(timeout=20)
-    assert process.returncode == 1
-    assert errors.count(b"\n") == 1
+    assert process.stderr is not None
+    assert b"waiting for it" in process.stderr.readline()
+    with HubThread(path):
+        assert b"again" in process.stderr.readline()
+        assert b"time=" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+
+
+def test_json_has_the_time_of_each_answer(run: Run, bus: HubThread, path: str) -> None:
+    done = run("sbuslib", "ping", "-a", path, "-c", "2", "-i", "1ms", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [json.loads(line)["number"] for line in done.stdout.splitlines()] == [1, 2]
 
 
 def test_a_tree_with_a_hub_that_does_not_answer_is_partial(run: Run, folder: str) -> None:

@@ -49,10 +49,10 @@ def test_a_relay_joins_and_ends(start: Start, folder: str) -> None:
     [
         ((), 2),
         (("--listen", "{}/x"), 2),
-        (("--upstream", "", "--listen", "{}/x"), 1),
+        (("--upstream", "", "--listen", "{}/x"), 2),
         (("--upstream", "{}/top", "--listen", "/nowhere/at/all"), 1),
-        (("--upstream", "{}/top", "--listen", "{}/x", "--upstream-user", "no such user"), 1),
-        (("--upstream", "{}/top", "--listen", "{}/x", "--relay", "@no such group"), 1),
+        (("--upstream", "{}/top", "--listen", "{}/x", "--upstream-user", "no such user"), 2),
+        (("--upstream", "{}/top", "--listen", "{}/x", "--relay", "@no such group"), 2),
     ],
 )
 def test_wrong_arguments_are_an_error_of_one_line(

@@ -95,7 +95,7 @@ def test_what_gives_no_report_is_told(
         (("report", "traffic", ".", "--levels", "0"), 2, "is no whole number above 0"),
         (("report", "subscriptions", ".", "/nowhere"), 1, "/nowhere: No such file or directory"),
         (("report", "subscriptions", ".", "/dev/null"), 2, "/dev/null: no patterns"),
-        (("report",), 2, "KIND"),
+        (("report",), 2, "a verb is missing"),
     ],
 )
 def test_wrong_arguments_are_refused_before_spark_starts(

@@ -87,4 +87,4 @@ def test_wrong_arguments(run: Run, path: str) -> None:
 
 def test_a_command_that_is_not_there_is_told_before_it_is_served(run: Run, bus: HubThread, path: str) -> None:
     done = run("sbuslib", "serve", "-a", path, "svc", "--", "/no/command")
-    assert (done.returncode, done.stderr) == (1, "sbus: /no/command: there is no such command\n")
+    assert (done.returncode, done.stderr) == (2, "sbus: /no/command: there is no such command\n")

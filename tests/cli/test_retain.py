@@ -31,7 +31,7 @@ def test_the_newest_message_is_shown_also_after_a_restart(
         assert (done.returncode, done.stdout, done.stderr) == (0, "a/1\tx\\ty\na/2\tz\n", "")
         assert run("sbuslib", "get", "-a", path, "--raw", "a/1").stdout == "x\ty"
         done = run("sbuslib", "get", "-a", path, "a/3")
-        assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", "sbus: no message is kept there\n")
         service.send_signal(signal.SIGTERM)
         service.communicate(timeout=20)
         assert service.returncode == 0

@@ -43,7 +43,7 @@ def test_a_follower_ends_at_the_signal(start: Start, tmp_path: Path) -> None:
     ("words", "status", "said"),
     [
         (("/nowhere",), 1, "/nowhere: no such directory"),
-        (("s3://bucket/journal",), 1, "in a local directory"),
+        (("s3://bucket/journal",), 2, "in a local directory"),
         ((), 2, "DIR"),
     ],
 )

@@ -62,7 +62,7 @@ def test_clients_are_shown_by_their_losses_however_many_there_are(bus: HubThread
     lines = list(describe(msgspec.structs.replace(told, per_client=tuple(clients), clients=50)))
     shown = [line.split()[0] for line in lines if line.startswith("!/cred")]
     assert shown == [f"!/cred/1/1/{n}" for n in range(49, 39, -1)]
-    assert lines[-1] == "and 39 more: sbus clients"
+    assert lines[-1] == "and 39 more: sbus stat --clients"
 
 
 def test_clients_of_a_crowded_hub_are_in_the_json(bus: HubThread, path: str, run: Run) -> None:

@@ -13,7 +13,7 @@ import pytest
 from support import PATIENCE
 
 from sbuslib.blocking import Client
-from sbuslib.cli import supervision
+from sbuslib.cli import process
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -53,20 +53,20 @@ def test_the_watchdog_of_another_process_is_ignored(start: Start, folder: str) -
 @pytest.mark.parametrize("address", ["", "/nowhere/at/all", "@sbus-nobody", "unix:/tmp", "/" + 200 * "x"])
 def test_a_supervisor_that_is_not_there_is_no_error(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", address)
-    supervision.tell(b"READY=1")
+    process.tell_supervisor(b"READY=1")
 
 
 @pytest.mark.parametrize("interval", ["", "0", "-1", "soon", "²", "1" * 19])
 def test_an_interval_without_a_meaning_is_no_watchdog(monkeypatch: pytest.MonkeyPatch, interval: str) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", interval)
     monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
-    assert supervision.watchdog(gevent.get_hub().loop) is None
+    assert process.watchdog(gevent.get_hub().loop) is None
 
 
 def test_the_watchdog_is_told_twice_in_each_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "30000000")
     monkeypatch.delenv("WATCHDOG_PID", raising=False)
-    timer = supervision.watchdog(gevent.get_hub().loop)
+    timer = process.watchdog(gevent.get_hub().loop)
     assert timer.active
     timer.stop()
     timer.close()

@@ -19,8 +19,8 @@ import pytest
 from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client
+from sbuslib.cli.tables import View
 from sbuslib.cli.top import to_json, to_text
-from sbuslib.cli.views import View
 from sbuslib.rates import Rates
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -91,7 +91,7 @@ def test_one_table_is_printed_where_there_is_no_terminal(run: Run, bus: HubThrea
     assert (done.returncode, done.stderr) == (0, "")
     about, titles, *rows = done.stdout.splitlines()
     assert about.startswith(f"{path}  1 clients, 0 patterns  ")
-    assert titles.split()[:5] == ["CLIENT", "IN/S", "OUT/S", "WAITING", "LOST/S"]
+    assert titles.split()[:6] == ["CLIENT", "USER", "PROGRAM", "PUBLISHED/S", "DELIVERED/S", "WAITING"]
     assert len(rows) == 1
     assert rows[0].startswith(f"!/cred/{os.getgid()}/{os.getuid()}/")
 
@@ -101,9 +101,9 @@ def test_tables_are_sorted_and_filtered(run: Run, bus: HubThread, path: str) -> 
         one.subscribe(b"a", b"b", b"c")
         done = run("sbuslib", "top", "-a", path, "--sort", "patterns", "--once", "--filter", f"/{os.getpid()}")
         least = run("sbuslib", "top", "-a", path, "--sort", "patterns", "--once", "--reverse")
-    patterns = [line.split()[6] for line in done.stdout.splitlines()[2:]]
+    patterns = [line.split()[8] for line in done.stdout.splitlines()[2:]]
     assert patterns == ["3", "0"]
-    assert [line.split()[6] for line in least.stdout.splitlines()[2:]] == ["0", "0", "3"]
+    assert [line.split()[8] for line in least.stdout.splitlines()[2:]] == ["0", "0", "3"]
 
 
 @pytest.mark.parametrize(("kind", "field"), [("clients", "who"), ("users", "user"), ("links", "name")])
@@ -165,8 +165,8 @@ def test_keys_change_what_the_screen_shows(
         program = top()
         terminal.see(lambda screen: "clients: 2" in screen[3])
         terminal.press(">")
-        terminal.see(lambda screen: "OUT/S v" in screen[4])
-        terminal.press("<\x1b[D")  # an arrow does the same
+        terminal.see(lambda screen: "DELIVERED/S v" in screen[4])
+        terminal.press("<<<\x1b[D")  # an arrow does the same
         terminal.see(lambda screen: "CLIENT v" in screen[4])
         terminal.press("r")
         terminal.see(lambda screen: "CLIENT ^" in screen[4])

@@ -13,7 +13,7 @@ from programs import Programs
 from support import HubThread, Peer
 
 from sbuslib.blocking import Client
-from sbuslib.cli.tree import draw
+from sbuslib.cli.stat import draw
 from sbuslib.survey import SeenHub, survey
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -94,7 +94,7 @@ def test_a_tree_is_refused_to_who_is_not_trusted(run: Run, bus: HubThread, path:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status"), [(("--key", "a/!/b"), 1), (("--rates", "-1"), 2), (("-a", "/nowhere/at/all"), 1)]
+    ("arguments", "status"), [(("--key", "a/!/b"), 2), (("--rates", "-1"), 2), (("-a", "/nowhere/at/all"), 1)]
 )
 def test_wrong_arguments_are_told_in_one_line(
     run: Run, bus: HubThread, path: str, arguments: tuple[str, ...], status: int

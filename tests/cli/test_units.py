@@ -109,8 +109,8 @@ def test_units_start_existing_programs_with_existing_arguments() -> None:
         if parsed.address == "/dev/fd/3":
             assert (UNITS / path.name.replace(".service", ".socket")).exists()
         if program == "@BIN@/sbus-relay":
-            assert parsed.export, "a tenant exports named patterns only"
-            assert parsed.import_, "and imports named ones"
+            assert parsed.export_patterns, "a tenant exports named patterns only"
+            assert parsed.import_patterns, "and imports named ones"
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze: apt-get install systemd")

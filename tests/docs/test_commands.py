@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 
 import pytest
 from docs.pages import PAGES, text_of
 
-from sbuslib.cli import daemon, relay
-from sbuslib.cli.main import build_parser
+from sbuslib.cli import daemon, main, relay
 
 LINE = re.compile(r"^(?:    |\$ )(?:sudo )?((?:sbus|sbusd|sbus-relay) .*)$", re.MULTILINE)
 
@@ -32,12 +32,16 @@ def commands(text: str) -> list[list[str]]:
 
 
 def test_command_lines_of_the_pages_are_taken(capsys: pytest.CaptureFixture[str]) -> None:
-    parsers = {"sbus": build_parser(), "sbusd": daemon.build_parser(), "sbus-relay": relay.build_parser()}
+    parse: dict[str, Callable[[list[str]], object]] = {
+        "sbus": main.parse,
+        "sbusd": daemon.build_parser().parse_args,
+        "sbus-relay": relay.build_parser().parse_args,
+    }
     taken, refused = 0, []
     for page in PAGES:
         for words in commands(text_of(page)):
             try:
-                parsers[words[0]].parse_args(words[1:])
+                parse[words[0]](words[1:])
                 taken += 1
             except SystemExit as end:
                 if end.code:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import importlib
 import inspect
@@ -18,7 +17,6 @@ from support import ROOT
 
 import sbuslib
 from sbuslib import aio, blocking, errors, matches
-from sbuslib.cli.main import build_parser
 from sbuslib.client import Client
 from sbuslib.core.inbox import Inbox
 from sbuslib.core.losses import CAUSES
@@ -276,14 +274,6 @@ def test_methods_that_a_page_names_are_there(path: Path) -> None:
 
 
 # -- the rest ---------------------------------------------------------------------------------------
-
-
-def test_every_command_is_told_in_the_readme() -> None:
-    (commands,) = [
-        action.choices for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction)
-    ]
-    rows = table(ROOT / "README.md", "command")
-    assert {named([row[0]])[0].split()[1] for row in rows if "sbus " in row[0]} == set(commands)
 
 
 def test_the_change_log_tells_of_this_version() -> None:

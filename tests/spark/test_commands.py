@@ -13,7 +13,8 @@ import pytest
 from lake.journals import rows, segment
 
 from sbuslib.cli import demo_report, jobs
-from sbuslib.cli.main import build_parser, main
+from sbuslib.cli.console import finish
+from sbuslib.cli.main import main, parse
 from sbuslib.errors import UsageError
 from sbuslib.spark.sessions import QUICK
 
@@ -65,7 +66,9 @@ def test_what_spark_raises_is_one_line(
         with jobs.spark(arguments) as spark:
             spark.sql("SELECT nothing").collect()
 
-    assert jobs.run(build_parser().parse_args(["report", "traffic", LAKE]), work) == 1
+    arguments = parse(["report", "traffic", LAKE])
+    arguments.run = work
+    assert finish("sbus", arguments) == 1
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines()[-1].startswith("sbus: [UNRESOLVED_COLUMN")
@@ -81,12 +84,12 @@ def test_what_spark_raises_is_one_line(
 )
 def test_settings_of_spark_are_given_by_the_user(master: list[str], given: list[str], expected: dict[str, str]) -> None:
     words = [word for text in given for word in ("--conf", text)]
-    assert jobs._settings(build_parser().parse_args(["report", "traffic", LAKE, *master, *words])) == expected
+    assert jobs._settings(parse(["report", "traffic", LAKE, *master, *words])) == expected
 
 
 def test_a_setting_of_spark_without_a_value_is_refused() -> None:
     with pytest.raises(UsageError, match="KEY=VALUE, not spark"):
-        jobs._settings(build_parser().parse_args(["report", "traffic", LAKE, "--conf", "spark"]))
+        jobs._settings(parse(["report", "traffic", LAKE, "--conf", "spark"]))
 
 
 def test_the_progress_of_spark_is_drawn_on_a_terminal(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +130,7 @@ def test_wrong_values_are_refused_by_the_parser(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
-        build_parser().parse_args(arguments)
+        parse(arguments)
     assert caught.value.code == 2
     assert said in capsys.readouterr().err
 

@@ -44,7 +44,7 @@ def test_a_moment_tells_of_the_hub_and_its_clients(hub: Hub, client: MakeClient,
     assert moment.hub["clients"] == 2, "the feed is a client too"
     assert moment.hub["patterns"] == 2
     assert len(moment.users) == 1
-    assert moment.rates.keys() == {"in", "out", "lost"}
+    assert moment.rates.keys() == {"published", "delivered", "lost"}
 
 
 def test_messages_are_in_the_rates_and_the_history(hub: Hub, client: MakeClient, feed: Feed) -> None:
@@ -52,8 +52,8 @@ def test_messages_are_in_the_rates_and_the_history(hub: Hub, client: MakeClient,
     publisher = client()
     publisher.publish_many((b"k", b"%d" % number) for number in range(1_000))
     publisher.sync()
-    moment = await_moment(feed, lambda moment: moment.connected and moment.rates["in"] > 0)
-    assert feed.history[-1] == (moment.time, moment.rates["in"], moment.rates["out"], 0.0, 0)
+    moment = await_moment(feed, lambda moment: moment.connected and moment.rates["published"] > 0)
+    assert feed.history[-1] == (moment.time, moment.rates["published"], moment.rates["delivered"], 0.0, 0)
 
 
 def test_a_hub_that_is_away_is_told_and_looked_for(make_hub: MakeHub, feed: Feed) -> None:
@@ -87,7 +87,10 @@ def test_a_feed_that_was_stopped_is_no_client(hub: Hub, address: str) -> None:
 
 
 def test_the_busiest_clients_are_shown() -> None:
-    rows = [{"number": number, "queued": number % 2, "in": number, "out": 0} for number in range(CLIENTS_SHOWN + 100)]
+    rows = [
+        {"number": number, "waiting": number % 2, "published_rate": number, "delivered_rate": 0}
+        for number in range(CLIENTS_SHOWN + 100)
+    ]
     shown = _busiest(rows)
     assert len(shown) == CLIENTS_SHOWN
     assert [row["number"] for row in shown[:2]] == [299, 297], "those with messages that wait come first"

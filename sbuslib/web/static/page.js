@@ -33,7 +33,7 @@ function tell(text, bad) {
 
 // -- rates ------------------------------------------------------------------------------------------
 
-const points = [[], [], [], []]; // time, in, out, lost
+const points = [[], [], [], []]; // time, published, delivered, lost
 const KEPT = 600;
 let chart = null;
 
@@ -56,7 +56,7 @@ function makeChart() {
     width: $("chart").clientWidth, height: 230, cursor: { drag: { x: false, y: false } },
     scales: { y: { range: (_, low, high) => [0, Math.max(10, high * 1.1)] } },
     axes: [{ ...axis, space: 60, values: (_, values) => values.map(clock) }, { ...axis, size: 70, values: (_, values) => values.map(number) }],
-    series: [{ label: "time", value: pointed(clock) }, line("in", "--one"), line("out", "--two"), line("lost", "--three")],
+    series: [{ label: "time", value: pointed(clock) }, line("published", "--one"), line("delivered", "--two"), line("lost", "--three")],
   }, points, $("chart"));
 }
 
@@ -68,8 +68,8 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", makeChart)
 function showTiles(now) {
   const lost = Object.values(now.hub.lost).reduce((sum, count) => sum + count, 0);
   const tiles = [
-    ["clients", now.hub.clients], ["patterns", now.hub.patterns], ["in a second", now.rates.in],
-    ["out a second", now.rates.out], ["waiting", now.hub.queued], ["lost in all", lost],
+    ["clients", now.hub.clients], ["patterns", now.hub.patterns], ["published a second", now.rates.published],
+    ["delivered a second", now.rates.delivered], ["waiting", now.hub.waiting], ["lost in all", lost],
   ];
   $("tiles").replaceChildren(...tiles.map(([name, value]) => {
     const tile = make("div", undefined, "tile");
@@ -79,12 +79,14 @@ function showTiles(now) {
 }
 
 const COLUMNS = {
-  users: [["uid", "user"], ["connections", "clients"], ["patterns", "patterns"], ["in", "in/s"], ["out", "out/s"],
-    ["queued", "waiting"], ["queued_bytes", "bytes waiting"], ["lost", "lost"]],
-  clients: [["who", "client"], ["patterns", "patterns"], ["in", "in/s"], ["out", "out/s"], ["queued", "waiting"],
-    ["lost", "lost"], ["modes", "soft, hard, order"]],
+  users: [["user", "user"], ["waiting", "waiting"], ["lost", "lost"], ["published_rate", "published/s"],
+    ["delivered_rate", "delivered/s"], ["connections", "clients"], ["patterns", "patterns"],
+    ["waiting_bytes", "bytes waiting"]],
+  clients: [["who", "client"], ["waiting", "waiting"], ["lost", "lost"], ["user", "user"], ["program", "program"],
+    ["published_rate", "published/s"], ["delivered_rate", "delivered/s"], ["patterns", "patterns"],
+    ["modes", "soft, hard, order"]],
 };
-const order = { users: ["out", -1], clients: ["queued", -1] };
+const order = { users: ["delivered_rate", -1], clients: ["waiting", -1] };
 
 function makeTable(name) {
   const table = $(name);
@@ -117,7 +119,7 @@ function showTable(name) {
   $(name).tBodies[0].replaceChildren(...rows.map((row) => {
     const line = make("tr");
     for (const [column] of COLUMNS[name]) {
-      line.append(make("td", number(row[column]), (column === "lost" || column === "queued") && row[column] ? "bad" : ""));
+      line.append(make("td", number(row[column]), (column === "lost" || column === "waiting") && row[column] ? "bad" : ""));
     }
     return line;
   }));
@@ -152,15 +154,15 @@ function showTree(now) {
   const name = (text) => (text.length > 26 ? "…" + text.slice(-25) : text);
   const parts = rows.map((link) => {
     const upper = link.level < 0 || link.to < 0 ? top : rows[link.to] ?? top;
-    const load = link.connected ? `${number(link.out)}/s out, ${number(link.in)}/s in` : link.state;
+    const load = link.connected ? `${number(link.up_rate)}/s up, ${number(link.down_rate)}/s down` : link.state;
     const group = draw("g", { class: link.connected ? "good" : "bad", "data-hub": link.name });
     group.append(
       draw("line", { x1: x(upper), y1: y(upper) + (link.level < 0 ? -14 : 12), x2: x(link), y2: y(link),
-        "stroke-width": 1.5 + Math.log10(1 + link.in + link.out) }),
+        "stroke-width": 1.5 + Math.log10(1 + link.up_rate + link.down_rate) }),
       draw("circle", { cx: x(link), cy: y(link), r: 10 }),
       draw("text", { x: x(link) + 15, y: y(link) + 2 }, name(link.name)),
       draw("text", { x: x(link) + 15, y: y(link) + 17, class: "soft" },
-        load + (link.queued ? `, ${number(link.queued)} waiting` : "")),
+        load + (link.waiting ? `, ${number(link.waiting)} waiting` : "")),
       draw("title", {}, [link.name, link.why].filter(Boolean).join(": ")),
     );
     return group;
@@ -203,7 +205,7 @@ function listen() {
     show(now);
     if (!now.connected) return;
     if (!points[0].length || now.time > points[0][points[0].length - 1]) {
-      addPoint(now.time, now.rates.in, now.rates.out, now.rates.lost);
+      addPoint(now.time, now.rates.published, now.rates.delivered, now.rates.lost);
     }
     if (chart && !paused) chart.setData(points);
   });

@@ -1,0 +1,119 @@
+"""``sbus send`` and ``sbus receive``: files of any size, in parts, from one to all that receive them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from argparse import Namespace
+
+from .arguments import Parser, add_address
+from .console import EXIT_SUCCESS, complain, explain, tell, wait_for_ctrl_c
+from .values import count, seconds, size
+
+TYPE_CHECKING = False  # the typing module would take as long to load as argparse
+if TYPE_CHECKING:
+    from ..clients.endpoint import Files
+
+__all__ = ["add_receive", "add_send"]
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Why one file cannot be written, and another may be."""
+
+
+def add_send(parser: Parser) -> None:
+    """Complete the parser of the command."""
+    parser.description = (
+        "Send files of any size under a routing key, one after another, to each sbus receive (or receive_large of a "
+        "program) whose pattern matches the key. Return once they have them, checked."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  sbus receive 'files/*' --into ~/incoming &\n"
+        "  sbus send files/reports report.pdf\n"
+        "  sbus send --receivers 3 images/camera-1 *.png    begin when three receive\n"
+        "\n"
+        "exit status:\n"
+        "  0   every receiver has every file\n"
+        "  1   a receiver gave up, or nobody came in time\n"
+        "  2   the arguments are wrong"
+    )
+    add_address(parser)
+    parser.add_argument("key", metavar="KEY", help="routing key")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="what to send")
+    parser.add_argument("--receivers", type=count, default=1, metavar="N", help="wait for N receivers (1)")
+    parser.hide("--receivers", "-n")
+    parser.add_argument(
+        "--timeout", type=seconds, default=30.0, metavar="TIME", help="give up those that do not go on for so long (30)"
+    )
+    parser.set_defaults(run=_send)
+
+
+def _send(arguments: Namespace) -> int:
+    from . import messages
+    from .tables import plain
+
+    status = EXIT_SUCCESS
+    with messages.connected(arguments, **messages.RECONNECTING) as client:
+        for path in arguments.files:
+            sent = client.send_large(
+                os.fsencode(arguments.key), path, receivers=arguments.receivers, timeout=arguments.timeout
+            )
+            tell(f"{plain(path)}: {sent.receivers} of {sent.receivers + len(sent.failed)} have it")
+            for why in sent.failed:
+                status = complain("sbus", plain(f"{path}: {why}"))
+    return status
+
+
+def add_receive(parser: Parser) -> None:
+    """Complete the parser of the command."""
+    parser.description = (
+        "Receive the files that are sent under matching keys, and print the path of each once it is whole and checked. "
+        "No file is ever replaced: one of the same name gets a number. Names that lead out of the folder are not used."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  sbus receive 'files/*' --into ~/incoming\n"
+        "  sbus receive -n 1 --timeout 1min --max-bytes 10MB files/report"
+    )
+    add_address(parser)
+    parser.add_argument("patterns", metavar="PATTERN", nargs="+", help="pattern of routing keys")
+    parser.add_argument("--into", metavar="DIR", default=".", help="where the files go; else here")
+    parser.add_argument("-n", "--count", type=count, metavar="N", help="exit after N files")
+    parser.add_argument("--max-bytes", type=size, metavar="SIZE", default=1024**3, help="take no larger file (1GB)")
+    parser.hide("--max-bytes", "--most")
+    parser.add_argument(
+        "--timeout", type=seconds, metavar="TIME", help="exit with status 1 when no file is whole for so long"
+    )
+    parser.set_defaults(run=_receive)
+
+
+def _receive(arguments: Namespace) -> None:
+    from . import messages
+
+    # With senders, no other user can put parts into a file.
+    with (
+        messages.connected(arguments, senders=True, **messages.RECONNECTING) as client,
+        client.receive_large(
+            *map(os.fsencode, arguments.patterns), folder=arguments.into, most=arguments.max_bytes
+        ) as files,
+    ):
+        tell("ready to receive (Ctrl-C ends it)")
+        # Leaving the block removes what is not whole.
+        wait_for_ctrl_c(lambda: _print_paths(files, arguments))
+
+
+def _print_paths(files: Files, arguments: Namespace) -> None:
+    from ..errors import PeerError
+    from .tables import plain
+
+    received = 0
+    while received != arguments.count:
+        try:
+            got = files.receive(timeout=arguments.timeout)
+        except (PeerError, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in _FULL:
+                raise
+            complain("sbus", explain(error, arguments.into))  # and take the next: it may be smaller
+        else:
+            print(plain(str(got.file)), flush=True)
+            received += 1

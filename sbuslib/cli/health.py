@@ -1,0 +1,232 @@
+"""``sbus ping``, ``hz``, ``doctor`` and ``whoami``: whether a hub answers, how quickly, and who it takes us for."""
+
+from __future__ import annotations
+
+import os
+import signal
+from argparse import Namespace
+
+from .arguments import Parser, add_address
+from .console import EXIT_FAILURE, EXIT_SUCCESS, begin_to_show
+from .values import count, seconds
+
+TYPE_CHECKING = False  # the typing module would take as long to load as argparse
+if TYPE_CHECKING:
+    from ..rates import Row
+
+__all__ = ["add_doctor", "add_hz", "add_ping", "add_whoami"]
+
+
+def add_ping(parser: Parser) -> None:
+    """Complete the parser of the command."""
+    parser.description = (
+        "Ask a hub for an answer, again and again, and show how long each takes: until it is there, all that a client "
+        "has said is in force. With --tree, the hubs above and below have to answer too; those of users that are not "
+        "trusted are not waited for. When the hub goes away, it says so and waits for it."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  sbus ping -n 4\n"
+        "  sbus ping --tree -n 1 --timeout 5s          is every hub of the tree there?\n"
+        "\n"
+        "exit status:\n"
+        "  0   every answer came\n"
+        "  1   none came in time, or that of the tree was partial: some hub did not answer\n"
+        "  2   the arguments are wrong"
+    )
+    add_address(parser)
+    parser.add_argument("-n", "--count", type=count, metavar="N", help="ask N times; else until Ctrl-C")
+    parser.hide("-n", "-c")  # as ping(8) has it
+    parser.add_argument("-i", "--interval", type=seconds, default=1.0, metavar="TIME", help="how often (1)")
+    parser.add_argument("--timeout", type=seconds, default=10.0, metavar="TIME", help="wait for no answer longer (10)")
+    parser.add_argument("--tree", action="store_true", help="ask the whole tree")
+    parser.add_argument("--json", action="store_true", help="a JSON object a line for each answer, in seconds")
+    parser.set_defaults(run=_ping)
+
+
+def _ping(arguments: Namespace) -> int:
+    import json
+    from itertools import count as numbers
+    from time import perf_counter, sleep
+
+    from ..errors import DisconnectedError
+    from . import messages, tables
+
+    times: list[float] = []
+    missed = partial = False
+    begin_to_show()
+    try:
+        with messages.connected(arguments, lasting=True, timeout=arguments.timeout) as client:
+            if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # and not ignored
+                signal.signal(signal.SIGINT, signal.default_int_handler)  # the summary comes after Ctrl-C
+            client.sync()  # the first answer takes longer: the client makes room for it
+            where = tables.plain(client.address)
+            for number in numbers(1) if arguments.count is None else range(1, arguments.count + 1):
+                if number > 1:
+                    sleep(arguments.interval)
+                began = perf_counter()
+                try:
+                    scope = client.sync("tree" if arguments.tree else "local")
+                except DisconnectedError:  # it was told, and the client waits for the hub
+                    missed = True
+                    continue
+                times.append(perf_counter() - began)
+                partial = partial or scope == "partial"
+                if arguments.json:
+                    told = {"address": client.address, "number": number, "time": times[-1], "scope": str(scope)}
+                    print(json.dumps(told), flush=True)
+                    continue
+                more = f" scope={scope}" if arguments.tree else ""
+                more += " (hubs of users that are not trusted were not waited for)" if scope.trusted_only else ""
+                print(f"{where}: number={number} time={times[-1] * 1_000:.3f} ms{more}", flush=True)
+    except KeyboardInterrupt:  # how it ends without a count
+        pass
+    finally:
+        if times and not arguments.json:
+            least, most, mean = min(times), max(times), sum(times) / len(times)
+            print(f"least/mean/most = {least * 1_000:.3f}/{mean * 1_000:.3f}/{most * 1_000:.3f} ms")
+    return EXIT_FAILURE if partial or missed else EXIT_SUCCESS
+
+
+def add_hz(parser: Parser) -> None:
+    """Complete the parser of the command."""
+    parser.description = (
+        "Measure how often messages come under each key that matches one of the patterns, and print a table for each "
+        "window of time: messages and bytes of payload a second, and the mean, standard deviation and maximum of the "
+        "intervals between messages, in milliseconds. An interval counts where it ends. Times are those at which this "
+        "program reads, so messages that it reads together have no interval between them. This works with every hub. "
+        "Messages that the hub lost, since they came faster than they were read, are told on standard error."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  sbus hz ''                              everything, every second, until Ctrl-C\n"
+        "  sbus hz 'room/*/temp' --window 10s\n"
+        "  sbus hz beat -n 1 --timeout 5s          one table, if a beat comes soon\n"
+        "  sbus hz --json '' | jq '.keys[0].rate'"
+    )
+    add_address(parser)
+    parser.add_argument("patterns", metavar="PATTERN", nargs="+", help="pattern of routing keys")
+    parser.add_argument("--window", type=seconds, default=1.0, metavar="TIME", help="how long each table measures (1)")
+    parser.add_argument(
+        "--rows",
+        type=count,
+        default=20,
+        metavar="N",
+        help="show the N fastest of the first 1,000 keys, and count all others together (20)",
+    )
+    parser.hide("--rows", "--keys")
+    parser.add_argument("-n", "--count", type=count, metavar="N", help="exit after N tables")
+    parser.add_argument(
+        "--timeout", type=seconds, metavar="TIME", help="exit with status 1 when no message comes for so long"
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="a JSON object a line for each table: intervals in seconds, keys as in sub --json, null for all others",
+    )
+    parser.set_defaults(run=_hz)
+
+
+def _hz(arguments: Namespace) -> None:
+    from ..rates import measure
+    from . import messages
+
+    with messages.connected(arguments, lasting=True, on_notice=messages.tell_notice) as client:
+        with messages.beginning():
+            client.subscribe(*map(os.fsencode, arguments.patterns))
+        tables = measure(client, arguments.window, shown=arguments.rows, timeout=arguments.timeout)
+        for number, rows in enumerate(tables, 1):
+            print(_to_json(rows, arguments.window) if arguments.json else _to_text(rows), flush=True)
+            if number == arguments.count:
+                break
+
+
+def _to_text(rows: list[Row]) -> str:
+    from .tables import columns
+
+    def cells(row: Row) -> list[str]:
+        intervals = (row[column] for column in ("mean", "deviation", "longest"))
+        return [
+            f"{row['rate']:,.1f}",
+            f"{row['bytes']:,.0f}",
+            *("-" if one is None else f"{one * 1000:,.3f}" for one in intervals),
+            "(others)" if row["key"] is None else row["key"].decode("utf-8", "surrogateescape"),
+        ]
+
+    return "\n".join(columns([["RATE", "BYTES", "MEAN", "DEVIATION", "MAX", "KEY"], *map(cells, rows)], 0))
+
+
+def _to_json(rows: list[Row], window: float) -> str:
+    import json
+    import time
+
+    from .messages import json_field
+
+    keys = [{**row, "key": None, **({} if row["key"] is None else json_field("key", row["key"]))} for row in rows]
+    return json.dumps({"time": round(time.time(), 3), "window": window, "keys": keys})
+
+
+def add_doctor(parser: Parser) -> None:
+    """Complete the parser of the command."""
+    parser.description = (
+        "Look at the way to the hub, and at the hub: addresses, permissions, descriptors, buffers, namespaces, the "
+        "clock, what the hub offers and, if it trusts this user, lost messages, who floods, who reads too slowly, and "
+        "the links up to the root. Each finding is ok, a warning or a problem, and tells what to do."
+    )
+    parser.epilog = (
+        "exit status:\n"
+        "  0   there is no problem\n"
+        "  1   there is one\n"
+        "  2   the arguments are wrong\n"
+        "\n"
+        "examples:\n"
+        "  sbus doctor\n"
+        "  sbus doctor --json | jq 'select(.level != \"ok\")'"
+    )
+    add_address(parser)
+    parser.add_argument("--json", action="store_true", help="a JSON object a line for each finding")
+    parser.set_defaults(run=_doctor)
+
+
+def _doctor(arguments: Namespace) -> int:
+    from ..diagnosis import examine
+    from .tables import plain, show_json
+
+    begin_to_show()
+    status = EXIT_SUCCESS
+    for one in examine(arguments.address):
+        if arguments.json:
+            show_json(one)
+        else:
+            print(f"{one.level:8} {plain(one.about)}: {plain(one.text)}", flush=True)
+            if one.advice:
+                print(f"{'':8} -> {plain(one.advice)}", flush=True)
+        if one.level == "problem":
+            status = EXIT_FAILURE
+    return status
+
+
+def add_whoami(parser: Parser) -> None:
+    """Complete the parser of the command."""
+    parser.description = "Print the credentials of this process as the hub sees them: !/cred/GID/UID/PID."
+    parser.epilog = "examples:\n  sbus whoami\n  sbus whoami --json | jq .uid"
+    add_address(parser)
+    parser.add_argument("--json", action="store_true", help="as JSON in a line, with gid, uid and pid")
+    parser.set_defaults(run=_whoami)
+
+
+def _whoami(arguments: Namespace) -> None:
+    import json
+
+    from ..matcher import SEPARATOR
+    from ..wire.text import printable
+    from . import messages
+
+    with messages.connected(arguments) as client:
+        key = client.whoami()
+        separator = client.features.separator if client.features is not None else SEPARATOR
+    if not arguments.json:
+        print(printable(key))
+        return
+    gid, uid, pid = (int(word or b"0") for word in key.split(separator)[-3:])  # of a relay, its hub comes first
+    print(json.dumps({"credentials": printable(key), "gid": gid, "uid": uid, "pid": pid}))

@@ -1,0 +1,306 @@
+"""``sbus peer`` and ``sbus gateway``: ends of Simplest pubsub, over TCP; and what they share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+
+from .arguments import Parser, add_address
+from .console import complain, explain, on_stop, tell
+from .values import seconds
+
+TYPE_CHECKING = False  # the typing module would take as long to load as argparse
+if TYPE_CHECKING:
+    from gevent.event import Event
+
+    from ..clients.endpoint import Files
+    from ..tcp import Peer
+    from ..tcp.inbox import PeerInbox
+    from .heap import HeapTrimmer
+
+__all__ = ["add_gateway", "add_peer", "add_tls"]
+
+_CERTIFICATES = (
+    "WHERE is HOST:PORT, [IPV6]:PORT, or :PORT for this machine alone; port 0 takes a free one, which is printed. "
+    "To listen for other machines, give --tls-cert, --tls-key and --tls-ca: both ends of a connection then have to "
+    "show a certificate of that authority."
+)
+
+
+def _add_ends(parser: Parser) -> None:
+    """Add the options that say where a peer listens and connects."""
+    parser.add_argument("--listen", metavar="WHERE", help="where others may connect to")
+    parser.add_argument(
+        "--connect",
+        metavar="WHERE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="connect to these peers, and again whenever the connection is lost",
+    )
+    parser.add_argument(
+        "--forward",
+        metavar="NAME",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="pass on what is published under //NAME, as copies under //fwd/NAME",
+    )
+    parser.add_argument("--discover", metavar="ORG", help="find the other peers of ORG, from any one of them")
+    parser.add_argument("--who", metavar="NAME", help="with --discover: be known as NAME; else a random name")
+    parser.add_argument(
+        "--advertise", metavar="WHERE", help="with --discover: where others reach this peer, unless as --listen"
+    )
+    parser.add_argument(
+        "--allow",
+        metavar="NETWORK",
+        nargs="+",
+        action="extend",
+        help="with --discover: connect to peers in these networks, or with these names, alone; else on this machine",
+    )
+    add_tls(parser, "certificate of this peer (PEM)", "certificate of the authority of all peers (PEM)")
+    parser.add_argument("--tls-name", metavar="NAME", help="what certificates of others are for, if not their host")
+    parser.add_argument("--insecure", action="store_true", help="listen for other machines without TLS")
+
+
+def add_tls(parser: Parser, cert: str, authority: str) -> None:
+    """Add the options for TLS that all commands have."""
+    parser.add_argument("--tls-cert", metavar="FILE", help=cert)
+    parser.add_argument("--tls-key", metavar="FILE", help="private key of that certificate (PEM)")
+    parser.add_argument("--tls-ca", metavar="FILE", help=authority)
+
+
+def add_peer(parser: Parser) -> None:
+    """Complete the parser of the command."""
+    parser.description = (
+        "Run one end of Simplest pubsub, over TCP: send other peers the messages under the names that they want, and "
+        "pass on messages under names that are forwarded. Both ends are equal."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  sbus peer --listen 127.0.0.1:9014 --sub //myorg/      show what others publish; from any other program:\n"
+        "      printf 'pub //myorg/chat 5 hello\\n' | nc 127.0.0.1 9014\n"
+        "  sbus peer --listen :9014 --forward myorg/chat         pass //myorg/chat on as //fwd/myorg/chat\n"
+        "  sbus peer --listen :0 --connect 127.0.0.1:9014 --discover myorg --who bob\n"
+        "                                                        find the others from one of them\n"
+        "  sbus peer --connect 127.0.0.1:9014 --pub //myorg/chat hello\n"
+        "                                                        publish once somebody wants it, and end\n"
+        "  sbus peer --listen :9014 --retain //myorg/motd 'closed on Monday'\n"
+        "                                                        for those that subscribe later, too\n"
+        "  sbus peer --listen :9014 --receive //myorg/docs ~/incoming\n"
+        "  sbus peer --connect 127.0.0.1:9014 --send //myorg/docs report.pdf\n"
+        "                                                        a file of any size, checked\n"
+        "  sbus peer --listen 0.0.0.0:9014 --tls-cert me.pem --tls-key me.key --tls-ca ours.pem\n"
+        "\n" + _CERTIFICATES
+    )
+    _add_ends(parser)
+    parser.add_argument(
+        "--sub",
+        metavar="TEXT",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="show the messages whose names contain TEXT, a line each: name, tab, data; '': all",
+    )
+    for option, operands, what in (
+        ("pub", ("NAME", "DATA"), "publish DATA once a peer wants NAME, and end"),
+        ("send", ("NAME", "FILE"), "send a file to a peer that receives files under NAME, and end"),
+        ("retain", ("NAME", "DATA"), "publish DATA, and keep it for peers that subscribe to NAME later"),
+        ("receive", ("TEXT", "DIR"), "put files that are sent under names with TEXT into DIR, and print their paths"),
+    ):
+        parser.add_argument(f"--{option}", metavar=operands, nargs=2, action="append", default=[], help=what)
+    parser.add_argument(
+        "--timeout", type=seconds, default=30.0, metavar="TIME", help="wait so long for a peer with --pub, --send (30)"
+    )
+    parser.set_defaults(run=_run_peer)
+
+
+def _run_peer(arguments: Namespace) -> None:
+
+    def serve(peer: Peer, end: Event, stack: ExitStack) -> Callable[[], str | None] | None:
+        from ..core.service import ServiceGreenlets
+        from ..errors import PeerError, SbusError
+        from ..tcp.large import receive_large, send_large
+        from ..wire.text import printable
+        from .tables import plain
+
+        output = ServiceGreenlets("output of the peer", end.set)
+        stack.callback(output.check)
+        trouble: list[str] = []
+
+        def write(line: str) -> None:
+            try:
+                print(line, flush=True)
+            except BrokenPipeError:
+                sys.stderr.close()
+                end.set()
+
+        def show(inbox: PeerInbox) -> None:
+            for message in inbox:
+                write(f"{printable(message.name.encode())}\t{printable(message.data)}")
+
+        def publish() -> None:
+            try:
+                for name, data in arguments.pub:
+                    peer.wait_for_subscriber(name, timeout=arguments.timeout)
+                    peer.publish(name, os.fsencode(data))
+                for name, path in arguments.send:
+                    send_large(peer, name, path, timeout=arguments.timeout)
+                peer.flush(arguments.timeout)
+            except (SbusError, OSError) as error:
+                trouble.append(explain(error))
+            end.set()
+
+        def receive(files: Files) -> None:
+            while True:
+                try:
+                    write(plain(str(files.receive().file)))
+                except PeerError as error:
+                    complain("sbus", explain(error))  # and take the next
+
+        for name, data in arguments.retain:
+            peer.retain(name, os.fsencode(data))
+        if arguments.sub:
+            output.spawn(show, stack.enter_context(peer.subscribe(*arguments.sub)))
+        for text, folder in arguments.receive:
+            output.spawn(receive, stack.enter_context(receive_large(peer, text, folder=folder)))
+        if arguments.pub or arguments.send:
+            output.spawn(publish)
+        return lambda: trouble[0] if trouble else None
+
+    _serve(arguments, serve)
+
+
+def add_gateway(parser: Parser) -> None:
+    """Complete the parser of the command."""
+    parser.description = (
+        "Join the bus of this machine to those of other machines, each of which runs a gateway too. Messages whose "
+        "keys match an exported pattern go out, and those that match an imported one come in; secrets never cross."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  sbus gateway -a /tmp/a --listen :9014 --export 'room/*/temp' --import alarm/ &\n"
+        "  sbus gateway -a /tmp/b --connect 127.0.0.1:9014 --export alarm/ --import 'room/*/temp' &\n"
+        "  sbus sub -a /tmp/b room/ &\n"
+        "  sbus pub -a /tmp/a room/1/temp 21.5         comes out at the other bus\n"
+        "\n"
+        "Only keys that a pattern of --export matches here, and one of --import there, cross; secret keys never do. "
+        "The gateway ends, with status 1, when the bus does.\n\n" + _CERTIFICATES
+    )
+    add_address(parser)
+    for option, what in (
+        ("export", "messages under these keys go out"),
+        ("import", "messages under these keys come in"),
+    ):
+        parser.add_argument(
+            f"--{option}",
+            dest=f"{option}_patterns",
+            metavar="PATTERN",
+            nargs="+",
+            action="extend",
+            default=[],
+            help=f"{what}; '': all",
+        )
+    parser.add_argument(
+        "--name",
+        default="bus",
+        metavar="NAME",
+        help="what the joined buses are called, the same at each gateway (%(default)s)",
+    )
+    _add_ends(parser)
+    parser.set_defaults(run=_run_gateway)
+
+
+def _run_gateway(arguments: Namespace) -> None:
+
+    def serve(peer: Peer, end: Event, stack: ExitStack) -> Callable[[], str | None]:
+        from ..client import Client
+        from ..tcp import Gateway
+
+        client = stack.enter_context(Client(arguments.address))
+        gateway = stack.enter_context(
+            Gateway(
+                client,
+                peer,
+                export=list(map(os.fsencode, arguments.export_patterns)),
+                import_=list(map(os.fsencode, arguments.import_patterns)),
+                name=arguments.name,
+            )
+        )
+        gateway.ended.rawlink(lambda _: end.set())
+        return lambda: None if gateway.started else f"{client.address}: the bus has gone"
+
+    _serve(arguments, serve)
+
+
+def _peer(arguments: Namespace) -> Peer:
+    from ..errors import UsageError
+    from ..tcp import TLS, Discovery, Peer
+
+    files = arguments.tls_cert, arguments.tls_key, arguments.tls_ca
+    if any(files) and not all(files):
+        raise UsageError("TLS needs all three: --tls-cert, --tls-key and --tls-ca")
+    tls = TLS(*files, hostname=arguments.tls_name) if all(files) else None
+    discover = None
+    if arguments.discover is not None:
+        options = {"who": arguments.who, "advertise": arguments.advertise, "allow": arguments.allow}
+        given = {name: value for name, value in options.items() if value is not None}
+        if "allow" in given:
+            given["allow"] = tuple(given["allow"])
+        discover = Discovery(org=arguments.discover, **given)
+    elif arguments.who or arguments.advertise or arguments.allow:
+        raise UsageError("--who, --advertise and --allow go with --discover")
+    if arguments.listen is None and not arguments.connect:
+        raise UsageError("a peer listens or connects: give --listen or --connect")
+    return Peer(
+        arguments.listen,
+        forward=arguments.forward,
+        discover=discover,
+        tls=tls,
+        insecure=arguments.insecure,
+    )
+
+
+def _trimmer_of(peer: Peer) -> HeapTrimmer:
+    import gevent
+
+    from .heap import HeapTrimmer
+
+    return HeapTrimmer(gevent.get_hub().loop, lambda: len(peer.links), lambda: peer.statistics().queued_bytes)
+
+
+def _serve(arguments: Namespace, begin: Callable[[Peer, Event, ExitStack], Callable[[], str | None] | None]) -> None:
+    """Start the peer, call ``begin`` with it, and wait for a signal or the event.
+
+    ``begin`` starts the work of the command, and puts what ends the work on the stack. It may return a function that,
+    after the event, tells what went wrong.
+    """
+    import logging
+
+    import gevent
+    from gevent.event import Event
+
+    from ..errors import StateError
+
+    logging.basicConfig(format="sbus: %(message)s")
+    end = Event()
+    on_stop(end.set, gevent.signal_handler)
+    with ExitStack() as stack:
+        try:
+            peer = stack.enter_context(_peer(arguments))
+        except OSError as error:
+            raise OSError(error.errno, os.strerror(error.errno or 0), arguments.listen) from None
+        peer.greenlets.failed.rawlink(lambda _: end.set())  # then leaving the stack raises
+        stack.enter_context(closing(_trimmer_of(peer)))
+        for address in arguments.connect:
+            peer.connect(address, wait=False)
+        trouble = begin(peer, end, stack)
+        if peer.address:
+            tell(f"listening at {peer.address} (Ctrl-C ends it)")
+        end.wait()
+        reason = None if trouble is None else trouble()
+    if reason is not None:
+        raise StateError(reason)

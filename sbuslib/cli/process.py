@@ -1,0 +1,141 @@
+"""What a daemon does with its process: it goes into the background, and answers systemd."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import ExitStack, suppress
+from typing import Any, Final
+
+from ..kernel.sockets import send_datagram
+from .console import EXIT_SUCCESS, STOPPING, complain
+
+__all__ = [
+    "LISTENS",
+    "PidFile",
+    "allow_many_files",
+    "await_daemon",
+    "detach",
+    "fill_standard_descriptors",
+    "release_standard_descriptors",
+    "tell_supervisor",
+    "watchdog",
+]
+
+LISTENS: Final = b"1"
+"""What the daemon tells the process that was started."""
+
+# -- the background -----------------------------------------------------------------------------------------
+
+
+class PidFile:
+    """A file with the id of this process. It is removed only if it is still the file that was created here."""
+
+    def __init__(self, path: str) -> None:
+        self._path = os.path.abspath(path)  # a daemon changes its working directory
+        try:
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except FileExistsError as error:
+            raise FileExistsError(error.errno, f"the pid file is there already, {_owner(path)}", path) from None
+        os.fchmod(self._fd, 0o644)
+
+    def write(self) -> None:
+        os.write(self._fd, b"%d\n" % os.getpid())
+
+    def remove(self) -> None:
+        with suppress(OSError):
+            ours, there = os.fstat(self._fd), os.lstat(self._path)
+            if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):
+                os.unlink(self._path)
+
+
+def _owner(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            pid = int(file.read(32))
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return f"left behind by process {pid}, which is gone: remove it"
+    except PermissionError:
+        pass
+    except (OSError, ValueError, OverflowError):
+        return "and holds no process id"
+    return f"of process {pid}, which runs"
+
+
+def fill_standard_descriptors() -> None:
+    """Open /dev/null as descriptors 0, 1 and 2 where they are closed, so that no socket gets one of these numbers."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+
+
+def release_standard_descriptors(errors: bool) -> None:
+    """Replace standard input and output, and with ``errors`` standard error, by /dev/null."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2) if errors else (0, 1):
+        os.dup2(null, fd)
+    os.close(null)
+
+
+def allow_many_files() -> None:
+    """Raise the limit of open files as far as the system allows: each client takes one descriptor."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def detach() -> tuple[bool, int]:
+    """Fork into a new session. In the daemon: ``True`` and a pipe to write to; here: ``False`` and one to read."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(writer)
+        os.waitpid(child, 0)
+        return False, reader
+    os.close(reader)
+    os.setsid()
+    if os.fork():
+        os._exit(EXIT_SUCCESS)  # the leader of a session could be given a terminal again
+    os.chdir("/")
+    return True, writer
+
+
+def await_daemon(reader: int, undo: ExitStack, program: str) -> int:
+    """Wait until the daemon listens; the exit status of the process that was started."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+    with os.fdopen(reader, "rb", buffering=0) as pipe:
+        if pipe.read(1) == LISTENS:
+            undo.pop_all()  # they are the daemon's now
+            return EXIT_SUCCESS
+    # It said why, unless it was killed. The callbacks of ``undo`` remove what it may have left behind.
+    return complain(program, "the daemon ended before it listened")
+
+
+# -- systemd: sd_notify(3), sd_watchdog_enabled(3) ------------------------------------------------------------
+
+
+def tell_supervisor(state: bytes) -> None:
+    """Tell the supervisor of this process, if there is one: ``READY=1``, ``WATCHDOG=1``, ``STOPPING=1``."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address.startswith(("/", "@")):
+        with suppress(OSError):  # a supervisor that is gone is no error
+            send_datagram(address, state)
+
+
+def watchdog(loop: Any) -> Any:
+    """Tell the supervisor twice in each interval that ``loop`` runs. Returns the timer; ``None`` without a watchdog."""
+    interval = os.environ.get("WATCHDOG_USEC", "")
+    if (
+        not (interval.isascii() and interval.isdigit() and len(interval) <= 18)  # microseconds of 30,000 years
+        or not int(interval)
+        or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid())
+    ):
+        return None
+    seconds = int(interval) / 2_000_000
+    timer = loop.timer(seconds, seconds)
+    timer.start(tell_supervisor, b"WATCHDOG=1")
+    return timer

@@ -1,0 +1,107 @@
+"""The page on the shell against the parsers: each option means one thing wherever it is, and every old name is told."""
+
+from __future__ import annotations
+
+import re
+from argparse import SUPPRESS
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+from docs.pages import DOCS, tables
+
+from sbuslib.cli import daemon, main, relay
+from sbuslib.cli.arguments import NAMES, Parser
+
+PAGE = DOCS / "shell.md"
+
+Option = tuple[tuple[str, ...], str]
+"""The names of an option, and what its value is called."""
+
+OF_THE_C_DAEMON = {"-p"}
+"""Letters that mean something else in ``sbusd``."""
+
+
+@cache
+def parsers() -> dict[str, Parser]:
+    programs = {"sbusd": daemon.build_parser(), "sbus-relay": relay.build_parser(), "sbus": main.build_parser()}
+    return dict(main.every_parser()) | programs
+
+
+def actions() -> Iterator[tuple[str, Any]]:
+    for name, parser in parsers().items():
+        for action in parser._actions:
+            if action.option_strings and action.help != SUPPRESS:
+                yield name, action
+
+
+def value_of(action: Any) -> str:
+    value = action.metavar
+    if value is None and action.choices is not None:
+        value = f"{{{','.join(action.choices)}}}"
+    return " ".join(value) if isinstance(value, tuple) else value or ""
+
+
+def rows(*heading: str) -> list[list[str]]:
+    return [row for table in tables(PAGE) if table[0] == list(heading) for row in table[1:]]
+
+
+def words(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def test_every_command_is_in_its_family() -> None:
+    assert {row[0]: words(row[1]) for row in rows("family", "commands")} == {
+        group: [*commands] for group, (_, commands) in main.GROUPS.items()
+    }
+
+
+def test_the_table_of_options_is_what_all_parsers_take() -> None:
+    told: set[Option] = set()
+    for names, _ in rows("option", "what it means"):
+        found = words(names)
+        options = tuple(word for word in found if word.startswith("-"))
+        told.add((options, " ".join(found[len(options) :])))
+    assert told == {(tuple(action.option_strings), value_of(action)) for _, action in actions()}
+
+
+def test_a_name_of_an_option_is_of_one_option() -> None:
+    options: dict[str, set[Option]] = defaultdict(set)
+    for _, action in actions():
+        for name in action.option_strings:
+            options[name].add((tuple(action.option_strings), value_of(action)))
+    assert {name for name, several in options.items() if len(several) > 1} == OF_THE_C_DAEMON
+
+
+def test_a_value_is_read_in_one_way() -> None:
+    """Spans by one function, sizes by one, and so on."""
+    read: dict[str, set[object]] = defaultdict(set)
+    for _, action in actions():
+        if value_of(action) in ("TIME", "WHEN", "SIZE", "N", "RATE", "BYTE"):
+            read[value_of(action)].add(getattr(action.type, "__qualname__", action.type))
+    assert {value for value, functions in read.items() if None in functions or str in functions} == set()
+    kinds = {value: {id(a.type) for _, a in actions() if value_of(a) == value} for value in read}
+    assert {value for value, functions in kinds.items() if len(functions) > 1} == set()
+
+
+@pytest.mark.parametrize("name", parsers())
+def test_every_command_has_what_all_have(name: str) -> None:
+    if name != "sbus":
+        assert {"-h", "-v", "-q"} <= parsers()[name]._option_string_actions.keys()
+
+
+def test_old_names_are_told() -> None:
+    assert {words(old)[0]: words(new)[0] for old, new in rows("command", "now")} == {
+        old: new for old, (new, _) in main.ALIASES.items()
+    }
+    told = {word for row in rows("option", "now") for name in words(row[0]) for word in name.split()}
+    hidden = {old for _, renamed in main.ALIASES.values() for old in renamed}
+    for parser in parsers().values():
+        hidden |= {
+            name
+            for name, action in parser._option_string_actions.items()
+            if name not in action.option_strings and name not in NAMES
+        }
+    assert hidden <= told
