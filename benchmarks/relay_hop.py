@@ -74,7 +74,7 @@ def hop() -> None:
                 while far.whoami().count(b"!/cred/") < 2 or subscriber.sync("tree") != "tree":
                     time.sleep(0.01)
                 for batches, senders in itertools.product((False, True), (False, True)):
-                    subscriber.senders(senders)
+                    subscriber.socket.send(b"CMSG senders/on" if senders else b"CMSG senders/off")
                     for client in (subscriber, near, far):
                         client._session.batches = batches
                         client.socket.send(b"CMSG batch/on" if batches else b"CMSG batch/off")

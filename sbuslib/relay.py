@@ -201,8 +201,11 @@ class Relay:
 
             if not self._moving:
                 self.above.missed()
-                pause = backoff.next()
-                gevent.sleep(pause if self._somebody else min(pause, NOBODY_PAUSE_MOST))
+                if self._somebody:
+                    gevent.sleep(backoff.next())
+                else:
+                    backoff.reset()  # the next hub that listens there is another one
+                    gevent.sleep(min(NOBODY_PAUSE_MOST, limits.link_pause_most))
 
     def _stay_at(self, dialer: Dialer) -> float | None:
         """Join the hub at one of the addresses. Returns what :meth:`~sbuslib.tree.above.LinkAbove.stay` does."""

@@ -181,6 +181,23 @@ def test_a_hub_that_starts_later_is_joined_soon(world: World, upstreams: list[st
     relay.wait(PATIENCE)
 
 
+def test_a_hub_that_is_restarted_again_and_again_is_joined_soon(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sbuslib.clients.reconnect.random.uniform", lambda least, most: most)
+    monkeypatch.setattr("sbuslib.relay.NOBODY_PAUSE_MOST", 0.001)
+    world.hub("top")
+    world.hub("left", limits=msgspec.structs.replace(FAST, link_pause=0.001, link_pause_most=600.0))
+    relay = world.relay("left", "top")
+    tries: list[str] = []
+    monkeypatch.setattr(relay, "report", tries.append)
+    for epoch in (2, 3, 4):
+        world.hubs["top"].stop(0)
+        tries.clear()
+        eventually(lambda: len(tries) > 12)  # so many pauses, each three times the last, would be minutes
+        world.hub("top")
+        relay.wait(PATIENCE)
+        assert relay.epoch == epoch
+
+
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1, 0], [3, 6, 0, 5, 1, 4, 2]])
 def test_a_chain_of_hubs_waits_for_no_long_pause_in_whatever_order_they_start(world: World, order: list[int]) -> None:
     for n in order:
