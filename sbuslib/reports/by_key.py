@@ -29,7 +29,8 @@ class KeyCount(NamedTuple):
 def by_key(recorded: Recorded) -> list[KeyCount]:
     """What was published under each key, in no order."""
     rows = recorded.query(
-        "SELECT key, COUNT(*), CAST(SUM(size) AS BIGINT), MAX(size) FROM recorded WHERE key IS NOT NULL GROUP BY key"
+        "SELECT key, COUNT(*), CAST(SUM(size) AS BIGINT), MAX(size) FROM sbus_recorded WHERE key IS NOT NULL "
+        "GROUP BY key"
     )
     return [KeyCount(*row) for row in rows]
 

@@ -39,7 +39,7 @@ class Recorded(Protocol):
     engine: str
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
-        """The answer to a ``SELECT`` from the table ``recorded``. Binary values are ``bytes``."""
+        """The answer to a ``SELECT`` from the table ``sbus_recorded``. Binary values are ``bytes``."""
         ...
 
 
@@ -50,14 +50,14 @@ class InDuckDB:
 
     def __init__(self, rows: DuckDBPyRelation) -> None:
         self._rows = rows
-        """The relation that SQL calls ``recorded``."""
+        """The relation that SQL calls ``sbus_recorded``."""
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
         """See :class:`Recorded`. Raises :exc:`~sbuslib.errors.JournalError` where a file cannot be read."""
         import duckdb
 
         try:
-            answer = self._rows.query("recorded", sql)
+            answer = self._rows.query("sbus_recorded", sql)
             assert answer is not None, "it is a SELECT"
             return answer.fetchall()
         except duckdb.Error as error:
@@ -71,11 +71,11 @@ class InSpark:
 
     def __init__(self, rows: DataFrame) -> None:
         self._rows = rows
-        """The frame that SQL calls ``recorded``."""
+        """The frame that SQL calls ``sbus_recorded``."""
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
         """See :class:`Recorded`. Raises what Spark raises."""
-        self._rows.createOrReplaceTempView("recorded")
+        self._rows.createOrReplaceTempView("sbus_recorded")
         answer = self._rows.sparkSession.sql(sql).toArrow()
         return [*zip(*(column.to_pylist() for column in answer.columns), strict=True)]
 

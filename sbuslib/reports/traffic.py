@@ -42,7 +42,7 @@ class Span(NamedTuple):
 
 def span(recorded: Recorded) -> Span | None:
     """The span of the rows; ``None`` when there are none. Gaps of unknown time only count as rows."""
-    ((first, last, count),) = recorded.query("SELECT MIN(time_ns), MAX(time_ns), COUNT(*) FROM recorded")
+    ((first, last, count),) = recorded.query("SELECT MIN(time_ns), MAX(time_ns), COUNT(*) FROM sbus_recorded")
     return None if not count else Span(first or 0, last or 0, count)
 
 
@@ -63,7 +63,7 @@ WITH classed AS (
     size, sender, gid, uid, lost, cause,
     CASE WHEN kind <> 'message' THEN NULL WHEN size <= 1 THEN size
       ELSE CAST(1 AS BIGINT) << length(bin(size - 1)) END AS size_to
-  FROM recorded
+  FROM sbus_recorded
 ), digest AS (
   SELECT hub, start_ns, sender, gid, uid, size_to, cause,
     COUNT(*) FILTER (WHERE message) AS messages, SUM(size) FILTER (WHERE message) AS bytes,

@@ -12,7 +12,7 @@ from sbuslib.errors import JournalError, StateError
 from sbuslib.lake.sealing import Sealing
 from sbuslib.reports.sql import Choice, default_engine, in_duckdb
 
-COUNT = "SELECT COUNT(*) FROM recorded"
+COUNT = "SELECT COUNT(*) FROM sbus_recorded"
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_a_file_that_is_gone_is_an_error_of_one_line(journal: Path) -> None:
         for path in (journal / "sealed").iterdir():
             path.unlink()
         with pytest.raises(JournalError, match=r"\A[^\n]+\.parquet[^\n]*\Z"):
-            recorded.query("SELECT SUM(size) FROM recorded")
+            recorded.query("SELECT SUM(size) FROM sbus_recorded")
 
 
 def test_nothing_is_written_where_the_user_is(journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
