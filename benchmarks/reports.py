@@ -20,6 +20,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from zlib import crc32
 
 import numpy
 import pyarrow
@@ -66,8 +67,10 @@ def write(path: str, rows: int) -> None:
             "cause": pyarrow.nulls(count, pyarrow.string()),
         }
         arrays = [pyarrow.array(columns[field.name]).cast(field.type) for field in SCHEMA]
-        name = sealed_name(JOURNAL, int(number[0]) + 1, int(number[-1]) + 1)
-        parquet.write_table(pyarrow.table(arrays, schema=SCHEMA), f"{path}/{name}", compression="zstd")
+        aside = Path(path, "aside")
+        parquet.write_table(pyarrow.table(arrays, schema=SCHEMA), aside, compression="zstd")
+        span, crc = (int(times[0]), int(times[-1])), crc32(aside.read_bytes())
+        aside.rename(Path(path, sealed_name(JOURNAL, int(number[0]) + 1, int(number[-1]) + 1, span, crc)))
 
 
 def measure(checkout: str, path: str, folder: str, words: list[str]) -> tuple[float, float]:
