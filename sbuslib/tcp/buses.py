@@ -1,4 +1,4 @@
-"""The bus of a gateway: a hub of this process, or a client's connection. Both have the same few methods."""
+"""The bus of a gateway, of which it is always a client."""
 
 from __future__ import annotations
 
@@ -6,67 +6,37 @@ import logging
 import socket
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Protocol
 
 from ..client import Client
 from ..clients.channel import run
+from ..errors import StateError
 from ..hub import Hub
 from ..matcher import SEPARATOR
 from ..wire.packets import Message
 
-__all__ = ["Bus", "join", "separator_of"]
+__all__ = ["Bus", "separator_of"]
 
 logger = logging.getLogger("sbuslib")
 
 _BATCH = 256  # messages that are taken at once
 
 
-class Bus(Protocol):
-    """The part of a bus that a gateway needs."""
+class Bus:
+    """The client by which a gateway is on its bus. Raises as :class:`Client`, and as ``subscribe`` does.
 
-    identity: str
-    """The same for all clients of one bus, and different for each bus."""
+    :param given: a client that nothing else uses, or a hub, for which one is made.
+    """
 
-    def receive(self) -> list[Message]:
-        """Wait for a message. Returns it, and more that are here already."""
-        ...
-
-    def publish(self, messages: list[tuple[bytes, bytes]]) -> None:
-        """Publish pairs of key and payload; may wait for the hub."""
-        ...
-
-    def close(self) -> None:
-        """Receive no more."""
-        ...
-
-
-class _HubBus:
-    def __init__(self, hub: Hub, patterns: Sequence[bytes]) -> None:
-        self._hub = hub
-        self.identity = hub.tree.path[-1].decode()  # a tree of hubs is one bus: its root names it
-        self._inbox = hub.subscribe(*patterns)
-
-    def receive(self) -> list[Message]:
-        inbox = self._inbox
-        messages = [inbox.receive()]
-        while len(inbox) and len(messages) < _BATCH:
-            messages.append(inbox.receive())
-        return messages
-
-    def publish(self, messages: list[tuple[bytes, bytes]]) -> None:
-        for key, payload in messages:
-            self._hub.publish(key, payload)
-
-    def close(self) -> None:
-        self._inbox.close()
-
-
-class _ClientBus:
-    def __init__(self, client: Client, patterns: Sequence[bytes]) -> None:
+    def __init__(self, given: Hub | Client, patterns: Sequence[bytes]) -> None:
+        if isinstance(given, Hub) and not given.started:
+            raise StateError("start the hub of the gateway first")
+        self._own = Client(given.address) if isinstance(given, Hub) else None
+        client = given if isinstance(given, Client) else self._own
+        assert client is not None
         self._client = client
         self._patterns = patterns
         features = client.features
-        if features is not None:
+        if features is not None:  # a tree of hubs is one bus: its root names it
             self.identity = (features.path or (features.hub_id,))[-1].decode()
         else:  # the daemon tells no id: its address on this machine is used
             place = f"{socket.gethostname()} {client.address}"
@@ -77,19 +47,19 @@ class _ClientBus:
         client.subscribe(*patterns)
 
     def receive(self) -> list[Message]:
+        """Wait for a message. Returns it, and more that are here already."""
         return self._client.receive_many(most=_BATCH)
 
     def publish(self, messages: list[tuple[bytes, bytes]]) -> None:
+        """Publish pairs of key and payload; may wait for the hub."""
         self._client.publish_many(messages)
 
     def close(self) -> None:
-        if not self._client.closed:
+        """Receive no more."""
+        if self._own is not None:
+            self._own.close()
+        elif not self._client.closed:
             self._client.unsubscribe(*self._patterns)
-
-
-def join(given: Hub | Client, patterns: Sequence[bytes]) -> Bus:
-    """Subscribe to ``patterns``. Raises as :meth:`Hub.subscribe` and :meth:`Client.subscribe`."""
-    return _HubBus(given, patterns) if isinstance(given, Hub) else _ClientBus(given, patterns)
 
 
 def separator_of(given: Hub | Client) -> tuple[bytes, bool]:

@@ -41,7 +41,7 @@ from ..errors import DisconnectedError, StateError, UsageError
 from ..hub import Hub
 from ..wire.packets import Message
 from ..wire.text import plainly
-from .buses import Bus, join, separator_of
+from .buses import Bus, separator_of
 from .framing import Publish
 from .link import Link
 from .names import Names
@@ -77,7 +77,8 @@ class Gateway:
     limited time. One publishes on the bus what peers sent; it may wait for the hub. One tells the other gateways of the
     bus about this one.
 
-    :param bus: a hub of this process that is started, or a :class:`~sbuslib.Client` that nothing else uses.
+    :param bus: a hub of this process that is started, of which the gateway becomes a client, or a
+        :class:`~sbuslib.Client` that nothing else uses.
     :param peer: a peer that is started. It may serve other purposes too.
     :param export: patterns of the keys that leave this bus.
     :param import_: patterns of the keys that come to this bus.
@@ -161,7 +162,7 @@ class Gateway:
         if not self._peer.started:
             raise StateError("start the peer of the gateway first")
         patterns = [*self._crossing.exported.patterns, CONTROL]
-        bus = self._bus = join(self._given, patterns)
+        bus = self._bus = Bus(self._given, patterns)
         self.ended.clear()
         self._say_here(bus)
         self._peer.watch_links(self._link_gone)

@@ -8,13 +8,13 @@ from contextlib import closing
 import pytest
 
 from sbuslib import Client, Hub
-from sbuslib.tcp.buses import join, separator_of
+from sbuslib.tcp.buses import Bus, separator_of
 
 
 @pytest.mark.parametrize("separator", [b"/", b"."])
 def test_a_hub_and_its_client_are_the_same_bus(folder: str, separator: bytes) -> None:
     with Hub(os.path.join(folder, "bus"), separator=separator) as hub, Client(hub.address, timeout=10) as client:
-        one, two = join(hub, [b"a"]), join(client, [b"a"])
+        one, two = Bus(hub, [b"a"]), Bus(client, [b"a"])
         assert one.identity == two.identity
         assert separator_of(hub) == separator_of(client) == (separator, True)
         for bus in (one, two):

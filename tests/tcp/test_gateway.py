@@ -356,6 +356,7 @@ def test_a_gateway_without_others_publishes_one_announcement_in_all(
     inbox = buses[0].subscribe(b"")
     peer = make_peer()
     with Gateway(buses[0], peer, **EVERYTHING) as gateway:
+        eventually(lambda: gateway._sender is not None)  # until then it announces what it brings
         stranger = raw(peer)
         stranger.send(b"pub //sbus/bus/a 1 x\n" * 500)
         eventually(lambda: gateway.statistics().imported == 500)
