@@ -33,21 +33,18 @@ def convert(celsius: Celsius, question: object) -> Fahrenheit:
 
 
 def main(role: str, degrees: str = "0") -> None:
-    try:
-        client = Client()
-    except NoHubError as error:
-        sys.exit(str(error))
-    with client:
+    with Client() as client:
         if role == "serve":
-            with client.serve(QUESTIONS.pattern(), QUESTIONS.answers(convert, answer=ANSWERS), workers=4):
+            answer = QUESTIONS.answers(convert, answer=ANSWERS)
+            with client.serve(QUESTIONS.pattern(), answer, workers=4) as service:
                 print("ready", flush=True)
-                client.receive()  # nothing ever comes: serve until Ctrl-C
-        try:
-            key = QUESTIONS.key(unit="fahrenheit")
-            print(QUESTIONS.request(client, key, Celsius(float(degrees)), answer=ANSWERS, timeout=5).degrees)
-        except (NoServerError, AnswerError) as error:
-            sys.exit(str(error))
+                service.wait()  # until Ctrl-C, also while the hub is started again
+        key = QUESTIONS.key(unit="fahrenheit")
+        print(QUESTIONS.request(client, key, Celsius(float(degrees)), answer=ANSWERS, timeout=5).degrees)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except (NoHubError, NoServerError, AnswerError) as error:
+        sys.exit(str(error))

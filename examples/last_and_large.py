@@ -10,15 +10,10 @@ from sbuslib import CaughtUp, blocking
 from sbuslib.errors import NoHubError, NoServerError
 
 
-def follow(address: str) -> None:
-    with blocking.Client(address) as client:
-        client.publish(b"config/colour", b"blue")
-        try:
-            config = client.subscribe(b"config/", last=True)
-        except NoServerError:
-            print("nobody keeps last values here: sbus retain config/")
-            return
-        client.publish(b"config/colour", b"green")
+def follow(client: blocking.Client) -> None:
+    client.publish("config/colour", b"blue")
+    with client.subscribe("config/", last=True) as config:
+        client.publish("config/colour", b"green")
         known = False
         for message in config:
             if isinstance(message, CaughtUp):
@@ -38,20 +33,20 @@ def receive(address: str, ready: threading.Event) -> None:
 
 
 def main() -> None:
-    address = sys.argv[1] if len(sys.argv) > 1 else None
-    try:
-        client = blocking.Client(address)
-    except NoHubError as error:
-        sys.exit(str(error))
-    with client:
-        follow(client.address)
+    with blocking.Client(sys.argv[1] if len(sys.argv) > 1 else None) as client:
+        follow(client)
         ready = threading.Event()
         thread = threading.Thread(target=receive, args=(client.address, ready))
         thread.start()
         ready.wait()
-        sent = client.send_large(b"files/mine", __file__)
+        sent = client.send_large("files/mine", __file__)
         thread.join()
         print("sent to", sent.receivers)
 
 
-main()
+try:
+    main()
+except NoServerError:
+    sys.exit("nobody keeps last values here: sbus retain config/")
+except NoHubError as error:
+    sys.exit(str(error))

@@ -15,28 +15,23 @@ from sbuslib.errors import NoHubError
 def publish(rooms: int) -> None:
     with Client() as client:
         for room in range(1, rooms + 1):
-            client.publish(b"room/%d/temp" % room, b"%.1f" % (20 + room / 2))
-            client.publish(b"room/%d/light" % room, b"on")
-        client.publish(b"done")
-
-
-def subscribe(client: Client) -> None:
-    for message in client:
-        print(message.key.decode(), message.payload.decode())
-        if message.key == b"done":
-            return
+            client.publish(f"room/{room}/temp", b"%.1f" % (20 + room / 2))
+            client.publish(f"room/{room}/light", b"on")
+        client.publish("done")
 
 
 def main() -> None:
-    try:
-        with Client() as client:
-            client.subscribe(b"room/*/temp", b"done")  # in force when this returns
-            publisher = gevent.spawn(publish, 3)
-            subscribe(client)
-            publisher.get()  # raises what went wrong in it
-    except NoHubError as error:
-        sys.exit(str(error))
+    with Client() as client, client.subscribe("room/*/temp", "done") as rooms:  # in force from here on
+        publisher = gevent.spawn(publish, 3)
+        for message in rooms:
+            print(message.key.decode(), message.payload.decode())
+            if message.key == b"done":
+                break
+        publisher.get()  # raises what went wrong in it
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except NoHubError as error:
+        sys.exit(str(error))

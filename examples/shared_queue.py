@@ -17,10 +17,6 @@ PHOTOS = 10
 
 
 def main() -> None:
-    try:
-        client = Client()
-    except NoHubError as error:
-        sys.exit(str(error))
     done = SimpleQueue[str]()
 
     def shrink(job: Job) -> None:
@@ -28,15 +24,17 @@ def main() -> None:
             raise OSError("the disk is slow today")
         done.put(f"photo {job.payload.decode()} is small now, at attempt {job.attempt}")
 
-    with client, client.work("thumbs", shrink, room=4), client.work("thumbs", shrink, room=4):
-        try:
-            client.submit_many("thumbs", [(b"photo/new", b"%d" % number) for number in range(PHOTOS)])
-        except NoServerError:
-            sys.exit("start the queue: sbus queue --memory thumbs photo/")
+    with Client() as client, client.work("thumbs", shrink, room=4), client.work("thumbs", shrink, room=4):
+        client.submit_many("thumbs", [("photo/new", b"%d" % number) for number in range(PHOTOS)])
         print("all photos are accepted")
         for _ in range(PHOTOS):
             print(done.get())
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except NoServerError:
+        sys.exit("start the queue: sbus queue --memory thumbs photo/")
+    except NoHubError as error:
+        sys.exit(str(error))

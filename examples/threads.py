@@ -1,4 +1,4 @@
-"""A program without gevent: threads share one blocking client.
+"""A program without gevent: threads share one blocking client, and one subscription.
 
 Try: sbus hub -a /tmp/bus
      and in another terminal: SBUS_ADDRESS=/tmp/bus python examples/threads.py
@@ -7,33 +7,29 @@ Try: sbus hub -a /tmp/bus
 import sys
 import threading
 
-from sbuslib import blocking
+from sbuslib import Subscription
+from sbuslib.blocking import Client
 from sbuslib.errors import NoHubError
 
 JOBS = 12
 
 
-def work(client: blocking.Client, name: str) -> None:
+def work(jobs: Subscription, name: str) -> None:
     """Take jobs, whoever of the workers is free, until one says that it was the last."""
-    for message in client:
+    for message in jobs:
         number = int(message.payload)
         if number == JOBS:
-            client.close()  # wakes the other workers too, whose loops end
+            jobs.unsubscribe()  # ends the loops of the other workers, too
             return
         print(f"{name} does job {number}\n", end="")  # in one piece, so that lines of two threads stay apart
 
 
 def main() -> None:
-    try:
-        client = blocking.Client()
-    except NoHubError as error:
-        sys.exit(str(error))
-    with client, blocking.Client() as publisher:
-        client.subscribe(b"jobs")
-        workers = [threading.Thread(target=work, args=(client, f"worker {n}")) for n in range(3)]
+    with Client() as client, client.subscribe("jobs") as jobs:
+        workers = [threading.Thread(target=work, args=(jobs, f"worker {n}")) for n in range(3)]
         for worker in workers:
             worker.start()
-        publisher.publish_many((b"jobs", b"%d" % number) for number in range(JOBS + 1))
+        client.publish_many(("jobs", b"%d" % number) for number in range(JOBS + 1))
         for worker in workers:
             worker.join()
     assert "gevent" not in sys.modules
@@ -41,4 +37,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except NoHubError as error:
+        sys.exit(str(error))

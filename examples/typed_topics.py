@@ -24,21 +24,16 @@ READINGS = Topic(Reading, encoding="json")
 
 
 def main() -> None:
-    try:
-        client = Client()
-    except NoHubError as error:
-        sys.exit(str(error))
-    with client:
-        client.subscribe(b"room/*/reading")
-        READINGS.publish(client, b"room/1/reading", Reading(21.5))
-        READINGS.publish(client, b"room/2/reading", Reading(19, battery=0.8))
+    with Client() as client, client.subscribe("room/*/reading") as rooms:
+        READINGS.publish(client, "room/1/reading", Reading(21.5))
+        READINGS.publish(client, "room/2/reading", Reading(19, battery=0.8))
         try:
-            READINGS.publish(client, b"room/3/reading", Reading(-300))
+            READINGS.publish(client, "room/3/reading", Reading(-300))
         except PayloadError as error:
             print(f"not published: {error}")
-        client.publish(b"room/4/reading", b'{"celsius": "warm"}')  # by a program that does not check
+        client.publish("room/4/reading", b'{"celsius": "warm"}')  # by a program that does not check
         for _ in range(3):
-            message = client.receive(timeout=5)
+            message = rooms.receive(timeout=5)
             try:
                 print(message.key.decode(), READINGS.decode(message.payload))
             except PayloadError as error:
@@ -46,4 +41,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except NoHubError as error:
+        sys.exit(str(error))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from . import aio as aio
     from . import blocking as blocking
     from .client import Client as Client
+    from .clients.endpoint import Subscription as Subscription
     from .hub import Hub as Hub
     from .limits import Limits as Limits
     from .matcher import matches as matches
@@ -51,6 +52,7 @@ _HOMES = {
     "Message": "wire.packets",
     "Question": "recipes.request",
     "Relay": "relay",
+    "Subscription": "clients.endpoint",
     "Topic": "topic",
     "matches": "matcher",
     "read": "reading",
