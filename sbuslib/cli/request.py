@@ -164,14 +164,17 @@ def answer(question: Question, command: list[str]) -> bytes:
     told = {b"SBUS_KEY": question.key}
     if question.sender is not None:
         told[b"SBUS_SENDER"] = question.sender
-    done = subprocess.run(
-        command,
-        input=question.payload,
-        capture_output=True,
-        env={**os.environb, **told},
-        timeout=None if question.until is None else max(0.0, question.until - monotonic()),
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            command,
+            input=question.payload,
+            capture_output=True,
+            env={**os.environb, **told},
+            timeout=None if question.until is None else max(0.0, question.until - monotonic()),
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise AnswerError(str(error)) from None
     if done.returncode:
         text = done.stderr.decode("utf-8", "replace").strip()
         raise AnswerError(text or f"{command[0]} ended with status {done.returncode}")
