@@ -47,6 +47,7 @@ def add_journal_record(parser: Parser) -> None:
         help="sync after each block of messages (the default), once a second, or never",
     )
     add_retention(parser)
+    parser.add_argument("--no-seal", action="store_true", help="leave sealing to sbus journal seal")
     parser.add_argument(
         "--no-hold", action="store_true", help="lose messages rather than have the hub hold publishers back"
     )
@@ -100,6 +101,7 @@ def _follower(arguments: Namespace) -> Follower:
         "publish_durable": arguments.tell_durable,
         "keep_bytes": arguments.max_bytes,
         "keep_seconds": arguments.max_age,
+        "seal": not arguments.no_seal,
     }
     if arguments.last is None:
         return Follower(arguments.address, arguments.directory, **options)

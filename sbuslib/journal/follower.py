@@ -61,6 +61,7 @@ class Follower:
         notices: bytes = b"journal",
         keep_bytes: int | None = None,
         keep_seconds: float | None = None,
+        seal: bool = False,
         limits: JournalLimits | None = None,
     ) -> None:
         self.directory = os.fspath(directory)
@@ -81,6 +82,7 @@ class Follower:
         self._durability: Durability = durability
         self._keep_bytes = keep_bytes
         self._keep_seconds = keep_seconds
+        self._seal = seal
         self.client = Client(
             address,
             reconnect=True,
@@ -111,6 +113,7 @@ class Follower:
             durability=self._durability,
             keep_bytes=self._keep_bytes,
             keep_seconds=self._keep_seconds,
+            seal=self._seal,
             limits=self.limits,
             wake=self._room.set,
         )

@@ -26,8 +26,9 @@ class JournalLimits(_Numbers, frozen=True, kw_only=True):
     """Bytes that may wait for the writer: half a second of what a good disk takes."""
     segment_bytes: int = 67_108_864
     """Size at which a segment is closed. A task of Spark reads one in about a second."""
-    segment_seconds: float = 3_600.0
-    """Age at which a segment is closed. Retention by age deletes whole segments, so it is exact to this."""
+    segment_seconds: float = 86_400.0
+    """Age at which a segment is closed, if it was not at midnight, in UTC. Retention by age is exact to this, or to a
+    quarter of that age."""
     sync_seconds: float = 1.0
     """Seconds between two syncs with durability interval. A power cut may lose the rows of so many seconds."""
     stop_seconds: float = 30.0

@@ -84,8 +84,9 @@ class Recorder:
     :param publish_durable: publish :attr:`durable_sequence`, in decimal digits, under ``<notices>/durable`` when it
         has changed.
     :param notices: the key above those two. They are not recorded.
-    :param keep_bytes: delete the oldest segments while all together are larger.
-    :param keep_seconds: delete segments whose last row is older.
+    :param keep_bytes: delete the oldest files, sealed or not, while all together are larger.
+    :param keep_seconds: delete files whose last row is older.
+    :param seal: rewrite each segment as a Parquet file when it ends, in a process of its own, where pyarrow is.
     :param on_stop: called with the error when recording has ended with one.
 
     **Greenlets:** none; a native thread. The methods are for the thread of the hub.
@@ -104,6 +105,7 @@ class Recorder:
         notices: bytes = b"journal",
         keep_bytes: int | None = None,
         keep_seconds: float | None = None,
+        seal: bool = False,
         on_stop: Callable[[Exception], object] | None = None,
         limits: JournalLimits | None = None,
     ) -> None:
@@ -121,6 +123,7 @@ class Recorder:
         self._notices = notices
         self._keep_bytes = keep_bytes
         self._keep_seconds = keep_seconds
+        self._seal = seal
         self._on_stop = on_stop
         self._intake: Intake | None = None
         self._received_until: int | None = None  # messages of the hub that were recorded, or told to be lost
@@ -138,6 +141,7 @@ class Recorder:
             durability=self._durability,
             keep_bytes=self._keep_bytes,
             keep_seconds=self._keep_seconds,
+            seal=self._seal,
             limits=self.limits,
             wake=wake,
         )

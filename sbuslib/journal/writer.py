@@ -15,19 +15,21 @@ import os
 import secrets
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from time import monotonic, time, time_ns
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from ..errors import UsageError
 from ..kernel.threads import unpatched
+from ..lake.places import absolute
+from ..lake.retention import retain
 from ..secrets import RESERVED
-from ..segments.directory import DirectoryLock, boot_id, list_segments, sync_directory
+from ..segments.directory import DirectoryLock, boot_id, sync_directory
 from ..segments.encoding import encode_block, encode_end, encode_gaps
 from ..segments.layout import Buffer, SegmentHeader, segment_name
 from ..segments.recovery import OUTAGE, recover
 from .chunks import Chunk, columns_of, parts_of, spread
 from .limits import JournalLimits
+from .sealer import Sealer
 
 __all__ = ["Durability", "Gap", "Writer"]
 
@@ -39,6 +41,9 @@ Encoding so many rows holds the interpreter's lock for a few milliseconds."""
 
 _MERGED_BYTES: Final = 8_388_608
 """Most bytes of messages in one block, for the same reason."""
+
+_DAY_SECONDS: Final = 86_400
+"""A segment ends at midnight, in UTC, so that sealed files have the rows of one day."""
 
 Durability: TypeAlias = Literal["block", "interval", "none"]
 
@@ -66,8 +71,9 @@ class Writer:
     :param durability: when a block counts as durable: ``"block"``, once fdatasync(2) has returned for it;
         ``"interval"``, likewise, but that is called once in :attr:`JournalLimits.sync_seconds`; ``"none"``, once it is
         written, which a crash of this process does not undo, but one of the machine may.
-    :param keep_bytes: delete the oldest segments while all together are larger.
-    :param keep_seconds: delete segments whose last row is older.
+    :param keep_bytes: delete the oldest files, sealed or not, while all together are larger.
+    :param keep_seconds: delete files whose last row is older.
+    :param seal: seal each segment when it ends: see :mod:`.sealer`.
     :param wake: called from the writer's thread after each portion while :attr:`tells` is set, and when the thread
         has ended. It must not block.
     """
@@ -81,6 +87,7 @@ class Writer:
         durability: Durability = "block",
         keep_bytes: int | None = None,
         keep_seconds: float | None = None,
+        seal: bool = False,
         limits: JournalLimits | None = None,
         wake: Callable[[], object] = lambda: None,
     ) -> None:
@@ -106,6 +113,7 @@ class Writer:
         if keep_seconds is not None:
             self._roll_seconds = min(self._roll_seconds, keep_seconds / 4)
         self._wake = wake
+        self._sealer = Sealer(self.directory) if seal else None
         self._queue: Any = unpatched("queue", "SimpleQueue")()
         self._next_portion: Portion | None = None
         self._lock: DirectoryLock | None = None
@@ -113,7 +121,7 @@ class Writer:
         self._descriptor = -1
         self._offset = 0
         self._salt = 0
-        self._opened_at = 0.0
+        self._ends_at = 0.0  # of the open segment, by the monotonic clock
         self._synced_at = 0.0
         self._dirty = False
         self._ending = False
@@ -195,6 +203,7 @@ class Writer:
     def _run(self) -> None:
         try:
             self._retain()
+            self._seal()
             while not self._ending:
                 self._step()
             self._close_segment()
@@ -205,6 +214,8 @@ class Writer:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
                 self._descriptor = -1
+            if self._sealer is not None:
+                self._sealer.stop()
             assert self._lock is not None
             self._lock.release()
             self.finished = True
@@ -229,10 +240,11 @@ class Writer:
         now = monotonic()
         if self._dirty and self._durability == "interval" and now - self._synced_at >= self.limits.sync_seconds:
             self._sync()
-        if self._descriptor >= 0 and (
-            self._offset >= self.limits.segment_bytes or now - self._opened_at >= self._roll_seconds
-        ):
+        if self._descriptor >= 0 and (self._offset >= self.limits.segment_bytes or now >= self._ends_at):
             self._close_segment()
+            self._seal()
+        elif self._sealer is not None:
+            self._sealer.look()
         if self.tells:
             self._wake()
 
@@ -256,9 +268,7 @@ class Writer:
         return chunks, gaps, records, size
 
     def _wait(self) -> Portion | None:
-        due = self._roll_seconds
-        if self._descriptor >= 0:
-            due += self._opened_at - monotonic()
+        due = self._roll_seconds if self._descriptor < 0 else self._ends_at - monotonic()
         if self._dirty and self._durability == "interval":
             due = min(due, self._synced_at + self.limits.sync_seconds - monotonic())
         try:
@@ -322,7 +332,8 @@ class Writer:
             path = os.path.join(self.directory, segment_name(first))
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             self._offset = 0
-            self._opened_at = monotonic()
+            until_midnight = _DAY_SECONDS - time() % _DAY_SECONDS
+            self._ends_at = monotonic() + min(self._roll_seconds, until_midnight)
             self._write(header.encode())
             if self._durability != "none":
                 sync_directory(self.directory)
@@ -365,6 +376,13 @@ class Writer:
             self._descriptor = -1
             self._retain()
 
+    def _seal(self) -> None:
+        if self._sealer is not None:
+            try:
+                self._sealer.start()
+            except OSError as error:  # the machine has no room for a process just now
+                logger.warning("%s: cannot be sealed now: %s", self.directory, error)
+
     def _cut_back(self) -> None:
         """After writing failed: cut off the part of a block, and sync the whole blocks if the disk still can."""
         if self._descriptor < 0:
@@ -378,18 +396,7 @@ class Writer:
                 raise
 
     def _retain(self) -> None:
-        if self._keep_bytes is None and self._keep_seconds is None:
-            return
-        segments = list_segments(self.directory)  # the last one is kept: numbers go on from it
-        total = sum(segment.size for segment in segments)
-        oldest = time() - self._keep_seconds if self._keep_seconds is not None else -1.0
-        for segment in segments[:-1]:
-            too_much = self._keep_bytes is not None and total > self._keep_bytes
-            with suppress(FileNotFoundError):  # a sealer may have deleted it
-                if not too_much and os.stat(segment.path).st_mtime >= oldest:
-                    break
-                os.unlink(segment.path)
-            total -= segment.size
+        retain(absolute(self.directory), self._keep_bytes, self._keep_seconds, local_only=True)
 
 
 def _check(durability: Durability, keep_bytes: int | None, keep_seconds: float | None) -> None:

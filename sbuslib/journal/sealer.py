@@ -1,0 +1,64 @@
+"""Seals the segments of a recorder as they end: in a process of its own, at low priority, one at a time.
+
+It is ``sbus journal seal``. What it does not manage stays as it is: readers know segments that are not sealed yet, and
+the next one takes them all.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from contextlib import suppress
+from importlib.util import find_spec
+
+__all__ = ["Sealer"]
+
+logger = logging.getLogger("sbuslib")
+
+
+class Sealer:
+    """Starts the process where pyarrow is installed. Only the thread of the writer uses it."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        #: The process, while there is one; it is ours, so nobody else waits for it.
+        self._process: int | None = None
+        #: Whether a segment has ended since the process was started, which may not have seen it.
+        self._again = False
+        self._is_possible = bool(sys.executable) and not hasattr(sys, "frozen") and find_spec("pyarrow") is not None
+
+    def start(self) -> None:
+        """Seal what has ended, now or once the process that is at work has ended. Raises :exc:`OSError`."""
+        self.look()
+        self._again = self._process is not None
+        if self._process is None and self._is_possible:
+            command = [sys.executable, "-P", "-m", "sbuslib", "journal", "seal", "-q", self._directory]
+            path = os.pathsep.join(filter(None, sys.path))
+            actions = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1)]
+            environment = {**os.environ, "PYTHONPATH": path}
+            self._process = os.posix_spawn(sys.executable, command, environment, file_actions=actions)
+
+    def look(self) -> None:
+        """See whether the process has ended, and start the next one if a segment has ended meanwhile."""
+        if self._process is None:
+            return
+        status = 0
+        with suppress(ChildProcessError):  # the embedding program waits for all of its children
+            ended, status = os.waitpid(self._process, os.WNOHANG)
+            if not ended:
+                return
+        self._process = None
+        if status:
+            logger.warning("%s: sealing ended with status %d", self._directory, os.waitstatus_to_exitcode(status))
+        elif self._again:
+            self.start()
+
+    def stop(self) -> None:
+        """End the process. The next recorder, or ``sbus journal seal``, does what it has not done."""
+        if self._process is not None:
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(self._process, signal.SIGTERM)
+                os.waitpid(self._process, 0)
+            self._process = None
