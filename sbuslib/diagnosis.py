@@ -23,6 +23,7 @@ from .errors import AddressError, SbusError, StateError
 from .kernel.sockets import connect, peer_credentials
 from .limits import PACKET_BYTES, ClientLimits
 from .matcher import SEPARATOR
+from .rates import Rates, Row, ids_of, is_local
 from .secrets import OVERFLOW_ID
 from .statistics import HubStatistics, LinkStatistics
 from .survey import DEEPEST
@@ -43,13 +44,13 @@ _EARLIEST: Final = 1_577_836_800
 _BRIDGES_SECONDS: Final = 0.3
 """How long bridges have to answer."""
 
-_CONTAINERS: Final = "see docs/how-to/containers.md"
+_CONTAINERS: Final = "the page on containers tells how"
 
 _CAUSES: Final = {
-    "overflow": "their receivers read too slowly: sbus top --sort lost shows which; see docs/how-to/flood.md",
-    "quota": "what waits for one user, or comes from one, is bounded: see Quotas in docs/flood-control.md",
+    "overflow": "their receivers read too slowly: sbus stat --clients --sort lost shows which",
+    "quota": "what waits for one user, or comes from one, is bounded by limits: sbus top --by users shows whose",
     "oversize": "the packet is longer than the receiver's connection takes: raise net.core.wmem_max",
-    "upstream": "the hub above was away or slow for too long: see docs/relay.md",
+    "upstream": "the hub above was away or slow for too long: sbus doctor there says why",
 }
 """What to do about messages that were lost. Other causes are what the receivers asked for, or left behind."""
 
@@ -231,8 +232,30 @@ def _told(client: Client) -> Iterator[Finding]:
         return
     yield Finding("ok", "trust", f"trusted; {hub.clients:,} clients, {hub.queued:,} messages wait")
     yield from _losses("lost", hub)
+    if any(hub.lost.values()):
+        yield from _culprits(client, hub)
     for reason, count in hub.breaches.items():
-        yield Finding("warning", "kicked", f"{count:,} clients: {reason}", "docs/protocol.md tells what they did")
+        yield Finding("warning", "kicked", f"{count:,} clients: {reason}", "the hub's log names their users")
+
+
+def _culprits(client: Client, hub: HubStatistics) -> Iterator[Finding]:
+    """Who reads too slowly, and who publishes most."""
+    clients = list(hub.per_client) if len(hub.per_client) >= hub.clients else client.client_statistics()
+    rows = Rates(local=is_local(client)).look(0.0, client.address, hub, clients, ()).clients or []
+    slow = max(rows, key=lambda row: (row["lost"], row["waiting"]), default=None)
+    if slow is not None and slow["lost"]:
+        text = f"{_who(slow)}: {slow['lost']:,} messages lost, {slow['waiting']:,} wait"
+        yield Finding("warning", "slowest receiver", text, "sbus stat --clients --sort lost shows the others")
+    busy = max(rows, key=lambda row: row["published"], default=None)
+    if busy is not None and busy["published"]:
+        text = f"{_who(busy)}: {busy['published']:,} messages published"
+        yield Finding("ok", "busiest publisher", text, "sbus top shows who publishes now")
+
+
+def _who(row: Row) -> str:
+    """A client as a person names it: user, program and process, and its credential key."""
+    _, pid = ids_of(row["who"])
+    return f"user {row['user']}, {row['program'] or 'program'} {pid or '?'} ({row['who']})"
 
 
 def _bridges(client: Client) -> Iterator[Finding]:
@@ -242,7 +265,7 @@ def _bridges(client: Client) -> Iterator[Finding]:
     for here, _ in bridges_heard(client.receive):
         text = here.told
         away = ": away," in text or " 0 lost" not in text
-        advice = "see docs/how-to/cluster.md" if away else ""
+        advice = "its own log says why" if away else ""
         if here.doubled:
             away, text, advice = True, f"{text}; {TWO_PATHS}", "end one of the two, or keep their lists apart"
         yield Finding("warning" if away else "ok", "bridge", printable(text.encode()), advice)

@@ -163,7 +163,7 @@ def test_lost_messages_and_kicked_clients_are_told_with_their_causes(path: str) 
         lost = hub.statistics().lost["overflow"]
     told = of("lost", found, "warning")
     assert told.text == f"{lost:,} messages: overflow"
-    assert "sbus top --sort lost" in told.advice
+    assert "sbus stat --clients --sort lost" in told.advice
     assert of("kicked", found, "warning").text == "1 clients: unknown verb"
 
 

@@ -272,8 +272,11 @@ def _serve(
     from ..hub import Hub
     from . import process
     from .heap import trimmer_of
+    from .log import HubLog
 
     logging.basicConfig(format=f"{program}: %(message)s")
+    if not arguments.verbose:
+        logging.getLogger("sbuslib").setLevel(logging.ERROR if arguments.quiet else logging.INFO)
     hub = Hub(
         listener,
         mode=settings.mode,
@@ -301,9 +304,10 @@ def _serve(
     ready()
     process.tell_supervisor(b"READY=1")
     beat = process.watchdog(hub.context.loop)
-    trimmer = trimmer_of(hub.context)
+    trimmer, log = trimmer_of(hub.context), HubLog(hub)
     hub.serve_forever()
     trimmer.close()
+    log.close()
     if metrics is not None:
         metrics.stop(timeout=0)
     if beat is not None:

@@ -1,0 +1,112 @@
+"""What a hub logs of itself: when it begins to lose messages and when that ends, and what becomes of its links.
+
+Everything else that a hub logs is what a client did wrong: once for each user and violation.
+"""
+
+from __future__ import annotations
+
+import logging
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from ..kernel.users import name_of_user
+from ..wire.text import printable
+
+if TYPE_CHECKING:
+    from ..hub import Hub
+    from ..statistics import HubStatistics, LinkStatistics
+
+__all__ = ["HubLog"]
+
+LOOK_SECONDS: Final = 2.0
+"""Seconds between two looks at the hub, which take the longer the more users it has."""
+
+SHARE: Final = 0.001
+"""Share of the time that may go into looking."""
+
+ASK_LOOKS: Final = 3
+"""After so many looks the hubs below are asked for an answer: else nobody would find that one is stopped."""
+
+QUIET_SECONDS: Final = 10.0
+"""When nothing was lost for so long, the losing has ended, and the sum is told."""
+
+logger = logging.getLogger("sbuslib")
+
+
+class _Losing:
+    """One user's losses for one cause, from when they began."""
+
+    def __init__(self, before: int, began: float) -> None:
+        self.before = before  # what had been lost until then
+        self.began = began  # seconds of the monotonic clock
+        self.grew = began  # when the count grew last
+
+
+class HubLog:
+    """Looks at a hub, which has to be started, every :data:`LOOK_SECONDS`, until it is closed."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._counts: dict[tuple[int, str], int] = {}  # lost until the last look, by user and cause
+        self._losing: dict[tuple[int, str], _Losing] = {}  # what is being lost
+        self._links: dict[int, tuple[str, str]] = {}  # name and state of each link below, by its number
+        self._looks = 0  # since the hubs below were asked
+        self._not_before = 0.0  # when the next look may be
+        self._timer: Any = hub.context.loop.timer(LOOK_SECONDS, LOOK_SECONDS)
+        self._timer.start(self.look)
+
+    def close(self) -> None:
+        """Look no more."""
+        self._timer.stop()
+        self._timer.close()
+
+    def look(self, now: float | None = None) -> None:
+        """Look at the hub, and log what has changed. ``now`` is in seconds of the monotonic clock."""
+        began = monotonic()
+        if began < self._not_before:
+            return
+        seen = self._hub.statistics(clients=False)
+        self._look_at_losses(seen, began if now is None else now)
+        self._look_at_links([link for link in seen.per_link if link.direction == "below"])
+        self._looks += 1
+        if self._links and self._looks >= ASK_LOOKS:
+            self._looks = 0
+            self._hub.tree.sync_below(lambda scope: None)
+        self._not_before = began + (monotonic() - began) / SHARE
+
+    def _look_at_losses(self, seen: HubStatistics, now: float) -> None:
+        counts = {(user.uid, cause): count for user in seen.per_user for cause, count in user.lost.items() if count}
+
+        # 1. What begins, and what goes on.
+        for who, count in counts.items():
+            before = self._counts.get(who, 0)
+            if count > before and who not in self._losing:
+                self._losing[who] = _Losing(before, now)
+                logger.warning("user %s loses messages: %s", name_of_user(who[0]), who[1])
+            if count > before:
+                self._losing[who].grew = now
+
+        # 2. What has ended, or whose user the hub has forgotten.
+        for who, losing in [*self._losing.items()]:
+            if now - losing.grew >= QUIET_SECONDS or who not in counts:
+                lost = counts.get(who, self._counts.get(who, 0)) - losing.before
+                span = losing.grew - losing.began
+                logger.warning(
+                    "user %s lost %s messages in %.0f s: %s", name_of_user(who[0]), f"{lost:,}", span, who[1]
+                )
+                del self._losing[who]
+        self._counts = counts
+
+    def _look_at_links(self, links: list[LinkStatistics]) -> None:
+        before, self._links = self._links, {}
+        for link in links:
+            where = printable(link.address.encode("utf-8", "replace")) or "a hub"
+            name = f"link from {where}, process {link.pid} of user {name_of_user(link.uid)}"
+            self._links[link.number] = name, link.state
+            _, was = before.pop(link.number, (name, ""))
+            if not was:
+                logger.info("%s: joined", name)
+            elif link.state != was:
+                logger.warning("%s: %s", name, "it does not answer" if link.state == "lagging" else "it answers again")
+        for name, _ in before.values():
+            logger.info("%s: ended", name)
