@@ -164,6 +164,10 @@ def test_lost_messages_and_kicked_clients_are_told_with_their_causes(path: str) 
     told = of("lost", found, "warning")
     assert told.text == f"{lost:,} messages: overflow"
     assert "sbus stat --clients --sort lost" in told.advice
+    slow = of("slowest receiver", found, "warning").text
+    assert f"{os.getpid()} (!/cred/" in slow
+    assert f"{lost:,} messages lost" in slow
+    assert "200 messages published" in of("busiest publisher", found, "ok").text
     assert of("kicked", found, "warning").text == "1 clients: unknown verb"
 
 

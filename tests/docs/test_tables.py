@@ -142,7 +142,7 @@ HUB_SIDE = [
     "wire/batches.py",
     "wire/packets.py",
     "core/*.py",
-    "tree/downlink.py",
+    "tree/below.py",
     "tree/tree.py",
     "tree/questions.py",
 ]
@@ -157,7 +157,7 @@ def reasons() -> set[str]:
             texts: list[ast.expr] = []
             if isinstance(node, ast.Call):
                 called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-                if called in ("PacketError", "ReservedKeyError", "kick", "kick_later", "report"):
+                if called in ("PacketError", "ForgedError", "ReservedKeyError", "kick", "kick_later", "report"):
                     texts = node.args
             elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "reason":
                 texts = [node.value]
