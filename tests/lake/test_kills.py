@@ -13,10 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from lake.plain import rows_of_journal
 from support import PATIENCE, python
 
 from sbuslib import Hub, read
 from sbuslib.journal.recorder import Recorder
+from sbuslib.lake.blocks import read_records
 from sbuslib.lake.sealing import seal
 from sbuslib.reading import Engine
 
@@ -83,6 +85,14 @@ def test_every_engine_reads_each_row_once_after_kills_of_recorder_and_sealer(fol
         reading.stopping.set()
         reading.join(PATIENCE)
     assert reading.error is None, reading.error
+
+    # As the last kill left it: what the page of the format makes of the files, and the gap that tells of the kill.
+    whole = rows_of_journal(journal)
+    for engine in READERS:
+        read_now = rows_of(journal, engine)
+        assert read_now[: len(whole)] == whole, engine
+        assert [row[4] for row in read_now[len(whole) :]] in ([], ["cut"]), engine
+    assert [(row.sequence, row.cause) for row in read_records(journal)] == [(row[0], row[4]) for row in read_now]
     assert reading.readings > 0
     with Hub(f"{folder}/bus") as hub, Recorder(hub, journal):
         hub.publish(b"end", b"")
