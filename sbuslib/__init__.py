@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from . import blocking as blocking
     from .client import Client as Client
     from .clients.endpoint import Subscription as Subscription
+    from .clients.handed import Descriptor as Descriptor
+    from .doors.memory import Frame as Frame
     from .hub import Hub as Hub
     from .limits import Limits as Limits
     from .matcher import matches as matches
@@ -46,6 +48,8 @@ _HOMES = {
     "CaughtUp": "recipes.last",
     "Client": "client",
     "Credentials": "secrets",
+    "Descriptor": "clients.handed",
+    "Frame": "doors.memory",
     "Hub": "hub",
     "Job": "recipes.queue",
     "Limits": "limits",

@@ -252,6 +252,15 @@ class Client(Channel):
             if self._came is not None:
                 reader.set_result(True)
 
+    async def _wait_readable(self, fd: int, timeout: float) -> bool:
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[bool] = loop.create_future()
+        loop.add_reader(fd, _set, ready, True)
+        try:
+            return await self._deadlines.wait(ready, timeout)
+        finally:
+            loop.remove_reader(fd)
+
     async def _wait(self, sock: socket.SocketType, events: int, timeout: float | None) -> bool:
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[bool] = loop.create_future()
@@ -357,6 +366,10 @@ class Client(Channel):
     request_many = awaited(Verbs.request_many)
     serve = starting(Verbs.serve)
     last = awaited(Verbs.last)
+    publish_frame = awaited(Verbs.publish_frame)
+    subscribe_frames = starting(Verbs.subscribe_frames)
+    publish_descriptor = awaited(Verbs.publish_descriptor)
+    subscribe_descriptors = starting(Verbs.subscribe_descriptors)
     send_large = awaited(Verbs.send_large)
     receive_large = starting(Verbs.receive_large)
     submit = awaited(Verbs.submit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 import time
@@ -67,6 +68,9 @@ class Client(Endpoint):
 
     async def _wait(self, sock: socket.SocketType, events: int, timeout: float | None) -> bool:
         return wait(sock, events, timeout)
+
+    async def _wait_readable(self, fd: int, timeout: float) -> bool:
+        return wait(fd, select.POLLIN, timeout)
 
     async def _sleep(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -10,7 +10,7 @@ from typing import Any
 
 import gevent
 from gevent.hub import Waiter
-from gevent.socket import wait_write
+from gevent.socket import wait_read, wait_write
 from gevent.timeout import Timeout
 
 from .clients.channel import Running, run
@@ -86,6 +86,8 @@ class Client(Endpoint):
     :param on_notice: called with what the hub notices about this client (a
         :class:`~sbuslib.wire.control.Lost`, :class:`~sbuslib.wire.control.Kicked` or
         :class:`~sbuslib.wire.control.NewCredentials`), whenever the client waits for something.
+    :param door_folder: a folder for the socket at which frames are handed out, in place of the abstract namespace:
+        clients in several network namespaces have to share one. See ``docs/frames.md``.
     :param limits: see :class:`~sbuslib.limits.ClientLimits`.
 
     Raises :exc:`~sbuslib.errors.NoHubError`, which lists where it looked, :exc:`~sbuslib.errors.AddressError`,
@@ -144,6 +146,13 @@ class Client(Endpoint):
                     hub.wait(self._watcher)
             else:
                 wait_write(sock.fileno(), timeout, _WaitTimeoutError())
+        except _WaitTimeoutError:
+            return False
+        return True
+
+    async def _wait_readable(self, fd: int, timeout: float) -> bool:
+        try:
+            wait_read(fd, timeout, _WaitTimeoutError())
         except _WaitTimeoutError:
             return False
         return True

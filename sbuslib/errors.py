@@ -10,6 +10,7 @@
     │   └── PayloadError                    a payload that does not fit its topic or the packet
     ├── StateError (RuntimeError)           the caller made an error: not now, or not from here
     ├── PeerError                           the other end made an error
+    │   ├── DoorError                       a frame, file or descriptor that cannot be had
     │   ├── FramingError                    bytes that are no command of Simplest pubsub
     │   ├── PacketError                     a packet of no known form
     │   │   └── ReservedKeyError            a use of the reserved token ``!`` that is not allowed
@@ -43,6 +44,7 @@ __all__ = [
     "AnswerError",
     "CorruptJournalError",
     "DisconnectedError",
+    "DoorError",
     "FramingError",
     "HubIdentityError",
     "JournalError",
@@ -100,6 +102,17 @@ class PacketError(PeerError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
+        self.reason = reason
+
+
+class DoorError(PeerError):
+    """What was offered on the bus cannot be had at its door, or is not what was offered.
+
+    ``reason`` is one of the words that such losses are counted by, free of what was sent.
+    """
+
+    def __init__(self, reason: str, text: str = "") -> None:
+        super().__init__(text or reason)
         self.reason = reason
 
 

@@ -211,6 +211,12 @@ class ClientLimits(_Numbers, frozen=True, kw_only=True):
     """Shortest pause before reconnecting, in seconds. The next one is drawn at random, and may be longer."""
     reconnect_pause_most: float = 5.0
     """Longest pause before reconnecting, in seconds. While no hub listens, pauses are shorter."""
+    offered: int = 64
+    """Frames and descriptors that are handed out at a time. Each takes a descriptor; the oldest goes first."""
+    offered_bytes: int = 268_435_456
+    """Bytes of frames that are handed out at a time: 16 of 16 MiB. They take memory until nobody has them any more."""
+    offered_seconds: float = 10.0
+    """Seconds for which a frame or descriptor is handed out. A receiver that asks later has lost it."""
 
 
 def describe(struct: type[msgspec.Struct] = Limits, heading: str = "") -> str:

@@ -89,6 +89,16 @@ class Namespace:
             for at in range(0, len(fields), 5)
         )
 
+    def users(self, key: bytes) -> list[int]:
+        """The ids of the users in a credential key, from the root of the tree on; none in any other key."""
+        fields = key.split(self.separator, 5 * _DEEPEST)
+        return [int(field) for field in fields[3::5]] if self.is_credential(key) else []
+
+    def prefix_of(self, key: bytes) -> bytes:
+        """What comes before the last credentials of a credential key: the prefix of the hub they are known to."""
+        fields = key.split(self.separator)
+        return b"".join(field + self.separator for field in fields[:-5])
+
     def uses_reserved(self, key: bytes) -> bool:
         """Whether the reserved token is in a key or pattern: it is that of a secret, or nobody may use it."""
         return RESERVED in key and self._lone in self.separator + key + self.separator

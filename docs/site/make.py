@@ -39,12 +39,14 @@ REFERENCE: dict[str, tuple[str, list[str]]] = {
     ),
     "relay": ("Relay", ["sbuslib.Relay", "sbuslib.survey.survey", "sbuslib.survey.SeenHub"]),
     "patterns": (
-        "Questions, jobs, large messages",
+        "Questions, jobs, frames",
         [
             "sbuslib.Question",
             "sbuslib.Answer",
             "sbuslib.Job",
-            "sbuslib.recipes.large.Received",
+            "sbuslib.Frame",
+            "sbuslib.Descriptor",
+            "sbuslib.doors.transfers.Received",
             "sbuslib.CaughtUp",
         ],
     ),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from ..errors import NameFormatError
+from ..wire.offers import is_behind_a_door
 from .keys import Border
 
 __all__ = ["Crossing", "Names"]
@@ -57,8 +58,11 @@ class Crossing:
         """Whether messages under ``key`` leave the bus."""
         return key in self._known_names or self.exported.refusal(key) is None
 
-    def name_for(self, key: bytes) -> str | None:
+    def name_for(self, key: bytes, payload: bytes) -> str | None:
         """The name under which a message leaves; ``None`` when it does not, which is counted."""
+        if is_behind_a_door(payload):
+            self._refused["behind a door"] += 1
+            return None
         name = self._known_names.get(key)
         if name is not None:
             return name

@@ -256,7 +256,7 @@ class AioBridge:
                 neighbours.hear(message)
             elif neighbours.has_brought(message):
                 self._echoes += 1
-            elif neighbours.leads and (subject := crossing.name_for(message.key)) is not None:
+            elif neighbours.leads and (subject := crossing.name_for(message.key, message.payload)) is not None:
                 self._sending.put(subject, message, self._claim(message.sender))
 
     def _claim_of(self, sender: bytes | None) -> str:

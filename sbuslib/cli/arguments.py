@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any, NoReturn
 
-__all__ = ["ADDRESSES", "NAMES", "VERBOSITY", "Parser", "add_address", "add_verbosity", "nearest"]
+__all__ = ["ADDRESSES", "NAMES", "VERBOSITY", "Parser", "add_address", "add_door_folder", "add_verbosity", "nearest"]
 
 ADDRESSES = (
     "Without -a, the address is SBUS_ADDRESS from the environment, else $XDG_RUNTIME_DIR/sbus/bus, else "
@@ -118,6 +118,13 @@ def add_address(parser: Parser, *names: str, help: str = "where the hub listens"
     """
     parser.add_argument(*(names or NAMES[:2]), dest="address", **{"metavar": "ADDRESS", "help": help, **options})
     parser.hide((names or NAMES)[0], *NAMES)
+
+
+def add_door_folder(parser: Parser) -> None:
+    """Add the option that names the folder of doors."""
+    parser.add_argument(
+        "--doors", metavar="DIR", help="a folder that both ends see, for the socket at which files are handed out"
+    )
 
 
 def add_verbosity(parser: Parser) -> None:

@@ -1,4 +1,4 @@
-"""``sbus send`` and ``sbus receive``: files of any size, in parts, from one to all that receive them."""
+"""``sbus send`` and ``sbus receive``: files of any size, from one to all that receive them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 import os
 from argparse import Namespace
 
-from .arguments import Parser, add_address
+from .arguments import Parser, add_address, add_door_folder
 from .console import EXIT_SUCCESS, complain, explain, tell, wait_for_ctrl_c
 from .values import count, seconds, size
 
@@ -24,13 +24,13 @@ def add_send(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
         "Send files of any size under a routing key, one after another, to each sbus receive (or receive_large of a "
-        "program) whose pattern matches the key. Return once they have them, checked."
+        "program) whose pattern matches the key. Return once they have copied them."
     )
     parser.epilog = (
         "examples:\n"
         "  sbus receive 'files/*' --into ~/incoming &\n"
         "  sbus send files/reports report.pdf\n"
-        "  sbus send --receivers 3 images/camera-1 *.png    begin when three receive\n"
+        "  sbus send --receivers 3 images/camera-1 *.png    wait until three have them\n"
         "\n"
         "exit status:\n"
         "  0   every receiver has every file\n"
@@ -45,6 +45,7 @@ def add_send(parser: Parser) -> None:
     parser.add_argument(
         "--timeout", type=seconds, default=30.0, metavar="TIME", help="give up those that do not go on for so long (30)"
     )
+    add_door_folder(parser)
     parser.set_defaults(run=_send)
 
 
@@ -53,7 +54,7 @@ def _send(arguments: Namespace) -> int:
     from .tables import plain
 
     status = EXIT_SUCCESS
-    with messages.connected(arguments, **messages.RECONNECTING) as client:
+    with messages.connected(arguments, door_folder=arguments.doors, **messages.RECONNECTING) as client:
         for path in arguments.files:
             sent = client.send_large(
                 os.fsencode(arguments.key), path, receivers=arguments.receivers, timeout=arguments.timeout
@@ -67,7 +68,7 @@ def _send(arguments: Namespace) -> int:
 def add_receive(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
-        "Receive the files that are sent under matching keys, and print the path of each once it is whole and checked. "
+        "Receive the files that are sent under matching keys, and print the path of each once it is whole. "
         "No file is ever replaced: one of the same name gets a number. Names that lead out of the folder are not used."
     )
     parser.epilog = (
@@ -82,17 +83,17 @@ def add_receive(parser: Parser) -> None:
     parser.add_argument("--max-bytes", type=size, metavar="SIZE", default=1024**3, help="take no larger file (1GB)")
     parser.hide("--max-bytes", "--most")
     parser.add_argument(
-        "--timeout", type=seconds, metavar="TIME", help="exit with status 1 when no file is whole for so long"
+        "--timeout", type=seconds, metavar="TIME", help="exit with status 1 when no file is offered for so long"
     )
+    add_door_folder(parser)
     parser.set_defaults(run=_receive)
 
 
 def _receive(arguments: Namespace) -> None:
     from . import messages
 
-    # With senders, no other user can put parts into a file.
     with (
-        messages.connected(arguments, senders=True, **messages.RECONNECTING) as client,
+        messages.connected(arguments, door_folder=arguments.doors, **messages.RECONNECTING) as client,
         client.receive_large(
             *map(os.fsencode, arguments.patterns), folder=arguments.into, most=arguments.max_bytes
         ) as files,

@@ -16,9 +16,9 @@ TYPE_CHECKING = False  # the typing module would take as long to load as argpars
 if TYPE_CHECKING:
     from gevent.event import Event
 
-    from ..clients.endpoint import Files
     from ..tcp import Peer
     from ..tcp.inbox import PeerInbox
+    from ..tcp.large import PeerFiles
     from .heap import HeapTrimmer
 
 __all__ = ["add_gateway", "add_peer", "add_tls"]
@@ -154,7 +154,7 @@ def _run_peer(arguments: Namespace) -> None:
                 trouble.append(explain(error))
             end.set()
 
-        def receive(files: Files) -> None:
+        def receive(files: PeerFiles) -> None:
             while True:
                 try:
                     write(plain(str(files.receive().file)))

@@ -53,6 +53,7 @@ class ClientBase(ABC):
         on_reconnect: Callable[[Any], object] | None = None,
         on_disconnect: Callable[[Any, DisconnectedError], object] | None = None,
         on_notice: Callable[[control.Notice], object] | None = None,
+        door_folder: str | os.PathLike[str] | None = None,
         limits: ClientLimits | None = None,
     ) -> None:
         self.timeout = timeout
@@ -80,6 +81,7 @@ class ClientBase(ABC):
         self._owner: object = None  # the event loop to which the client belongs; None: any caller may use it
         self._process = os.getpid()
         self._is_copy = False  # whether this is the child of a fork
+        self._door_folder = None if door_folder is None else os.fspath(door_folder)  # see Doors
         self._make_locks()
         abandon_in_child(self, lambda client: client._abandon())
         self._set_up()

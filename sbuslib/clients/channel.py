@@ -22,6 +22,7 @@ from ..kernel.dialer import BROKEN, NO_MEMORY
 from ..kernel.serving import Serving, serving
 from .base import ClientBase, Event
 from .batch import plain
+from .doors import Doors
 from .held_sockets import HeldSockets
 from .lead import Lead, Waiter, time_left
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff
@@ -75,6 +76,10 @@ class Channel(ClientBase):
         """Wait for ``select.POLLIN`` or ``select.POLLOUT``; ``False`` after ``timeout`` seconds."""
 
     @abstractmethod
+    async def _wait_readable(self, fd: int, timeout: float) -> bool:
+        """Wait until any descriptor but the connection's can be read; ``False`` after ``timeout`` seconds."""
+
+    @abstractmethod
     async def _sleep(self, seconds: float) -> None: ...
 
     @abstractmethod
@@ -94,6 +99,9 @@ class Channel(ClientBase):
         self._lead = Lead(self._make_lock(), self._make_waiter)
         self._sockets = HeldSockets(self._lead.lock)
         self._writer_lock = self._make_lock()
+        self._doors = Doors(
+            self._wait_readable, self._sleep, self._door_folder, self.limits
+        )  # what is handed out, and where it is asked for
         self._begun: set[Any] = set()  # what works in the background
 
     def _stay(self) -> None:
@@ -435,6 +443,7 @@ class Channel(ClientBase):
                 self._ended = True
                 self._release_socket()
             self._lead.wake_all()
+        self._doors.close()
 
     @property
     def socket(self) -> socket.SocketType:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
 from functools import update_wrapper
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
+from ..doors.memory import Frame
+from ..doors.transfers import Received
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import PACKET_BYTES
-from ..recipes.large import Received
 from ..recipes.queue import Job
 from ..wire.packets import Key, Message
 from .batch import BatchPublisher
 from .channel import Channel, run
-from .objects import AioFiles, AioService, AioSubscription, AioWorker
+from .handed import AioDescriptors, AioFiles, AioFrames, Descriptor, Handed
+from .objects import AioService, AioSubscription, AioWorker
 from .verbs import Verbs
 
-__all__ = ["Endpoint", "Files", "Service", "Subscription", "Worker"]
+__all__ = ["Descriptors", "Endpoint", "Files", "Frames", "Service", "Subscription", "Worker"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -123,6 +125,45 @@ class Worker(_Face):
             yield job
 
 
+class _Handed(_Face, Generic[R]):
+    _core: Handed[R]
+    unsubscribe = blocking(Handed.unsubscribe)
+    stop = blocking(Handed.stop)
+
+    @property
+    def patterns(self) -> tuple[bytes, ...]:
+        """What is subscribed to."""
+        return self._core.patterns
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """What could not be had, by cause, and messages that came while the queue was full."""
+        return self._core.lost
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was taken back."""
+        return self._core.closed
+
+    def receive(self, *, timeout: float | None = None) -> R:
+        return run(self._core.receive(timeout=timeout))
+
+    receive.__doc__ = Handed.receive.__doc__
+
+    def __iter__(self) -> Iterator[R]:
+        """Those that can be had, as they come; others are counted in :attr:`lost`. Ends as a subscription does."""
+        while (found := run(self._core.next())) is not None:
+            yield found
+
+
+class Frames(_Handed[Frame]):
+    __doc__ = AioFrames.__doc__
+
+
+class Descriptors(_Handed[Descriptor]):
+    __doc__ = AioDescriptors.__doc__
+
+
 class Files(_Face):
     __doc__ = AioFiles.__doc__
 
@@ -194,6 +235,10 @@ class Endpoint(Channel):
     request_many = blocking(Verbs.request_many)
     serve = making(Service, Verbs.serve)
     last = blocking(Verbs.last)
+    publish_frame = blocking(Verbs.publish_frame)
+    subscribe_frames = making(Frames, Verbs.subscribe_frames)
+    publish_descriptor = blocking(Verbs.publish_descriptor)
+    subscribe_descriptors = making(Descriptors, Verbs.subscribe_descriptors)
     send_large = blocking(Verbs.send_large)
     receive_large = making(Files, Verbs.receive_large)
     submit = blocking(Verbs.submit)

@@ -1,4 +1,4 @@
-"""What the verbs of a client begin, and what ends it: subscriptions, services, workers, receivers of large messages.
+"""What the verbs of a client begin, and what ends it: subscriptions, services, workers.
 
 For asyncio as they are; the other clients carry out their coroutines.
 """
@@ -11,14 +11,13 @@ from itertools import repeat, starmap
 from typing import Any, Self
 
 from ..errors import DisconnectedError, UsageError
-from ..recipes.large import Received, Receiving
 from ..recipes.mailbox import Mailbox, called, take
 from ..recipes.queue import Job, Work
 from ..wire.packets import Message
 from ..wire.text import printable
 from .basics import Basics
 
-__all__ = ["AioFiles", "AioService", "AioSubscription", "AioWorker"]
+__all__ = ["AioService", "AioSubscription", "AioWorker"]
 
 logger = logging.getLogger("sbuslib.clients")
 
@@ -229,38 +228,3 @@ class AioWorker(AioService):
     async def __aiter__(self) -> AsyncIterator[Job]:
         while (job := await self.next()) is not None:
             yield job
-
-
-class AioFiles:
-    """The files that a client receives. What ``client.receive_large`` returns. For one caller."""
-
-    def __init__(self, receiving: Receiving) -> None:
-        self._receiving = receiving
-
-    async def start(self) -> None:
-        """Begin: offers are seen from now on."""
-        await self._receiving.open()
-
-    async def stop(self) -> None:
-        """Take no more files. Nothing is left of what did not come whole."""
-        await self._receiving.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
-
-    async def receive(self, *, timeout: float | None = None) -> Received:
-        """The next file that came whole.
-
-        Raises :exc:`TimeoutError` after ``timeout`` seconds; :exc:`~sbuslib.errors.PeerError` and :exc:`OSError` when a
-        file that was coming fails. Call it again for the others.
-        """
-        received: Received = await self._receiving.next(timeout)
-        return received
-
-    async def __aiter__(self) -> AsyncIterator[Received]:
-        """Files as they come. Raises as :meth:`receive`."""
-        while True:
-            yield await self.receive()

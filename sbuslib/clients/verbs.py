@@ -11,10 +11,10 @@ from itertools import repeat, starmap
 from time import monotonic
 from typing import Any, TypeAlias
 
+from ..doors.copying import Source
+from ..doors.transfers import Sent
 from ..errors import DisconnectedError, StateError, UsageError
 from ..kernel.descriptors import WITH_DESCRIPTORS
-from ..kernel.files import Source, open_source
-from ..recipes.large import MOST_BYTES, Sent
 from ..recipes.last import fetch, subscribe
 from ..recipes.mailbox import Mailbox
 from ..recipes.queue import Job, Work, submit
@@ -26,9 +26,10 @@ from ..wire.modes import Hard, Order, Soft
 from ..wire.packets import Key, Message, as_key
 from .basics import Basics
 from .channel import Channel
-from .large import receiving, sending
+from .handed import MOST_BYTES, AioDescriptors, AioFiles, AioFrames
+from .handing import publish_descriptor, publish_frame, send_file
 from .lead import time_left
-from .objects import AioFiles, AioService, AioSubscription, AioWorker
+from .objects import AioService, AioSubscription, AioWorker
 from .questions import all_clients, all_links, reloaded
 from .session import mode_keys
 
@@ -298,21 +299,67 @@ class Verbs(Basics):
         asking = self._asking(self._session.features is not None)
         return await request(self, asking, key, payload, self.channel.timeout)
 
+    # -- doors --------------------------------------------------------------------------------------
+
+    async def publish_frame(self, key: Key, frame: Any, *, meta: bytes = b"") -> None:
+        """Publish a frame of any size: ``bytes``, an array of NumPy, a buffer of Arrow.
+
+        What does not fit into a packet is copied once, into memory that receivers map. That is kept for
+        ``ClientLimits.offered_seconds``, and while this client is open; who asks for it later has lost it.
+
+        :param meta: what receivers have to know of it, such as a shape: up to 4,096 bytes.
+
+        Raises :exc:`~sbuslib.errors.UsageError` for what is no buffer in one piece,
+        :exc:`~sbuslib.errors.PayloadError` for more than ``ClientLimits.offered_bytes``, :exc:`OSError`, and as
+        :meth:`publish`.
+        """
+        await publish_frame(self, as_key(key), frame, meta)
+
+    async def subscribe_frames(self, *patterns: Key, most: int = MOST_BYTES) -> AioFrames:
+        """Subscribe to frames. ``with client.subscribe_frames("camera/") as frames: frames.receive()``.
+
+        A :class:`~sbuslib.Frame` is a read-only buffer. Any other message comes as the frame that is its payload.
+        Messages tell their senders from then on, where the hub can: frames are taken from their sender's doors alone.
+
+        :param most: bytes of the largest frame that is taken.
+
+        Raises as :meth:`subscribe`.
+        """
+        await self.tell_senders()
+        return AioFrames(self, await self.subscribe(*patterns), most)
+
+    async def publish_descriptor(self, key: Key, descriptor: Any, *, meta: bytes = b"") -> None:
+        """Publish a descriptor, or what has one: an open file, a pipe, a socket. Receivers get copies of it.
+
+        It stays the caller's, who may close it. Raises as :meth:`publish_frame`.
+        """
+        await publish_descriptor(self, as_key(key), descriptor, meta)
+
+    async def subscribe_descriptors(self, *patterns: Key, users: Iterable[int] = ()) -> AioDescriptors:
+        """Subscribe to descriptors, each of which comes as a :class:`~sbuslib.Descriptor`.
+
+        :param users: ids of users whose descriptors are taken besides those of our own. To read from a descriptor, or
+            to close it, may take as long as its sender likes.
+
+        Raises as :meth:`subscribe`.
+        """
+        await self.tell_senders()
+        return AioDescriptors(self, await self.subscribe(*patterns), users)
+
     async def send_large(
         self, key: Key, source: Source, *, name: str | None = None, receivers: int = 1, timeout: float = 30.0
     ) -> Sent:
-        """Send a file, or bytes, of any size to all that receive large messages under ``key``; wait until they have it.
+        """Hand out a file, or bytes, of any size under ``key``; wait until so many receivers have copied it.
 
-        :param source: bytes, a path, or a binary file that can be read at any offset.
+        :param source: a path, an open file, or bytes.
         :param name: what receivers may call the file; without it, the name of ``source``.
-        :param receivers: how many to wait for before the first part is sent. Others may come while it is sent.
-        :param timeout: seconds in which they have to come, and for which a receiver may make no progress.
+        :param receivers: how many to wait for. Others may copy it meanwhile.
+        :param timeout: seconds in which they have to come, and for which a receiver may say nothing.
 
-        Raises :exc:`TimeoutError` when they do not come, :exc:`~sbuslib.errors.PeerError` when nobody has the file in
-        the end, :exc:`OSError` when it cannot be read, and :exc:`~sbuslib.errors.UsageError`.
+        Raises :exc:`TimeoutError` when they do not come, :exc:`~sbuslib.errors.PeerError` when all that came refused,
+        :exc:`OSError` when it cannot be opened, and :exc:`~sbuslib.errors.UsageError`.
         """
-        with open_source(source) as opened:
-            return await sending(self, self.channel, as_key(key), opened, name, receivers, timeout)
+        return await send_file(self, as_key(key), source, name, receivers, timeout)
 
     async def receive_large(
         self,
@@ -326,12 +373,10 @@ class Verbs(Basics):
         :param folder: where files appear, each once it is whole; without it, they are open temporary files. None is
             ever replaced, and a name that points elsewhere is not used.
         :param most: bytes of the largest file that is taken.
-        :param timeout: seconds without a part after which a file is given up.
+        :param timeout: seconds for which a copy may stand still.
         """
-        keys = tuple(as_key(pattern, "pattern") for pattern in patterns)
-        files = AioFiles(receiving(self, self.channel, keys, folder, most, timeout))
-        await files.start()
-        return files
+        await self.tell_senders()
+        return AioFiles(self, await self.subscribe(*patterns), folder, most, timeout)
 
     async def submit(self, name: Key, key: Key, payload: bytes = b"", *, timeout: float | None = 10.0) -> None:
         """Put a job into the queue ``name``, and wait until it is accepted. Raises as :meth:`submit_many`."""

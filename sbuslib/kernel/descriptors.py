@@ -32,6 +32,7 @@ __all__ = [
     "close_elsewhere",
     "control_in",
     "descriptors_in",
+    "in_a_thread",
     "refuse_descriptors",
 ]
 
@@ -89,7 +90,7 @@ class GuardedSocket(SocketType):
                 self.shutdown(socket.SHUT_RDWR)  # from here on nothing is added
             found = next(_unread(self), None)
             if found is not None:
-                _in_a_thread(_close_rest, found, SocketType(fileno=self.detach()))
+                in_a_thread(_close_rest, found, SocketType(fileno=self.detach()))
         super().close()
 
 
@@ -121,10 +122,11 @@ def descriptors_in(control: Iterable[Control], flags: int) -> tuple[bool, list[i
 def close_elsewhere(descriptors: list[int]) -> None:
     """Close descriptors of a peer in a new thread, where a slow close delays nothing else."""
     if descriptors:
-        _in_a_thread(_close_all, descriptors)
+        in_a_thread(_close_all, descriptors)
 
 
-def _in_a_thread(function: Callable[..., None], *arguments: object) -> None:
+def in_a_thread(function: Callable[..., object], *arguments: object) -> None:
+    """Call a function in a new native thread, where it may take its time."""
     try:
         unpatched("_thread", "start_new_thread")(function, arguments)
     except RuntimeError:  # the process can have no more

@@ -76,6 +76,11 @@ class FileSink:
             descriptor, self._path = tempfile.mkstemp(dir=folder, prefix=".sbus-")
         self._file = os.fdopen(descriptor, "w+b")
 
+    def fileno(self) -> int:
+        """The descriptor, for writing at any offset."""
+        number: int = self._file.fileno()
+        return number
+
     def write(self, data: memoryview) -> None:
         self._file.write(data)
 

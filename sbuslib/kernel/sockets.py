@@ -125,22 +125,22 @@ def unread_bytes(sock: socket.SocketType) -> int:
     return size[0]
 
 
-def connect(address: Address, send_buffer: int) -> socket.SocketType:
-    """A socket connected to the hub at ``address``.
+def connect(address: Address, send_buffer: int, *, descriptors: bool = False) -> socket.SocketType:
+    """A socket connected to the hub at ``address``. With ``descriptors`` they can be received, and it is guarded.
 
     Raises :exc:`BlockingIOError` when the hub's backlog is full, and :exc:`OSError`.
     """
     if isinstance(address, DescriptorAddress):
         sock = _adopt(address.fd)
     else:
-        sock = _new_socket()
+        sock = GuardedSocket(socket.AF_UNIX, socket.SOCK_SEQPACKET) if descriptors else _new_socket()
         try:
             sock.connect(_sockaddr(address))
         except BaseException:
             sock.close()
             raise
     grow_send_buffer(sock, send_buffer)
-    return _guarded(sock)
+    return sock if descriptors else _guarded(sock)
 
 
 def accept(listener: socket.SocketType, send_buffer: int) -> socket.SocketType:
@@ -304,10 +304,10 @@ def _who_is_there(address: PathAddress) -> str:
     return ""
 
 
-def wait(sock: socket.SocketType, events: int, timeout: float | None) -> bool:
+def wait(sock: HasFileno | int, events: int, timeout: float | None) -> bool:
     """Wait with ``poll(2)``, without gevent, for ``select.POLLIN`` or ``POLLOUT``; ``False`` on timeout."""
     poll = select.poll()
-    poll.register(sock.fileno(), events)
+    poll.register(sock, events)
     return bool(poll.poll(None if timeout is None else max(0.0, timeout) * 1000))
 
 

@@ -232,7 +232,7 @@ class Gateway:
                 elif self._expected and self._expected.take(message.sender, digest(message.key, message.payload)):
                     self._echoes += 1
                 else:
-                    name = self._crossing.name_for(message.key)
+                    name = self._crossing.name_for(message.key, message.payload)
                     if name is None:
                         continue
                     if len(message.payload) > self._limits.data_bytes:

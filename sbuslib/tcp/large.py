@@ -1,99 +1,268 @@
-"""Files of any size between peers: :mod:`sbuslib.recipes.large`, with names in place of keys.
+"""Files of any size between peers: a plain stream over the connections that are there, to any number of receivers.
 
-Offers come under the name, parts under ``<name>/<id>``, and words under ``<name>/<id>/to``.
+The sender publishes an *offer* under the name, again and again. Who takes it subscribes to ``<name>/<id>``, where the
+parts come in order, the last of them the SHA-256 of all, and publishes *words* under ``<name>/<id>/to``: how many parts
+it has, or why it takes no more. No more than :data:`WINDOW` parts are sent beyond what the slowest has. A receiver that
+misses a part, or a connection that is lost, ends that receiver's file: the file is sent anew.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from hashlib import sha256
 from secrets import token_hex
 from time import monotonic
+from typing import Annotated, Final, Self, TypeVar
 
-from gevent.event import Event
+import msgspec
+from msgspec import Meta
 
-from ..clients.channel import run
-from ..clients.endpoint import Files
-from ..clients.objects import AioFiles
-from ..kernel.files import FileSink, Source, open_source, safe_name
-from ..recipes.large import MOST_BYTES, PART_BYTES, Offer, Receiving, Sending, Sent
-from ..recipes.mailbox import Mailbox
-from ..wire.packets import Message
+from ..doors.transfers import Received, Sent
+from ..errors import PeerError, UsageError
+from ..kernel.files import FileSink, Opened, Source, open_source, safe_name
+from ..wire.text import plainly
 from .framing import Publish
+from .inbox import PeerInbox
 from .peer import Peer
 
-__all__ = ["receive_large", "send_large"]
+__all__ = ["PeerFiles", "receive_large", "send_large"]
+
+PART_BYTES: Final = 131_072
+"""Bytes of a part. Longer ones gain little."""
+WINDOW: Final = 32
+"""Parts under way to the slowest receiver: 4 MiB, a fraction of what an inbox keeps."""
+MOST_BYTES: Final = 1_073_741_824
+"""Bytes of the largest file that is taken, unless the application says otherwise."""
+MOST_RECEIVERS: Final = 1_024
+"""Receivers of one file that a sender heeds."""
+MOST_KNOWN: Final = 1_024
+"""Files that a receiver remembers to have seen: their offers come again."""
+PAUSE: Final = 0.25
+"""Seconds between two offers."""
+TIMEOUT: Final = 30.0
+"""Seconds without a part, or a word of a receiver, after which a file is given up."""
+
+_INDEX: Final = 8  # bytes before each part: its number, from 0, little-endian
+S = TypeVar("S", bound=msgspec.Struct)
 
 
-class _Box:
-    """Puts what a peer receives into a mailbox: what is under its very name, or for offers what has it in its name."""
+class _Offer(msgspec.Struct, frozen=True):
+    """What a sender offers, in JSON under the name."""
 
-    def __init__(self, mailbox: Mailbox, whole: bool, came: Event) -> None:
-        self._mailbox = mailbox
-        self._names = {pattern.decode() for pattern in mailbox.patterns} if whole else None
-        self._came = came
+    large: Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+    size: Annotated[int, Meta(ge=0, le=2**53)]
+    name: Annotated[str, Meta(max_length=255)] = ""
 
-    def take(self, messages: Sequence[Publish], source: object) -> None:
+    @property
+    def parts(self) -> int:
+        """How many parts there are, without the hash."""
+        return -(-self.size // PART_BYTES)
+
+
+class _Word(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a receiver tells: its random name, how many parts it has, the hash included, or why it takes no more."""
+
+    who: Annotated[str, Meta(max_length=32)]
+    have: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    refused: Annotated[str, Meta(max_length=200)] = ""
+
+
+def _decode(data: bytes, kind: type[S]) -> S | None:
+    """What somebody sent; ``None`` for anything else."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (ValueError, RecursionError):
+        return None
+
+
+class _Sending:
+    """One file, and what its receivers have."""
+
+    def __init__(self, peer: Peer, name: str, opened: Opened, offer: _Offer, words: PeerInbox) -> None:
+        self._peer = peer
+        self._name = name
+        self._opened = opened
+        self._offer = offer
+        self._words = words
+        self.taking: dict[str, int] = {}  # parts that each receiver has
+        self.done = 0
+        self.failed: list[str] = []  # why others have it not
+
+    def gather(self, receivers: int, timeout: float) -> None:
+        """Offer the file until so many take it."""
+        deadline = monotonic() + timeout
+        while len(self.taking) < receivers:
+            if self.failed and not self.taking:
+                raise PeerError(f"nobody has {self._name}: {', '.join(sorted(set(self.failed)))}")
+            if monotonic() > deadline:
+                raise TimeoutError(f"{len(self.taking)} of {receivers} receivers took the file within {timeout:g} s")
+            self._peer.publish(self._name, msgspec.json.encode(self._offer))
+            self._hear(PAUSE, new=True)
+
+    def stream(self, timeout: float) -> Sent:
+        """Send the parts, as fast as the slowest takes them."""
+        digest, parts = sha256(), self._offer.parts
+        for number in range(parts + 1):
+            while self.taking and number - min(self.taking.values()) >= WINDOW:
+                self._wait(timeout)
+            if not self.taking:
+                break
+            at = number * PART_BYTES
+            data = self._opened.read(at, min(PART_BYTES, self._offer.size - at)) if number < parts else digest.digest()
+            if number < parts and len(data) != min(PART_BYTES, self._offer.size - at):
+                raise UsageError("the file became shorter while it was sent")
+            digest.update(data)
+            part = number.to_bytes(_INDEX, "little") + data
+            self._peer.publish_many([(f"{self._name}/{self._offer.large}", part)], patience=timeout)
+
+        while self.taking:
+            self._wait(timeout)
+        if not self.done:
+            raise PeerError(f"nobody has {self._name}: {', '.join(sorted(set(self.failed)))}")
+        return Sent(self.done, tuple(self.failed))
+
+    def _wait(self, timeout: float) -> None:
+        """Wait until a receiver goes on. If none does in time, give up those that have least."""
+        deadline = monotonic() + timeout
+        while not self._hear(max(0.0, deadline - monotonic())):
+            if monotonic() >= deadline:
+                least = min(self.taking.values())
+                for who in [who for who, have in self.taking.items() if have == least]:
+                    del self.taking[who]
+                    self.failed.append(f"a receiver made no progress for {timeout:g} s")
+                return
+
+    def _hear(self, timeout: float, new: bool = False) -> bool:
+        """Take the words that come within a time. Returns whether a receiver went on, or a new one came."""
+        try:
+            messages = self._words.receive_many(timeout=timeout)
+        except TimeoutError:
+            return False
+        went_on = False
         for message in messages:
-            if self._names is None or message.name in self._names:
-                self._mailbox.put(Message(message.name.encode(), message.data))
-        self._came.set()
+            word = _decode(message.data, _Word)
+            if word is None or (word.who not in self.taking and not new) or len(self.taking) >= MOST_RECEIVERS:
+                continue
+            before = self.taking.get(word.who, -1)
+            if word.refused:
+                self.taking.pop(word.who, None)
+                self.failed.append(word.refused)
+            elif word.have > self._offer.parts:
+                self.taking.pop(word.who, None)
+                self.done += 1
+            elif word.have > before:
+                self.taking[word.who] = word.have
+            went_on = went_on or bool(word.refused) or word.have > before
+        return went_on
 
 
-class _Party:
-    """What one transfer, or one receiver, uses of a peer."""
+def send_large(peer: Peer, name: str, source: Source, *, receivers: int = 1, timeout: float = TIMEOUT) -> Sent:
+    """Send a file, or bytes, to so many peers that receive large messages under ``name``.
 
-    def __init__(self, peer: Peer, offers: tuple[bytes, ...] = ()) -> None:
+    Raises :exc:`TimeoutError` when they do not come within ``timeout`` seconds, :exc:`~sbuslib.errors.PeerError` when
+    nobody has it in the end, :exc:`OSError` when it cannot be read, and :exc:`~sbuslib.errors.UsageError`.
+    """
+    identity = token_hex(16)
+    with open_source(source) as opened, peer.subscribe(f"{name}/{identity}/to") as words:
+        offer = _Offer(identity, opened.size, opened.name.encode(errors="replace").decode()[:255])
+        sending = _Sending(peer, name, opened, offer, words)
+        sending.gather(receivers, timeout)
+        return sending.stream(timeout)
+
+
+class PeerFiles:
+    """The files that a peer receives. What :func:`receive_large` returns. For one caller."""
+
+    def __init__(self, peer: Peer, offers: PeerInbox, folder: str | os.PathLike[str] | None, most: int) -> None:
         self._peer = peer
         self._offers = offers
-        self._boxes: dict[int, _Box] = {}
-        self._came = Event()
+        self._folder = folder
+        self._most = most
+        self._known: dict[str, None] = {}  # files that were seen, oldest first
 
-    async def publish(self, key: bytes, payload: bytes) -> None:
-        self._peer.publish(key.decode(), payload)
+    def __enter__(self) -> Self:
+        return self
 
-    async def open_mailbox(self, mailbox: Mailbox) -> None:
-        box = self._boxes[id(mailbox)] = _Box(mailbox, tuple(mailbox.patterns) != self._offers, self._came)
-        self._peer.attach(box, *(pattern.decode() for pattern in mailbox.patterns))
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
-    async def close_mailbox(self, mailbox: Mailbox) -> None:
-        self._peer.detach(self._boxes.pop(id(mailbox)))
+    def stop(self) -> None:
+        """Take no more files."""
+        self._offers.close()
 
-    async def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool:
-        deadline = None if timeout is None else monotonic() + timeout
-        while not ready():
-            self._came.clear()
-            left = None if deadline is None else deadline - monotonic()
-            if left is not None and left <= 0:
-                return False
-            self._came.wait(left)
-        return True
+    def receive(self, *, timeout: float | None = None) -> Received:
+        """The next file that came whole.
 
+        Raises :exc:`TimeoutError` when none is offered for ``timeout`` seconds; :exc:`~sbuslib.errors.PeerError` and
+        :exc:`OSError` when one that was coming fails. Call it again for the others.
+        """
+        while True:
+            message = self._offers.receive(timeout=timeout)
+            offer = _decode(message.data, _Offer)
+            if offer is None or offer.large in self._known:
+                continue
+            self._known[offer.large] = None
+            if len(self._known) > MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            if offer.size > self._most:
+                self._say(message, offer, _Word("", refused=f"{offer.size:,} bytes are more than {self._most:,}"))
+            else:
+                return self._take(message, offer)
 
-def send_large(peer: Peer, name: str, source: Source, *, receivers: int = 1, timeout: float = 30.0) -> Sent:
-    """Send a file, or bytes, to peers that receive large messages under ``name``. As ``Client.send_large``."""
-    key, identity = name.encode(), token_hex(16)
-    with open_source(source) as opened:
-        offer = Offer(identity, opened.size, PART_BYTES, opened.name.encode(errors="replace").decode())
-        words = Mailbox(b"/".join((key, identity.encode(), b"to")))
-        sending = Sending(_Party(peer), key, b"/", offer, words, opened.read)  # type: ignore[arg-type]  # it has what this needs
-        return run(sending.run(receivers, timeout, monotonic))
+    def __iter__(self) -> Iterator[Received]:
+        """Files as they come. Raises as :meth:`receive`."""
+        while True:
+            yield self.receive()
+
+    def _say(self, message: Publish, offer: _Offer, word: _Word) -> None:
+        self._peer.publish(f"{message.name}/{offer.large}/to", msgspec.json.encode(word))
+
+    def _take(self, message: Publish, offer: _Offer) -> Received:
+        who, sink, is_whole = token_hex(8), FileSink(self._folder, safe_name(offer.name, offer.large)), False
+        try:
+            with self._peer.subscribe(f"{message.name}/{offer.large}") as parts:
+                self._say(message, offer, _Word(who))
+                self._take_parts(message, offer, parts, sink, who)
+            file, is_whole = sink.finish(), True
+        except (OSError, PeerError) as error:
+            self._say(message, offer, _Word(who, refused=plainly(error)[:200]))
+            raise
+        finally:
+            if not is_whole:
+                sink.discard()
+        self._say(message, offer, _Word(who, offer.parts + 1))
+        return Received(message.name.encode(), offer.name, offer.size, file)
+
+    def _take_parts(self, message: Publish, offer: _Offer, parts: PeerInbox, sink: FileSink, who: str) -> None:
+        digest, have = sha256(), 0
+        while have <= offer.parts:
+            try:
+                part = parts.receive(timeout=TIMEOUT)
+            except TimeoutError:
+                raise PeerError(f"{message.name}: nothing came for {TIMEOUT:g} s") from None
+            if part.name != f"{message.name}/{offer.large}":  # another receiver's word
+                continue
+            data = memoryview(part.data)[_INDEX:]
+            is_last = have == offer.parts
+            size = digest.digest_size if is_last else min(PART_BYTES, offer.size - have * PART_BYTES)
+            if int.from_bytes(part.data[:_INDEX], "little") != have or len(data) != size:
+                raise PeerError(f"{message.name}: a part is missing")
+            if is_last and data != digest.digest():
+                raise PeerError(f"{message.name}: what came is not what was sent")
+            if not is_last:
+                sink.write(data)
+                digest.update(data)
+            have += 1
+            if have % (WINDOW // 4) == 0 and not is_last:
+                self._say(message, offer, _Word(who, have))
 
 
 def receive_large(
-    peer: Peer,
-    *substrings: str,
-    folder: str | os.PathLike[str] | None = None,
-    most: int = MOST_BYTES,
-    timeout: float = 30.0,
-) -> Files:
-    """Receive files under names that contain one of ``substrings``. As ``Client.receive_large``."""
+    peer: Peer, *substrings: str, folder: str | os.PathLike[str] | None = None, most: int = MOST_BYTES
+) -> PeerFiles:
+    """Receive files under names that contain one of ``substrings``, into a folder or open temporary files.
 
-    def sink(offer: Offer) -> FileSink:
-        return FileSink(folder, safe_name(offer.name, offer.large))
-
-    patterns = tuple(substring.encode() for substring in substrings)
-    party = _Party(peer, patterns)
-    files = AioFiles(Receiving(party, patterns, b"/", token_hex(8), sink, most, timeout, monotonic))  # type: ignore[arg-type]
-    run(files.start())
-    return Files(files)
+    ``most`` is the bytes of the largest file that is taken.
+    """
+    return PeerFiles(peer, peer.subscribe(*substrings), folder, most)

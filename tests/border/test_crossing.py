@@ -7,6 +7,7 @@ from collections import Counter
 from sbuslib.border.crossing import Crossing
 from sbuslib.border.keys import Border
 from sbuslib.errors import NameFormatError
+from sbuslib.wire.offers import MAGIC, Offer, encode_offer
 
 
 class Reversed:
@@ -30,7 +31,7 @@ def test_what_matches_crosses_under_its_name_and_the_rest_is_counted() -> None:
     refused = Counter[str]()
     one = crossing(refused)
     for _ in range(2):  # remembered the second time
-        assert (one.name_for(b"a/x"), one.name_for(b"b/x"), one.name_for(b"long/" + b"x" * 1_000)) == (
+        assert (one.name_for(b"a/x", b""), one.name_for(b"b/x", b""), one.name_for(b"long/" + b"x" * 1_000, b"")) == (
             "X/A",
             None,
             None,
@@ -43,8 +44,17 @@ def test_what_matches_crosses_under_its_name_and_the_rest_is_counted() -> None:
 def test_a_bounded_number_of_short_keys_and_names_is_remembered() -> None:
     one = crossing(Counter(), most=4)
     for number in range(100):
-        assert one.name_for(b"a/x%d" % number) is not None
+        assert one.name_for(b"a/x%d" % number, b"") is not None
         assert one.key_for(f"{number}X/B") is not None
-    assert one.name_for(b"a/" + b"x" * 900) is not None
+    assert one.name_for(b"a/" + b"x" * 900, b"") is not None
     assert max(len(one._known_names), len(one._known_keys)) <= 4
     assert max(map(len, one._known_names)) < 100
+
+
+def test_what_has_to_be_fetched_at_a_door_does_not_cross_and_is_counted() -> None:
+    refused = Counter[str]()
+    one = crossing(refused)
+    assert one.name_for(b"a/x", encode_offer(Offer("frame", 5, b"", bytes(16)))) is None
+    assert refused == {"behind a door": 1}
+    assert one.name_for(b"a/x", encode_offer(Offer("frame", 5), b"small")) == "X/A"
+    assert one.name_for(b"a/x", MAGIC + b"malformed") == "X/A"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from support import HubThread
+from programs import wait_until
+from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client
+from sbuslib.errors import PeerError
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., "subprocess.Popen[bytes]"]
@@ -86,13 +88,28 @@ def test_a_file_that_does_not_fit_on_the_disk_is_told_and_the_next_one_comes(
 def test_nothing_is_left_of_a_file_when_the_receiver_is_killed(
     run: Run, start: Start, bus: HubThread, path: str, tmp_path: Path
 ) -> None:
-    receiver = start("sbuslib", "receive", "-a", path, "--into", str(tmp_path), "k")
+    into, large = tmp_path / "into", tmp_path / "large"
+    into.mkdir()
+    large.touch()
+    os.truncate(large, 1_000_000_000)
+    receiver = start("sbuslib", "receive", "-a", path, "--into", str(into), "k")
     ready(receiver)
     with Client(path) as sender:
-        word = {"large": "0" * 32, "size": 500_000, "part": 100_000}
-        sender.subscribe(b"k/" + b"0" * 32 + b"/to")
-        sender.publish(b"k", json.dumps(word).encode())
-        sender.receive(timeout=20)  # the receiver asks for the first part: it has made its file
-    receiver.kill()
-    receiver.wait()
-    assert os.listdir(tmp_path) == []
+        errors: list[str] = []
+
+        def send() -> None:
+            try:
+                sender.send_large("k", large, timeout=PATIENCE)
+            except PeerError as error:
+                errors.append(str(error))
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        wait_until(
+            lambda: any(transfer.copying for transfer in list(sender._doors.own._transfers.values())), "it copies"
+        )
+        receiver.kill()
+        receiver.wait()
+        sending.join()
+    assert errors == ["nobody has k: a receiver left"]
+    assert os.listdir(into) == []

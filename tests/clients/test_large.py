@@ -1,4 +1,4 @@
-"""Large messages over real hubs: all three clients, relays, reconnections, kills."""
+"""Files over real hubs: all three clients, relays, kills, receivers that refuse, stand still or are strangers."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gevent
 import pytest
-from clients.makers import Make, run, spawn
+from clients.makers import Make, run, spawn, until
+from doors.visits import ask, visit, visit_as_stranger
 from programs import Programs
 from support import PATIENCE, HubThread
 
 from sbuslib import aio, blocking
-from sbuslib.errors import KeyFormatError, UsageError
-from sbuslib.recipes.large import Received
+from sbuslib.doors import copying
+from sbuslib.doors.transfers import Received
+from sbuslib.errors import DoorError, KeyFormatError, PeerError, UsageError
+from sbuslib.wire.offers import GIVEN, decode_offer
 
 DATA = os.urandom(3_000_001)
 
@@ -42,6 +44,13 @@ def in_background(function: Callable[[], Any]) -> Callable[[], Any]:
         return result
 
     return wait
+
+
+def failed(function: Callable[[], Any]) -> str:
+    """What the error says that this raises."""
+    with pytest.raises(PeerError) as raised:
+        function()
+    return str(raised.value)
 
 
 def test_a_file_goes_to_several_receivers(server: HubThread, make: Make, tmp_path: Path) -> None:
@@ -83,9 +92,9 @@ def test_asyncio_sends_and_receives_files(server: HubThread, address: str, tmp_p
             with pytest.raises(TimeoutError):
                 await files.receive(timeout=0.01)
             sending = asyncio.create_task(sender.send_large(b"files/b", b""))
-            async for one in files:
-                assert (one.key, one.file.read_bytes()) == (b"files/b", b"")
-                break
+            async with aclosing(files.__aiter__()) as found:  # type: ignore[type-var]
+                one = await anext(found)
+            assert (one.key, one.file.read_bytes()) == (b"files/b", b"")
             await sending
 
     run(test())
@@ -103,22 +112,149 @@ def test_what_cannot_be_sent_is_told(server: HubThread, make: Make) -> None:
         client.send_large(b"a", b"x", timeout=0.01)
 
 
-def size_of_what_comes(folder: Path) -> int:
-    """Bytes of the files in ``folder`` that this process has open: they have no name before they are whole."""
-    size = 0
-    for fd in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # closed meanwhile
-            if os.readlink(f"/proc/self/fd/{fd}").startswith(f"{folder}/"):
-                size += os.stat(f"/proc/self/fd/{fd}").st_size
-    return size
+def test_a_receiver_that_refuses_says_why(server: HubThread, make: Make, tmp_path: Path) -> None:
+    sender, receiver = make(), make()
+    with receiver.receive_large(b"files/*", folder=tmp_path, most=1) as files:
+        waiting = spawn(receiver, lambda: files.receive(timeout=PATIENCE))
+        with pytest.raises(PeerError, match="nobody has files/a: 2 bytes are more than 1"):
+            sender.send_large(b"files/a", b"xx", timeout=PATIENCE)
+        sender.send_large(b"files/a", b"x", timeout=PATIENCE)
+        waiting.join(PATIENCE)
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_an_error(
+    server: HubThread, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, folder = tmp_path / "source", tmp_path / "received"
+    source.write_bytes(DATA)
+    folder.mkdir()
+    sender, receiver, errors = make(), make(), list[Exception]()
+    monkeypatch.setattr(copying, "CHUNK", 4_096)
+
+    def receive() -> None:
+        with receiver.receive_large(b"files/*", folder=folder) as files:
+            try:
+                files.receive(timeout=PATIENCE)
+            except DoorError as error:
+                errors.append(error)
+
+    original = copying._by_range
+
+    def shrink(*arguments: int) -> int:
+        os.truncate(source, 10_000)
+        return original(*arguments)
+
+    monkeypatch.setattr(copying, "_by_range", shrink)
+    running = spawn(receiver, receive)
+    with pytest.raises(PeerError, match="changed while it was copied"):
+        sender.send_large(b"files/a", source, timeout=PATIENCE)
+    running.join(PATIENCE)
+    assert [str(error) for error in errors] == ["files/a: file that changed while it was copied"]
+    assert list(folder.iterdir()) == []
+
+
+def test_a_stranger_that_takes_a_file_and_stands_still_stalls_nobody(server: HubThread, make: Make) -> None:
+    sender, receiver = make(), make()
+    with receiver.receive_large(b"files/*") as files, receiver.subscribe(b"files/*") as offers:
+
+        def receive() -> None:
+            decoded = decode_offer(offers.receive(timeout=PATIENCE).payload)
+            assert decoded is not None
+            assert decoded[0].door is not None
+            with visit_as_stranger(decoded[0].door) as stranger:
+                words, descriptors = ask(stranger, decoded[0].token)
+                assert words == bytes([GIVEN])
+                with files.receive(timeout=PATIENCE).file as file:
+                    assert file.read() == DATA
+                os.close(descriptors[0])
+
+        running = spawn(receiver, receive)
+        assert sender.send_large(b"files/a", DATA, timeout=PATIENCE).receivers == 1
+        running.join(PATIENCE)
+
+
+def test_a_receiver_that_dies_is_told(server: HubThread, make: Make, address: str) -> None:
+    sender, receiver = make(), make()
+    with receiver.subscribe(b"files/*") as offers:
+
+        def die() -> None:
+            decoded = decode_offer(offers.receive(timeout=PATIENCE).payload)
+            assert decoded is not None
+            assert decoded[0].door is not None
+            with visit(decoded[0].door) as sock:
+                os.close(ask(sock, decoded[0].token)[1][0])
+
+        running = spawn(receiver, die)
+        with pytest.raises(PeerError, match="nobody has files/a: a receiver left"):
+            sender.send_large(b"files/a", DATA, timeout=PATIENCE)
+        running.join(PATIENCE)
+
+
+@pytest.fixture
+def slow_copy(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Copies stop before their first byte: what says so, and what lets them go on."""
+    copied, go_on = threading.Event(), threading.Event()
+    original = copying._by_range
+
+    def copy(*arguments: int) -> int:
+        copied.set()
+        assert go_on.wait(PATIENCE)
+        return original(*arguments)
+
+    monkeypatch.setattr(copying, "_by_range", copy)
+    return copied, go_on
+
+
+def test_a_copy_that_is_interrupted_goes_on_with_the_next_call(
+    server: HubThread, address: str, tmp_path: Path, slow_copy: tuple[threading.Event, threading.Event]
+) -> None:
+    copied, go_on = slow_copy
+    (tmp_path / "source").write_bytes(DATA)
+
+    async def test() -> None:
+        async with (
+            aio.Client(address) as sender,
+            aio.Client(address) as receiver,
+            receiver.receive_large(b"files/", folder=tmp_path) as files,
+        ):
+            sending = asyncio.create_task(sender.send_large(b"files/a", tmp_path / "source"))
+            receiving = asyncio.create_task(files.receive(timeout=PATIENCE))
+            await until(copied.is_set)
+            receiving.cancel()
+            await asyncio.gather(receiving, return_exceptions=True)
+            go_on.set()
+            assert (await files.receive(timeout=PATIENCE)).file.read_bytes() == DATA
+            await sending
+
+    run(test())
+
+
+def test_a_copy_that_is_stopped_leaves_nothing_behind(
+    server: HubThread, address: str, tmp_path: Path, slow_copy: tuple[threading.Event, threading.Event]
+) -> None:
+    copied, go_on = slow_copy
+    folder = tmp_path / "received"
+    folder.mkdir()
+    (tmp_path / "source").write_bytes(DATA)
+    with blocking.Client(address) as sender, blocking.Client(address) as receiver:
+        files = receiver.receive_large(b"files/", folder=folder)
+        sending = in_background(lambda: failed(lambda: sender.send_large(b"files/a", tmp_path / "source")))
+        receiving = in_background(lambda: failed(lambda: files.receive(timeout=PATIENCE)))
+        assert copied.wait(PATIENCE)
+        assert files._core._copying is not None
+        files._core._copying[0]._is_left = True
+        go_on.set()
+        assert receiving() == "files/a: copy that was stopped"
+        assert sending() == "nobody has files/a: copy that was stopped"
+        files.stop()
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("killed", ["left", "top", "right"])
-def test_a_file_comes_over_two_relays_though_a_hub_is_killed(killed: str, tmp_path: Path) -> None:
-    """The clients connect again, and the receiver asks for what is missing."""
+def test_a_file_comes_over_two_relays_though_a_hub_was_killed(killed: str, tmp_path: Path) -> None:
+    """The offer comes again, and the bytes go through no hub."""
     folder = tmp_path / "received"
     folder.mkdir()
-    data = os.urandom(20_000_000)
     programs = Programs(str(tmp_path))
     try:
         programs.start("top")
@@ -133,12 +269,10 @@ def test_a_file_comes_over_two_relays_though_a_hub_is_killed(killed: str, tmp_pa
         ):
             received = in_background(lambda: received_by(receiver, b"files/*", folder, ready.set))
             assert ready.wait(PATIENCE)
-            sent = in_background(lambda: sender.send_large(b"files/a", data, timeout=PATIENCE))
-            while size_of_what_comes(folder) < 2_000_000:
-                gevent.sleep(0.001)
             programs.kill(killed)
+            sent = in_background(lambda: sender.send_large(b"files/a", DATA, timeout=PATIENCE))
             programs.start_again(killed)
-            assert received().file.read_bytes() == data
+            assert received().file.read_bytes() == DATA
             assert sent().receivers == 1
     finally:
         programs.close()

@@ -21,6 +21,7 @@ RUN_BY_OTHERS = ["spark_read.py"]
 NEEDS_A_HUB = [
     "ask_and_answer.py",
     "handshake.py",
+    "camera.py",
     "last_and_large.py",
     "publish_subscribe.py",
     "shared_queue.py",
@@ -76,6 +77,15 @@ def test_each_is_short_tells_what_to_try_and_is_run_here(path: Path) -> None:
     assert text.count("\n") < 60
     assert re.search(r"^( \* )?Try: ", "\n".join(text.splitlines()[:4]), re.MULTILINE)
     assert f'"{path.name}"' in Path(__file__).read_text()
+
+
+def test_camera(example: Example, bus: HubThread) -> None:
+    lines = finish(example("camera.py")).splitlines()
+    assert sorted(lines) == [
+        f"{name}: camera/front (1080, 1920), the line is at {number}"
+        for name in ("left", "right")
+        for number in range(5)
+    ]
 
 
 def test_last_and_large(example: Example, bus: HubThread) -> None:

@@ -1,0 +1,392 @@
+"""What clients are handed at the doors of others: frames, descriptors, files.
+
+For asyncio as it is; the other clients carry out the coroutines.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator, Iterable
+from time import monotonic
+from typing import Any, Final, Generic, Self, TypeVar
+
+from ..doors.asking import user_behind
+from ..doors.copying import Copying, check_readable, say
+from ..doors.memory import Frame, PacketFrame, check_memory, map_memory
+from ..doors.transfers import Received
+from ..errors import DisconnectedError, DoorError, UsageError
+from ..kernel.descriptors import close_elsewhere, in_a_thread
+from ..kernel.files import FileSink, safe_name
+from ..kernel.sockets import peer_credentials
+from ..secrets import Namespace
+from ..wire.offers import FAILED, MOST_TOKENS, Offer, decode_offer
+from ..wire.packets import Message
+from ..wire.text import plainly, printable
+from .basics import Basics
+from .channel import Channel
+from .lead import time_left
+from .objects import AioSubscription
+
+__all__ = ["MOST_BYTES", "AioDescriptors", "AioFiles", "AioFrames", "Descriptor", "Handed"]
+
+MOST_BYTES: Final = 1_073_741_824
+"""Bytes of the largest frame or file that is taken, unless the application says otherwise."""
+MOST_KNOWN: Final = 1_024
+"""Files that a receiver remembers to have seen: their offers come again."""
+
+T = TypeVar("T")
+
+
+class Descriptor:
+    """A descriptor that a client published. It is closed by :meth:`close`, by the end of its ``with``, or collected."""
+
+    def __init__(self, key: bytes, sender: bytes | None, meta: bytes, fd: int) -> None:
+        self.key = key
+        """The routing key that it was published under."""
+        self.sender = sender
+        """The credential key of its publisher; ``None`` where the hub cannot tell."""
+        self.meta = meta
+        """What the publisher said of it."""
+        self._fd = fd  # -1 once it is closed or given away
+
+    def fileno(self) -> int:
+        """The descriptor, which stays this object's."""
+        return self._fd
+
+    def detach(self) -> int:
+        """The descriptor, which is the caller's from now on."""
+        fd, self._fd = self._fd, -1
+        return fd
+
+    def close(self) -> None:
+        """Close it. In another thread, as that may take seconds of a socket."""
+        if self._fd >= 0:
+            in_a_thread(os.close, self.detach())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    __del__ = close
+
+
+class Handed(Generic[T]):
+    """What is offered under the patterns of a subscription, fetched at doors in the order of the messages."""
+
+    def __init__(self, verbs: Basics, subscription: AioSubscription) -> None:
+        self._verbs = verbs
+        self._subscription = subscription
+        self._messages: list[Message] = []  # that a caller took and left, oldest first
+        self._ready: deque[T | DoorError] = deque()  # for the application, oldest first
+        self._lost: Counter[str] = Counter()  # what could not be had, by cause
+
+    @property
+    def patterns(self) -> tuple[bytes, ...]:
+        """What is subscribed to."""
+        return self._subscription.patterns
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """What could not be had, by cause, and messages that came while the queue was full."""
+        return {**self._lost, **self._subscription.lost}
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was taken back."""
+        return self._subscription.closed
+
+    async def receive(self, *, timeout: float | None = None) -> T:
+        """The next one, oldest first.
+
+        Raises :exc:`~sbuslib.errors.DoorError` for one that cannot be had, which is counted in :attr:`lost`; call again
+        for the next. Raises :exc:`TimeoutError` after ``timeout`` seconds without a message, and
+        :exc:`~sbuslib.errors.DisconnectedError` as a subscription does.
+        """
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            try:
+                found = self._ready.popleft()
+            except IndexError:
+                await self._fetch(time_left(deadline))
+                continue
+            if isinstance(found, DoorError):
+                raise found
+            return found
+
+    async def next(self) -> T | None:
+        """The next one that can be had; ``None`` when no more will come."""
+        while True:
+            try:
+                return await self.receive()
+            except DoorError:
+                continue
+            except DisconnectedError:
+                if self.closed or self._verbs.channel.closed:
+                    return None
+                raise
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        """Those that can be had, as they come; others are counted in :attr:`lost`. Ends as a subscription does."""
+        while (found := await self.next()) is not None:
+            yield found
+
+    async def unsubscribe(self) -> None:
+        """Take the subscription back, and let go of what was not received."""
+        await self._subscription.unsubscribe()
+        while self._ready:
+            found: Any = self._ready.popleft()
+            if not isinstance(found, DoorError):
+                found.close()
+
+    async def stop(self) -> None:
+        """As :meth:`unsubscribe`."""
+        await self.unsubscribe()
+
+    async def __aenter__(self) -> Self:
+        await self._subscription.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def _fetch(self, timeout: float | None) -> None:
+        """Make all ready that is here. A caller that gives up leaves the rest to the next."""
+        messages, self._messages = self._messages, []
+        if not messages:
+            messages = await self._subscription.receive_many(most=MOST_TOKENS, timeout=timeout)
+        try:
+            while messages:
+                await self._fetch_some(messages)
+        finally:
+            self._messages = messages + self._messages
+
+    async def _fetch_some(self, messages: list[Message]) -> None:
+        """Make the first messages ready, and take them off: one, or all that are asked for at one door."""
+        first, offers = messages[0], list[Offer]()
+        for message in messages:
+            found = self._read(message)
+            if not isinstance(found, Offer):
+                break
+            if offers and (found.door != offers[0].door or message.sender != first.sender):
+                break
+            offers.append(found)
+        if not offers:
+            self._put(messages.pop(0), found)
+            return
+
+        missing, descriptors = DoorError("gone"), list[int | None]()
+        try:
+            descriptors = await self._verbs.channel._doors.asker.fetch(offers, self._user_behind(first))
+        except DoorError as error:
+            missing, descriptors = error, [None] * len(offers)
+        for offer, fd in zip(offers, descriptors, strict=True):
+            message = messages.pop(0)
+            self._put(message, missing if fd is None else self._open(message, offer, fd))
+
+    def _put(self, message: Message, found: Any) -> None:
+        if isinstance(found, DoorError):
+            self._lost[found.reason] += 1
+            found = DoorError(found.reason, f"{printable(message.key)}: {found.reason}")
+        self._ready.append(found)
+
+    def _open(self, message: Message, offer: Offer, fd: int) -> T | DoorError:
+        """What a descriptor stands for. It is closed elsewhere if it is not what was offered: that may take seconds."""
+        try:
+            return self._make(message, offer, fd)
+        except DoorError as error:
+            close_elsewhere([fd])
+            return error
+        except OSError as error:
+            close_elsewhere([fd])
+            return DoorError(plainly(error))
+
+    @abstractmethod
+    def _read(self, message: Message) -> T | Offer | DoorError:
+        """What a message says: it has it all, or offers it."""
+
+    @abstractmethod
+    def _make(self, message: Message, offer: Offer, fd: int) -> T:
+        """What a descriptor stands for, which has the descriptor from then on."""
+
+    def _user_behind(self, message: Message) -> int:
+        return _user_behind(self._verbs.channel, message)
+
+
+class AioFrames(Handed[Frame]):
+    """The frames that are published under patterns. What ``client.subscribe_frames`` returns."""
+
+    def __init__(self, verbs: Basics, subscription: AioSubscription, most: int) -> None:
+        super().__init__(verbs, subscription)
+        self._most = most  # bytes of the largest frame that is taken
+
+    def _read(self, message: Message) -> Frame | Offer | DoorError:
+        try:
+            decoded = decode_offer(message.payload)
+        except DoorError as error:
+            return error
+        if decoded is None:
+            return _describe(PacketFrame(message.payload), message, b"")
+        offer, data = decoded
+        if offer.kind != "frame":
+            return DoorError(f"no frame but a {offer.kind}")
+        if offer.size > self._most:
+            return DoorError("larger than is taken")
+        return offer if offer.door is not None else _describe(PacketFrame(data), message, offer.meta)
+
+    def _make(self, message: Message, offer: Offer, fd: int) -> Frame:
+        check_memory(fd, offer.size)
+        frame = _describe(map_memory(fd, offer.size), message, offer.meta)
+        os.close(fd)
+        return frame
+
+
+class AioDescriptors(Handed[Descriptor]):
+    """The descriptors that are published under patterns. What ``client.subscribe_descriptors`` returns."""
+
+    def __init__(self, verbs: Basics, subscription: AioSubscription, users: Iterable[int]) -> None:
+        super().__init__(verbs, subscription)
+        self._users = {os.geteuid(), *users}  # whose are taken
+
+    def _read(self, message: Message) -> Offer | DoorError:
+        try:
+            decoded = decode_offer(message.payload)
+        except DoorError as error:
+            return error
+        return decoded[0] if decoded is not None and decoded[0].kind == "descriptor" else DoorError("no descriptor")
+
+    def _make(self, message: Message, offer: Offer, fd: int) -> Descriptor:
+        return Descriptor(message.key, message.sender, offer.meta, fd)
+
+    def _user_behind(self, message: Message) -> int:
+        if (user := super()._user_behind(message)) not in self._users:
+            raise DoorError("descriptor of another user")
+        return user
+
+
+def _describe(frame: Frame, message: Message, meta: bytes) -> Frame:
+    frame.key, frame.sender, frame.meta = message.key, message.sender, meta
+    return frame
+
+
+class AioFiles:
+    """The files that a client receives. What ``client.receive_large`` returns. For one caller.
+
+    :param folder: where files appear. :param most: bytes of the largest that is taken. :param timeout: seconds for
+        which a copy may stand still.
+    """
+
+    def __init__(
+        self,
+        verbs: Basics,
+        subscription: AioSubscription,
+        folder: str | os.PathLike[str] | None,
+        most: int,
+        timeout: float,
+    ) -> None:
+        self._verbs = verbs
+        self._subscription = subscription
+        self._folder = folder
+        self._most = most
+        self._timeout = timeout
+        self._known: OrderedDict[bytes, None] = OrderedDict()  # tokens of files that were seen, as offers come again
+        self._copying: tuple[Copying, Message, Offer] | None = None  # what comes at the moment
+
+    async def stop(self) -> None:
+        """Take no more files. Nothing is left of what did not come whole."""
+        await self._subscription.unsubscribe()
+        await self._stop_copying()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def receive(self, *, timeout: float | None = None) -> Received:
+        """The next file that came whole.
+
+        Raises :exc:`TimeoutError` when none is offered for ``timeout`` seconds; :exc:`~sbuslib.errors.DoorError` and
+        :exc:`OSError` when one cannot be had or written. Call it again for the others.
+        """
+        deadline = None if timeout is None else monotonic() + timeout
+        while self._copying is None:
+            message = await self._subscription.receive(timeout=time_left(deadline))
+            offer = self._read(message)
+            if offer is not None:
+                try:
+                    await self._begin(message, offer)
+                except DoorError as error:
+                    raise DoorError(error.reason, f"{printable(message.key)}: {error.reason}") from None
+        copying, message, offer = self._copying
+
+        # A caller that is interrupted here leaves the copy to its next call.
+        try:
+            file = await copying.wait(self._verbs.channel._wait_readable, self._timeout)
+        except DoorError as error:
+            await self._stop_copying()
+            raise DoorError(error.reason, f"{printable(message.key)}: {error.reason}") from None
+        except OSError:
+            await self._stop_copying()
+            raise
+        await self._stop_copying()
+        return Received(message.key, _name(offer), offer.size, file, message.sender)
+
+    async def __aiter__(self) -> AsyncIterator[Received]:
+        """Files as they come. Raises as :meth:`receive`."""
+        while True:
+            yield await self.receive()
+
+    def _read(self, message: Message) -> Offer | None:
+        """What a message offers, if that is a file that was not seen before."""
+        try:
+            decoded = decode_offer(message.payload)
+        except DoorError:
+            return None
+        if decoded is None or decoded[0].kind != "file" or decoded[0].token in self._known:
+            return None
+        self._known[decoded[0].token] = None
+        if len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
+        return decoded[0]
+
+    async def _begin(self, message: Message, offer: Offer) -> None:
+        """Begin to copy a file, unless it is too large, which its sender is told."""
+        channel = self._verbs.channel
+        user = _user_behind(channel, message)
+        sock, fd = await channel._doors.asker.visit(offer, user)
+        try:
+            if offer.size > self._most:
+                raise UsageError(f"{offer.size:,} bytes are more than {self._most:,}")
+            if user not in (0, os.geteuid()):
+                check_readable(fd)
+            sink = FileSink(self._folder, safe_name(_name(offer), offer.token.hex()))
+        except (UsageError, DoorError, OSError) as error:
+            say(sock, FAILED, offer.token, plainly(error))
+            sock.close()
+            close_elsewhere([fd])
+            if not isinstance(error, UsageError):
+                raise
+        else:
+            self._copying = Copying(sock, offer.token, fd, offer.size, sink), message, offer
+
+    async def _stop_copying(self) -> None:
+        if self._copying is not None:
+            copying, self._copying = self._copying[0], None
+            await copying.stop(self._verbs.channel._wait_readable)
+
+
+def _name(offer: Offer) -> str:
+    return offer.meta.decode(errors="replace")
+
+
+def _user_behind(channel: Channel, message: Message) -> int:
+    """The user whose door a message may send a client to. Raises :exc:`~sbuslib.errors.DoorError`."""
+    trusted = {0, os.geteuid(), peer_credentials(channel._here()).uid}
+    user = user_behind(Namespace(channel.separator), message.sender, channel.credentials, trusted)
+    if user is None:
+        raise DoorError("sender behind a hub of another user")
+    return user

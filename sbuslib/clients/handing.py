@@ -1,0 +1,109 @@
+"""What clients hand out at their doors: frames, descriptors, files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+from typing import Any, Final
+
+from ..doors.copying import open_file
+from ..doors.memory import bytes_of, seal
+from ..doors.transfers import Sent, Transfer
+from ..errors import PayloadError, PeerError, UsageError
+from ..limits import PACKET_BYTES
+from ..wire.offers import META_BYTES, Offer, encode_offer
+from ..wire.text import printable
+from .basics import Basics
+
+__all__ = ["publish_descriptor", "publish_frame", "send_file"]
+
+PAUSE: Final = 0.25
+"""Seconds between two offers of a file."""
+LONGEST_NAME: Final = 255
+"""Characters of a file's name."""
+
+_PACKET: Final = len(b"MSG \0")
+
+
+async def publish_frame(verbs: Basics, key: bytes, frame: object, meta: bytes) -> None:
+    """Publish a frame: in its packet where it fits, which is quicker, or as memory."""
+    view = bytes_of(frame)
+    _check(verbs, key, meta)
+    payload = encode_offer(Offer("frame", view.nbytes, meta), view if view.nbytes < PACKET_BYTES else b"")
+    if view.nbytes < PACKET_BYTES and _PACKET + len(key) + len(payload) <= PACKET_BYTES:
+        await verbs.publish(key, payload)
+    else:
+        await _offer(verbs, key, Offer("frame", view.nbytes, meta), lambda: seal(view))
+
+
+async def publish_descriptor(verbs: Basics, key: bytes, descriptor: Any, meta: bytes) -> None:
+    _check(verbs, key, meta)
+    fd = descriptor if isinstance(descriptor, int) else descriptor.fileno()
+    await _offer(verbs, key, Offer("descriptor", 0, meta), lambda: os.dup(fd))
+
+
+def _check(verbs: Basics, key: bytes, meta: bytes) -> None:
+    verbs.channel._session.check_publishable(key)
+    if len(meta) > META_BYTES:
+        raise PayloadError(f"{len(meta):,} bytes of metadata are more than {META_BYTES:,}: put them into the frame")
+
+
+async def _offer(verbs: Basics, key: bytes, offer: Offer, make: Callable[[], int]) -> None:
+    door = verbs.channel._doors.own
+    token = door.offer(make(), offer.size, is_memory=offer.kind == "frame")
+    try:
+        await verbs.publish(key, encode_offer(door.named(offer, token)))
+    except BaseException:
+        door.take_back(token)
+        raise
+
+
+async def send_file(verbs: Basics, key: bytes, source: Any, name: str | None, receivers: int, timeout: float) -> Sent:
+    """Hand out a file until so many receivers have it."""
+    if receivers < 1:
+        raise UsageError(f"receivers is at least 1, not {receivers!r}")
+    verbs.channel._session.check_publishable(key)
+    door = verbs.channel._doors.own
+    fd, found = open_file(source)
+    changes = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    transfer = Transfer(fd, lambda: os.eventfd_write(changes, 1))
+    token = door.lend(transfer)
+    try:
+        told = (found if name is None else name)[:LONGEST_NAME].encode(errors="replace")
+        offer = door.named(Offer("file", os.fstat(fd).st_size, told), token)
+        return await _wait_for_receivers(verbs, key, encode_offer(offer), transfer, changes, receivers, timeout)
+    finally:
+        door.take_back(token)
+        os.close(changes)
+        os.close(fd)
+
+
+async def _wait_for_receivers(
+    verbs: Basics, key: bytes, payload: bytes, transfer: Transfer, changes: int, receivers: int, timeout: float
+) -> Sent:
+    began, offered = monotonic(), -inf
+    while transfer.done < receivers:
+        # 1. Who has nothing to wait for: all that came refused, or nobody comes any more.
+        now = monotonic()
+        transfer.give_up(now - timeout, f"a receiver said nothing for {timeout:g} s")
+        if not transfer.copying:
+            if transfer.done + transfer.refused >= receivers:
+                break
+            if now - began > timeout:
+                why = "".join(f"; {why}" for why in sorted(set(transfer.failed)))
+                raise TimeoutError(f"{transfer.done} of {receivers} receivers took the file within {timeout:g} s{why}")
+
+        # 2. The offer again, for those who have come since.
+        if now - offered >= PAUSE:
+            await verbs.publish(key, payload)
+            offered = now
+
+        # 3. Until a receiver says something.
+        if await verbs.channel._wait_readable(changes, PAUSE):
+            os.eventfd_read(changes)
+
+    if not transfer.done:
+        raise PeerError(f"nobody has {printable(key)}: {', '.join(sorted(set(transfer.failed)))}")
+    return Sent(transfer.done, tuple(transfer.failed))

@@ -1,0 +1,190 @@
+"""Asking at doors: connections that are kept, and the descriptors that are handed out there.
+
+Nothing is said at a door before the kernel has said that it is the message's sender's; see :func:`user_behind`. Whoever
+has a door may hand out any descriptor, or none, or never answer. So what was not asked for is closed in another thread,
+as that may take seconds; and a stranger whose door is silent costs half a second, and is then not asked for a while.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Final, TypeAlias
+
+from ..errors import DoorError
+from ..kernel.descriptors import CONTROL_BYTES, close_elsewhere, descriptors_in
+from ..kernel.forks import abandon_in_child
+from ..kernel.sockets import connect, peer_credentials
+from ..secrets import Namespace
+from ..wire.offers import ASK, BUSY, GIVEN, MOST_TOKENS, TOKEN_BYTES, Offer
+from .door import door_address
+
+__all__ = ["Asker", "Sleep", "WaitReadable", "user_behind"]
+
+MOST_KEPT: Final = 64
+"""Doors to which a connection is kept: one for each client that publishes frames here."""
+ANSWER_SECONDS: Final = 2.0
+"""Seconds that a door of our own user or root may take. One that computes in Python answers after some 5 ms."""
+STRANGER_SECONDS: Final = 0.5
+"""Seconds that a door of another user may take, while everything else that was offered here waits."""
+SILENCE: Final = 10.0
+"""Seconds for which a user whose door took longer is not asked: so that a silent one costs 5 % of the time."""
+MOST_SILENT: Final = 64
+"""Users that are remembered as silent."""
+TRIES: Final = 3
+"""How often to connect: a door cuts connections off when it has too many."""
+PAUSE: Final = 0.01
+"""Seconds before asking again at a door that has too much under way, or a full backlog."""
+
+_SEND_BUFFER: Final = 4_096  # requests are short
+
+WaitReadable: TypeAlias = Callable[[int, float], Awaitable[bool]]
+Sleep: TypeAlias = Callable[[float], Awaitable[None]]
+
+
+class _SilentError(DoorError):
+    """A door does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__("door that does not answer")
+
+
+class Asker:
+    """Asks at doors for one client. Any callers may use it at once: each takes a connection for itself.
+
+    :param wait_readable: how the client waits until a descriptor can be read, or so many seconds. :param sleep: how it
+        waits. :param folder: where doors are that are not in the abstract namespace.
+    """
+
+    def __init__(self, wait_readable: WaitReadable, sleep: Sleep, folder: str | None) -> None:
+        self._wait_readable = wait_readable
+        self._sleep = sleep
+        self._folder = folder
+        self._kept: dict[bytes, socket.SocketType] = {}  # connections by the door's name, the longest unused first
+        self._silent: dict[int, float] = {}  # until when a user is not asked, by time.monotonic
+        self._closed = False
+        abandon_in_child(self, Asker.close)
+
+    def close(self) -> None:
+        """Close what is kept. In the child of a fork, close its copies."""
+        self._closed = True
+        while self._kept:
+            self._kept.popitem()[1].close()
+
+    async def fetch(self, offers: Sequence[Offer], user: int) -> list[int | None]:
+        """The descriptors of offers at one door, which has to be this user's; ``None`` for each that is gone.
+
+        Raises :exc:`~sbuslib.errors.DoorError`.
+        """
+        sock, descriptors = await self._ask(offers, user)
+        door = offers[0].door
+        assert door is not None
+        if self._closed or door in self._kept:
+            sock.close()
+        else:
+            self._kept[door] = sock
+            if len(self._kept) > MOST_KEPT:
+                self._kept.pop(next(iter(self._kept))).close()
+        return descriptors
+
+    async def visit(self, offer: Offer, user: int) -> tuple[socket.SocketType, int]:
+        """The descriptor of one offer, and the connection, for more to be said. Raises as :meth:`fetch`."""
+        sock, (descriptor,) = await self._ask([offer], user)
+        if descriptor is None:
+            sock.close()
+            raise DoorError("gone")
+        return sock, descriptor
+
+    async def _ask(self, offers: Sequence[Offer], user: int) -> tuple[socket.SocketType, list[int | None]]:
+        now, is_ours = monotonic(), user in (0, os.geteuid())
+        if self._silent.get(user, now) > now:
+            raise _SilentError
+        try:
+            return await self._ask_until(now + (ANSWER_SECONDS if is_ours else STRANGER_SECONDS), offers, user)
+        except _SilentError:
+            if not is_ours:
+                if len(self._silent) >= MOST_SILENT:
+                    del self._silent[next(iter(self._silent))]
+                self._silent[user] = monotonic() + SILENCE
+            raise
+
+    async def _ask_until(
+        self, deadline: float, offers: Sequence[Offer], user: int
+    ) -> tuple[socket.SocketType, list[int | None]]:
+        """Ask, on another connection if one was cut off."""
+        door, in_folder = offers[0].door, offers[0].in_folder
+        assert door is not None
+        request = ASK + b"".join(offer.token for offer in offers)
+        for _ in range(TRIES):
+            sock = self._kept.pop(door, None) or await self._connect(door, in_folder, deadline)
+            try:
+                if peer_credentials(sock).uid != user:
+                    raise DoorError("door of another user")
+                words, found = await self._exchange(sock, request, deadline)
+                while BUSY in words:
+                    await self._sleep(PAUSE)
+                    if monotonic() >= deadline:
+                        raise DoorError("door that has too much under way")
+                    words, found = await self._exchange(sock, request, deadline)
+            except ConnectionError:  # perhaps cut off, which is no matter
+                sock.close()
+            except BaseException:  # an answer that comes later is nobody's
+                sock.close()
+                raise
+            else:
+                given = iter(found)
+                return sock, [next(given) if word == GIVEN else None for word in words]
+        raise DoorError("door that closes")
+
+    async def _connect(self, door: bytes, in_folder: bool, deadline: float) -> socket.SocketType:
+        if in_folder and self._folder is None:
+            raise DoorError("door in a folder that this client was not given")
+        address = door_address(door, self._folder if in_folder else None)
+        while True:
+            try:
+                return connect(address, _SEND_BUFFER, descriptors=True)
+            except BlockingIOError:  # its backlog is full
+                if monotonic() >= deadline:
+                    raise _SilentError from None
+                await self._sleep(PAUSE)
+            except OSError:
+                raise DoorError("no door") from None
+
+    async def _exchange(self, sock: socket.SocketType, request: bytes, deadline: float) -> tuple[bytes, list[int]]:
+        """Ask: a byte for each token, and the descriptors. Raises :exc:`ConnectionError` if the door ends it."""
+        with suppress(BlockingIOError):  # a door that reads nothing does not answer either
+            sock.send(request, socket.MSG_NOSIGNAL)
+        while True:
+            try:
+                words, control, flags, _ = sock.recvmsg(MOST_TOKENS + 1, CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC)
+                break
+            except BlockingIOError:
+                if not await self._wait_readable(sock.fileno(), max(0.0, deadline - monotonic())):
+                    raise _SilentError from None
+
+        _, found = descriptors_in(control, flags)
+        asked = (len(request) - len(ASK)) // TOKEN_BYTES
+        if len(words) == asked and words.count(GIVEN) == len(found) and not flags & socket.MSG_CTRUNC:
+            return words, found
+        close_elsewhere(found)
+        if not words:
+            raise ConnectionResetError
+        raise DoorError("no descriptor left" if flags & socket.MSG_CTRUNC else "no such door")
+
+
+def user_behind(namespace: Namespace, sender: bytes | None, own: bytes, trusted: set[int]) -> int | None:
+    """The user whose door a message may send us to; ``None`` if its sender may not be who it is said to be.
+
+    The end of the sender's credential key names its user. What comes before are hubs on the way, each of which vouches
+    for the next, so a stranger's hub could name anybody: all of them have to be that user's, or be ``trusted``. Those
+    that are above our own hub are: they told us who we are. Without a sender it is our own user.
+
+    :param own: the credential key of the client. :param trusted: ids of users, such as root's and the hub's.
+    """
+    if sender is None:
+        return os.geteuid()
+    *hubs, user = namespace.users(sender.removeprefix(namespace.prefix_of(own))) or (-1,)
+    return user if user >= 0 and all(hub == user or hub in trusted for hub in hubs) else None

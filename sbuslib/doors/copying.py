@@ -1,0 +1,192 @@
+"""Files that are handed out: opened for it, and copied by those who receive them.
+
+The descriptor of a file is one open file for all who have it, so only what takes an offset of its own is used on it. A
+file of a stranger's own file system could keep its readers waiting for ever. So of another user only memory is copied,
+and files on a disk that is mounted here, too.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from io import UnsupportedOperation
+from time import monotonic
+from typing import Any, BinaryIO, Final, TypeAlias
+
+from ..errors import DoorError, UsageError
+from ..kernel.descriptors import in_a_thread
+from ..kernel.files import FileSink
+from ..kernel.threads import unpatched
+from ..wire.offers import COPYING, FAILED, HAVE
+from ..wire.text import plainly
+from .asking import WaitReadable
+from .memory import bytes_of, is_sealed, seal
+
+__all__ = ["Copying", "Source", "check_readable", "copy_file", "open_file"]
+
+CHUNK: Final = 8_388_608
+"""Bytes that are copied between two looks at whether to go on: some milliseconds."""
+DISKS: Final = {"btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "vfat", "xfs", "zfs"}
+"""File systems that wait for no other process or host."""
+Source: TypeAlias = "bytes | str | os.PathLike[str] | BinaryIO"
+
+LONGEST_TEXT: Final = 400
+"""Bytes of a reason that is told to the sender."""
+STOP_SECONDS: Final = 1.0
+"""Seconds that the end of a copy is waited for: a chunk takes far less, unless the disk hangs."""
+PAUSE: Final = 0.25
+"""Seconds between two words to the sender that the copy goes on."""
+_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_ACROSS: Final = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}  # what only copy_file_range does not do
+
+
+def open_file(source: Any) -> tuple[int, str]:
+    """A new descriptor, for reading only, of bytes, of the file at a path, or of an open file; and the file's name.
+
+    Raises :exc:`OSError`, and :exc:`~sbuslib.errors.UsageError` for what has no size, such as a pipe.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        fd, name = os.open(source, _FLAGS), os.path.basename(source)
+    elif not hasattr(source, "read"):
+        return seal(bytes_of(source)), ""
+    else:
+        try:
+            source.flush()
+            fd, name = os.open(f"/proc/self/fd/{source.fileno()}", _FLAGS), ""  # which nobody can write to
+        except UnsupportedOperation:  # it has no descriptor, as a BytesIO
+            source.seek(0)
+            return seal(bytes_of(source.read())), ""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise UsageError("only a file has a size, and can be read by many")
+    return fd, name
+
+
+def check_readable(fd: int) -> None:
+    """Raise :exc:`~sbuslib.errors.DoorError` for a file of a stranger that could keep us waiting. Never waits."""
+    if is_sealed(fd):
+        return
+    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
+        mount = next((line.split()[1] for line in file if line.startswith("mnt_id:")), "")
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            fields, _, kind = line.partition(" - ")
+            if fields.partition(" ")[0] == mount and kind.partition(" ")[0] in DISKS:
+                return
+    raise DoorError("file of another user that is on no disk of ours")
+
+
+def copy_file(fd: int, to: int, size: int, goes_on: Callable[[], bool]) -> None:
+    """Copy a file of this size. ``goes_on`` is asked again and again, and ends the copy with ``False``.
+
+    Raises :exc:`OSError`, and :exc:`~sbuslib.errors.DoorError` if it has another size, or changes meanwhile.
+    """
+    before = os.fstat(fd)
+    if not stat.S_ISREG(before.st_mode) or before.st_size != size:
+        raise DoorError("another size than told")
+
+    copy, at = _by_range, 0
+    while at < size:
+        try:
+            done = copy(fd, to, min(CHUNK, size - at), at)
+        except OSError as error:
+            if copy is _by_sending or error.errno not in _ACROSS:
+                raise
+            copy = _by_sending
+            continue
+        at += done
+        if not done:
+            break
+        if not goes_on():
+            raise DoorError("copy that was stopped")
+
+    after = os.fstat(fd)
+    if at < size or (after.st_size, after.st_mtime_ns) != (size, before.st_mtime_ns):
+        raise DoorError("file that changed while it was copied")
+
+
+def _by_range(fd: int, to: int, count: int, at: int) -> int:
+    return os.copy_file_range(fd, to, count, at, at)
+
+
+def _by_sending(fd: int, to: int, count: int, at: int) -> int:
+    os.lseek(to, at, os.SEEK_SET)
+    return os.sendfile(to, fd, at, count)
+
+
+class Copying:
+    """The copy of one file, made by a thread of its own, as a disk may be slow: the file, the sink and the connection
+    to the door are the thread's from now on.
+
+    :param sock: where the sender hears how it goes on. :param sink: where the bytes go.
+    """
+
+    def __init__(self, sock: socket.SocketType, token: bytes, fd: int, size: int, sink: FileSink) -> None:
+        self._result: Any = None  # what the sink made of it
+        self._error: Exception | None = None  # why there is none
+        self._changes = os.eventfd(0, os.EFD_CLOEXEC)  # can be read when it has gone on, or ended
+        self._sock = sock
+        self._token = token
+        self._fd = fd
+        self._size = size
+        self._sink = sink
+        self._said = monotonic()  # when the sender was told last
+        self._lock = unpatched("_thread", "allocate_lock")()  # over the next two
+        self.has_ended = False
+        self._is_left = False  # whether nobody waits for it any more
+        in_a_thread(self._run)
+
+    async def wait(self, wait_readable: WaitReadable, timeout: float) -> Any:
+        """Wait for the file. Who gives up may wait again later, or :meth:`stop` it.
+
+        Raises what went wrong, and :exc:`~sbuslib.errors.DoorError` when it does not go on for ``timeout`` seconds.
+        """
+        while not self.has_ended:
+            if not await wait_readable(self._changes, timeout):
+                raise DoorError("file that does not go on")
+            os.eventfd_read(self._changes)
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    async def stop(self, wait_readable: WaitReadable) -> None:
+        """Let go of it. Nothing is left of what is not whole, unless the disk takes longer than a second."""
+        with self._lock:
+            self._is_left = True
+        while not self.has_ended and await wait_readable(self._changes, STOP_SECONDS):
+            os.eventfd_read(self._changes)
+        with self._lock:
+            if self.has_ended:
+                os.close(self._changes)
+
+    def _run(self) -> None:
+        try:
+            copy_file(self._fd, self._sink.fileno(), self._size, self._goes_on)
+            self._result = self._sink.finish()
+            say(self._sock, HAVE, self._token)
+        except Exception as error:
+            self._error = error
+            self._sink.discard()
+            say(self._sock, FAILED, self._token, plainly(error))
+        os.close(self._fd)
+        self._sock.close()
+        with self._lock:
+            self.has_ended = True
+            os.eventfd_write(self._changes, 1)
+
+    def _goes_on(self) -> bool:
+        if monotonic() - self._said > PAUSE:
+            self._said = monotonic()
+            say(self._sock, COPYING, self._token)
+        os.eventfd_write(self._changes, 1)
+        return not self._is_left
+
+
+def say(sock: socket.SocketType, word: bytes, token: bytes, text: str = "") -> None:
+    """Tell the sender of a file how it goes on. Whether it still wants to know is its business."""
+    with suppress(OSError):
+        sock.send(word + token + text.encode(errors="replace")[:LONGEST_TEXT], socket.MSG_NOSIGNAL)

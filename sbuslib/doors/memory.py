@@ -1,0 +1,129 @@
+"""Memory that is handed out: a file without a name, sealed so that nobody can change it, which receivers map.
+
+A receiver checks before it maps, in this order. Seals first: the kernel answers them for memory alone, while to ask for
+the size of a file may wait for a file system that a stranger serves. Then the kind and the size. Then the blocks: a
+sealed file of 1 TiB without any passes the rest, and to read it would fill the reader's memory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import stat
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from ..errors import DoorError, UsageError
+
+__all__ = ["Frame", "MappedFrame", "PacketFrame", "bytes_of", "check_memory", "map_memory", "seal"]
+
+_SEALS: Final = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_NOEXEC: Final = 0x0008  # MFD_NOEXEC_SEAL of Linux 6.3, which the os module has no name for
+_BLOCK: Final = 512  # bytes of what st_blocks counts
+
+
+def bytes_of(buffer: Any) -> memoryview:
+    """All bytes of a buffer. Raises :exc:`~sbuslib.errors.UsageError` for what is none, or is not in one piece."""
+    try:
+        view = memoryview(buffer)
+    except TypeError:
+        raise UsageError(f"a frame is a buffer, such as bytes or an array, not {type(buffer).__name__}") from None
+    if not view.c_contiguous:
+        raise UsageError("a frame is one piece of memory: make the array contiguous first")
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def seal(view: memoryview) -> int:
+    """A descriptor of new memory with these bytes, which nobody can change any more. Raises :exc:`OSError`."""
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        fd = os.memfd_create("sbus-frame", flags | _NOEXEC)
+    except OSError:  # an older kernel
+        fd = os.memfd_create("sbus-frame", flags)
+    try:
+        at = 0
+        while at < len(view):
+            at += os.write(fd, view[at:])  # and not mapped: so the kernel need not clear the pages first
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_SEAL)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def is_sealed(fd: int) -> bool:
+    """Whether a descriptor is memory that nobody can change. Never waits."""
+    try:
+        return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS == _SEALS
+    except OSError:  # it is no memory
+        return False
+
+
+def check_memory(fd: int, size: int) -> None:
+    """Raise :exc:`~sbuslib.errors.DoorError` unless a descriptor is sealed memory of this size, all of it there."""
+    if not is_sealed(fd):
+        raise DoorError("no sealed memory")
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+        raise DoorError("another size than told")
+    if found.st_blocks * _BLOCK < size:
+        raise DoorError("memory with holes")
+
+
+class Frame:
+    """A read-only buffer with what its message said: ``memoryview``, NumPy and pyarrow take it without a copy.
+
+    It is released by :meth:`close`, by the end of its ``with``, or when it is collected; while arrays still look at
+    it, with the last of them.
+    """
+
+    key: bytes
+    """The routing key that it was published under."""
+    sender: bytes | None
+    """The credential key of its publisher; ``None`` where the hub cannot tell."""
+    meta: bytes
+    """What the publisher said of it."""
+
+    if TYPE_CHECKING:
+
+        def __buffer__(self, flags: int, /) -> memoryview: ...
+
+        def __len__(self) -> int: ...
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self)
+
+    def close(self) -> None:
+        """Release it. Arrays that look at it stay good."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class PacketFrame(Frame, bytes):
+    """A frame that came in its packet."""
+
+
+class MappedFrame(Frame, mmap.mmap):  # type: ignore[misc]  # mmap.size() is the size of the file, the same
+    """A frame in memory that its publisher handed out. Python below 3.12 knows no buffer but those of its own types."""
+
+    def close(self) -> None:
+        with suppress(BufferError):  # an array looks at it
+            mmap.mmap.close(self)
+
+    def __repr__(self) -> str:
+        return f"<frame of {len(self):,} bytes>"
+
+
+def map_memory(fd: int, size: int) -> MappedFrame:
+    """Map memory that :func:`check_memory` accepted; the descriptor can be closed. Raises :exc:`OSError`."""
+    if sys.version_info >= (3, 13):  # else Python keeps a copy of the descriptor
+        return MappedFrame(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ, trackfd=False)
+    return MappedFrame(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)

@@ -1,0 +1,133 @@
+"""What a message says of something that is handed out at a door, and what is said at a door. Pure.
+
+The message is an ordinary one. Its payload is :data:`MAGIC`, the length of an :class:`Offer` in two bytes, the offer
+in msgpack and, of a frame that fits into the packet, the frame itself.
+
+At a door, a packet of the one who asks is a word and one or more tokens; the answer is one byte for each token, with
+the descriptors of those that are :data:`GIVEN`. Of a file, the receiver says on the same connection how it goes on.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from ..errors import DoorError
+
+__all__ = [
+    "ASK",
+    "BUSY",
+    "COPYING",
+    "FAILED",
+    "GIVEN",
+    "GONE",
+    "HAVE",
+    "MAGIC",
+    "META_BYTES",
+    "MOST_TOKENS",
+    "TOKEN_BYTES",
+    "Kind",
+    "Offer",
+    "Saying",
+    "decode_offer",
+    "decode_saying",
+    "encode_offer",
+    "is_behind_a_door",
+]
+
+MAGIC: Final = b"\0sbus-door1\0"
+"""How the payload of an offer begins. Texts and JSON do not begin so."""
+TOKEN_BYTES: Final = 16
+"""Random bytes that nobody guesses: of a token, and of a door's name."""
+META_BYTES: Final = 4_096
+"""Longest metadata. What is longer belongs into the frame."""
+MOST_TOKENS: Final = 16
+"""Tokens of one request. So many descriptors at most are under way to one who does not read."""
+
+# Words of those who ask. None of them is a packet of the bus, wherever it arrives.
+ASK: Final = b"\0ask"
+HAVE: Final = b"\0got"  # the file is whole
+FAILED: Final = b"\0bad"  # there will be no file; why follows
+COPYING: Final = b"\0yet"  # the file is being copied
+_WORDS: Final = frozenset({ASK, HAVE, FAILED, COPYING})
+
+GIVEN, GONE, BUSY = 0, 1, 2
+"""The bytes of an answer. After the last, ask again a moment later."""
+
+Kind = Literal["frame", "file", "descriptor"]
+Random = Annotated[bytes, Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
+
+
+class Offer(msgspec.Struct, frozen=True, array_like=True):
+    """What is handed out. ``size`` is in bytes; ``meta`` is the sender's, of a file its name.
+
+    ``door`` is the random part of the door's name, in the abstract namespace or, with ``in_folder``, in a folder that
+    both ends were given: a message cannot send its receivers to any other socket. A frame without ``door`` follows.
+    """
+
+    kind: Kind
+    size: Annotated[int, Meta(ge=0, le=2**53)]
+    meta: Annotated[bytes, Meta(max_length=META_BYTES)] = b""
+    door: Random | None = None
+    token: Random = bytes(TOKEN_BYTES)
+    in_folder: bool = False
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Offer)
+_HEAD: Final = len(MAGIC) + 2
+
+
+def encode_offer(offer: Offer, frame: memoryview | bytes = b"") -> bytes:
+    """The payload of the message."""
+    head = _encoder.encode(offer)
+    return b"".join((MAGIC, len(head).to_bytes(2, "little"), head, frame))
+
+
+def decode_offer(payload: bytes) -> tuple[Offer, memoryview] | None:
+    """The offer and the frame behind it; ``None`` for the payload of any other message.
+
+    Raises :exc:`~sbuslib.errors.DoorError`.
+    """
+    if not payload.startswith(MAGIC):
+        return None
+    at = _HEAD + int.from_bytes(payload[len(MAGIC) : _HEAD], "little")
+    rest = memoryview(payload)
+    try:
+        offer = _decoder.decode(rest[_HEAD:at])
+    except (ValueError, RecursionError):  # of msgspec, and of text that is none
+        raise DoorError("malformed") from None
+    if offer.door is None and (offer.kind != "frame" or len(rest) - at != offer.size):
+        raise DoorError("malformed")
+    return offer, rest[at:]
+
+
+def is_behind_a_door(payload: bytes) -> bool:
+    """Whether a message is of no use on another machine: what it is about has to be fetched at a door."""
+    try:
+        decoded = decode_offer(payload)
+    except DoorError:
+        return False
+    return decoded is not None and decoded[0].door is not None
+
+
+class Saying(NamedTuple):
+    """What somebody says at a door: one of the words above, about what, and for :data:`FAILED` why."""
+
+    word: bytes
+    tokens: list[bytes]
+    text: str = ""
+
+
+def decode_saying(packet: bytes) -> Saying | None:
+    """What a visitor says; ``None`` for anything else."""
+    word, rest = packet[: len(ASK)], packet[len(ASK) :]
+    if word not in _WORDS or len(rest) < TOKEN_BYTES:
+        return None
+    if word != ASK:
+        return Saying(word, [rest[:TOKEN_BYTES]], rest[TOKEN_BYTES:].decode(errors="replace"))
+    if len(rest) % TOKEN_BYTES or len(rest) > TOKEN_BYTES * MOST_TOKENS:
+        return None
+    return Saying(word, [rest[at : at + TOKEN_BYTES] for at in range(0, len(rest), TOKEN_BYTES)])

@@ -1,0 +1,347 @@
+"""Frames and descriptors over real hubs: all three clients, other users, and offers that are not what they say."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from accounting import acting_as
+from clients.makers import Make, run, spawn
+from descriptors import ends, lingering
+from doors.visits import STRANGER
+from support import PATIENCE, ROOT, HubThread
+from worlds import World
+
+from sbuslib import aio, blocking
+from sbuslib.clients.endpoint import Endpoint
+from sbuslib.doors.memory import MappedFrame, PacketFrame
+from sbuslib.errors import DisconnectedError, DoorError, KeyFormatError, PayloadError, UsageError
+from sbuslib.limits import ClientLimits
+from sbuslib.wire.offers import MAGIC, TOKEN_BYTES, Offer, encode_offer
+
+BIG = os.urandom(1_000_001)
+
+
+@pytest.fixture
+def shared(address: str) -> Iterator[HubThread]:
+    """A hub to which other users may connect."""
+    with HubThread(address, mode=0o777) as server:
+        os.chmod(os.path.dirname(address), 0o755)
+        yield server
+
+
+@pytest.fixture
+def stranger(shared: HubThread, make: Make) -> Endpoint:
+    """A client of another user, with its door open."""
+    with acting_as(STRANGER):
+        client = make()
+        assert client._doors.own.name
+    return client
+
+
+def lost_one(frames: Any, reason: str) -> None:
+    """The next one cannot be had, for this reason."""
+    with pytest.raises(DoorError) as raised:
+        frames.receive(timeout=PATIENCE)
+    assert raised.value.reason == reason
+    assert frames.lost == {reason: 1}
+
+
+@pytest.mark.parametrize("data", [b"", b"small", BIG])
+def test_a_frame_of_any_size_comes_as_a_buffer(data: bytes, server: HubThread, make: Make) -> None:
+    sender, receiver = make(), make()
+    with receiver.subscribe_frames("camera/*") as frames:
+        sender.publish_frame("camera/1", memoryview(data), meta=b"shape")
+        with frames.receive(timeout=PATIENCE) as frame:
+            assert (bytes(frame), frame.size, frame.key, frame.meta) == (data, len(data), b"camera/1", b"shape")
+            assert frame.sender == sender.credentials
+            assert isinstance(frame, MappedFrame if data is BIG else PacketFrame)
+
+
+def test_frames_come_in_order_and_are_asked_for_together(server: HubThread, make: Make) -> None:
+    sender, receiver = make(), make()
+    with receiver.subscribe_frames("a/") as frames:
+        for number in range(40):
+            sender.publish_frame("a/1", BIG if number % 3 else b"x", meta=b"%d" % number)
+            sender.publish("a/2", b"%d" % number)
+        metas, plain = list[bytes](), list[bytes]()
+        for frame in frames:
+            with frame:
+                (metas if frame.key == b"a/1" else plain).append(frame.meta or bytes(frame))
+                if len(plain) == 40:
+                    break
+        assert metas == plain == [b"%d" % number for number in range(40)]
+
+
+def test_many_receivers_have_one_frame(server: HubThread, make: Make) -> None:
+    sender = make()
+    receivers = [make().subscribe_frames("a") for _ in range(10)]
+    sender.publish_frame("a", BIG)
+    for frames in receivers:
+        with frames.receive(timeout=PATIENCE) as frame:
+            assert bytes(frame) == BIG
+        frames.stop()
+
+
+def test_asyncio_publishes_and_receives(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        async with (
+            aio.Client(address) as sender,
+            aio.Client(address) as receiver,
+            receiver.subscribe_frames("a") as frames,
+            receiver.subscribe_descriptors("b") as descriptors,
+        ):
+            await sender.publish_frame("a", BIG, meta=b"m")
+            with await frames.receive(timeout=PATIENCE) as frame:
+                assert (bytes(frame), frame.meta) == (BIG, b"m")
+            await sender.publish_frame("a", BIG)
+            async for frame in frames:
+                frame.close()
+                break
+            with pytest.raises(TimeoutError):
+                await frames.receive(timeout=0.001)
+            with open(__file__, "rb") as file:
+                await sender.publish_descriptor("b", file)
+            with await descriptors.receive(timeout=PATIENCE) as descriptor:
+                assert os.pread(descriptor.fileno(), 3, 0) == b'"""'
+
+    run(test())
+
+
+def test_a_descriptor_is_the_senders_as_well(server: HubThread, make: Make) -> None:
+    sender, receiver = make(), make()
+    here, there = socket.socketpair()
+    with here, there, receiver.subscribe_descriptors("a") as descriptors:
+        sender.publish_descriptor("a", there, meta=b"m")
+        found = descriptors.receive(timeout=PATIENCE)
+        assert (found.key, found.meta, found.sender) == (b"a", b"m", sender.credentials)
+        with socket.socket(fileno=found.detach()) as copy:
+            here.send(b"x")
+            assert copy.recv(1) == b"x"
+            there.send(b"y")
+        assert here.recv(1) == b"y"
+
+
+def test_what_cannot_be_published_is_told(server: HubThread, make: Make) -> None:
+    client = make(limits=ClientLimits(offered_bytes=500_000))
+    with pytest.raises(PayloadError, match="offered_bytes"):
+        client.publish_frame("a", BIG)
+    with pytest.raises(PayloadError, match="metadata"):
+        client.publish_frame("a", b"", meta=bytes(5_000))
+    with pytest.raises(KeyFormatError):
+        client.publish_frame("a/!/b", BIG)
+    with pytest.raises(UsageError, match="buffer"):
+        client.publish_frame("a", "text")
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        client.publish_descriptor("a", 1_000_000)
+
+
+def test_who_comes_too_late_is_told(server: HubThread, make: Make) -> None:
+    sender, receiver = make(limits=ClientLimits(offered=1)), make()
+    with receiver.subscribe_frames("a") as frames:
+        for _ in range(2):
+            sender.publish_frame("a", BIG)
+        lost_one(frames, "gone")
+        frames.receive(timeout=PATIENCE).close()
+
+
+def test_a_receiver_that_does_not_ask_keeps_nothing(server: HubThread, make: Make) -> None:
+    sender, receiver, other = make(limits=ClientLimits(offered=2)), make(), make()
+    with receiver.subscribe_frames("a"), other.subscribe_frames("a") as frames:
+        for _ in range(10):
+            sender.publish_frame("a", BIG)
+            frames.receive(timeout=PATIENCE).close()
+        assert len(sender._doors.own._offered) == 2
+
+
+SENDER = """
+import os, sys
+from sbuslib.blocking import Client
+client = Client(sys.argv[1])
+client.publish_frame("a", bytes(1_000_000))
+os._exit(0)
+"""
+
+
+def test_a_sender_that_died_has_no_door(server: HubThread, make: Make, address: str) -> None:
+    receiver = make()
+    with receiver.subscribe_frames("a") as frames:
+        subprocess.run(
+            [sys.executable, "-c", SENDER, address], env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=60, check=True
+        )
+        lost_one(frames, "no door")
+
+
+def test_offers_that_are_not_what_they_say(server: HubThread, make: Make) -> None:
+    """Each is counted with its cause, and the next one comes."""
+    sender, receiver = make(), make()
+    own = sender._doors.own
+
+    def offered(kind: str, size: int, token: bytes | None = None) -> bytes:
+        if token is None:
+            token = own.offer(os.open(__file__, os.O_RDONLY), 0, is_memory=False)
+        return encode_offer(own.named(Offer(kind, size), token))  # type: ignore[arg-type]
+
+    wrong = {
+        "malformed": MAGIC + b"\xff\xff",
+        "gone": offered("frame", 10, os.urandom(TOKEN_BYTES)),
+        "no sealed memory": offered("frame", 10),
+        "larger than is taken": offered("frame", 1 << 40),
+        "no frame but a descriptor": offered("descriptor", 0),
+        "no door": encode_offer(Offer("frame", 10, b"", os.urandom(TOKEN_BYTES))),
+        "door in a folder that this client was not given": encode_offer(
+            Offer("frame", 10, b"", os.urandom(TOKEN_BYTES), in_folder=True)
+        ),
+    }
+    with receiver.subscribe_frames("a") as frames:
+        for payload in wrong.values():
+            sender.publish("a", payload)
+            sender.publish_frame("a", BIG)
+        found = []
+        for _ in range(2 * len(wrong)):
+            try:
+                frames.receive(timeout=PATIENCE).close()
+            except DoorError as error:
+                found.append(str(error))
+        assert found == [f"a: {reason}" for reason in wrong]
+        assert frames.lost == dict.fromkeys(wrong, 1)
+
+
+def test_slow_sockets_in_place_of_frames_delay_nobody(server: HubThread, make: Make) -> None:
+    sender, receiver = make(), make()
+    own = sender._doors.own
+    with receiver.subscribe_frames("a") as frames, lingering() as (sock, other):
+        token = own.offer(os.dup(sock.fileno()), 0, is_memory=False)
+        sender.publish("a", encode_offer(own.named(Offer("frame", 10), token)))
+        lost_one(frames, "no sealed memory")
+        own.take_back(token)
+        sock.close()
+        assert ends(other)
+
+
+def test_frames_of_another_user_are_taken_and_descriptors_only_where_asked_for(
+    shared: HubThread, make: Make, stranger: Endpoint
+) -> None:
+    receiver = make()
+    with (
+        receiver.subscribe_frames("a") as frames,
+        receiver.subscribe_descriptors("b") as refused,
+        receiver.subscribe_descriptors("b", users=[STRANGER]) as taken,
+        open(__file__, "rb") as file,
+    ):
+        stranger.publish_frame("a", BIG)
+        with frames.receive(timeout=PATIENCE) as frame:
+            assert bytes(frame) == BIG
+            assert frame.sender == stranger.credentials
+        stranger.publish_descriptor("b", file)
+        lost_one(refused, "descriptor of another user")
+        taken.receive(timeout=PATIENCE).close()
+
+
+def test_a_message_cannot_send_its_receivers_to_the_door_of_another(
+    shared: HubThread, make: Make, stranger: Endpoint
+) -> None:
+    sender, receiver = make(), make()
+    own = sender._doors.own
+    with receiver.subscribe_frames("a") as frames:
+        stranger.publish("a", encode_offer(own.named(Offer("frame", 10), os.urandom(TOKEN_BYTES))))
+        lost_one(frames, "door of another user")
+        assert not own._visitors or all(visitor.unread == 0 for visitor in own._visitors.values())
+
+
+def test_frames_cross_relays_on_one_host(world: World) -> None:
+    world.chain("top", "left")
+    world.hub("right")
+    world.relay("right", "top")
+    sender, receiver = world.client("left"), world.client("right")
+    with receiver.subscribe_frames("a") as frames:
+        assert receiver.sync("tree") == "tree"
+        sender.publish_frame("a", BIG)
+        with frames.receive(timeout=PATIENCE) as frame:
+            assert bytes(frame) == BIG
+            assert frame.sender is not None
+            assert frame.sender.count(b"!") == 2
+
+
+def test_doors_in_a_folder(server: HubThread, make: Make, folder: str) -> None:
+    sender, receiver, other = make(door_folder=folder), make(door_folder=folder), make()
+    with receiver.subscribe_frames("a") as frames, other.subscribe_frames("a") as outside:
+        sender.publish_frame("a", BIG)
+        frames.receive(timeout=PATIENCE).close()
+        lost_one(outside, "door in a folder that this client was not given")
+        sender.close()
+        assert not [name for name in os.listdir(folder) if name.startswith("door-")]
+
+
+def test_what_was_not_received_is_let_go(server: HubThread, make: Make) -> None:
+    sender, receiver = make(), make()
+    here, there = socket.socketpair()
+    with here:
+        with receiver.subscribe_descriptors("a") as descriptors:
+            sender.publish_descriptor("a", there)
+            sender.publish_descriptor("a", there)
+            descriptors.receive(timeout=PATIENCE).close()
+            there.close()
+        sender.close()
+        here.settimeout(PATIENCE)
+        assert here.recv(1) == b""
+
+
+def test_a_subscription_ends_as_others_do(server: HubThread, make: Make) -> None:
+    client = make()
+    frames = client.subscribe_frames("a")
+    assert (frames.patterns, frames.closed) == ((b"a",), False)
+    with pytest.raises(TimeoutError):
+        frames.receive(timeout=0.001)
+    frames.unsubscribe()
+    assert frames.closed
+    assert list(frames) == []
+    with pytest.raises(DisconnectedError):
+        frames.receive(timeout=PATIENCE)
+
+
+def test_a_caller_that_gives_up_leaves_its_frames_to_the_next(server: HubThread, make: Make) -> None:
+    class GivesUpError(Exception):
+        pass
+
+    sender, receiver = make(), make()
+    asker = receiver._doors.asker
+    original = asker._exchange
+
+    async def give_up(*_: object) -> Any:
+        asker._exchange = original  # type: ignore[method-assign]
+        raise GivesUpError
+
+    with receiver.subscribe_frames("a") as frames:
+        asker._exchange = give_up  # type: ignore[assignment,method-assign]
+        for number in range(3):
+            sender.publish_frame("a", BIG, meta=b"%d" % number)
+        with pytest.raises(GivesUpError):
+            frames.receive(timeout=PATIENCE)
+        assert [frames.receive(timeout=PATIENCE).meta for _ in range(3)] == [b"0", b"1", b"2"]
+
+
+def test_threads_share_a_subscription(server: HubThread, address: str) -> None:
+    found: list[bytes] = []
+    with (
+        blocking.Client(address) as sender,
+        blocking.Client(address) as receiver,
+        receiver.subscribe_frames("a") as frames,
+    ):
+
+        def receive() -> None:
+            for _ in range(5):
+                with frames.receive(timeout=PATIENCE) as frame:
+                    found.append(frame.meta)
+
+        threads = [spawn(receiver, receive) for _ in range(4)]
+        for number in range(20):
+            sender.publish_frame("a", BIG, meta=b"%d" % number)
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert sorted(found, key=int) == [b"%d" % number for number in range(20)]

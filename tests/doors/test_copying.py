@@ -1,0 +1,120 @@
+"""Files that are handed out and copied."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from sbuslib.doors import copying
+from sbuslib.doors.copying import CHUNK, check_readable, copy_file, open_file
+from sbuslib.errors import DoorError, UsageError
+
+DATA = os.urandom(CHUNK + 100_000)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    path.write_bytes(DATA)
+    return path
+
+
+def copied(fd: int, to: Path, size: int, goes_on: Callable[[], bool] = lambda: True) -> bytes:
+    with open(to, "w+b") as file:
+        copy_file(fd, file.fileno(), size, goes_on)
+    return to.read_bytes()
+
+
+def test_ten_receivers_copy_from_one_descriptor(source: Path, tmp_path: Path) -> None:
+    fd, name = open_file(source)
+    try:
+        os.lseek(fd, 5, os.SEEK_SET)
+        assert name == "source"
+        assert [copied(fd, tmp_path / str(number), len(DATA)) == DATA for number in range(10)] == [True] * 10
+    finally:
+        os.close(fd)
+
+
+def test_a_copy_to_another_file_system(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EXDEV, "")
+
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    fd, _ = open_file(source)
+    try:
+        assert copied(fd, tmp_path / "copy", len(DATA)) == DATA
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("make", [bytes, bytearray, memoryview, BytesIO])
+def test_bytes_are_handed_out_as_sealed_memory(make: Callable[[bytes], object], tmp_path: Path) -> None:
+    fd, name = open_file(make(DATA))
+    try:
+        check_readable(fd)
+        assert (name, copied(fd, tmp_path / "copy", len(DATA))) == ("", DATA)
+    finally:
+        os.close(fd)
+
+
+def test_receivers_of_an_open_file_cannot_write_to_it(source: Path) -> None:
+    with open(source, "r+b") as file:
+        file.write(b"first")
+        fd, _ = open_file(file)
+    try:
+        assert os.pread(fd, 5, 0) == b"first"
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.write(fd, b"x")
+    finally:
+        os.close(fd)
+
+
+def test_what_has_no_size_cannot_be_sent(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for source in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(UsageError, match="only a file"):
+            open_file(source)
+    with pytest.raises(UsageError, match="not list"):
+        open_file([])
+    with pytest.raises(FileNotFoundError):
+        open_file(tmp_path / "none")
+
+
+@pytest.mark.parametrize("size", [0, 100, len(DATA) + CHUNK])
+def test_a_file_that_changes_while_it_is_copied_is_an_error(size: int, source: Path, tmp_path: Path) -> None:
+    fd, _ = open_file(source)
+
+    def change() -> bool:
+        os.truncate(source, size)
+        return True
+
+    try:
+        with pytest.raises(DoorError, match="changed while it was copied"):
+            copied(fd, tmp_path / "copy", len(DATA), change)
+    finally:
+        os.close(fd)
+
+
+def test_a_file_of_another_size_or_kind_is_an_error(source: Path, tmp_path: Path) -> None:
+    fd, _ = open_file(source)
+    with socket.socket() as sock:
+        for descriptor, size in ((fd, 5), (sock.fileno(), 0)):
+            with pytest.raises(DoorError, match="another size"):
+                copied(descriptor, tmp_path / "copy", size)
+    os.close(fd)
+
+
+def test_a_stranger_cannot_hand_out_what_waits_for_others(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(source, "rb") as file, socket.socket() as sock:
+        check_readable(file.fileno())
+        with pytest.raises(DoorError, match="on no disk of ours"):
+            check_readable(sock.fileno())
+        monkeypatch.setattr(copying, "DISKS", {"fuse"})
+        with pytest.raises(DoorError, match="on no disk of ours"):
+            check_readable(file.fileno())

@@ -1,0 +1,283 @@
+"""The door: who is handed what, for how long, and what visitors cannot do to others."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import threading
+from contextlib import ExitStack, closing, suppress
+
+import pytest
+from descriptors import can_refuse, ends, lingering, send_with
+from doors.conftest import MakeDoor, sleep, wait_readable
+from doors.visits import ask, fetch, memory, offer_of, read, visit, visit_as_stranger
+from support import python
+
+from sbuslib.doors import door as doors
+from sbuslib.doors.asking import Asker
+from sbuslib.doors.door import Door
+from sbuslib.doors.transfers import Transfer
+from sbuslib.errors import DoorError, PayloadError, StateError
+from sbuslib.wire.offers import ASK, BUSY, GIVEN, GONE, MOST_TOKENS, TOKEN_BYTES
+
+pytest_plugins = ["descriptor_fixtures"]
+
+
+def test_who_has_the_token_is_handed_the_descriptor(door: Door, asker: Asker) -> None:
+    offers = [memory(door, b"a"), memory(door, b"b")]
+    assert [read(found) for found in fetch(asker, *offers)] == [b"a", b"b"]
+    assert [read(found) for found in fetch(asker, offers[1])] == [b"b"], "as often as it is asked for"
+
+
+def test_a_guessed_token_is_told_to_be_gone(door: Door, asker: Asker) -> None:
+    offer = memory(door, b"a")
+    first, guessed, last = fetch(asker, offer, offer_of(door, os.urandom(TOKEN_BYTES)), offer)
+    assert (read(first), guessed, read(last)) == (b"a", None, b"a")
+
+
+def test_what_is_offered_is_kept_for_a_count(make_door: MakeDoor, asker: Asker) -> None:
+    door = make_door(offered=2)
+    offers = [memory(door, b"%d" % number) for number in range(3)]
+    first, *others = fetch(asker, *offers)
+    assert (first, [read(other) for other in others]) == (None, [b"1", b"2"])
+
+
+def test_what_is_offered_is_kept_for_a_number_of_bytes(make_door: MakeDoor, asker: Asker) -> None:
+    door = make_door(offered_bytes=5)
+    offers = [memory(door, b"%d%d" % (number, number)) for number in range(3)]
+    first, *others = fetch(asker, *offers)
+    assert (first, [read(other) for other in others]) == (None, [b"11", b"22"])
+    with pytest.raises(PayloadError, match=r"6 bytes are more than ClientLimits\.offered_bytes, 5"):
+        memory(door, b"123456")
+
+
+def test_what_is_offered_is_kept_for_a_time(make_door: MakeDoor, asker: Asker) -> None:
+    door = make_door(offered_seconds=0.001)
+    here, there = socket.socketpair()
+    with here, there:
+        door.offer(os.dup(here.fileno()), 0, is_memory=False)
+        here.close()
+        there.settimeout(20)
+        assert there.recv(1) == b"", "the door closed the last descriptor of it"
+
+
+def test_what_is_taken_back_is_handed_out_no_more(door: Door, asker: Asker) -> None:
+    offer = memory(door)
+    door.take_back(offer.token)
+    door.take_back(offer.token)
+    assert fetch(asker, offer) == [None]
+
+
+def test_a_door_in_a_folder(make_door: MakeDoor, folder: str) -> None:
+    door = make_door(folder)
+    with closing(Asker(wait_readable, sleep, folder)) as inside, closing(Asker(wait_readable, sleep, None)) as outside:
+        assert [read(found) for found in fetch(inside, memory(door, b"a"))] == [b"a"]
+        with pytest.raises(DoorError, match="a folder that this client was not given"):
+            fetch(outside, memory(door))
+    door.close()
+    assert os.listdir(folder) == []
+
+
+def test_a_closed_door_takes_nothing(door: Door) -> None:
+    door.close()
+    door.close()
+    with pytest.raises(StateError):
+        memory(door)
+    with pytest.raises(StateError):
+        door.lend(Transfer(0, lambda: None))
+
+
+def test_another_user_with_the_token_is_handed_it_as_well(door: Door) -> None:
+    offer = memory(door, b"a")
+    with visit_as_stranger(door.name) as sock:
+        words, (found,) = ask(sock, offer.token)
+        assert (words, read(found)) == (bytes([GIVEN]), b"a")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"x",
+        ASK,
+        ASK + b"short",
+        ASK + bytes(TOKEN_BYTES * (MOST_TOKENS + 1)),
+        b"SUB a" + bytes(16),
+        bytes(100_000),
+    ],
+)
+def test_who_says_something_else_is_let_go(door: Door, said: bytes) -> None:
+    with visit(door.name) as sock:
+        sock.send(said)
+        assert sock.recv(1) == b""
+
+
+def test_who_asks_and_does_not_read_is_cut_off(door: Door, asker: Asker) -> None:
+    offer = memory(door, b"a")
+    with visit(door.name) as sock:
+        with suppress(BrokenPipeError):
+            while sock.send(ASK + offer.token):
+                pass
+        words, descriptors, _, _ = socket.recv_fds(sock, 100, 100)
+        assert (words, [read(found) for found in descriptors]) == (bytes([GIVEN]), [b"a"])
+        assert sock.recv(1) == b""
+    assert read(fetch(asker, offer)[0]) == b"a"
+
+
+def test_a_user_has_a_share_of_descriptors_under_way(door: Door, asker: Asker) -> None:
+    """They count against the door's user, whose other programs could send none any more."""
+    offer = memory(door, b"a")
+    with ExitStack() as stack:
+        greedy = [stack.enter_context(visit_as_stranger(door.name)) for _ in range(20)]
+        for sock in greedy[:-1]:
+            sock.send(ASK + offer.token * MOST_TOKENS)
+            assert sock.recv(1, socket.MSG_PEEK)
+        given = [len(sock.recv(100, socket.MSG_PEEK).strip(bytes([BUSY]))) for sock in greedy[:-1]]
+        assert sum(given) == doors.USER_UNREAD
+        assert ask(greedy[-1], offer.token) == (bytes([BUSY]), [])
+        assert read(fetch(asker, offer)[0]) == b"a", "another user"
+        for sock in greedy[:-1]:
+            sock.close()
+        words, (found,) = ask(greedy[-1], offer.token)
+        assert (words, read(found)) == (bytes([GIVEN]), b"a")
+
+
+def test_one_answer_is_for_everybody_where_all_have_too_much(
+    door: Door, asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "MOST_UNREAD", MOST_TOKENS)
+    offer = memory(door, b"a")
+    with visit_as_stranger(door.name) as one, visit_as_stranger(door.name) as other:
+        one.send(ASK + offer.token * MOST_TOKENS)
+        assert one.recv(1, socket.MSG_PEEK)
+        assert ask(other, offer.token) == (bytes([BUSY]), [])
+        assert read(fetch(asker, offer)[0]) == b"a"
+
+
+def test_askers_of_one_user_take_each_others_place(door: Door, asker: Asker) -> None:
+    offer = memory(door, b"a")
+    own = visit(door.name)
+    with ExitStack() as stack, own:
+        others = [stack.enter_context(visit_as_stranger(door.name)) for _ in range(3 * doors.USER_VISITORS)]
+        for other in others[-doors.USER_VISITORS :]:
+            words, (found,) = ask(other, offer.token)
+            assert (words, read(found)) == (bytes([GIVEN]), b"a")
+        assert others[0].recv(1) == b"", "it was silent for longest"
+        words, (found,) = ask(own, offer.token)
+        assert (words, read(found)) == (bytes([GIVEN]), b"a")
+
+
+def test_the_user_with_most_makes_place_where_all_are_taken(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doors, "MOST_VISITORS", 3)
+    token = os.urandom(TOKEN_BYTES)
+    with ExitStack() as stack:
+        strangers = [stack.enter_context(visit_as_stranger(door.name)) for _ in range(3)]
+        for stranger in strangers:
+            assert ask(stranger, token)[0] == bytes([GONE])
+        own = stack.enter_context(visit(door.name))
+        assert ask(own, token)[0] == bytes([GONE])
+        assert strangers[0].recv(1) == b""
+        assert ask(strangers[1], token)[0] == bytes([GONE])
+
+
+@pytest.mark.parametrize("kernel", ["new", "old"])
+def test_a_socket_that_closes_slowly_delays_nobody_at_the_door(
+    kernel: str, request: pytest.FixtureRequest, make_door: MakeDoor, asker: Asker
+) -> None:
+    refused = kernel == "new" and can_refuse()
+    if kernel == "old":
+        request.getfixturevalue("old_kernel")
+    door = make_door()
+    with lingering() as (sock, other), visit(door.name) as visitor:
+        with suppress(PermissionError):
+            send_with(visitor, b"x", [sock.fileno()])
+        sock.close()
+        assert read(fetch(asker, memory(door, b"a"))[0]) == b"a"
+        if not refused:
+            assert visitor.recv(1) == b"", "it is let go"
+        assert ends(other)
+
+
+def test_a_sender_that_computes_answers_between_its_turns(door: Door, asker: Asker) -> None:
+    offer = memory(door, b"a")
+    done = False
+
+    def compute() -> None:
+        while not done:
+            sum(range(1_000))
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    try:
+        for _ in range(10):
+            assert read(fetch(asker, offer)[0]) == b"a"
+    finally:
+        done = True
+        thread.join()
+
+
+def test_the_child_of_a_fork_has_no_door(door: Door, asker: Asker) -> None:
+    offer = memory(door, b"a")
+    child = os.fork()
+    if not child:
+        try:
+            fetch(asker, offer)
+        except DoorError:
+            os._exit(2)
+        try:
+            memory(door)
+        except StateError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert read(fetch(asker, offer)[0]) == b"a"
+
+
+def test_a_door_that_was_closed_is_nothing_to_the_child_of_a_fork(door: Door) -> None:
+    """Its descriptors may be others' by then."""
+    door.close()
+    with open(os.devnull) as first, open(os.devnull) as second:
+        child = os.fork()
+        if not child:
+            os.fstat(first.fileno())
+            os.fstat(second.fileno())
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_where_gevent_has_patched_everything_the_door_has_a_real_thread() -> None:
+    code = """
+from gevent import monkey; monkey.patch_all()
+import os, time
+from sbuslib.doors.door import Door
+from sbuslib.doors.memory import seal
+from sbuslib.limits import ClientLimits
+from doors.visits import memory, visit, ask, read
+door = Door(None, ClientLimits())
+offer = memory(door, b"a")
+with monkey.get_original("socket", "socket")(1, 5) as sock:
+    sock.connect(b"\\0sbus-door/" + door.name.hex().encode())
+    sock.send(b"\\0ask" + offer.token)
+    assert sock.recv(100) == b"\\0"  # and gevent's event loop did not run meanwhile
+door.close()
+"""
+    assert python("-c", code, PYTHONPATH=os.path.dirname(os.path.dirname(__file__))) == ""
+
+
+def test_no_descriptor_is_left_for_visitors(door: Door, asker: Asker) -> None:
+    """The door waits, and serves those that it has."""
+    offer = memory(door, b"a")
+    with visit(door.name) as known:
+        _, (found,) = ask(known, offer.token)
+        os.close(found)
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with visit(door.name) as late:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+            try:
+                known.send(ASK + offer.token)
+                assert known.recv(1, socket.MSG_PEEK) == bytes([GIVEN])
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            _, descriptors, _, _ = socket.recv_fds(known, 100, 100)
+            assert read(descriptors[0]) == b"a"
+            assert ask(late, os.urandom(TOKEN_BYTES))[0] == bytes([GONE])

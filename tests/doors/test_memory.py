@@ -1,0 +1,110 @@
+"""Memory that is handed out, and what a receiver accepts as such."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from sbuslib.doors.memory import MappedFrame, PacketFrame, bytes_of, check_memory, map_memory, seal
+from sbuslib.errors import DoorError, UsageError
+
+SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+
+
+@contextmanager
+def opened(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def made(data: bytes, size: int, seals: int) -> int:
+    """Memory as a hostile sender makes it."""
+    descriptor = os.memfd_create("x", os.MFD_ALLOW_SEALING)
+    os.write(descriptor, data)
+    os.ftruncate(descriptor, size)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+def test_nobody_can_change_sealed_memory() -> None:
+    with opened(seal(memoryview(b"abc"))) as descriptor:
+        check_memory(descriptor, 3)
+        for change in (
+            lambda: os.write(descriptor, b"x"),
+            lambda: os.ftruncate(descriptor, 1),
+            lambda: fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, 0),
+        ):
+            with pytest.raises(PermissionError):
+                change()
+
+
+@pytest.mark.parametrize("missing", [fcntl.F_SEAL_WRITE, fcntl.F_SEAL_SHRINK, fcntl.F_SEAL_GROW])
+def test_memory_that_could_change_is_refused(missing: int) -> None:
+    with opened(made(b"abc", 3, SEALS & ~missing)) as descriptor, pytest.raises(DoorError, match="no sealed memory"):
+        check_memory(descriptor, 3)
+
+
+def test_another_size_than_told_is_refused() -> None:
+    for told in (2, 4, 1 << 40):
+        with opened(seal(memoryview(b"abc"))) as descriptor, pytest.raises(DoorError, match="another size than told"):
+            check_memory(descriptor, told)
+
+
+def test_memory_with_holes_is_refused() -> None:
+    """To read it would fill the memory of whoever reads."""
+    with opened(made(b"abc", 1 << 40, SEALS)) as descriptor, pytest.raises(DoorError, match="memory with holes"):
+        check_memory(descriptor, 1 << 40)
+
+
+def test_a_descriptor_of_another_kind_is_refused() -> None:
+    with socket.socket() as sock, open(__file__, "rb") as file:
+        for descriptor in (sock.fileno(), file.fileno()):
+            with pytest.raises(DoorError, match="no sealed memory"):
+                check_memory(descriptor, 1)
+
+
+def test_a_mapped_frame_is_a_buffer_that_cannot_be_written() -> None:
+    with opened(seal(memoryview(b"abc"))) as descriptor:
+        frame = map_memory(descriptor, 3)
+    with frame:
+        assert (bytes(frame), len(frame), frame.size, memoryview(frame).readonly) == (b"abc", 3, 3, True)
+        with pytest.raises(TypeError):
+            frame[0] = 1
+    assert "3 bytes" in repr(map_memory_of(b"abc"))
+
+
+def map_memory_of(data: bytes) -> MappedFrame:
+    with opened(seal(memoryview(data))) as descriptor:
+        return map_memory(descriptor, len(data))
+
+
+def test_a_frame_that_is_looked_at_stays_until_nobody_does() -> None:
+    frame = map_memory_of(b"abc")
+    with frame, memoryview(frame) as view:
+        frame.close()
+        assert bytes(view) == b"abc"
+    with pytest.raises(ValueError, match="closed"):
+        bytes(frame)
+
+
+def test_a_frame_of_a_packet_is_the_same_kind_of_thing() -> None:
+    with PacketFrame(b"abc") as frame:
+        assert (bytes(frame), frame.size, memoryview(frame).readonly) == (b"abc", 3, True)
+
+
+def test_a_buffer_of_any_shape_is_its_bytes() -> None:
+    assert bytes_of(array("i", [1, 2])) == array("i", [1, 2]).tobytes()
+    assert bytes_of(memoryview(bytes(6)).cast("B", (2, 3))).nbytes == 6
+    assert bytes_of(bytearray()).nbytes == 0
+    with pytest.raises(UsageError, match="one piece"):
+        bytes_of(memoryview(b"abcd")[::2])
+    with pytest.raises(UsageError, match="not str"):
+        bytes_of("text")
