@@ -336,7 +336,7 @@ class Client(Channel):
     publish.__doc__ = Verbs.publish.__doc__
 
     async def receive(self, *, timeout: float | None = None, flags: int = 0) -> Message:
-        inbox = self._session.inbox
+        inbox = self._inbox
         if inbox and not flags and get_ident() == self._thread:
             return inbox.popleft()
         return await self._core.receive(timeout=timeout, flags=flags)

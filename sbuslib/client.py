@@ -111,13 +111,15 @@ class Client(Endpoint):
         super()._set_up()
 
     def publish(self, key: Key, payload: bytes = b"", *, flags: int = 0) -> None:
-        self._check_caller()
+        if gevent.get_hub() is not self._owner:
+            self._check_caller()
         super().publish(key, payload, flags=flags)
 
     publish.__doc__ = Endpoint.publish.__doc__
 
     def receive(self, *, timeout: float | None = None, flags: int = 0) -> Message:
-        self._check_caller()
+        if gevent.get_hub() is not self._owner:
+            self._check_caller()
         return super().receive(timeout=timeout, flags=flags)
 
     receive.__doc__ = Endpoint.receive.__doc__

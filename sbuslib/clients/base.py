@@ -74,6 +74,7 @@ class ClientBase(ABC):
         self._on_notice = on_notice
         self._session = Session(senders=senders, notices=notices, echo=echo)  # what the hub was told and has answered
         self._headers = self._session.headers  # the session's own, by key
+        self._inbox = self._session.inbox  # the session's own
         self._packet_writer = PacketWriter()  # sends many packets with one call
         self._reconnecting = Reconnecting(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
         self._up = False  # whether there is a connection, and the hub knows the session's state

@@ -204,7 +204,7 @@ class Endpoint(Channel):
         if not flags:
             # The quick way while something is here: nothing has to be waited for.
             try:
-                return self._session.inbox.popleft()
+                return self._inbox.popleft()
             except IndexError:
                 pass
         return run(self._core.receive(timeout=timeout, flags=flags))
