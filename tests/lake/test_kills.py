@@ -48,9 +48,12 @@ class Reading(threading.Thread):
             while not self.stopping.wait(0.01):
                 if not os.path.isdir(self.journal):
                     continue
-                table = read(self.journal, columns=["sequence"], durable_only=True)
-                if table.num_rows:
-                    now = check(table.column("sequence").to_pylist())
+                rows = read(self.journal, columns=["sequence", "cause"], durable_only=True).to_pylist()
+                deleted = [row["sequence"] for row in rows if row["cause"] == "deleted"]  # before they were read
+                there = [row["sequence"] for row in rows if row["cause"] != "deleted"]
+                if there:
+                    now = check(there)
+                    assert max(deleted, default=0) < now[0]
                     assert now[0] >= first
                     assert now[1] >= last
                     first, last = now
