@@ -111,11 +111,9 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     batch: int = 64
     """Packets taken from one client in one turn. More gains nothing."""
     turn_deliveries: int = 4_096
-    """Deliveries (packets times receivers) after which the turn of a publisher ends, to go on later. So many take some
-    milliseconds, for which all others wait. One packet always goes to all its receivers."""
-    turn_time: float = 0.005
-    """Seconds after which a turn ends that takes long for another reason, such as new keys that have to be compared
-    with many patterns."""
+    """Deliveries (packets times receivers) after which the turn of a publisher ends, to go on later."""
+    turn_time: float = 0.002
+    """Seconds after which a turn ends, between two receivers or two keys that are looked up: all others wait for it."""
 
     # -- queues -----------------------------------------------------------------------------------------------------
     queued_packets: int = 65_536

@@ -6,20 +6,24 @@ batch of the messages that go to it, made once for all receivers of the same mes
 batches gets plain packets.
 
 All of a batch is checked, with each of its keys, before any of it is delivered. So a batch with a violation delivers
-nothing. If a batch is too much for one turn, its rest, again a batch, is routed in the next turn.
+nothing. If a batch is too much for one turn, the next turns go on: with the receivers that did not get theirs yet, and
+then with the messages whose keys were not looked up, which are a batch again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ..errors import PacketError
+from ..kernel.packet_writer import PacketWriter
 from ..wire.batches import Batch
 from .messages import Batched
 from .protocols import Receiver, Routes, Sender
 from .publisher import Publisher
+from .undelivered import Undelivered
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -27,10 +31,10 @@ if TYPE_CHECKING:
 __all__ = ["take_batch"]
 
 _AT_ONCE: Final = 512
-"""Most messages of a batch that are regrouped in one go: for each group of receivers, all of them are looked at."""
+"""Most messages of a batch that go in one piece, where a receiver does not get all of them in one packet."""
 
-_CHEAP: Final = 16
-"""How many messages of a batch cost as much to pick out as one costs to deliver by itself."""
+_Which: TypeAlias = tuple[int, ...] | range | None
+"""Messages of a batch: those whose keys have these numbers, those in these places, or all."""
 
 
 def take_batch(
@@ -61,12 +65,20 @@ def take_batch(
         _check_keys(publisher, batch, routes)
         if publisher.closed:
             return  # authorize= had it closed
-    left = _look_up_some(publisher, batch, routes, sender)
-    while left is not None:
-        if publisher.is_over:
-            publisher.put_off_first(wrapper + left.packet)
-            return
-        left = _look_up_some(publisher, left, routes, sender)
+    rest: Batch | None = batch
+    while rest is not None:
+        some, found = _look_up_some(publisher, rest, routes)
+        some, spreading = _plan(publisher, some, found, sender)
+        rest = rest.part(some.count, rest.count) if some.count < rest.count else None
+
+        publisher.received += some.count
+        is_cut = spreading.go_on(publisher)
+        if rest is not None and publisher.is_over:
+            publisher.put_off_first(wrapper + rest.packet)
+            rest = None
+        if is_cut:
+            spreading.keep()
+            publisher.put_off_first(spreading)
 
 
 def _check_keys(publisher: Publisher, batch: Batch, routes: dict[bytes, Routes | None]) -> None:
@@ -86,99 +98,89 @@ def _check_keys(publisher: Publisher, batch: Batch, routes: dict[bytes, Routes |
             check_key(key)
 
 
-def _look_up_some(
-    publisher: Publisher, batch: Batch, routes: dict[bytes, Routes | None], sender: Sender
-) -> Batch | None:
-    """Deliver messages until looking their keys up has taken too long. Returns the rest."""
-    if None not in routes.values():
-        return _spread(publisher, batch, [found for key in batch.keys if (found := routes[key]) is not None], sender)
-    keys, numbers = batch.keys, batch.numbers
-    used = batch.used()
-    stop = batch.count
-    until = monotonic() + publisher.context.limits.turn_time
-    for position, number in enumerate(used):
-        key = keys[number]
-        if routes[key] is None:
-            if position and monotonic() > until:
-                assert numbers is not None
-                stop = numbers.index(number)
-                break
-            routes[key] = publisher.look_up(b"MSG %b\0" % key, batch.times(number))
-    now, rest = batch, None
-    if stop < batch.count:
-        now, rest = batch.part(0, stop), batch.part(stop, batch.count)
-    elif len(used) < len(keys):
-        now = batch.part(0, stop)
-    more = _spread(publisher, now, [found for key in now.keys if (found := routes[key]) is not None], sender)
-    if rest is not None:
-        publisher.spent = max(publisher.spent, publisher.context.limits.turn_deliveries)
-    return rest if more is None else batch.part(stop - more.count, batch.count)
+def _look_up_some(publisher: Publisher, batch: Batch, routes: dict[bytes, Routes | None]) -> tuple[Batch, list[Routes]]:
+    """Look keys up until that has taken too long. Returns the messages up to there, and the routes of their keys."""
+    if None in routes.values():
+        keys, numbers = batch.keys, batch.numbers
+        used = batch.used()
+        stop = batch.count
+        until = publisher.until
+        for position, number in enumerate(used):
+            key = keys[number]
+            if routes[key] is None:
+                if position and monotonic() > until:
+                    assert numbers is not None
+                    stop = numbers.index(number)
+                    publisher.spent = max(publisher.spent, publisher.most)
+                    break
+                routes[key] = publisher.look_up(b"MSG %b\0" % key, batch.times(number))
+        if stop < batch.count or len(used) < len(keys):
+            batch = batch.part(0, stop)
+    return batch, [found for key in batch.keys if (found := routes[key]) is not None]
 
 
-def _spread(publisher: Publisher, batch: Batch, routes: list[Routes], sender: Sender) -> Batch | None:
-    """Hand each receiver its messages. Returns the rest, if that is too much for one go. ``routes``: of each key."""
+def _plan(publisher: Publisher, batch: Batch, routes: list[Routes], sender: Sender) -> tuple[Batch, _Spreading]:
+    """Who gets which messages of a batch, or of its beginning, which is returned, too. ``routes``: of each key."""
     grouped = publisher.context.fan_out.routes_with_groups(routes, sender)
-    one_by_one = grouped is not routes
-    routes = grouped
-    room = max(1, publisher.context.limits.turn_deliveries - publisher.spent)
-    rest: Batch | None = None
-    if routes.count(routes[0]) == len(routes):
-        return _spread_whole(publisher, batch, routes[0], sender, room)
-    fits = min(_AT_ONCE, max(1, room // max(map(len, routes))))
-    if fits < batch.count:
-        rest = batch.part(fits, batch.count)
-    of = dict(zip(batch.keys, routes, strict=True))
-    batch = batch.part(0, fits)
-    routes = [of[key] for key in batch.keys]
-    publisher.received += batch.count
-    if one_by_one:
-        _spread_in_order(publisher, batch, routes, sender)
+    in_order = grouped is not routes
+    is_whole = grouped.count(grouped[0]) == len(grouped)
+    if batch.count > _AT_ONCE and not (is_whole and all(receiver.takes_batches for receiver in grouped[0])):
+        of = dict(zip(batch.keys, grouped, strict=True))
+        batch = batch.part(0, _AT_ONCE)
+        grouped = [of[key] for key in batch.keys]
+
+    plan: list[tuple[Receiver, _Which]]
+    if is_whole:
+        plan = [(receiver, None) for receiver in grouped[0]]
+    elif in_order:
+        plan = _in_order(batch, grouped)
     else:
-        _spread_by_receiver(publisher, batch, routes, sender)
-    return rest
+        plan = _by_receiver(grouped)
+    return batch, _Spreading(publisher.context.writer, sender, batch, plan)
 
 
-def _spread_whole(publisher: Publisher, batch: Batch, receivers: Routes, sender: Sender, room: int) -> Batch | None:
-    """Hand a batch to receivers that all get all of it. Returns the rest, if that is too much for one go."""
-    rest: Batch | None = None
-    opened = [receiver.takes_batches for receiver in receivers].count(False)
-    fits = max(1, room // opened) if opened else batch.count
-    if fits < batch.count:
-        batch, rest = batch.part(0, fits), batch.part(fits, batch.count)
-    publisher.received += batch.count
-    publisher.spent += len(receivers) - opened + opened * batch.count
-    messages = Batched(publisher.context.writer, batch)
-    for receiver in receivers:
-        receiver.deliver(sender, messages)
-    return rest
-
-
-def _spread_by_receiver(publisher: Publisher, batch: Batch, routes: list[Routes], sender: Sender) -> None:
-    """Hand each receiver its messages, as a batch that is made once for all receivers of the same messages."""
-    writer = publisher.context.writer
+def _by_receiver(routes: list[Routes]) -> list[tuple[Receiver, _Which]]:
+    """All its messages to each receiver, with one call."""
     mine: dict[Receiver, list[int]] = {}
     for number, found in enumerate(routes):
         for receiver in found:
             mine.setdefault(receiver, []).append(number)
-    parts: dict[tuple[int, ...], Batched] = {}
-    for receiver, numbers in mine.items():
-        wanted = tuple(numbers)
-        part = parts.get(wanted)
-        if part is None:
-            whole = len(wanted) == len(routes)
-            part = parts[wanted] = Batched(writer, batch if whole else batch.select(wanted))
-            publisher.spent += 0 if whole else batch.count // _CHEAP
-        publisher.spent += 1 if receiver.takes_batches else part.count
-        receiver.deliver(sender, part)
+    return [(receiver, tuple(numbers) if len(numbers) < len(routes) else None) for receiver, numbers in mine.items()]
 
 
-def _spread_in_order(publisher: Publisher, batch: Batch, routes: list[Routes], sender: Sender) -> None:
-    """Hand on messages in the order in which they came: once one is in a fan-out queue, the next have to follow it."""
+def _in_order(batch: Batch, routes: list[Routes]) -> list[tuple[Receiver, _Which]]:
+    """Messages in the order in which they came: once one is in a fan-out queue, the next have to follow it."""
+    plan: list[tuple[Receiver, _Which]] = []
     start = 0
     for receivers, some in groupby(map(routes.__getitem__, batch.numbers or bytes(batch.count))):
         stop = start + len(list(some))
-        part = Batched(publisher.context.writer, batch.part(start, stop))
+        plan += [(receiver, range(start, stop)) for receiver in receivers]
         start = stop
-        for receiver in receivers:
-            publisher.spent += 1 if receiver.takes_batches else part.count
-            receiver.deliver(sender, part)
+    return plan
+
+
+class _Spreading(Undelivered[_Which]):
+    """The messages of one batch. What is made of it is made once for all receivers that get the same."""
+
+    def __init__(
+        self, writer: PacketWriter, sender: Sender, batch: Batch, plan: Sequence[tuple[Receiver, _Which]]
+    ) -> None:
+        super().__init__(sender, plan)
+        self._writer = writer
+        self._batch = batch
+        self._parts: dict[_Which, Batched] = {}
+
+    def messages(self, which: _Which) -> Batched:
+        part = self._parts.get(which)
+        if part is None:
+            batch = self._batch
+            if isinstance(which, range):
+                batch = batch.part(which.start, which.stop)
+            elif which is not None:
+                batch = batch.select(which)
+            part = self._parts[which] = Batched(self._writer, batch)
+        return part
+
+    def keep(self) -> None:
+        self._batch = self._batch.copy()
+        self._parts.clear()

@@ -133,7 +133,7 @@ class Connection:
         publisher = self.publisher
         if self.outgoing.closed:
             return False
-        publisher.spent = 0
+        publisher.begin_turn()
         commands = publisher.commands
         taken = len(publisher.left)
         try:

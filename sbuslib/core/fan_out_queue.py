@@ -17,7 +17,6 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from time import monotonic, time
-from typing import Final
 
 from ..secrets import Credentials
 from .context import Context
@@ -27,9 +26,6 @@ from .protocols import Receiver, Sender
 from .quotas import Account
 
 __all__ = ["FanOutQueue", "Group"]
-
-TURN: Final = 0.002
-"""Seconds after which a turn ends: other users wait for a fan-out no longer."""
 
 
 class Group:
@@ -193,7 +189,7 @@ class FanOutQueue:
 
     def _take_turn(self) -> None:
         most, spent, clients = self._context.limits.turn_deliveries, 0, 1
-        until = monotonic() + TURN
+        until = monotonic() + self._context.limits.turn_time
         self._account.queue = None  # else what is handed on would go to the end of this queue again
         while self._entries and spent < most:
             entry = self._entries[0]

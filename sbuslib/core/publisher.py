@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from time import monotonic
+from typing import Any, Final, Protocol
 
 from ..errors import PacketError
 from ..secrets import Credentials
@@ -19,13 +20,17 @@ from .messages import Messages
 from .outgoing import Outgoing
 from .protocols import Holder, Routes, Sender
 from .router import CACHED_HEADER_BYTES
+from .undelivered import Undelivered
 
-__all__ = ["Publisher", "Role"]
+__all__ = ["FEW", "Publisher", "Role"]
 
 ALLOWED_KEY: Final = 256
 """Bytes that are charged for a key remembered as allowed, beside its own: about what Python needs for it."""
 
-_NOTHING: Final[deque[bytes]] = deque(maxlen=0)
+FEW: Final = 64
+"""To so few receivers messages go without a look at the clock."""
+
+_NOTHING: Final[deque[bytes | Undelivered[Any]]] = deque(maxlen=0)
 _NOBODY: Final[frozenset[Holder]] = frozenset()
 
 
@@ -79,12 +84,15 @@ class Publisher:
     received: int = 0  # messages, ever
     commands: int = 0  # packets that were no message, ever
     spent: int = 0  # deliveries of the turn at hand
-    left: deque[bytes] = field(default_factory=lambda: _NOTHING)  # copies of packets for later turns
+    left: deque[bytes | Undelivered[Any]] = field(
+        default_factory=lambda: _NOTHING
+    )  # for later turns: copies of packets
     end: tuple[bool, str] | None = None  # what comes after them: whether it is a violation, and why
     holders: Set[Holder] = _NOBODY  # receivers that hold this client: it is not read from
     misses: bool = False  # whether the last receive call brought anything but messages with known receivers
     asks: bool = field(init=False)
     routes: dict[bytes, Routes] = field(init=False)
+    _until: float = 0.0  # when the turn at hand ends, by the monotonic clock; 0: nobody asked yet
     _allowed: dict[bytes, bytes] | None = None  # headers that authorize= said yes to, each by itself
     _allowed_bytes: int = 0
     _version: int = field(init=False)  # of the router, when routes were right
@@ -109,6 +117,21 @@ class Publisher:
     def batches(self) -> bool:
         return self.outgoing.takes_batches
 
+    def begin_turn(self) -> None:
+        self.spent = 0
+        self._until = 0.0
+
+    @property
+    def most(self) -> int:
+        return self.context.limits.turn_deliveries
+
+    @property
+    def until(self) -> float:
+        """When the turn at hand ends: the clock is read when this is first asked, as most turns are short."""
+        if not self._until:
+            self._until = monotonic() + self.context.limits.turn_time
+        return self._until
+
     @property
     def is_over(self) -> bool:
         """Whether no more of this client's messages may be handed on in this turn."""
@@ -131,10 +154,10 @@ class Publisher:
             self.left = deque()
         self.left.extend(packets)
 
-    def put_off_first(self, packet: bytes) -> None:
-        """Go on with this packet before all others that are left."""
+    def put_off_first(self, rest: bytes | Undelivered[Any]) -> None:
+        """Go on with this packet, or with these deliveries, before all else that is left."""
         self.put_off(())
-        self.left.appendleft(packet)
+        self.left.appendleft(rest)
 
     def forget_left(self) -> None:
         """Nothing is left. No empty deque is kept: it takes 760 bytes for each idle client."""
@@ -168,9 +191,23 @@ class Publisher:
         """Hand each receiver messages that came over this connection."""
         receivers = self.context.fan_out.with_groups(receivers, sender)
         self.received += messages.count
+        if len(receivers) > FEW:
+            self.hand_on(Undelivered(sender, [(receiver, messages) for receiver in receivers]))
+            return
         self.spent += len(receivers)
         for receiver in receivers:
             receiver.deliver(sender, messages)
+
+    def hand_on(self, deliveries: Undelivered[Any]) -> bool:
+        """Hand messages on, for the length of a turn. Returns whether a later turn has to go on with the rest.
+
+        That comes before all else that is left. From its return on nothing of it is in the hub's area.
+        """
+        if not deliveries.go_on(self):
+            return False
+        deliveries.keep()
+        self.put_off_first(deliveries)
+        return True
 
     # -- authorize= ---------------------------------------------------------------------------------
 

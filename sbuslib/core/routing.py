@@ -7,8 +7,8 @@ The packets of a turn go to each receiver in the order in which they came. A pac
 after all packets before it were sent, so an answer never overtakes messages that came before the question.
 
 A few packets can make a long turn: one may go to thousands of receivers, or have a key that takes long to look up. So
-a turn ends early if it has too many deliveries, or looks keys up for too long. The packets that are left are copied
-out, and a later turn goes on with them before anything else is received.
+a turn ends early if it has too many deliveries, or lasts too long. What is left (see :mod:`.undelivered`, and packets
+that no receivers were looked up for) is copied out, and a later turn goes on with it before anything else is received.
 """
 
 from __future__ import annotations
@@ -21,11 +21,15 @@ from ..kernel.areas import LONGEST_HEAD, PlainArea
 from ..wire.batches import BATCH
 from ..wire.packets import MSG
 from .batch_routing import take_batch
-from .messages import Copied, InArea, OneInArea, Received
+from .messages import Copied, InArea, Messages, OneInArea, Received
 from .protocols import Receiver, Routes, Run
-from .publisher import Publisher
+from .publisher import FEW, Publisher
+from .undelivered import Undelivered
 
 __all__ = ["route", "route_copies", "route_one"]
+
+_QUICK: Final = 1_024
+"""So many deliveries, to at most :data:`FEW` receivers, are made without a look at the clock."""
 
 _MANY: Final = 8
 """With at least so many packets from one receive call, it pays to look at all of them at once."""
@@ -70,7 +74,7 @@ def _route_each(publisher: Publisher, received: Received) -> list[bytes]:
     data = area.data
     find = data.find
     get = publisher.routes.get
-    until = 0.0
+    looked_up = False
     stop = len(lengths)  # the first packet that is left
     runs: list[Run] = []
     receivers: Routes = ()
@@ -104,13 +108,11 @@ def _route_each(publisher: Publisher, received: Received) -> list[bytes]:
                     if cut is not None:
                         return _left_from(received, cut)
                     continue
-                now = monotonic()
-                if not until:
-                    until = now + publisher.context.limits.turn_time
-                elif now > until:
-                    publisher.spent = publisher.context.limits.turn_deliveries
+                if looked_up and monotonic() > publisher.until:
+                    publisher.spent = publisher.most
                     stop = slot
                     break
+                looked_up = bool(publisher.until)  # the first time this reads the clock
                 found = publisher.look_up(new_header)
             if header is None:
                 start = slot
@@ -188,70 +190,52 @@ def _forward(publisher: Publisher, received: Received, runs: list[Run]) -> int |
     """Hand each receiver its packets. Returns the first slot that is left, if they are too much for one turn."""
     if not runs:
         return None
-    cut: int | None = None
     routes = [receivers for _, _, receivers in runs]
     grouped = publisher.context.fan_out.routes_with_groups(routes, publisher.sender)
-    one_by_one = len(runs) == 1
     if grouped is not routes:
-        one_by_one = True
         runs = [(start, end, receivers) for (start, end, _), receivers in zip(runs, grouped, strict=True)]
-    spent = publisher.spent
+    one_by_one = len(runs) == 1 or grouped is not routes
+    plan = _plan_in_order(received, runs) if one_by_one else _plan_by_receiver(received, runs)
+
+    publisher.received += sum(end - start for start, end, _ in runs)
+    deliveries = sum((end - start) * len(receivers) for start, end, receivers in runs)
+    if len(plan) <= FEW and deliveries <= min(_QUICK, publisher.most):
+        publisher.spent += deliveries
+        for receiver, messages in plan:
+            receiver.deliver(publisher.sender, messages)
+        return None
+    return runs[-1][1] if publisher.hand_on(Undelivered(publisher.sender, plan)) else None
+
+
+def _plan_in_order(received: Received, runs: list[Run]) -> list[tuple[Receiver, Messages]]:
+    """Each run to each of its receivers, run by run: once one went into a fan-out queue, the next have to follow it."""
+    plan: list[tuple[Receiver, Messages]] = []
     for start, end, receivers in runs:
-        spent += (end - start) * len(receivers)
-    if spent > publisher.context.limits.turn_deliveries:
-        runs, cut = _cut(publisher, runs)
-    else:
-        publisher.spent = spent
-    sender = publisher.sender
-    if one_by_one:
-        for start, end, receivers in runs:
-            publisher.received += end - start
-            messages = received.slice(range(start, end))
-            for receiver in receivers:
-                receiver.deliver(sender, messages)
-        return cut
+        messages = received.slice(range(start, end))
+        plan += [(receiver, messages) for receiver in receivers]
+    return plan
+
+
+def _plan_by_receiver(received: Received, runs: list[Run]) -> list[tuple[Receiver, Messages]]:
+    """All its packets to each receiver, with one call."""
     mine: dict[Receiver, list[int]] = {}
     for start, end, receivers in runs:
-        publisher.received += end - start
         for receiver in receivers:
             if receiver in mine:
                 mine[receiver].extend(range(start, end))
             else:
                 mine[receiver] = list(range(start, end))
+
     # One object for all receivers of the same packets, so that copies and batches of it are made once.
     slices: dict[tuple[int, ...], InArea] = {}
+    plan: list[tuple[Receiver, Messages]] = []
     for receiver, slots in mine.items():
         which = tuple(slots)
-        some = slices.get(which)
-        if some is None:
-            some = slices[which] = InArea(received, slots)
-        receiver.deliver(sender, some)
-    return cut
-
-
-def _cut(publisher: Publisher, runs: list[Run]) -> tuple[list[Run], int | None]:
-    """The part of ``runs`` that is not too much for one turn, at least one packet; and the first slot that is left.
-
-    Receivers that lose all of it do not count: a shorter turn would save no time with them.
-    """
-    limit = publisher.context.limits.turn_deliveries
-    room = limit - publisher.spent
-    least = 0 if publisher.spent else 1
-    fitting: list[Run] = []
-    for start, end, receivers in runs:
-        taking = sum(not receiver.refuses for receiver in receivers) or 1
-        cost = (end - start) * taking
-        if cost > room:
-            count = max(room // taking, least)
-            if count:
-                fitting.append((start, start + count, receivers))
-            publisher.spent = limit
-            return fitting, start + count
-        room -= cost
-        least = 0
-        fitting.append((start, end, receivers))
-    publisher.spent = limit - room
-    return fitting, None
+        messages = slices.get(which)
+        if messages is None:
+            messages = slices[which] = InArea(received, slots)
+        plan.append((receiver, messages))
+    return plan
 
 
 def route_copies(publisher: Publisher) -> None:
@@ -259,10 +243,13 @@ def route_copies(publisher: Publisher) -> None:
 
     Raises :exc:`~sbuslib.errors.PacketError` for a violation.
     """
-    until = monotonic() + publisher.context.limits.turn_time
     while publisher.left and not publisher.closed:
-        _route_copy(publisher, publisher.left.popleft())
-        if publisher.is_over or monotonic() > until:
+        rest = publisher.left.popleft()
+        if isinstance(rest, bytes):
+            _route_copy(publisher, rest)
+        else:
+            publisher.hand_on(rest)
+        if publisher.is_over or monotonic() > publisher.until:
             break
 
 

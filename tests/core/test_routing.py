@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -10,7 +11,10 @@ import pytest
 from support import Peer, both_ways, eventually
 
 from sbuslib import Hub, Limits
+from sbuslib.core.connection import Connection
 from sbuslib.limits import PACKET_BYTES
+from sbuslib.wire.batches import BATCH, Batch, pack
+from sbuslib.wire.packets import check_key
 
 Connect = Callable[..., Peer]
 MakeHub = Callable[..., Hub]
@@ -156,3 +160,47 @@ def test_orders_of_several_publishers_are_each_kept(hub: Hub, connect: Connect) 
     for number in range(5):
         counts = [count for who, count in got if who == number]
         assert all(after == before + 1 for before, after in pairwise(counts))
+
+
+@pytest.mark.parametrize("how", ["batch", "packets", "one packet"])
+def test_a_turn_ends_in_time_between_two_receivers_and_loses_nothing(
+    make_hub: MakeHub, connect: Connect, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Others have their turns in between."""
+    turns = 0
+    take_turn = Connection.take_turn
+
+    def count(connection: Connection) -> bool:
+        nonlocal turns
+        turns += connection.number == 1
+        return take_turn(connection)
+
+    monkeypatch.setattr(Connection, "take_turn", count)
+    hub = make_hub(limits=Limits(turn_time=1e-9))
+    publisher = connect()
+    publisher.send(b"CMSG batch/on")
+    publisher.barrier()
+    wanted, some = {}, random.Random(7)
+    for number in range(80):
+        peer = connect()
+        keys = some.sample(range(16), 8)
+        peer.subscribe(b"all", *(b"k%d" % key for key in keys))
+        if number % 2:
+            peer.send(b"CMSG batch/on")
+            peer.barrier()
+        wanted[peer] = keys
+    before = turns
+    chosen = [some.randrange(16) for _ in range(40)] if how != "one packet" else []
+    pairs = [(b"k%d" % key, b"%d" % place) for place, key in enumerate(chosen)] + [(b"all", b"end")]
+    packets = [b"MSG %b\0%b" % pair for pair in pairs]
+    publisher.send(*([packed for packed, _ in pack(pairs, check_key, PACKET_BYTES)] if how == "batch" else packets))
+    publisher.barrier()
+    assert turns - before >= len(wanted)
+    for peer, keys in wanted.items():
+        expected = [packet for packet, key in zip(packets, chosen, strict=False) if key in keys] + packets[-1:]
+        assert [one for packet in peer.pending() for one in plain_of(packet)] == expected
+    assert hub.statistics().lost == {}
+
+
+def plain_of(packet: bytes) -> list[bytes]:
+    return Batch.parse(packet).plain if packet.startswith(BATCH) else [packet]

@@ -166,7 +166,6 @@ class BusMachine(RuleBasedStateMachine):
         self.next_credentials = Credentials(gid=1, uid=1, pid=1)
         self.patches: list[Any] = [
             mock.patch("sbuslib.core.acceptor.peer_credentials", self.who_connects),
-            mock.patch("sbuslib.core.fan_out_queue.TURN", 1e9),  # as many packets a turn as there are
             mock.patch.dict(os.environ, {"SBUS_SYSCALLS": self.syscalls}),
         ]
         for patch in self.patches:
