@@ -51,6 +51,7 @@ class Interest:
         self._log: list[bytes] = []
         self.first = 0
         """The number of the first change in the log."""
+        self._snapshot: tuple[list[bytes], int] | None = None  # all patterns, and after which change
         self.noted: dict[Hashable, None] = {}
         """Links that have to be told something that concerns no other."""
 
@@ -62,9 +63,14 @@ class Interest:
         """The number of the last change that concerns all links."""
         return self.first + len(self._log)
 
-    def patterns(self) -> list[bytes]:
-        """All patterns that are wanted by anybody."""
-        return self._router.all_patterns()
+    def snapshot(self) -> tuple[list[bytes], int]:
+        """All patterns that were wanted after a change, and its number: later changes are in the log.
+
+        One list serves many links: each would have a hundred thousand places of its own.
+        """
+        if self._snapshot is None or self._snapshot[1] < self.first:
+            self._snapshot = self._router.all_patterns(), self.number
+        return self._snapshot
 
     def by_others(self, pattern: bytes, link: Hashable) -> bool:
         """Whether anybody but a link wants a pattern."""
@@ -84,6 +90,7 @@ class Interest:
         self.noted.pop(link, None)
         if not self._readers:
             self._shorten(len(self._log))
+            self._snapshot = None
 
     # -- changes ------------------------------------------------------------------------------------
 
@@ -130,7 +137,7 @@ class Reader:
         self._link = link
         self.told: set[bytes] = set()
         """The patterns that the other end holds."""
-        self._later: deque[bytes] = deque()
+        self._later: deque[bytes] = deque()  # patterns to be looked at, after all of the snapshot
         self._for_all = False  # whether the patterns were last looked at while the link had to hold the empty one
         self._widened = self._full = False
         self._look_at_all()
@@ -141,10 +148,9 @@ class Reader:
 
     def _look_at_all(self) -> None:
         self._for_all = self._takes_all
-        self.place = self._interest.number
-        self._later = deque(self.told)
-        if not self._for_all:
-            self._later.extendleft(self._interest.patterns())  # first: so nothing is missed meanwhile
+        self._all, self.place = ([], self._interest.number) if self._for_all else self._interest.snapshot()
+        self._at = 0  # how many of the snapshot were looked at
+        self._later = deque(self.told)  # after them: so nothing is missed meanwhile
 
     def widen(self) -> None:
         """The other end takes no more patterns: ask for everything."""
@@ -162,7 +168,12 @@ class Reader:
     @property
     def _is_level(self) -> bool:
         """Whether all was looked at."""
-        return not self._later and self.place == self._interest.number and self._for_all is self._takes_all
+        return (
+            not self._later
+            and self._at == len(self._all)
+            and self.place == self._interest.number
+            and self._for_all is self._takes_all
+        )
 
     @property
     def is_told(self) -> bool:
@@ -195,6 +206,9 @@ class Reader:
         return taken
 
     def _next(self) -> bytes | None:
+        if self._at < len(self._all):
+            self._at += 1
+            return self._all[self._at - 1]
         if self._later:
             return self._later.popleft()
         if self.place == self._interest.number:
