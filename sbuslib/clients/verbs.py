@@ -319,13 +319,13 @@ class Verbs(Basics):
         """Subscribe to frames. ``with client.subscribe_frames("camera/") as frames: frames.receive()``.
 
         A :class:`~sbuslib.Frame` is a read-only buffer. Any other message comes as the frame that is its payload.
-        Messages tell their senders from then on, where the hub can: frames are taken from their sender's doors alone.
+        With ``Client(senders=True)`` frames of other users are taken, too, each from its sender's door alone; without
+        it, which is quicker, those of our own user.
 
         :param most: bytes of the largest frame that is taken.
 
         Raises as :meth:`subscribe`.
         """
-        await self.tell_senders()
         return AioFrames(self, await self.subscribe(*patterns), most)
 
     async def publish_descriptor(self, key: Key, descriptor: Any, *, meta: bytes = b"") -> None:

@@ -54,7 +54,7 @@ def lost_one(frames: Any, reason: str) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"small", BIG])
 def test_a_frame_of_any_size_comes_as_a_buffer(data: bytes, server: HubThread, make: Make) -> None:
-    sender, receiver = make(), make()
+    sender, receiver = make(), make(senders=True)
     with receiver.subscribe_frames("camera/*") as frames:
         sender.publish_frame("camera/1", memoryview(data), meta=b"shape")
         with frames.receive(timeout=PATIENCE) as frame:
@@ -227,7 +227,7 @@ def test_slow_sockets_in_place_of_frames_delay_nobody(server: HubThread, make: M
 def test_frames_of_another_user_are_taken_and_descriptors_only_where_asked_for(
     shared: HubThread, make: Make, stranger: Endpoint
 ) -> None:
-    receiver = make()
+    receiver = make(senders=True)
     with (
         receiver.subscribe_frames("a") as frames,
         receiver.subscribe_descriptors("b") as refused,
@@ -246,7 +246,7 @@ def test_frames_of_another_user_are_taken_and_descriptors_only_where_asked_for(
 def test_a_message_cannot_send_its_receivers_to_the_door_of_another(
     shared: HubThread, make: Make, stranger: Endpoint
 ) -> None:
-    sender, receiver = make(), make()
+    sender, receiver = make(), make(senders=True)
     own = sender._doors.own
     with receiver.subscribe_frames("a") as frames:
         stranger.publish("a", encode_offer(own.named(Offer("frame", 10), os.urandom(TOKEN_BYTES))))
@@ -254,11 +254,22 @@ def test_a_message_cannot_send_its_receivers_to_the_door_of_another(
         assert not own._visitors or all(visitor.unread == 0 for visitor in own._visitors.values())
 
 
+def test_without_senders_only_frames_of_ones_own_user_are_taken(
+    shared: HubThread, make: Make, stranger: Endpoint
+) -> None:
+    sender, receiver = make(), make()
+    with receiver.subscribe_frames("a") as frames:
+        stranger.publish_frame("a", BIG)
+        lost_one(frames, "door of another user")
+        sender.publish_frame("a", BIG)
+        frames.receive(timeout=PATIENCE).close()
+
+
 def test_frames_cross_relays_on_one_host(world: World) -> None:
     world.chain("top", "left")
     world.hub("right")
     world.relay("right", "top")
-    sender, receiver = world.client("left"), world.client("right")
+    sender, receiver = world.client("left"), world.client("right", senders=True)
     with receiver.subscribe_frames("a") as frames:
         assert receiver.sync("tree") == "tree"
         sender.publish_frame("a", BIG)
