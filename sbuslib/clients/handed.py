@@ -157,12 +157,22 @@ class Handed(Generic[T]):
         """Make all ready that is here. A caller that gives up leaves the rest to the next."""
         messages, self._messages = self._messages, []
         if not messages:
-            messages = await self._subscription.receive_many(most=MOST_TOKENS, timeout=timeout)
+            mailbox = self._subscription._take_over()
+            if not await self._verbs.wait_until(lambda: bool(self._ready) or mailbox.is_ready(), timeout):
+                raise TimeoutError(f"nothing came within {timeout} s")
+            if self._ready:  # another caller asked for several
+                return
+            taken = (mailbox.take() for _ in range(MOST_TOKENS))
+            messages = [message for message in taken if message is not None]
+            if not messages and mailbox.closed:
+                raise DisconnectedError("the subscription was taken back")
         try:
             while messages:
                 await self._fetch_some(messages)
         finally:
             self._messages = messages + self._messages
+            with self._verbs.channel._lead.lock:
+                self._verbs.channel._lead.wake_all()  # other callers may wait for what is ready now
 
     async def _fetch_some(self, messages: list[Message]) -> None:
         """Make the first messages ready, and take them off: one, or all that are asked for at one door."""
