@@ -48,7 +48,7 @@ def tile(browser: Any, name: str) -> int:
 
 def waiting(browser: Any) -> list[int]:
     """How many messages wait for each client."""
-    return [int(cell.replace(",", "")) for cell in texts(browser, "#clients tbody td:nth-child(5)")]
+    return [int(cell.replace(",", "")) for cell in texts(browser, "#clients tbody td:nth-child(2)")]
 
 
 def serve_hub(start: Start, address: str, *options: str) -> subprocess.Popen[bytes]:
