@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from ..blocking import Client
-from ..errors import DisconnectedError
+from ..errors import DisconnectedError, RefusedError
 from ..journal.follower import Follower
 from ..wire.text import printable
 from .console import EXIT_FAILURE, EXIT_SUCCESS, explain, yield_to_signals
@@ -145,7 +145,7 @@ def eavesdropper(client: Client) -> None:
     report("saw", messages=[[printable(message.key), printable(message.payload)] for message in seen])
     try:
         client.subscribe(hello.payload + b"/")
-    except DisconnectedError:
+    except RefusedError:
         report("disconnected", pattern=printable(hello.payload + b"/"))
 
 

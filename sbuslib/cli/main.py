@@ -251,7 +251,8 @@ _ALIASED = {alias: new for alias, (new, _) in ALIASES.items()}
 
 
 def _listed(title: str, commands: dict[str, tuple[str, str]]) -> str:
-    return "\n".join([f"{title}:", *(f"  {name:<16}{help}" for name, (_, help) in commands.items())])
+    width = max(16, 2 + max(map(len, commands)))
+    return "\n".join([f"{title}:", *(f"  {name:<{width}}{help}" for name, (_, help) in commands.items())])
 
 
 def every_parser() -> Iterator[tuple[str, Parser]]:
