@@ -303,6 +303,7 @@ def _serve(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     ready()
     process.tell_supervisor(b"READY=1")
+    process.look_once()
     beat = process.watchdog(hub.context.loop)
     trimmer, log = trimmer_of(hub.context), HubLog(hub)
     hub.serve_forever()

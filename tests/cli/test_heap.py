@@ -179,3 +179,25 @@ def test_a_peer_gives_memory_back_when_many_have_left(environment: dict[str, str
         assert process.stdout.read(len(b"given back")) == b"given back"
         process.terminate()
         assert process.wait(PATIENCE) == 0
+
+
+COLLECTED = """
+import gc, sys
+from sbuslib.cli import daemon
+status = daemon.main(["-f", "-c", "-a", sys.argv[1]])
+gc.collect()
+print(len(gc.get_objects()), gc.get_freeze_count(), file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def test_sbusd_keeps_what_survived_a_full_collection_from_the_next(path: str, environment: dict[str, str]) -> None:
+    command = [sys.executable, "-c", COLLECTED, path]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as sbusd:
+        assert sbusd.stdout is not None
+        assert sbusd.stderr is not None
+        sbusd.stdout.read()  # closed once clients can connect
+        Client(path).close()
+        looked_at, frozen = map(int, sbusd.stderr.read().split())
+        assert sbusd.wait(PATIENCE) == 0
+    assert looked_at < 100 < frozen
