@@ -1,7 +1,8 @@
 """Metrics of a hub for Prometheus: :func:`serve_metrics`.
 
 The numbers are those of :mod:`sbuslib.statistics`, which the hub counts anyway. They are gathered when somebody asks
-for them, and cost nothing else. Bridges are asked for theirs, as ``sbus doctor`` does, if there may be any.
+for them, at most once a second for all who ask, and cost nothing else. Bridges are asked for theirs, as ``sbus doctor``
+does, if there may be any.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from time import monotonic
+from typing import Any, Final, Protocol
 
 import msgspec
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from gevent.lock import Semaphore
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -24,10 +27,12 @@ from ..hub import Hub
 from ..relay import Relay
 from ..statistics import HubStatistics, LinkStatistics, RelayStatistics
 from ..wire.packets import MSG
-from .serving import LocalServer
+from .serving import Environ, LocalServer, StartResponse
 
 __all__ = ["HubCollector", "Records", "serve_metrics"]
 
+_FRESH: Final = 1.0
+"""Seconds for which the metrics that were gathered are the answer to all who ask: any user of this machine may ask."""
 
 _LINK = ["direction", "uid"]
 _PROCESS = ["uid", "pid"]
@@ -50,9 +55,33 @@ def serve_metrics(
     """
     registry = CollectorRegistry()
     registry.register(HubCollector(hub, relay, recorder))
-    server = LocalServer(address, make_wsgi_app(registry))
+    server = LocalServer(address, _Text(registry).answer)
     server.start()
     return server
+
+
+class _Text:
+    """The text of all metrics, which is made at most once a second."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+        # The text, and when it was made, by the monotonic clock; "at" is -inf before the first.
+        self._text = b""
+        self._at = float("-inf")
+
+        # Held while the text is made, which waits for bridges: others who ask then wait for the same text.
+        self._making = Semaphore()
+
+    def answer(self, _environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """A WSGI application."""
+        with self._making:
+            if monotonic() - self._at >= _FRESH:
+                self._text = generate_latest(self._registry)
+                self._at = monotonic()
+
+        start_response("200 OK", [("Content-Type", CONTENT_TYPE_LATEST)])
+        return [self._text]
 
 
 class HubCollector(Collector):

@@ -107,9 +107,9 @@ class Page:
             return self._stream(start_response, self._messages(pattern.encode("utf-8", "surrogateescape")))
         return _nothing(start_response)
 
-    @staticmethod
-    def _stream(start_response: StartResponse, events: Iterator[tuple[str, Any]]) -> Iterator[bytes]:
+    def _stream(self, start_response: StartResponse, events: Iterator[tuple[str, Any]]) -> Iterator[bytes]:
         """Server-sent events: https://html.spec.whatwg.org/multipage/server-sent-events.html"""
+        self._server.stream()
         start_response("200 OK", [("Content-Type", "text/event-stream"), *_HEADERS])
         for name, told in events:
             yield b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(told)) if name else b":\n\n"

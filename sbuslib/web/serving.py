@@ -1,4 +1,8 @@
-"""HTTP servers that no other machine can reach: on a loopback address, or on a Unix socket of this user."""
+"""HTTP servers that no other machine can reach: on a loopback address, or on a Unix socket of this user.
+
+Any user of this machine may connect to a loopback address, and nobody is charged for that. So the work is bounded:
+connections are taken at a pace, each is for one request and has a time, and the oldest gives way to a newcomer.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
-from gevent import socket
+from gevent import GreenletExit, Timeout, getcurrent, kill, socket, spawn_later
 from gevent.pool import Pool
 from gevent.pywsgi import WSGIHandler, WSGIServer
 
@@ -25,26 +29,32 @@ StartResponse: TypeAlias = Callable[..., Any]
 Application: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 _CONNECTIONS: Final = 64
-"""Most connections that are served at a time; others wait."""
+"""Most connections that are served at a time. The oldest gives way to one more."""
 
-_STALLED: Final = 30.0
-"""Seconds after which a connection ends that neither asks nor reads: any user of this machine may connect."""
+_PAUSE: Final = 0.02
+"""Seconds from one connection to the next. Each costs about a millisecond on a slow machine: 6 % of one core in all."""
+
+_SECONDS: Final = 10.0
+"""Seconds in which a connection must ask and read its answer; of a stream: in which it must read something."""
 
 _QUIET = logging.getLogger("sbuslib.web")
 _QUIET.addHandler(logging.NullHandler())
 
 
 class _Handler(WSGIHandler):
-    """Ends a stalled connection without a word; gevent would print each as an error."""
+    """Answers one request without a body. Ends a slow connection without a word; gevent would print an error."""
 
     def read_request(self, raw_requestline: str) -> bool:  # type: ignore[override]  # the declared type is wrong
         try:
-            return bool(super().read_request(raw_requestline))
+            valid = bool(super().read_request(raw_requestline))
         except TimeoutError:
             return False
 
+        # Without a body: gevent would read it to its end, also of a connection whose time is over.
+        return valid and not self.content_length and "transfer-encoding" not in self.headers
+
     def handle_error(self, t: type[BaseException] | None, v: BaseException | None, tb: Any) -> None:
-        if isinstance(v, TimeoutError):
+        if isinstance(v, TimeoutError | GreenletExit):
             self.close_connection = True
         else:
             super().handle_error(t, v, tb)
@@ -56,6 +66,8 @@ class LocalServer(WSGIServer):
     A page of another site that a browser has open may send requests here. So requests are refused whose ``Host`` is
     no loopback name: else such a site could have its own name resolved to this machine and read the answers.
 
+    A connection is for one request, which has no body, and ends after 10 s, unless its answer is a :meth:`stream`.
+
     :param address: ``HOST:PORT`` of a loopback address, port 0 for any that is free; or the path of a Unix socket,
         which only this user may connect to.
 
@@ -63,24 +75,60 @@ class LocalServer(WSGIServer):
     :exc:`~sbuslib.errors.AddressError`, :exc:`~sbuslib.errors.AddressInUseError`, and :exc:`OSError`.
     """
 
+    max_accept = 1
+
     def __init__(self, address: str, application: Application) -> None:
         self._path = os.path.abspath(address) if "/" in address else None
         listener = _listen_unix(self._path) if self._path else _listen_tcp(parse_host_port(address))
         self._application = application
+
+        # What serves each connection, the oldest first, and the timer that ends it; not pending: it is a stream.
+        self._open: dict[Any, Timeout] = {}
+
         super().__init__(
             listener,
             self._answer,
-            spawn=Pool(_CONNECTIONS),
+            spawn=Pool(),
             handler_class=_Handler,
             log=None,
             error_log=_QUIET,
             environ={"SERVER_NAME": "sbus"},
         )
 
+    def do_handle(self, *args: Any) -> None:
+        """Serve a connection, and take the next one after a pause."""
+        super().do_handle(*args)
+        self.stop_accepting()
+        spawn_later(_PAUSE, self.accept_next)
+
+    def accept_next(self) -> None:
+        """Take the next connection, unless the server was stopped."""
+        if self.started:
+            self.start_accepting()
+
     def handle(self, sock: Any, address: Any) -> None:
-        sock.settimeout(_STALLED)
-        with suppress(TimeoutError):
-            super().handle(sock, address)
+        # 1. The oldest makes room: one that is not answered yet before a stream, which was let in.
+        if len(self._open) >= _CONNECTIONS:
+            oldest = next((one for one, timer in self._open.items() if timer.pending), next(iter(self._open)))
+            self._open.pop(oldest).cancel()
+            kill(oldest)
+
+        # 2. This one is bounded in all, and not by its silence alone: it could trickle.
+        me = getcurrent()
+        self._open[me] = Timeout.start_new(_SECONDS, GreenletExit)
+        sock.settimeout(_SECONDS)
+
+        try:
+            with suppress(TimeoutError):
+                super().handle(sock, address)
+        finally:
+            if (timer := self._open.pop(me, None)) is not None:
+                timer.close()
+
+    def stream(self) -> None:
+        """Let the answer that this greenlet gives go on for as long as it is read. Only for who is let in."""
+        if (timer := self._open.get(getcurrent())) is not None:
+            timer.cancel()
 
     @property
     def url(self) -> str:
@@ -98,10 +146,14 @@ class LocalServer(WSGIServer):
             self._path = None
 
     def _answer(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        def start_last(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
+            """With more requests on one connection, the pace of connections would bound nothing."""
+            return start_response(status, [*headers, ("Connection", "close")], *error)
+
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD") or not (self._path or _is_local_name(environ)):
-            start_response("403 Forbidden", [("Content-Length", "0")])
+            start_last("403 Forbidden", [("Content-Length", "0")])
             return [b""]
-        return self._application(environ, start_response)
+        return self._application(environ, start_last)
 
 
 def _is_local_name(environ: Environ) -> bool:

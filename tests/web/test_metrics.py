@@ -18,9 +18,11 @@ from sbuslib import Hub, Limits, Relay
 
 pytest.importorskip("prometheus_client")
 
+from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from sbuslib.journal.recorder import Recorder
+from sbuslib.web import metrics
 from sbuslib.web.metrics import HubCollector, serve_metrics
 from sbuslib.web.serving import LocalServer
 
@@ -41,7 +43,9 @@ def numbers_of(server: LocalServer) -> Numbers:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., LocalServer]]:
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LocalServer]]:
+    """Serve metrics that are gathered anew for each who asks."""
+    monkeypatch.setattr(metrics, "_FRESH", 0)
     servers: list[LocalServer] = []
 
     def start(*arguments: Any, **options: Any) -> LocalServer:
@@ -116,6 +120,29 @@ def test_asking_for_metrics_does_not_stop_the_hub(make_hub: MakeHub, connect: Co
     asking = [gevent.spawn(numbers_of, server) for _ in range(100)]
     connect().barrier()
     assert all(one.get(timeout=20)["sbus_clients",] >= 0 for one in asking)
+    server.stop()
+
+
+def test_numbers_are_gathered_at_most_once_a_second_for_all_who_ask(
+    make_hub: MakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    gathered = []
+    hub = make_hub()
+    collect = HubCollector.collect
+
+    def count(collector: HubCollector) -> Iterator[Metric]:
+        gathered.append(clock[0])
+        gevent.sleep(0)  # as for a bridge: others ask meanwhile
+        return collect(collector)
+
+    monkeypatch.setattr(HubCollector, "collect", count)
+    monkeypatch.setattr("sbuslib.web.metrics.monotonic", lambda: clock[0])
+    server = serve_metrics(hub, "127.0.0.1:0")
+    for clock[0] in (100.0, 100.9, 101.0, 101.9):
+        asking = [gevent.spawn(numbers_of, server) for _ in range(10)]
+        assert all(one.get(timeout=20)["sbus_clients",] == 0 for one in asking)
+    assert gathered == [100.0, 101.0]
     server.stop()
 
 
