@@ -26,7 +26,7 @@ REFERENCE: dict[str, tuple[str, list[str]]] = {
         "Client, for gevent",
         [
             "sbuslib.Client",
-            "sbuslib.clients.endpoint.Subscription",
+            "sbuslib.Subscription",
             "sbuslib.clients.endpoint.Service",
             "sbuslib.clients.endpoint.Worker",
         ],
