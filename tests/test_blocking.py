@@ -10,12 +10,11 @@ def test_the_blocking_client_never_imports_gevent(server: HubThread, address: st
 import sys
 from sbuslib import blocking
 with blocking.Client({address!r}, reconnect=True) as client:
-    client.subscribe(b"a", callback=print)
+    subscription = client.subscribe(b"a")
     client.publish(b"a", b"x")
     client.publish_many([(b"b", b"y")])
     client.sync()
-    print(client.receive(timeout=10).payload)
-    client.run(timeout=0)
+    print(subscription.receive(timeout=10).payload)
 print([name for name in sys.modules if name.partition(".")[0] in ("gevent", "greenlet", "zope")])
 """
     assert python("-c", code) == "b'x'\n[]\n"

@@ -12,7 +12,7 @@ import pytest
 from support import PATIENCE
 
 from sbuslib.blocking import Client
-from sbuslib.errors import DisconnectedError
+from sbuslib.errors import RefusedError
 
 UNSHARE = [shutil.which("unshare") or "unshare", "--pid", "--fork", "--kill-child"]
 
@@ -54,7 +54,7 @@ def test_a_hub_that_does_not_know_a_process_id_says_so(
         client.subscribe(shared)
         client.publish(shared, b"hello")
         assert client.receive(timeout=PATIENCE).payload == b"hello"
-        with pytest.raises(DisconnectedError, match="with a process id, and yours is unknown here"):
+        with pytest.raises(RefusedError, match="with a process id, and yours is unknown here"):
             client.subscribe(client.credentials + b"/x")
 
 

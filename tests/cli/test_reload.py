@@ -273,8 +273,8 @@ def test_a_thousand_clients_lose_nothing_by_a_hundred_reloads(
 
 def connect(path: str) -> socket.socket:
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    peer.connect(path)  # without a time limit: then the kernel waits for room among those that are not accepted yet
     peer.settimeout(PATIENCE)
-    peer.connect(path)
     return peer
 
 

@@ -80,7 +80,7 @@ sys.exit({1})
         ("link.Link._read = fail", "peer", "peer at 127.0.0.1:"),
         ("link.Link._write = fail", "peer", "peer at 127.0.0.1:"),
         ("discovery.Discoverer._connect = fail", "peer", "peer at 127.0.0.1:"),
-        ("relays.HubAbove.stay = fail", "relay", "relay to "),
+        ("relays.LinkAbove.stay = fail", "relay", "relay to "),
     ],
 )
 def test_an_unforeseen_error_in_any_greenlet_ends_the_command_and_is_told_with_its_name(

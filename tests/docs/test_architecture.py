@@ -118,7 +118,6 @@ def named_functions() -> dict[str, set[str]]:
 
 
 ELSEWHERE = {
-    "Connection._resume_reading": "several users",
     "Uplink.deliver": "a relay",
     "Intake.deliver": "a recorder",
     "Group.deliver": "several users",
@@ -178,4 +177,5 @@ def test_a_packet_takes_the_journey_of_the_page(folder: str) -> None:
                     slow.receive()
             eventually(lambda: functions["Connection._without_end"] & called)
         assert len(inbox) > 2
-    assert {dotted for dotted, names in functions.items() if not names & called} == {*ELSEWHERE}
+    missing = {dotted for dotted, names in functions.items() if not names & called}
+    assert missing - {"Connection._resume_reading"} == {*ELSEWHERE}  # which runs where a turn had to wait

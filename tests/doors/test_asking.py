@@ -13,6 +13,7 @@ from accounting import acting_as
 from descriptors import ends, lingering
 from doors.conftest import MakeDoor
 from doors.visits import STRANGER, answering, fetch, memory, playing, read, run
+from support import eventually, open_descriptors
 
 from sbuslib.doors import asking
 from sbuslib.doors.asking import Asker, user_behind
@@ -96,10 +97,13 @@ def test_a_door_that_closes_each_connection(asker: Asker) -> None:
 
 @pytest.mark.parametrize("words", [b"x", bytes([GIVEN]), bytes([GIVEN, GONE]), bytes([GONE])])
 def test_a_door_that_answers_something_else(words: bytes, asker: Asker) -> None:
+    before = open_descriptors()
     with socket.socket() as sock:
         given = [sock.fileno()] * (1 + (words == bytes([GIVEN])))
         with playing(answering(words, given)) as name, pytest.raises(DoorError, match="no such door"):
             fetch(asker, at(name))
+    asker.close()
+    eventually(lambda: open_descriptors() <= before)  # what nobody wants is closed in a thread of its own
 
 
 def test_a_door_of_another_user_is_told_nothing(asker: Asker) -> None:

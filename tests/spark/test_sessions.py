@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from lake.journals import rows, segment
 from support import PATIENCE, ROOT, python
 
 from sbuslib.errors import StateError
@@ -88,9 +89,10 @@ def test_the_error_without_java_names_the_package(tmp_path: Path, monkeypatch: p
         check_java()
 
 
-def test_a_command_without_java_ends_with_one_line(tmp_path: Path) -> None:
+def test_a_command_without_java_ends_with_one_line(journal: Path, tmp_path: Path) -> None:
+    segment(journal, 1, rows(1))
     done = subprocess.run(
-        [sys.executable, "-m", "sbuslib", "watch", str(tmp_path), str(tmp_path)],
+        [sys.executable, "-m", "sbuslib", "report", "traffic", "--engine", "spark", str(journal)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "JAVA_HOME": str(tmp_path)},
         cwd=tmp_path,
         capture_output=True,
@@ -105,13 +107,14 @@ def test_a_command_without_java_ends_with_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])
-def test_the_error_for_a_missing_library_names_the_extra(missing: str) -> None:
+def test_the_error_for_a_missing_library_names_the_extra(journal: Path, missing: str) -> None:
+    segment(journal, 1, rows(1))
     code = f"""
 import sys
 sys.modules[{missing!r}] = None
 from sbuslib.cli.main import main
 sys.stderr = sys.stdout
-sys.exit(main(["report", "traffic", "lake"]) - 1)
+sys.exit(main(["report", "traffic", "--engine", "spark", {str(journal)!r}]) - 1)
 """
     assert python("-c", code) == f"sbus: {missing} is missing: pip install 'sbuslib[spark]'\n"
 
