@@ -41,10 +41,8 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 """The arguments are wrong, or a file that they name. argparse uses this status, too."""
 EXTRAS: Final = {
-    "ahocorasick": "tcp",
     "duckdb": "query",
     "jinja2": "report",
-    "matplotlib": "report",
     "numpy": "seal",
     "pandas": "query",
     "prometheus_client": "metrics",
