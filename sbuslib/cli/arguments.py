@@ -11,7 +11,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any, NoReturn
 
-__all__ = ["ADDRESSES", "NAMES", "VERBOSITY", "Parser", "add_address", "add_door_folder", "add_verbosity", "nearest"]
+__all__ = [
+    "ADDRESSES",
+    "NAMES",
+    "VERBOSITY",
+    "Parser",
+    "add_address",
+    "add_door_folder",
+    "add_patterns",
+    "add_verbosity",
+    "nearest",
+]
 
 ADDRESSES = (
     "Without -a, the address is SBUS_ADDRESS from the environment, else $XDG_RUNTIME_DIR/sbus/bus, else "
@@ -124,6 +134,19 @@ def add_door_folder(parser: Parser) -> None:
     """Add the option that names the folder of doors."""
     parser.add_argument(
         "--doors", metavar="DIR", help="a folder that both ends see, for the socket at which files are handed out"
+    )
+
+
+def add_patterns(parser: Parser, option: str, help: str) -> None:
+    """Add an option that takes patterns, several at a time and again; they are in ``<option>_patterns``."""
+    parser.add_argument(
+        f"--{option}",
+        dest=f"{option.replace('-', '_')}_patterns",
+        metavar="PATTERN",
+        nargs="+",
+        action="extend",
+        default=[],
+        help=help,
     )
 
 

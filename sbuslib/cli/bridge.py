@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 
-from .arguments import Parser, add_address
+from .arguments import Parser, add_address, add_patterns
 from .console import on_stop, tell, yield_to_ctrl_c
 from .networks import add_tls
 from .values import size
@@ -46,15 +46,7 @@ def add_bridge(parser: Parser) -> None:
         ("mqtt-retain", "MQTT: the server keeps the newest message of each of these keys"),
         ("from", "only these publishers' messages come in, as patterns for HOST/UID/PID: a claim of that host"),
     ):
-        parser.add_argument(
-            f"--{option}",
-            dest=f"{option.replace('-', '_')}_patterns",
-            metavar="PATTERN",
-            nargs="+",
-            action="extend",
-            default=[],
-            help=what,
-        )
+        add_patterns(parser, option, what)
     parser.hide("--mqtt-retain", "--retain")
     parser.hide("--from", "--trust")
     parser.add_argument(

@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 
-from .arguments import Parser, add_address
+from .arguments import Parser, add_address, add_patterns
 from .console import complain, explain, on_stop, tell
 from .values import seconds
 
@@ -195,15 +195,7 @@ def add_gateway(parser: Parser) -> None:
         ("export", "messages under these keys go out"),
         ("import", "messages under these keys come in"),
     ):
-        parser.add_argument(
-            f"--{option}",
-            dest=f"{option}_patterns",
-            metavar="PATTERN",
-            nargs="+",
-            action="extend",
-            default=[],
-            help=f"{what}; '': all",
-        )
+        add_patterns(parser, option, f"{what}; '': all")
     parser.add_argument(
         "--name",
         default="bus",
