@@ -42,7 +42,7 @@ def accounted(rows: list[dict[str, Any]]) -> list[int]:
 
 
 class Reading(threading.Thread):
-    """Reads all durable rows again and again. Each number is told of once; rows end at the start and come at the end."""
+    """Reads all durable rows again and again. Each number is told once, and neither end goes back."""
 
     def __init__(self, journal: str) -> None:
         super().__init__()
