@@ -74,12 +74,6 @@ def test_covers_is_sound_for_all_bytes(p: bytes, q: bytes, key: bytes, separator
     assert covers(b"", p, separator)
 
 
-@given(pattern, pattern, pattern)
-def test_covering_is_transitive(p: bytes, q: bytes, r: bytes) -> None:
-    if covers(p, q) and covers(q, r):
-        assert covers(p, r)
-
-
 @settings(max_examples=300)
 @given(pattern, st.lists(pattern, max_size=3), pattern)
 def test_narrowed_patterns_ask_for_enough_and_for_nothing_outside(p: bytes, bounds: list[bytes], key: bytes) -> None:
@@ -88,10 +82,3 @@ def test_narrowed_patterns_ask_for_enough_and_for_nothing_outside(p: bytes, boun
         assert any(matches(one, key) for one in asked)
     assert all(any(covers(bound, one) for bound in bounds) for one in asked)
     assert narrow(p, None) == [p]
-
-
-def test_covers_in_the_cases_that_the_design_names() -> None:
-    assert not covers(b"*/", b"**/")
-    assert covers(b"**/", b"*/")
-    assert not covers(b"a/*", b"a/**")
-    assert not covers(b"a/**", b"a/*")

@@ -95,53 +95,10 @@ def test_a_batch_that_fits_in_part() -> None:
     assert box.losses.total == {"overflow": 1}
 
 
-def test_a_queue_holds_as_many_bytes_as_the_limit_says() -> None:
-    box = outbox(queued_bytes=10)
-    offer(box, b"x" * 6)
-    offer(box, b"x" * 5)  # the new one goes, not one that waits
-    offer(box, b"x" * 4)
-    offer(box, b"x")
-    assert (len(box), box.bytes, box.losses.total) == (2, 10, {"overflow": 2})
-
-
 # -- answers --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", ORDER)
-def test_an_answer_is_never_lost(order: str) -> None:
-    box = outbox(queued_packets=1, queued_bytes=1)
-    box.order = order  # type: ignore[assignment]
-    offer(box, b"m")
-    assert box.push_answer(b"answer") is True
-    offer(box, b"n")
-    assert sorted(send(box)) == [b"answer", b"m"]
-    assert box.losses.total == {"overflow": 1}
-
-
-def test_more_answers_than_the_limit_are_refused() -> None:
-    box = outbox(queued_answers=2)
-    offer(box, b"m")
-    assert [box.push_answer(b"a") for _ in range(3)] == [True, True, False]
-
-
-def test_answers_that_were_sent_do_not_count() -> None:
-    box = outbox(queued_answers=2)
-    for _ in range(10):
-        offer(box, b"m")
-        assert box.push_answer(b"a") is True
-        assert box.messages == 1
-        assert send(box) == [b"m", b"a"]
-
-
 # -- order ----------------------------------------------------------------------------------------------
-
-
-def test_oldest_first() -> None:
-    box = outbox()
-    offer(box, b"1", b"22", b"333")
-    box.push_answer(b"a")
-    assert send(box, 2) == [b"1", b"22"]
-    assert send(box) == [b"333", b"a"]
 
 
 def test_newest_first_and_answers_before_all() -> None:

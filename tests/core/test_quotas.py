@@ -33,35 +33,12 @@ def test_shares_are_fair() -> None:
     assert (shares.used, shares.users, shares.remaining) == (0, 0, 1_024)
 
 
-def test_a_share_is_the_same_at_once_and_piece_by_piece() -> None:
-    for size in (1, 2, 4, 8, 64, 512):
-        shares = Shares(1_024)
-        while shares.take(1, size):
-            pass
-        assert shares.held(1) == 512
-        assert shares.take(1, 1) is False
-
-
 def test_there_is_always_something_left_for_the_next() -> None:
     shares = Shares(1_000_000)
     held = [take_all(shares, user) for user in range(6)]
     assert all(held)
     assert held == sorted(held, reverse=True)
     assert sum(held) + shares.remaining == 1_000_000
-
-
-def test_a_maximum_of_one_unit_is_no_share_for_any_user() -> None:
-    assert Shares(1).take(1, 1) is False
-
-
-def test_forced_units_count_against_the_share() -> None:
-    shares = Shares(10)
-    shares.force(1, 12)
-    assert (shares.remaining, shares.used) == (-2, 12)
-    assert shares.take(1, 1) is False
-    assert shares.take(2, 1) is False
-    shares.give(1, 12)
-    assert shares.take(2, 5) is True
 
 
 def test_more_than_was_charged_cannot_be_released() -> None:

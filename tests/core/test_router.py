@@ -14,7 +14,7 @@ from visits import count_visits
 
 from sbuslib.core.quotas import Account, Quotas
 from sbuslib.core.router import CACHED_HEADER_BYTES, COMPARED, Router
-from sbuslib.errors import PacketError, ReservedKeyError
+from sbuslib.errors import PacketError
 from sbuslib.limits import Limits
 from sbuslib.secrets import Credentials
 
@@ -61,21 +61,6 @@ def router_of(pairs: Iterable[tuple[bytes, str]], **limits: int) -> Router[str]:
     return router
 
 
-def test_routes_follow_each_change() -> None:
-    router = router_of([(b"a/", "x"), (b"a/b", "y")])
-    assert route(router, b"a/b") == {"x", "y"}
-    assert route(router, b"a/c") == {"x"}
-    for pattern, gone in ((b"a/b", "y"), (b"a/", "x")):
-        version = router.version
-        assert router.unsubscribe(pattern, gone, account(router)) is True
-        assert router.version > version
-        assert gone not in route(router, b"a/b")
-    router.subscribe(b"", "z", ME, account(router))
-    assert route(router, b"a/b") == route(router, b"a/c") == {"z"}
-    leave(router, "z")
-    assert route(router, b"a/b") == set()
-
-
 def test_a_second_subscription_to_the_same_changes_no_route() -> None:
     router = router_of([(b"a/", "x")])
     route(router, b"a/b")
@@ -87,33 +72,6 @@ def test_a_second_subscription_to_the_same_changes_no_route() -> None:
     assert router.unsubscribe(b"a/", "x", account(router)) is True
     assert router.unsubscribe(b"a/", "x", account(router)) is False
     assert route(router, b"a/b") == set()
-
-
-def test_no_plain_pattern_reaches_a_secret() -> None:
-    router = router_of([(b"", "x"), (b"*/", "x"), (b"*/*/*/*/*/*", "x"), (b"**/cred/", "x"), (b"*", "x")])
-    assert route(router, SECRET) == set()
-    assert route(router, b"!x/cred/100/1000/4711/x") == {"x"}
-
-
-def test_a_secret_reaches_its_holder() -> None:
-    router = router_of([(SECRET, "x"), (b"!/cred/100/1000/4711/", "y"), (b"!/cred//1000//x", "z")])
-    assert route(router, SECRET) == {"x", "y"}
-    assert route(router, b"!/cred/100/1000/4711/other") == {"y"}
-    assert route(router, b"!/cred//1000//x") == {"z"}
-    assert router.pattern_count() == 3
-    assert router.unsubscribe(SECRET, "x", account(router))
-    leave(router, "y")
-    assert route(router, SECRET) == set()
-
-
-def test_others_are_refused() -> None:
-    router = router_of([])
-    with pytest.raises(ReservedKeyError):
-        router.subscribe(SECRET, "x", OTHER, account(router))
-    with pytest.raises(ReservedKeyError):
-        router.route(b"MSG !/x\0")
-    assert router.pattern_count() == 0
-    assert router.routes == {}
 
 
 def test_limits_of_a_pattern() -> None:
@@ -136,11 +94,6 @@ def test_a_count_of_a_pattern_that_is_held_is_not_another_pattern() -> None:
     assert router.patterns("x") == {b"a": 2}
 
 
-def test_patterns_of_both_kinds() -> None:
-    router = router_of([(b"a", "x"), (SECRET, "x")])
-    assert router.patterns("x") == {b"a": 1, SECRET: 1}
-
-
 def test_equal_receivers_are_one_object() -> None:
     router = router_of([(b"", "x"), (b"a", "y")])
     assert router.route(b"MSG k1\0") is router.route(b"MSG k2\0")
@@ -153,19 +106,6 @@ def test_remembered_routes_are_bounded() -> None:
         assert len(router.routes) <= 4
     route(router, b"x" * CACHED_HEADER_BYTES)
     assert all(len(header) <= CACHED_HEADER_BYTES for header in router.routes)
-
-
-def test_a_route_remembered_long_ago_is_forgotten_when_it_changes() -> None:
-    router = router_of([(b"a", "x")], cached_keys=2)
-    for key in (b"a", b"1", b"2", b"3"):
-        route(router, key)
-    router.subscribe(b"a", "y", ME, account(router))
-    assert route(router, b"a") == {"x", "y"}
-    for key in (b"1", b"2", b"3"):
-        route(router, key)
-    router.subscribe(b"*", "z", ME, account(router))
-    assert route(router, b"a") == {"x", "y", "z"}
-    assert route(router, b"1") == {"z"}
 
 
 def test_a_tap_receives_all_messages_and_does_not_count_as_a_subscriber() -> None:
@@ -196,14 +136,6 @@ def test_a_receiver_that_left_is_forgotten(pattern: bytes) -> None:
     del someone
     gc.collect()
     assert gone() is None
-
-
-def test_the_separator_is_a_parameter() -> None:
-    router: Router[str] = new_router(b".")
-    router.subscribe(b"a.*", "x", ME, account(router))
-    router.subscribe(b"a/*", "y", ME, account(router))
-    assert route(router, b"a.b") == {"x"}
-    assert route(router, b"a/b") == {"y"}
 
 
 def test_empty_segments_are_no_cheap_way_to_fill_the_index() -> None:
@@ -364,15 +296,6 @@ def test_a_pattern_is_compared_with_a_bounded_number_of_remembered_keys() -> Non
     assert not router.routes
 
 
-def test_forgotten_routes_leave_nothing_behind() -> None:
-    router = router_of([])
-    for number in range(100):
-        route(router, b"room/%d" % number)
-        router.subscribe(b"room/%d" % number, "x", ME, account(router))
-        router.unsubscribe(b"room/%d" % number, "x", account(router))
-    assert not router.routes
-
-
 def test_a_receiver_that_leaves_makes_the_router_forget_only_routes_to_it() -> None:
     router = router_of([(b"room/", "x"), (b"hall/", "y"), (b"hall/*", "z")])
     for key in (b"room/1", b"hall/1", b"yard/1"):
@@ -384,16 +307,3 @@ def test_a_receiver_that_leaves_makes_the_router_forget_only_routes_to_it() -> N
     router.subscribe(b"far/", "z", ME, account(router))
     leave(router, "z")
     assert router.version == version
-
-
-def test_a_receiver_that_unsubscribed_before_it_left_is_forgotten() -> None:
-    router: Router[Someone] = new_router()
-    someone = Someone()
-    gone = weakref.ref(someone)
-    router.subscribe(b"a", someone, ME, account(router))
-    router.route(b"MSG a\0")
-    router.unsubscribe(b"a", someone, account(router))
-    leave(router, someone)
-    del someone
-    gc.collect()
-    assert gone() is None

@@ -8,7 +8,6 @@ of one user compete for the last place of their share, it decides.
 
 from __future__ import annotations
 
-import os
 import shutil
 import socket
 import tempfile
@@ -124,8 +123,6 @@ class Client:
 
 
 class BusMachine(RuleBasedStateMachine):
-    syscalls = "batched"
-
     # -- the hub -----------------------------------------------------------------------------------
 
     @initialize(
@@ -166,7 +163,6 @@ class BusMachine(RuleBasedStateMachine):
         self.next_credentials = Credentials(gid=1, uid=1, pid=1)
         self.patches: list[Any] = [
             mock.patch("sbuslib.core.acceptor.peer_credentials", self.who_connects),
-            mock.patch.dict(os.environ, {"SBUS_SYSCALLS": self.syscalls}),
         ]
         for patch in self.patches:
             patch.start()
@@ -552,11 +548,5 @@ class BusMachine(RuleBasedStateMachine):
         self.lose_all(client)
 
 
-class PlainBusMachine(BusMachine):
-    syscalls = "plain"
-
-
 TestBusMachine = BusMachine.TestCase
 TestBusMachine.settings = settings(max_examples=60, stateful_step_count=40)
-TestPlainBusMachine = PlainBusMachine.TestCase
-TestPlainBusMachine.settings = settings(max_examples=40, stateful_step_count=40)

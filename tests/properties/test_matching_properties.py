@@ -122,7 +122,9 @@ class IndexMachine(RuleBasedStateMachine):
     def ask(self, key: bytes) -> None:
         self.asked.append(key)
         expected = {who for who, held in self.model.items() if any(matches(p, key, self.separator) for p in held)}
-        assert set(self.index.subscribers(key)) == expected
+        found = self.index.subscribers(key)
+        assert set(found) == expected
+        assert len(found) == len(expected), "each once"
 
     @invariant()
     def counts_agree(self) -> None:

@@ -25,10 +25,6 @@ def join(jobs: Jobs, name: str, room: int, now: float = 0.0) -> Worker:
     return worker
 
 
-def put(jobs: Jobs, *keys: str) -> None:
-    assert jobs.accept([(key.encode(), b"") for key in keys], None)
-
-
 def numbers(turn: Turn) -> dict[str, list[int]]:
     return {worker.key.decode(): [job.number for job in some] for worker, some in turn.given.items()}
 
@@ -212,80 +208,6 @@ class OrderedMachine(Machine):
 TestRules = Machine.TestCase
 TestOrderedRules = OrderedMachine.TestCase
 TestRules.settings = TestOrderedRules.settings = settings(max_examples=60, stateful_step_count=40)
-
-
-def test_jobs_go_to_the_worker_with_most_room() -> None:
-    jobs = make()
-    join(jobs, "small", 1)
-    join(jobs, "large", 3)
-    put(jobs, *"abcdef")
-    assert numbers(jobs.turn(0.0)) == {"large": [1, 2, 4], "small": [3]}
-
-
-def test_a_job_given_at_once_is_stored_as_given() -> None:
-    jobs = make()
-    join(jobs, "a", 1)
-    put(jobs, "x", "y")
-    turn = jobs.turn(0.0)
-    assert [job.attempts for job in turn.new] == [1, 0]
-    assert turn.again == []
-
-
-def test_only_the_holder_acknowledges() -> None:
-    jobs = make()
-    holder, other = join(jobs, "a", 1), join(jobs, "b", 0)
-    put(jobs, "x")
-    jobs.turn(0.0)
-    jobs.finish(other, [1], [1], 0.0)
-    assert [*jobs.jobs] == [1] == [*holder.held]
-    jobs.finish(holder, [1, 1, 77], [1], 0.0)
-    assert not jobs.jobs
-    assert jobs.turn(0.0).finished == [1]
-
-
-def test_a_late_acknowledgement_counts_until_another_worker_has_the_job() -> None:
-    jobs = make()
-    slow = join(jobs, "slow", 1)
-    put(jobs, "x")
-    jobs.turn(0.0)
-    slow.seen = LIMIT + 1
-    jobs.expire(LIMIT + 1)
-    jobs.announce(b"slow", None, b"", 0, (), LIMIT + 1)
-    other = join(jobs, "other", 1, LIMIT + 1)
-    assert numbers(jobs.turn(LIMIT + 1)) == {"other": [1]}
-    jobs.finish(slow, [1], [], LIMIT + 1)
-    assert [*other.held] == [1]
-    jobs.leave(other)
-    assert numbers(jobs.turn(LIMIT + 1)) == {}
-    jobs.finish(other, [1], [], LIMIT + 1)
-    assert not jobs.jobs
-
-
-def test_order_is_kept_for_each_key() -> None:
-    jobs = make(ordered=True)
-    worker = join(jobs, "a", 9)
-    put(jobs, "x", "x", "y", "x")
-    assert numbers(jobs.turn(0.0)) == {"a": [1, 3]}
-    jobs.finish(worker, [3], [1], 0.0)
-    assert numbers(jobs.turn(0.0)) == {"a": [1]}
-    jobs.finish(worker, [1], [], 0.0)
-    assert numbers(jobs.turn(0.0)) == {"a": [2]}
-
-
-def test_a_job_is_dead_after_its_attempts_and_the_next_of_its_key_goes_on() -> None:
-    jobs = make(ordered=True)
-    worker = join(jobs, "a", 9)
-    put(jobs, "x", "x")
-    for attempt in range(1, ATTEMPTS + 1):
-        turn = jobs.turn(0.0)
-        assert [(job.number, job.attempts) for job in turn.given[worker]] == [(1, attempt)]
-        jobs.finish(worker, [], [1], 0.0)
-    turn = jobs.turn(0.0)
-    assert [job.number for job in turn.dead] == [1]
-    assert not turn.given, "it is not forgotten before it was published"
-    jobs.bury(turn.dead)
-    turn = jobs.turn(0.0)
-    assert (turn.finished, numbers(turn)) == ([1], {"a": [2]})
 
 
 def test_a_stranger_holds_no_more_than_its_share() -> None:

@@ -217,26 +217,6 @@ def test_used_leaves_out_keys_without_messages() -> None:
     assert Batch.parse(one(PAIRS["one key"])).used() == [0]
 
 
-@pytest.mark.parametrize("name", ["several keys", "empty and not", "all keys there may be"])
-def test_select_gives_the_messages_of_some_keys(name: str) -> None:
-    pairs = PAIRS[name]
-    batch = Batch.parse(one(pairs))
-    for wanted in ([0], [1], [0, 1]):
-        keys = {batch.keys[number] for number in wanted}
-        some = Batch.parse(batch.select(wanted).packet)
-        assert some.plain == [encode_message(key, payload) for key, payload in pairs if key in keys]
-        assert set(some.keys) == keys
-
-
-@pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
-def test_part_gives_a_range_of_the_messages(pairs: Pairs) -> None:
-    batch = Batch.parse(one(pairs))
-    for start, stop in ((0, 1), (1, 3), (len(pairs) // 2, len(pairs))):
-        part = Batch.parse(batch.part(start, stop).packet)
-        assert [(message.key, message.payload) for message in part.messages()] == pairs[start:stop]
-        assert len(part.used()) == len(part.keys)
-
-
 @pytest.mark.parametrize("wrapper", [b"", b"CMSG from\0!/cred/1/2/3\0"], ids=["plain", "wrapped"])
 def test_a_batch_counts_as_its_messages(wrapper: bytes) -> None:
     pairs = PAIRS["several keys"]
