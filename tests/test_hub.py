@@ -6,7 +6,6 @@ import os
 import resource
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 
 import gevent
@@ -14,7 +13,7 @@ import pytest
 from support import ROOT, eventually
 
 from sbuslib import Client, Hub
-from sbuslib.errors import AddressError, DisconnectedError, StateError, UsageError
+from sbuslib.errors import AddressError, DisconnectedError, UsageError
 
 MakeClient = Callable[..., Client]
 
@@ -56,12 +55,6 @@ def test_to_make_a_hub_touches_nothing(address: str) -> None:
     hub.stop()
 
 
-def test_repr(hub: Hub, address: str) -> None:
-    assert repr(hub) == f"<Hub at {address}, 0 clients>"
-    hub.stop()
-    assert repr(hub) == f"<Hub at {address}, not started>"
-
-
 # -- descriptors ----------------------------------------------------------------------------------------
 
 
@@ -90,37 +83,6 @@ def test_a_start_that_fails_leaves_nothing_behind(address: str) -> None:
 
 
 # -- threads --------------------------------------------------------------------------------------------
-
-
-def test_a_hub_in_another_thread(address: str, client: MakeClient) -> None:
-    hub = Hub(address)
-    ready, done = threading.Event(), threading.Event()
-    outcome: list[int] = []
-
-    def serve() -> None:
-        with hub:
-            ready.set()
-            while not done.is_set():
-                gevent.sleep(0.001)
-            outcome.append(hub.statistics().received)
-        gevent.get_hub().destroy(destroy_loop=True)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    ready.wait()
-    try:
-        with pytest.raises(StateError, match="thread"):
-            hub.publish(b"a")
-        user = client()
-        user.subscribe(b"a")
-        user.publish(b"a", b"x")
-        assert user.receive(timeout=10).payload == b"x"
-    finally:
-        done.set()
-        thread.join()
-    assert outcome == [1]
-    with hub:  # and in this one, since it was stopped in that one
-        hub.publish(b"a")
 
 
 # -- programs -------------------------------------------------------------------------------------------

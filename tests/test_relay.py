@@ -227,17 +227,6 @@ def of_another_user(sock: Any) -> Credentials:
     return Credentials(gid=1, uid=os.getuid() + 1, pid=1)
 
 
-def test_several_upstreams_are_tried_in_order(world: World) -> None:
-    world.hub("left")
-    relay = world.relay("left", "first", "second", wait=False)
-    world.hub("second")
-    relay.wait(PATIENCE)
-    assert relay.statistics().upstream == world.address("second")
-    world.hub("first")
-    world.hubs["second"].stop(0)
-    eventually(lambda: relay.state == "joined" and relay.statistics().upstream == world.address("first"))
-
-
 @pytest.mark.parametrize("stable", [True, False])
 def test_pauses_grow_unless_the_link_was_stable_for_a_while(
     world: World, monkeypatch: pytest.MonkeyPatch, stable: bool

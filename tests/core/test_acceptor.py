@@ -15,7 +15,7 @@ from time import thread_time
 
 import gevent
 import pytest
-from support import ROOT, Peer, eventually
+from support import Peer, eventually
 from worlds import World
 
 from sbuslib import Hub
@@ -49,59 +49,6 @@ Bus = Callable[..., Hub]
 Connect = Callable[..., Peer]
 ConnectAs = Callable[..., Peer]
 
-AT_ITS_LIMIT = """
-import logging, os, resource, sys
-import gevent
-from sbuslib import Hub, Limits
-from sbuslib.core import acceptor
-
-logging.basicConfig(stream=sys.stdout, format="log: %(message)s")
-hub_at, most, spare = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-resource.setrlimit(resource.RLIMIT_NOFILE, (most, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-acceptor.ACCEPT_PAUSE = 0.005
-hub = Hub(hub_at, limits=Limits(spare_descriptors=spare))
-hub.start()
-print("ready", flush=True)
-sys.stdin.readline()
-# Half of the time the application itself has used up what was kept in reserve for it.
-fillers = []
-if sys.argv[4] == "eaten":
-    while True:
-        try:
-            fillers.append(os.open(os.devnull, os.O_RDONLY))
-        except OSError:
-            break
-    print("full", flush=True)
-gevent.spawn(hub.serve_forever)
-with gevent.Timeout(30, False):
-    while True:
-        gevent.sleep(0.005)
-        if os.path.exists(hub_at + ".give-back"):
-            for fd in fillers:
-                os.close(fd)
-            os.unlink(hub_at + ".give-back")
-            fillers = []
-        if os.path.exists(hub_at + ".stop"):
-            break
-statistics = hub.statistics()
-print("peak", statistics.clients_peak, "breaches", sorted(statistics.breaches.items()), flush=True)
-hub.stop()
-"""
-
-
-def start_at_limit(address: str, most: int, spare: int, kind: str) -> subprocess.Popen[str]:
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", AT_ITS_LIMIT, address, str(most), str(spare), kind],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
-
 
 def refused(peer: Peer) -> bool:
     """Whether the hub closed this connection, rather than answer on it."""
@@ -110,55 +57,6 @@ def refused(peer: Peer) -> bool:
     except (BrokenPipeError, ConnectionResetError):
         return True
     return not peer.receive().startswith(b"CMSG !/cred/")
-
-
-@pytest.mark.parametrize("kind", ["reserved", "eaten"])
-def test_a_hub_at_its_limit_refuses_and_goes_on_serving(address: str, connect: Connect, kind: str) -> None:
-    process = start_at_limit(address, 80, 30, kind)
-    with process:
-        try:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            early = [connect() for _ in range(3)]  # in the backlog before the hub serves
-            process.stdin.write("go\n")
-            process.stdin.flush()
-            if kind == "eaten":
-                # Every descriptor is in use: those who come are turned away, one by one.
-                assert process.stdout.readline() == "full\n"
-                assert all(refused(peer) for peer in early)
-                open(address + ".give-back", "w").close()
-                eventually(lambda: not os.path.exists(address + ".give-back"))
-            served = []
-            turned_away = 0
-            for _ in range(90):
-                peer = connect()
-                if refused(peer):
-                    turned_away += 1
-                    peer.close()
-                else:
-                    served.append(peer)
-            assert len(served) >= 20
-            assert turned_away >= 20
-            served[0].subscribe(b"k")
-            served[1].publish(b"k", b"x")
-            assert served[0].receive() == b"MSG k\0x"
-            for peer in served[2:10]:
-                peer.close()
-
-            def room_again() -> bool:
-                peer = connect()
-                return not refused(peer)
-
-            eventually(room_again)
-            open(address + ".stop", "w").close()
-            rest = process.stdout.read().splitlines()
-        finally:
-            process.kill()
-    assert "peak" in rest[-1]
-    logged = [line for line in rest if line.startswith("log: ")]
-    assert len(logged) == (2 if kind == "eaten" else 1), rest
-    assert "too many connections" in rest[-1]
-    assert ("accept failed" in rest[-1]) is (kind == "eaten")
 
 
 def test_strangers_share_the_connections(bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,11 +244,6 @@ def test_a_closed_acceptor_closes_connections_that_were_not_served(
     hub._acceptor.close()
     assert not peer.receive()
     assert hub.context.quotas.connections.used == 0
-
-
-def test_users_lets_in_the_users_that_it_names(make_hub: MakeHub, connect: Connect) -> None:
-    make_hub(users=["root", 12345])
-    connect().barrier()  # the hub's own user always may
 
 
 def test_users_turns_others_away(

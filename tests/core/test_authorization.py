@@ -98,19 +98,6 @@ def test_a_key_that_is_allowed_is_looked_up_once(
     assert len(looked_up) == count
 
 
-def test_keys_whose_receivers_are_remembered_are_charged(make_hub: MakeHub, connect: Connect) -> None:
-    hub = make_hub(authorize=lambda *_: True, limits=Limits(allowed_bytes=10_000))
-    peer = connect()
-    peer.subscribe(b"")
-    for number in range(200):
-        peer.publish(b"k%d" % number)
-        peer.receive()
-    (connection,) = hub._clients.connections.values()
-    assert 0 < len(connection.publisher.routes) * publisher.ALLOWED_KEY <= hub.context.quotas.allowed.used <= 5_000
-    peer.close()
-    eventually(hub.context.quotas.is_clear)  # its patterns are forgotten in a turn of its user's
-
-
 def test_authorize_answers_of_all_clients_are_bounded_together(
     make_hub: MakeHub, connect: Connect, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,17 +120,6 @@ def test_authorize_answers_of_all_clients_are_bounded_together(
     for peer in (one, other):
         peer.close()
     eventually(hub.context.quotas.is_clear)  # its patterns are forgotten in a turn of its user's
-
-
-def test_authorize_is_not_asked_again_when_others_subscribe(make_hub: MakeHub, connect: Connect, asked: Asked) -> None:
-    """``authorize=`` is asked once for each client and key, whatever other clients do."""
-    make_hub(authorize=asked)
-    one, other = connect(), connect()
-    for number in range(10):
-        one.publish(b"a", b"")
-        one.barrier()
-        other.subscribe(b"b%d/" % number)
-    assert asked.questions.count(("publish", b"a")) == 1
 
 
 @pytest.mark.parametrize("key", [b"no", b"error"])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from accounting import BIG, balance, big, connection_of, narrow, settle
-from support import Peer, eventually, own_key
+from support import Peer, own_key
 
 from sbuslib import Hub, Limits
 from sbuslib.limits import BATCH_EXPANDED, BATCH_MESSAGES, PACKET_BYTES
@@ -80,15 +80,6 @@ def test_batch_from_a_client_without_batch_on_is_ignored(hub: Hub, connect: Conn
     publisher.barrier()
     assert reader.pending() == []
     assert hub.statistics().ignored == 2
-
-
-def test_batches_may_be_turned_off_again(hub: Hub, connect: Connect) -> None:
-    reader, publisher = batching(connect(), b""), batching(connect(), b"never")
-    reader.send(b"CMSG batch/off")
-    reader.barrier()
-    publisher.send(batch(ONE_KEY))
-    publisher.barrier()
-    assert reader.pending() == plain(ONE_KEY)
 
 
 def test_messages_of_one_turn_are_coalesced(hub: Hub, connect: Connect) -> None:
@@ -221,15 +212,6 @@ def test_a_batch_that_is_too_much_for_one_turn_goes_on_in_the_next(make_hub: Mak
     balance(hub)
 
 
-def test_batches_sent_before_a_close_are_delivered(make_hub: MakeHub, connect: Connect) -> None:
-    make_hub(limits=Limits(turn_deliveries=50))
-    reader, publisher = connect(), batching(connect(), b"never")
-    reader.subscribe(b"")
-    publisher.send(batch(MANY_KEYS), b"MSG last\0")
-    publisher.close()
-    assert [reader.receive() for _ in range(301)] == [*plain(MANY_KEYS), b"MSG last\0"]
-
-
 def test_keys_that_take_long_to_look_up_are_looked_up_in_several_turns(make_hub: MakeHub, connect: Connect) -> None:
     make_hub(limits=Limits(turn_time=1e-9, cached_keys=4))
     reader, plainly, publisher = batching(connect(), b""), connect(), batching(connect(), b"never")
@@ -275,19 +257,6 @@ def test_a_batch_that_waits_counts_as_its_messages(bus: Bus, connect: Connect) -
     )
 
 
-@pytest.mark.parametrize("soft", ["discard", "error"])
-def test_a_batch_that_is_not_kept_is_lost_message_by_message(bus: Bus, connect: Connect, soft: str) -> None:
-    hub = bus()
-    reader, publisher = batching(connect(), b"k"), batching(connect(), b"never")
-    receiving = narrow(hub, reader)
-    reader.send(b"CMSG blocking/soft/" + soft.encode())
-    reader.barrier()
-    publisher.send(b"MSG k\0" + big(0), batch(numbered(10, 1)))
-    publisher.barrier()
-    assert receiving.outgoing.lost == {"discard": 10}
-    assert receiving.outgoing.closed is (soft == "error")
-
-
 @pytest.mark.parametrize("hard", [b"", b"blocking/hard/block"], ids=["soft", "hard"])
 def test_block_holds_the_publisher_of_a_batch(bus: Bus, connect: Connect, hard: bytes) -> None:
     hub = bus(queued_packets=8 if hard else 100, batch=2)
@@ -305,43 +274,6 @@ def test_block_holds_the_publisher_of_a_batch(bus: Bus, connect: Connect, hard: 
     balance(hub)
 
 
-def test_one_batch_at_most_is_kept_over_the_bound_for_a_publisher_that_is_held(bus: Bus, connect: Connect) -> None:
-    hub = bus(user_queued_packets=100)
-    readers, publisher = [batching(connect(), b"k") for _ in range(3)], batching(connect(), b"never")
-    for reader in readers:
-        narrow(hub, reader)
-        reader.send(b"CMSG blocking/soft/block")
-        reader.barrier()
-    publisher.send(b"MSG k\0" + big(0), *[batch(numbered(10, start)) for start in range(1, 101, 10)])
-    settle(hub)
-    got: list[list[int]] = [[], [], []]
-    for _ in range(110):
-        for reader, mine in zip(readers, got, strict=True):
-            mine += read_all(reader)
-    assert got == [list(range(101))] * 3
-    assert hub.statistics().lost == {}
-
-
-@pytest.mark.parametrize(("order", "expected"), [(b"stack", [0, *range(24, 0, -1)]), (b"random", [0, *range(1, 25)])])
-@pytest.mark.parametrize("late", [False, True], ids=["chosen before", "chosen after"])
-def test_other_orders_hold_message_by_message(
-    bus: Bus, connect: Connect, order: bytes, expected: list[int], late: bool
-) -> None:
-    hub = bus()
-    reader, publisher = batching(connect(), b"k"), batching(connect(), b"never")
-    receiving = narrow(hub, reader)
-    if not late:
-        reader.send(b"CMSG order/" + order)
-        reader.barrier()
-    publisher.send(b"MSG k\0" + big(0), batch(numbered(12, 1)), batch(numbered(12, 13)))
-    publisher.barrier()
-    if late:
-        reader.send(b"CMSG order/" + order)
-        eventually(lambda: receiving.outgoing.outbox.order == order.decode())
-    assert [number for _ in range(40) for number in read_all(reader)] == expected
-    balance(hub)
-
-
 def test_a_batch_longer_than_the_connection_takes_goes_in_pieces(bus: Bus, connect: Connect) -> None:
     hub = bus()
     reader, publisher = batching(connect(), b"k"), batching(connect(), b"never")
@@ -351,18 +283,6 @@ def test_a_batch_longer_than_the_connection_takes_goes_in_pieces(bus: Bus, conne
     publisher.barrier()
     assert [number for _ in range(20) for number in read_all(reader)] == list(range(10))
     assert receiving.outgoing.lost == {}
-    balance(hub)
-
-
-def test_batches_that_wait_for_a_client_that_leaves_are_counted(bus: Bus, connect: Connect) -> None:
-    hub = bus()
-    reader, publisher = batching(connect(), b"k"), batching(connect(), b"never")
-    narrow(hub, reader)
-    publisher.send(b"MSG k\0" + big(0), batch(numbered(10, 1)))
-    publisher.barrier()
-    reader.close()
-    eventually(lambda: hub.statistics().clients == 1)
-    assert hub.statistics().lost == {"outage": 10}
     balance(hub)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import pytest
-from accounting import connection_of, numbers
+from accounting import connection_of
 from flooding import flood, is_held, slow
 from support import Peer, eventually, in_thread
 
@@ -53,34 +52,6 @@ def test_whose_block_is_honoured(
     while receiving.outgoing.queued or is_held(publishing):
         reader.receive()
     publisher.barrier()
-
-
-def test_the_hubs_own_user_may_block(bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "getuid", lambda: 1009)
-        hub = bus({"mode": 0o777})
-    reader = connect_as(1009)
-    slow(hub, reader, b"blocking/soft/block")
-    publisher = connect_as(1001)
-    publishing = connection_of(hub, publisher)
-    flood(publisher, 0, 3)
-    eventually(lambda: is_held(publishing))
-    assert numbers([reader.receive() for _ in range(3)]) == [0, 1, 2]
-
-
-def test_a_stranger_cannot_stall_publishers_in_turn(bus: Bus, connect_as: ConnectAs) -> None:
-    hub = bus({"mode": 0o777}, block_timeout=0.01)
-    stranger = connect_as(1002)
-    receiving = slow(hub, stranger, b"blocking/soft/block", b"blocking/hard/block", pattern=b"")
-    witness = connect_as(1001)
-    witness.subscribe(b"k")
-    for number in range(5):
-        publisher = connect_as(1001)
-        flood(publisher, number, number + 1)
-        publisher.barrier()
-    assert numbers(witness.pending()) == [0, 1, 2, 3, 4]
-    assert not receiving.outgoing.held
-    assert not receiving.outgoing.closed
 
 
 def test_methods_that_need_a_started_hub(address: str) -> None:

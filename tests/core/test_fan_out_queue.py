@@ -12,7 +12,6 @@ from support import Peer, eventually
 
 from sbuslib import Hub
 from sbuslib.core.fan_out_queue import FanOutQueue
-from sbuslib.core.outgoing import Outgoing
 from sbuslib.wire.batches import coalesce
 
 pytest_plugins = ["accounting_fixtures"]
@@ -136,30 +135,6 @@ def test_messages_in_a_fan_out_queue_are_delivered_when_the_hub_stops(hub: Hub, 
     assert not hub._fan_outs.waiting
 
 
-def test_closing_a_hub_empties_its_fan_out_queues(hub: Hub, connect_as: ConnectAs) -> None:
-    connect_as(PUBLISHER).barrier()
-    readers_of(connect_as, b"k")
-    hub.publish(b"k", b"1")
-    hub.close()
-    assert hub.context.quotas.is_clear()
-    assert not hub._fan_outs.waiting
-    balance(hub)
-    assert hub.statistics().lost == {"outage": FANOUT}
-
-
-def test_a_fan_out_queue_does_not_wait_for_a_client_that_left(hub: Hub, connect_as: ConnectAs) -> None:
-    publisher = connect_as(PUBLISHER)
-    gone, *readers = readers_of(connect_as, b"k")
-    gone.close()
-    publisher.publish(b"k", b"1")
-    publisher.close()
-    settle(hub)
-    hub.publish(b"k", b"2")
-    settle(hub)
-    packets = [reader.pending() for reader in readers]
-    assert all(got == [message(b"k", 1), message(b"k", 2)] for got in packets), packets
-
-
 def test_closing_a_hub_counts_messages_lost_in_fan_out_queues(
     bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,33 +227,6 @@ def test_publisher_counts_no_loss_for_each_receiver_of_a_group_without_room(bus:
     assert hub.statistics().lost == {"quota": 19 * FANOUT}
     assert [len(reader.pending()) for reader in readers] == [2] + [1] * (FANOUT - 1)  # the first is told of it
     balance(hub)
-
-
-def test_stop_looks_at_the_names_of_a_group_once(bus: Bus, connect_as: ConnectAs) -> None:
-    """As many messages may wait as there are receivers."""
-    compared = []
-
-    class Names(tuple[Outgoing, ...]):
-        def __hash__(self) -> int:
-            compared.append(self)
-            return super().__hash__()
-
-    hub = bus({"mode": 0o777}, fanout=FANOUT)
-    publishers = [connect_as(PUBLISHER), connect_as(PUBLISHER)]
-    readers_of(connect_as, b"k")
-    publishers[0].publish(b"k")
-    publishers[0].barrier()
-    settle(hub)
-    ((_, groups, _),) = hub._fan_outs._groups.values()
-    groups[READER].receivers = Names(groups[READER].receivers)
-    with stopped(hub):
-        for _ in range(5):
-            for publisher in publishers:
-                publisher.publish(b"k")
-                publisher.barrier()
-        hub.stop(0)
-    assert hub.statistics().lost == {"outage": 10 * FANOUT}
-    assert not compared
 
 
 def test_answers_for_clients_that_left_count_against_the_bound(bus: Bus, connect_as: ConnectAs) -> None:

@@ -126,25 +126,6 @@ def test_no_publisher_is_held_for_ever(bus: Bus, connect: Connect, caplog: pytes
     assert reader.is_disconnected()
 
 
-def test_a_receiver_that_makes_room_now_and_then_is_not_kicked(bus: Bus, connect: Connect) -> None:
-    """The time limit is for each hold, not for all of them together."""
-    hub = bus(block_timeout=5.0)
-    reader, publisher = connect(), connect()
-    receiving = slow(hub, reader, b"blocking/soft/block")
-    publishing = connection_of(hub, publisher)
-    timers = set()
-    for number in range(5):
-        flood(publisher, 2 * number, 2 * number + 2)
-        eventually(lambda: is_held(publishing))
-        timers.add(id(timer_of(receiving)))
-        kept = timer_of(receiving)
-        assert numbers([reader.receive(), reader.receive()]) == [2 * number, 2 * number + 1]
-        eventually(lambda: not is_held(publishing))
-        assert timer_of(receiving) is None
-        assert not kept.active
-    assert not receiving.outgoing.closed
-
-
 @pytest.mark.parametrize("modes", [(b"blocking/soft/block",), (b"blocking/hard/block",)])
 def test_a_client_cannot_block_on_itself(bus: Bus, connect: Connect, modes: tuple[bytes, ...]) -> None:
     hub = bus(queued_packets=ROOM)
@@ -179,20 +160,6 @@ def test_two_clients_that_block_on_each_other(bus: Bus, connect: Connect, reads:
         eventually(lambda: not (is_held(first) or is_held(second)))
 
 
-def test_a_ring_of_clients_that_block_on_each_other_is_broken(bus: Bus, connect: Connect) -> None:
-    """Each of five floods the next and reads nothing: the hub lets some go, and the others are free."""
-    hub = bus(block_timeout=0.02)
-    witness = connect()
-    witness.barrier()
-    peers = [connect() for _ in range(5)]
-    ring = [slow(hub, peer, b"blocking/soft/block", pattern=b"%d" % n) for n, peer in enumerate(peers)]
-    for n, peer in enumerate(peers):
-        flood(peer, 0, 3, b"%d" % ((n + 1) % 5))
-    eventually(lambda: any(connection.outgoing.closed for connection in ring))
-    eventually(lambda: not any(is_held(connection) for connection in hub._clients.connections.values()))
-    witness.barrier()
-
-
 def test_a_held_publisher_that_disconnects(bus: Bus, connect: Connect) -> None:
     """What it sent before is read once the receiver has room, and its end is seen then."""
     hub = bus()
@@ -212,20 +179,6 @@ def test_a_held_publisher_that_disconnects(bus: Bus, connect: Connect) -> None:
     reader.barrier()
 
 
-def test_a_held_publisher_that_is_kicked(bus: Bus, connect: Connect) -> None:
-    """The holder forgets it, and does not release it later."""
-    hub = bus()
-    reader, publisher = connect(), connect()
-    receiving = slow(hub, reader, b"blocking/soft/block")
-    publishing = connection_of(hub, publisher)
-    flood(publisher, 0, 3)
-    publisher.send(b"nonsense")  # in the turn that gets it held
-    eventually(lambda: publishing.outgoing.closed)
-    assert not receiving.outgoing.held
-    assert timer_of(receiving) is None
-    assert numbers([reader.receive() for _ in range(3)]) == [0, 1, 2]
-
-
 @pytest.mark.parametrize("how", ["close", "violation"])
 def test_a_holder_that_disconnects(bus: Bus, connect: Connect, how: str) -> None:
     hub = bus()
@@ -243,20 +196,6 @@ def test_a_holder_that_disconnects(bus: Bus, connect: Connect, how: str) -> None
     eventually(lambda: receiving.outgoing.closed)
     assert receiving.outgoing.lost == {"outage": 2}
     assert timer_of(receiving) is None
-
-
-def test_two_clients_that_hold_each_other_and_disconnect(bus: Bus, connect: Connect) -> None:
-    hub = bus()
-    one, other = connect(), connect()
-    first = slow(hub, one, b"blocking/soft/block", pattern=b"one")
-    second = slow(hub, other, b"blocking/soft/block", pattern=b"other")
-    flood(one, 0, 3, b"other")
-    flood(other, 0, 3, b"one")
-    eventually(lambda: is_held(first) and is_held(second))
-    one.close()
-    other.close()
-    eventually(lambda: hub.statistics().clients == 0)
-    assert hub.statistics().breaches == {}
 
 
 def test_a_hub_that_stops_while_publishers_are_held(bus: Bus, connect: Connect) -> None:

@@ -15,15 +15,6 @@ Connect = Callable[..., Peer]
 MakeHub = Callable[..., Hub]
 
 
-def test_get_waits(hub: Hub, connect: Connect) -> None:
-    inbox = hub.subscribe(b"a")
-    getting = gevent.spawn(inbox.receive, timeout=10)
-    gevent.sleep(0)
-    assert not getting.ready()
-    connect().publish(b"a", b"x")
-    assert getting.get().payload == b"x"
-
-
 def test_get_in_time(hub: Hub) -> None:
     inbox = hub.subscribe(b"a")
     for timeout in (0, 0.001):
@@ -92,15 +83,6 @@ def test_an_inbox_of_an_earlier_start(hub: Hub) -> None:
     old.close()
     old.close()
     assert hub.statistics().patterns == 0
-
-
-def test_a_message_to_the_embedder_is_a_copy(hub: Hub, connect: Connect) -> None:
-    inbox = hub.subscribe(b"a")
-    peer = connect()
-    for number in range(200):
-        peer.publish(b"a", b"%03d" % number)
-    peer.barrier()
-    assert [inbox.receive(timeout=0).payload for _ in range(200)] == [b"%03d" % number for number in range(200)]
 
 
 def test_a_closed_inbox(hub: Hub) -> None:

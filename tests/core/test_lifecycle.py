@@ -20,7 +20,6 @@ from support import PATIENCE, ROOT, Peer, eventually, python
 from sbuslib import Client, Hub
 from sbuslib.core import members
 from sbuslib.errors import (
-    AddressError,
     AddressInUseError,
     DisconnectedError,
     StateError,
@@ -47,18 +46,6 @@ def test_start_and_stop(address: str) -> None:
     assert not os.path.exists(address)
     hub.stop()
     hub.close()
-
-
-def test_start_twice(hub: Hub) -> None:
-    with pytest.raises(StateError, match="started already"):
-        hub.start()
-    assert hub.started
-
-
-def test_with_stops_after_an_error(address: str) -> None:
-    with pytest.raises(KeyError), Hub(address):
-        raise KeyError
-    assert not os.path.exists(address)
 
 
 def test_restart(hub: Hub, connect: Connect) -> None:
@@ -117,17 +104,6 @@ def test_stop_waits_no_longer_than_it_was_told(hub: Hub, connect: Connect) -> No
     hub.stop(0.01)
     assert hub.closed
     assert hub.statistics().lost == {"outage": queued}
-
-
-def test_close_waits_for_no_receiver(hub: Hub, connect: Connect) -> None:
-    stuck, publisher = connect(), connect()
-    stuck.subscribe(b"k")
-    for _ in range(1_000):
-        publisher.publish(b"k", bytes(2_000))
-    publisher.barrier()
-    hub.close()
-    assert hub.closed
-    assert publisher.is_disconnected()
 
 
 def test_stop_ends_although_a_client_goes_on_sending(hub: Hub, connect: Connect) -> None:
@@ -242,16 +218,6 @@ def test_stop_when_empty(make_hub: MakeHub, connect: Connect) -> None:
     assert not os.path.exists(hub.address)
 
 
-def test_serve_forever_when_empty(address: str, connect: Connect) -> None:
-    hub = Hub(address, stop_when_empty=True)
-    serving = gevent.spawn(hub.serve_forever)
-    eventually(lambda: hub.started)
-    with Peer(address) as peer:
-        peer.barrier()
-    serving.get(timeout=PATIENCE)
-    assert hub.closed
-
-
 # -- the file -------------------------------------------------------------------------------------------
 
 
@@ -272,33 +238,6 @@ def test_an_address_in_use(hub: Hub, connect: Connect) -> None:
     connect().barrier()  # the first does not notice
 
 
-def leave_socket_behind(address: str) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-        sock.bind(address)
-
-
-def test_a_socket_that_was_left_behind(address: str) -> None:
-    leave_socket_behind(address)
-    with pytest.raises(AddressInUseError, match="nobody listens"):
-        Hub(address).start()
-    with Hub(address, reuse=True) as hub, Peer(address) as peer:
-        peer.barrier()
-        assert hub.statistics().clients == 1
-    assert not os.path.exists(address)
-
-
-def test_reuse_replaces_nothing_but_a_socket(address: str) -> None:
-    os.mkdir(address)
-    with pytest.raises(AddressInUseError, match="neither a socket nor an empty file"):
-        Hub(address, reuse=True).start()
-    os.rmdir(address)
-
-
-@pytest.mark.parametrize("mode", [0o700, 0o770, 0o707, 0o777])
-def test_the_mode_of_the_file(make_hub: MakeHub, mode: int) -> None:
-    assert stat.S_IMODE(os.stat(make_hub(mode=mode).address).st_mode) == mode
-
-
 # -- forms of the listener ------------------------------------------------------------------------------
 
 
@@ -310,14 +249,6 @@ def test_a_random_abstract_address(make_hub: MakeHub, client: MakeClient) -> Non
     hub.stop()
     hub.start()
     assert hub.address == address
-
-
-def test_a_given_abstract_address(make_hub: MakeHub, client: MakeClient) -> None:
-    given = "/dev/unix/abstract/00" + os.urandom(12).hex()
-    make_hub(given)
-    assert client(given).whoami()
-    with pytest.raises(AddressInUseError):
-        Hub(given).start()
 
 
 @pytest.mark.parametrize("listening", [False, True])
@@ -359,18 +290,6 @@ def test_a_listener_that_is_open_already(address: str, connect: Connect) -> None
     assert not os.path.exists(address)
     with pytest.raises(StateError, match="closed"):
         hub.start()
-
-
-def test_a_descriptor_that_is_not_open(make_hub: MakeHub) -> None:
-    with pytest.raises(AddressError):
-        make_hub("/dev/fd/9999")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream, pytest.raises(AddressError):
-        make_hub(stream)
-
-
-def test_a_listener_in_a_missing_folder(address: str) -> None:
-    with pytest.raises(FileNotFoundError):
-        Hub(address + "/missing").start()
 
 
 def test_another_separator(make_hub: MakeHub, connect: Connect) -> None:
@@ -567,16 +486,6 @@ def test_a_hub_per_thread(folder: str) -> None:
     for thread in threads:
         thread.join()
     assert sorted(outcomes) == [b"0 49", b"1 49", b"2 49"]
-
-
-def test_two_hubs_in_one_loop(make_hub: MakeHub, connect: Connect, folder: str) -> None:
-    one, other = make_hub(), make_hub(folder + "/other")
-    at_one, at_other = connect(), connect(other.address)
-    at_one.subscribe(b"k")
-    at_other.subscribe(b"k")
-    one.publish(b"k", b"one")
-    other.publish(b"k", b"other")
-    assert (at_one.pending(), at_other.pending()) == ([b"MSG k\0one"], [b"MSG k\0other"])
 
 
 def test_clients_of_a_hub_that_stops_are_told(hub: Hub, client: MakeClient) -> None:

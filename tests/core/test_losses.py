@@ -33,18 +33,6 @@ def test_a_loss_is_told_where_the_gap_is(bus: Bus, connect: Connect) -> None:
     assert reader.pending() == []
 
 
-def test_a_loss_is_told_when_nothing_follows(bus: Bus, connect: Connect) -> None:
-    hub = bus(queued_packets=2)
-    reader, publisher = connect(), connect()
-    slow(hub, reader, b"notices/on")
-    flood(publisher, 0, 7)
-    publisher.barrier()
-    got = [reader.receive() for _ in range(4)]
-    assert numbers(got) == [0, 1, 2]
-    assert lost_notice(got[3]) == ("overflow", 4)
-    assert reader.pending() == []
-
-
 @pytest.mark.parametrize("full", [False, True])
 def test_a_loss_is_told_before_an_answer_that_was_asked_for_later(bus: Bus, connect: Connect, full: bool) -> None:
     """A client that reads all and then asks knows of all losses when the answer comes, even if that has to wait."""
@@ -109,23 +97,6 @@ def test_a_discarding_receiver_is_told_once_a_gap(bus: Bus, connect: Connect, en
     assert numbers([reader.receive()]) == [101]
 
 
-def test_a_receiver_beyond_its_share_is_told_once_for_each_gap(bus: Bus, connect: Connect) -> None:
-    hub = bus(user_queued_packets=4, queued_answers=3)
-    other, reader, publisher = connect(), connect(), connect()
-    slow(hub, other)
-    flood(publisher, 0, 3)
-    publisher.barrier()  # the share is used up by another of the user's clients
-    receiving = slow(hub, reader, b"notices/on")
-    flood(publisher, 3, 104)
-    publisher.barrier()
-    assert receiving.outgoing.lost == {"quota": 100}
-    assert not receiving.outgoing.closed
-    got = [reader.receive(), reader.receive()]
-    assert numbers(got) == [3]
-    assert lost_notice(got[1]) == ("quota", 100)
-    assert reader.pending() == []
-
-
 def test_losses_of_several_causes(bus: Bus, connect: Connect) -> None:
     hub = bus(queued_packets=2)
     reader, publisher = connect(), connect()
@@ -148,18 +119,6 @@ def test_losses_of_several_causes(bus: Bus, connect: Connect) -> None:
         cause, count = lost_notice(packet)
         told[cause] = told.get(cause, 0) + count
     assert told == receiving.outgoing.lost == {"overflow": 3, "discard": 2, "oversize": 1}
-
-
-def test_a_client_that_asks_for_nothing_sees_the_plain_protocol(bus: Bus, connect: Connect) -> None:
-    hub = bus(queued_packets=2)
-    reader, publisher = connect(), connect()
-    slow(hub, reader)
-    flood(publisher, 0, 7)
-    publisher.barrier()
-    assert numbers([reader.receive() for _ in range(3)]) == [0, 1, 2]
-    assert reader.pending() == []
-    reader.send(b"nonsense")
-    assert reader.is_disconnected()
 
 
 def test_notices_may_be_turned_off_again(bus: Bus, connect: Connect) -> None:

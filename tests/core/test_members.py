@@ -56,27 +56,6 @@ def test_secrets_are_not_logged(hub: Hub, connect: Connect, caplog: pytest.LogCa
     assert "hunter2" not in caplog.text
 
 
-def test_many_come_and_go(hub: Hub, connect: Connect) -> None:
-    for number in range(200):
-        with Peer(hub.address) as peer:
-            peer.send(b"SUB k", b"MSG k\0%d" % number)
-            assert peer.receive() == b"MSG k\0%d" % number
-    eventually(lambda: hub.statistics().clients == hub.statistics().patterns == 0)
-    statistics = hub.statistics()
-    assert (statistics.clients_total, statistics.received) == (200, 200)
-
-
-def test_many_at_once(hub: Hub, connect: Connect) -> None:
-    peers = [connect() for _ in range(300)]
-    for peer in peers:
-        peer.send(b"SUB k")
-    for peer in peers:
-        peer.barrier()
-    peers[0].publish(b"k", b"x")
-    assert {peer.receive() for peer in peers} == {b"MSG k\0x"}
-    assert hub.statistics().clients_peak == 300
-
-
 def test_a_kicked_client_is_told_why(bus: Bus, connect: Connect) -> None:
     hub = bus()
     reader = connect()

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from sbuslib.core import messages as module
 from sbuslib.core.messages import Batched, Copied, InArea, Messages, OneInArea, Received
 from sbuslib.kernel.areas import PlainArea, make_area
 from sbuslib.kernel.packet_writer import PacketWriter
 from sbuslib.wire.batches import Batch, coalesce
-from sbuslib.wire.columns import Columns
 
 PACKETS = [b"MSG a\0one", b"MSG b\0", b"MSG a\0three"]
 Pair = tuple[socket.socket, socket.socket]
@@ -112,30 +107,6 @@ def test_wrapped_packets_begin_with_the_wrapper(make: Make, area: PlainArea, pai
     assert sent_to(pair[1]) == [b"<" + packet for packet in PACKETS]
 
 
-def test_a_packet_is_copied_once_for_all_receivers(area: PlainArea) -> None:
-    received = receive(area, PACKETS)
-    first, again = received.slice(range(3)).packets(), InArea(received, [0, 2]).packets()
-    assert again[0] is first[0]
-    assert again[1] is first[2]
-
-
-def test_a_batch_is_made_once_for_all_who_get_the_same(area: PlainArea, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "COALESCED", 2)
-    received = receive(area, PACKETS)
-    messages = received.slice(range(3))
-    made = messages.as_batch()
-    assert made is not None
-    assert made is messages.as_batch()
-    assert made.packets() == PACKETS
-    assert isinstance(messages.columns(), Columns)
-
-
-def test_few_messages_are_no_batch(area: PlainArea) -> None:
-    for make in (in_area, copied):
-        assert make(area, PACKETS).as_batch() is None
-    assert batched(area, PACKETS[:1]).as_batch() is not None
-
-
 def test_a_single_message_in_the_area(area: PlainArea, pair: Pair) -> None:
     receive(area, [b"MSG a\0x"])
     one = OneInArea(area, PacketWriter(), 7)
@@ -147,23 +118,3 @@ def test_a_single_message_in_the_area(area: PlainArea, pair: Pair) -> None:
     kept = one.keep()
     receive(area, [b"MSG b\0other"])
     assert kept.packets() == [b"MSG a\0x"]
-
-
-def test_a_full_socket_takes_nothing(area: PlainArea, pair: Pair) -> None:
-    pair[0].setblocking(False)
-    with suppress(BlockingIOError):
-        while True:
-            pair[0].send(bytes(1_000))
-    receive(area, [b"MSG a\0x"])
-    assert OneInArea(area, PacketWriter(), 7).send(pair[0]) == 0
-    for make in FORMS:
-        assert make(area, PACKETS).send(pair[0]) == 0
-
-
-@given(st.lists(st.binary(max_size=40), min_size=1, max_size=16), st.data())
-def test_any_choice_of_slots(area: PlainArea, payloads: list[bytes], data: st.DataObject) -> None:
-    packets = [b"MSG %d\0%b" % (number % 3, payload) for number, payload in enumerate(payloads)]
-    slots = sorted(data.draw(st.sets(st.integers(0, len(packets) - 1), min_size=1)))
-    some = InArea(receive(area, packets), slots)
-    assert some.packets() == [packets[slot] for slot in slots]
-    assert some.size == sum(len(packets[slot]) for slot in slots)

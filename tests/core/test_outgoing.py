@@ -42,19 +42,6 @@ def test_unread_answers_pile_up_to_the_limit(make_hub: MakeHub, connect: Connect
     other.barrier()
 
 
-def test_a_slow_receiver_gets_everything_in_order(hub: Hub, connect: Connect) -> None:
-    slow, publisher = connect(), connect()
-    slow.subscribe(b"k")
-    for number in range(2_000):
-        publisher.publish(b"k", b"%05d" % number + bytes(number % 3_000))
-    publisher.barrier()
-    assert hub.statistics().queued > 0
-    got = slow.pending()
-    assert [packet[6:11] for packet in got] == [b"%05d" % number for number in range(2_000)]
-    assert all(len(packet) == 11 + number % 3_000 for number, packet in enumerate(got))
-    assert hub.statistics().queued == 0
-
-
 def test_a_slow_receiver_that_asks_is_answered_in_its_place(hub: Hub, connect: Connect) -> None:
     slow, publisher = connect(), connect()
     slow.subscribe(b"k")
@@ -97,21 +84,6 @@ def test_messages_of_a_client_that_leaves_while_others_send_to_it_are_delivered(
     eventually(lambda: hub.statistics().clients == 1)
     assert witness.pending() == [b"MSG k\0%d" % number for number in range(100)]
     assert hub.statistics().lost == {"outage": 10}
-
-
-def test_messages_that_wait_for_a_client_that_leaves_are_counted_as_lost(hub: Hub, connect: Connect) -> None:
-    slow, publisher = connect(), connect()
-    slow.subscribe(b"k")
-    for _ in range(1_000):
-        publisher.publish(b"k", bytes(2_000))
-    publisher.barrier()
-    queued = hub.statistics().queued
-    assert queued > 0
-    slow.close()
-    eventually(lambda: hub.statistics().clients == 1)
-    statistics = hub.statistics()
-    assert (statistics.queued, statistics.lost) == (0, {"outage": queued})
-    assert statistics.delivered + queued == statistics.routed == statistics.received
 
 
 def test_a_client_that_stops_reading_after_shutdown(hub: Hub, connect: Connect) -> None:

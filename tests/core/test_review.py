@@ -10,7 +10,6 @@ from worlds import World
 
 from sbuslib import Client, Hub
 from sbuslib.policy import Policy, Rule
-from sbuslib.secrets import Credentials
 from sbuslib.wire.control import Kicked, Notice, Withdrawn
 
 MakeHub = Callable[..., Hub]
@@ -192,20 +191,3 @@ def test_a_client_that_is_told_does_not_ask_for_the_pattern_again(make_hub: Make
         hub.publish(b"a")
         assert client.receive(timeout=PATIENCE).key == b"a"
     assert not [notice for notice in notices if isinstance(notice, Kicked)]
-
-
-def test_a_client_that_leaves_meanwhile_is_no_matter(make_hub: MakeHub, connect: Connect) -> None:
-    hub = make_hub()
-    for _ in range(5):
-        peer = connect()
-        peer.subscribe(*(b"%d" % n for n in range(200)))
-        hub.reconfigure(authorize=everybody(subscribe=()))
-        peer.close()
-        hub.reconfigure()
-    assert hub.reviewed(PATIENCE)
-
-
-def test_credentials_are_what_a_policy_is_asked_about() -> None:
-    one = policy(Rule(users=frozenset({7}), publish=(b"a",)))
-    assert one(Credentials(gid=1, uid=7, pid=1), "publish", b"a")
-    assert not one(Credentials(gid=7, uid=1, pid=7), "publish", b"a")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from itertools import pairwise
 
 import gevent
 import pytest
@@ -117,17 +116,6 @@ def test_a_turn_that_is_too_much_goes_on_later(make_hub: MakeHub, connect: Conne
     assert hub.statistics().breaches == ({"unknown verb": 1} if ending else {})
 
 
-def test_a_turn_that_is_too_much_lets_others_go_before_it_goes_on(make_hub: MakeHub, connect: Connect) -> None:
-    make_hub(limits=Limits(turn_deliveries=4))
-    inbox, noisy, quiet = connect(), connect(), connect()
-    inbox.subscribe(b"")
-    for number in range(40):
-        noisy.publish(b"noisy", b"%d" % number)
-    quiet.publish(b"quiet")
-    got = [inbox.receive() for _ in range(41)]
-    assert got.index(b"MSG quiet\0") <= 12
-
-
 def test_keys_that_take_long_to_look_up_end_a_turn(make_hub: MakeHub, connect: Connect) -> None:
     make_hub(limits=Limits(turn_time=1e-9))
     inbox, noisy, quiet = connect(), connect(), connect()
@@ -139,27 +127,6 @@ def test_keys_that_take_long_to_look_up_end_a_turn(make_hub: MakeHub, connect: C
     assert got.index(b"MSG quiet\0") <= 6
     got.remove(b"MSG quiet\0")
     assert got == [b"MSG noisy/%d\0" % number for number in range(40)]
-
-
-def test_orders_of_several_publishers_are_each_kept(hub: Hub, connect: Connect) -> None:
-    receiver = connect()
-    receiver.subscribe(b"")
-    publishers = [connect() for _ in range(5)]
-
-    def publish(number: int) -> None:
-        for count in range(200):
-            publishers[number].publish(b"k%d" % (count % 3), b"%d %d" % (number, count))
-            if count % 10 == number:
-                gevent.sleep(0)
-
-    gevent.joinall([gevent.spawn(publish, number) for number in range(5)], raise_error=True)
-    for publisher in publishers:
-        publisher.barrier()
-    got = [tuple(map(int, packet.partition(b"\0")[2].split())) for packet in receiver.pending()]
-    assert len(got) == 1_000
-    for number in range(5):
-        counts = [count for who, count in got if who == number]
-        assert all(after == before + 1 for before, after in pairwise(counts))
 
 
 @pytest.mark.parametrize("how", ["batch", "packets", "one packet"])

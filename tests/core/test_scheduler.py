@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -16,13 +15,10 @@ from accounting import big, narrow, numbers, settle
 from support import Peer, eventually
 
 from sbuslib import Hub
-from sbuslib.core.publisher import Publisher
-from sbuslib.core.routing import route_copies
 from sbuslib.core.scheduler import Scheduler
 
 pytest_plugins = ["accounting_fixtures"]
 
-OTHER = 2
 
 CHILD = """
 import os, select, socket, sys, time
@@ -57,11 +53,6 @@ def read():
                     sock.recv(4096)
             except BlockingIOError:
                 pass
-
-def murmur(pause):
-    while True:
-        socks[0].send(b"MSG murmur\\0x")
-        time.sleep(pause)
 
 """
 
@@ -181,14 +172,6 @@ def test_patterns_of_clients_that_left_are_removed_a_few_each_turn(
     other.barrier()
 
 
-def test_a_hub_that_stops_gives_no_turn_any_more(hub: Hub) -> None:
-    resumed: list[int] = []
-    hub.context.scheduler.postpone(OTHER, lambda: resumed.append(OTHER))
-    hub.close()
-    gevent.sleep(0.001)
-    assert not resumed
-
-
 def test_a_fan_out_queue_that_another_user_fills_starves_no_client(
     bus: Callable[..., Hub], connect_as: Callable[..., Peer]
 ) -> None:
@@ -202,79 +185,6 @@ def test_a_fan_out_queue_that_another_user_fills_starves_no_client(
         speaker.publish(b"mine", b"hello")
         with gevent.Timeout(3.0):
             assert speaker.receive() == b"MSG mine\0hello"
-
-
-def test_a_user_that_sends_little_leaves_others_their_share_of_the_hub(
-    bus: Callable[..., Hub], connect_as: Callable[..., Peer]
-) -> None:
-    """What the hub waits for it counts as its time; a hundred clients of one user have 1/8.6 of the hub beside one."""
-    hub = bus({"mode": 0o777})
-    connect_as(1002)
-    rates = []
-    with process(hub, 1001, 100, "flood(b'MSG k\\0x')"):
-        eventually(lambda: hub.statistics().received > 10_000)
-        for action in ("time.sleep(100)", "murmur(0.001)"):
-            with process(hub, 1002, 1, action):
-                gevent.sleep(0.5)
-                before = hub.statistics().received
-                gevent.sleep(0.5)
-                rates.append(hub.statistics().received - before)
-    assert rates[1] > rates[0] / 20
-
-
-def test_an_error_in_a_postponed_turn_of_a_hub_stops_no_other_client(
-    bus: Callable[..., Hub], connect_as: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same in a hub: what is left of a batch goes on as it is resumed."""
-    bus({"mode": 0o777}, turn_deliveries=1)
-    one, another, other = connect_as(1001), connect_as(1001), connect_as(1002)
-    for reader in (one, another):
-        reader.subscribe(b"k")
-    other.subscribe(b"o")
-    failed: list[object] = []
-
-    def fail_once(publisher: Publisher) -> None:
-        failed.append(publisher)
-        if len(failed) == 1:
-            raise MemoryError
-        route_copies(publisher)
-
-    monkeypatch.setattr("sbuslib.core.connection.route_copies", fail_once)
-    monkeypatch.setattr(gevent.get_hub(), "handle_error", lambda *_: None)
-    for number in range(64):
-        one.publish(b"k", b"%d" % number)
-    eventually(lambda: bool(failed))
-    for number in range(64):
-        other.publish(b"o", b"%d" % number)
-    with gevent.Timeout(3.0):
-        assert [other.receive() for _ in range(64)]
-
-
-def test_sockets_are_looked_at_before_a_postponed_turn() -> None:
-    """A client that became ready meanwhile may come first: a timer of normal priority would run before its socket."""
-    loop = gevent.get_hub().loop
-    scheduler = Scheduler(loop)
-    scheduler.several = True
-    seen: list[str] = []
-    ours, theirs = socket.socketpair()
-    watcher = loop.io(ours.fileno(), 1)
-
-    def on_readable() -> None:
-        watcher.stop()
-        seen.append("socket")
-
-    def postpone() -> None:
-        scheduler.postpone(1, lambda: seen.append("turn"))
-        theirs.send(b"x")
-
-    watcher.start(on_readable)
-    loop.run_callback(postpone)
-    eventually(lambda: len(seen) == 2)
-    assert seen == ["socket", "turn"]
-    scheduler.close()
-    watcher.close()
-    ours.close()
-    theirs.close()
 
 
 def test_a_hub_that_waits_for_a_user_sleeps() -> None:
