@@ -10,7 +10,7 @@ import msgspec
 from ..errors import CorruptJournalError
 from ..lake.blocks import everything
 from ..lake.pieces import Piece
-from ..lake.places import Sealed, absolute, header_of, is_local, opened
+from ..lake.places import Sealed, absolute, header_of, is_local, looked_again, opened
 from ..segments.directory import Segment, is_recorded
 from ..segments.layout import Block
 from ..segments.reading import decode_block, end_mark, walk
@@ -45,6 +45,7 @@ class Summary(msgspec.Struct, frozen=True):
     files: list[FileSummary]
 
 
+@looked_again
 def summarize(directory: str | os.PathLike[str]) -> list[Summary]:
     """What a directory holds, a summary for each journal, which is fast for long journals, too.
 

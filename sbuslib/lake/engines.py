@@ -16,7 +16,7 @@ from ..segments.reading import OnCorrupt
 from .batches import batches
 from .parquet import checked
 from .pieces import Piece, plan
-from .places import Sealed, VanishedError
+from .places import Sealed, looked_again
 from .rows import SCHEMA
 from .selection import Selection
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = ["Wish", "read_arrow", "read_duckdb", "read_pandas", "read_polars"]
-
-_ATTEMPTS = 10
-"""How often files may vanish between listing and checking: retention deletes old ones."""
 
 
 class Wish(NamedTuple):
@@ -54,25 +51,20 @@ class Wish(NamedTuple):
         """The rows of some pieces. Raises :exc:`~sbuslib.errors.JournalError`."""
         return batches(pieces, self.schema, self.selection, self.on_corrupt)
 
+    @looked_again
     def divided(self) -> tuple[list[str], list[Piece]]:
         """The sealed files of which all rows are wanted, which are checked, and the other pieces.
 
         Raises :exc:`~sbuslib.errors.JournalError`.
         """
-        for attempt in range(_ATTEMPTS):
-            whole, others = list[str](), list[Piece]()
-            try:
-                for piece in self.pieces():
-                    if self._is_plain(piece) and isinstance(piece.file, Sealed):
-                        checked(piece.file)
-                        whole.append(piece.file.path)
-                    else:
-                        others.append(piece)
-                return whole, others
-            except VanishedError:
-                if attempt == _ATTEMPTS - 1:
-                    raise
-        raise AssertionError
+        whole, others = list[str](), list[Piece]()
+        for piece in self.pieces():
+            if self._is_plain(piece) and isinstance(piece.file, Sealed):
+                checked(piece.file)
+                whole.append(piece.file.path)
+            else:
+                others.append(piece)
+        return whole, others
 
     def _is_plain(self, piece: Piece) -> bool:
         """Whether all rows of a file are wanted."""

@@ -20,7 +20,7 @@ from ..errors import CorruptJournalError, JournalError
 from ..segments.directory import Segment, durable_sequence, is_recorded
 from ..segments.layout import SEGMENT_HEADER_BYTES, Block
 from ..segments.reading import OnCorrupt, end_mark, is_empty, read_segment, walk
-from .places import Sealed, header_of, is_local, list_sealed, list_segments, opened, target_of
+from .places import Sealed, header_of, is_local, list_sealed, list_segments, looked_again, opened, target_of
 from .selection import EVERYTHING, Selection
 
 __all__ = ["Contents", "Known", "Piece", "contents", "instead", "measure", "plan"]
@@ -103,6 +103,7 @@ def _sealed_of(place: str) -> list[Sealed]:
         before = found
 
 
+@looked_again
 def plan(
     places: Sequence[str],
     wanted: Selection = EVERYTHING,

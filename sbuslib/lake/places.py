@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from ..errors import JournalError, StateError
 from ..segments.directory import Segment, decode_header
@@ -28,6 +29,7 @@ __all__ = [
     "is_local",
     "list_sealed",
     "list_segments",
+    "looked_again",
     "opened",
     "sealed_name",
     "target_of",
@@ -42,8 +44,28 @@ _NOTE = "sealed.to"
 """A file in a journal's directory: where its sealed files are, unless they are in the folder."""
 
 
+_LOOKS = 10
+"""How often files may vanish between listing and reading: a sealer and retention delete old ones."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
 class VanishedError(JournalError):
     """A file was deleted, or sealed, before it was read."""
+
+
+def looked_again(look: Callable[P, T]) -> Callable[P, T]:
+    """A function that lists files and then reads in them, made to begin anew when one has vanished in between."""
+
+    @wraps(look)
+    def again(*args: P.args, **kwargs: P.kwargs) -> T:
+        for _ in range(_LOOKS - 1):
+            with suppress(VanishedError):
+                return look(*args, **kwargs)
+        return look(*args, **kwargs)
+
+    return again
 
 
 class Sealed(NamedTuple):

@@ -25,15 +25,17 @@ from ..segments.directory import DirectoryLock, Segment, sync_directory
 from ..segments.layout import SegmentHeader
 from ..segments.reading import OnCorrupt
 from .batches import batches
-from .pieces import Piece, contents, measure, plan
+from .pieces import Piece, contents, instead, measure, plan
 from .places import (
     Sealed,
+    VanishedError,
     absolute,
     filesystem_of,
     header_of,
     is_local,
     list_sealed,
     list_segments,
+    looked_again,
     opened,
     sealed_name,
     target_of,
@@ -112,6 +114,7 @@ def _without(piece: Piece, ranges: Iterable[tuple[int, int]]) -> Iterator[Piece]
         yield piece
 
 
+@looked_again
 def units(place: str, target: str, there: Ranges, *, open_too: bool = False) -> list[Unit]:
     """What of the journals at ``place`` is to be sealed into ``target``, which has the rows in ``there``.
 
@@ -161,10 +164,11 @@ def write(unit: Unit, on_corrupt: OnCorrupt = "error") -> Written:
         undo.callback(_remove, aside)
 
         # 1. The file, aside.
-        one = unit.pieces[0]
+        one, rows, name = unit.pieces[0], 0, ""
         if one.is_whole and isinstance(one.file, Sealed):
-            rows, name = _copy(one.file, aside), one.file.name
-        else:
+            with suppress(VanishedError):
+                rows, name = _copy(one.file, aside), one.file.name
+        if not name:
             rows, times = _write(unit, aside, on_corrupt)
             last = (unit.pieces[-1].before or 0) - 1
             name = sealed_name(unit.journal, one.first, last, times, _crc(aside))
@@ -250,14 +254,19 @@ def _write(unit: Unit, aside: str, on_corrupt: OnCorrupt) -> tuple[int, tuple[in
 
 
 def _header(piece: Piece) -> SegmentHeader:
-    """Hub and separator of a piece; where its header is damaged, the usual ones."""
-    if isinstance(piece.file, Sealed):
-        from .parquet import header_of as header_of_sealed
+    """Hub and separator of a piece; where its header is damaged or its rows are deleted, the usual ones."""
+    from .parquet import header_of as header_of_sealed
 
-        return header_of_sealed(piece.file)
-    assert isinstance(piece.file, Segment)
-    with suppress(CorruptJournalError):
-        return header_of(piece.file)
+    try:
+        if isinstance(piece.file, Segment):
+            return header_of(piece.file)
+        if isinstance(piece.file, Sealed):
+            return header_of_sealed(piece.file)
+    except VanishedError:
+        for other in instead(piece):
+            return _header(other)
+    except CorruptJournalError:
+        pass
     return SegmentHeader(piece.journal or "", "", b"/", 0, piece.first, 0)
 
 

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from ..lake.engines import Wish
 from ..lake.parquet import header_of
 from ..lake.pieces import Piece
-from ..lake.places import Sealed, absolute
+from ..lake.places import Sealed, absolute, looked_again
 from ..lake.rows import SCHEMA
 from ..lake.sealing import Failure, Unit, Written, attempt
 from ..lake.selection import EVERYTHING, Selection
@@ -37,6 +37,7 @@ def read(spark: SparkSession, *places: str | os.PathLike[str]) -> DataFrame:
     return read_frame(Wish([absolute(place) for place in places], EVERYTHING), spark)
 
 
+@looked_again
 def read_frame(wish: Wish, session: SparkSession | None = None) -> DataFrame:
     """The wanted rows: whole sealed files by Spark's own reader, and all others by the data source.
 

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from ..errors import JournalError
 from ..lake.pieces import Known, Piece, measure, plan
-from ..lake.places import Sealed
+from ..lake.places import Sealed, looked_again
 from ..segments.directory import Segment
 from .reader import Options, arrow_schema, group, read_partition
 
@@ -62,6 +62,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Let the stream end where the whole blocks end now."""
         self._target = self.latestOffset({}, ReadAllAvailable())
 
+    @looked_again
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """The end of a batch that begins at ``start``. Raises :exc:`~sbuslib.errors.JournalError`.
 

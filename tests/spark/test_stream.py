@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from itertools import chain
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from lake.journals import SALT, START_NS, message_block, rows, segment
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from sbuslib import read
 from sbuslib.errors import CorruptJournalError, JournalError
+from sbuslib.lake.pieces import plan
 from sbuslib.lake.rows import SCHEMA
 from sbuslib.lake.sealing import ingest, seal
 from sbuslib.segments.encoding import encode_end
@@ -163,6 +166,31 @@ def test_a_stream_that_was_away_goes_on_with_sealed_files_and_lakes(journal: Pat
     for place in (journal, tmp_path / "lake"):
         assert rest(reader(place), end) == [[*range(6, 61)]]
         assert [*chain(*rest(reader(place), end, 7))] == [*range(6, 61)]
+
+
+def test_a_segment_that_is_sealed_between_listing_and_measuring_is_looked_for_again(
+    journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sealed_meanwhile(module: str) -> None:
+        """Let the next listing of a module find a segment that is sealed, and deleted, right after it."""
+
+        def listed(*arguments: Any, **options: Any) -> Any:
+            monkeypatch.undo()
+            found = plan(*arguments, **options)
+            segment(journal, 1, rows(5))
+            segment(journal, 6, rows(5, 6))
+            seal(journal)
+            return found
+
+        rmtree(f"{journal}/sealed", ignore_errors=True)
+        segment(journal, 1, rows(5), sealed=False)
+        monkeypatch.setattr(f"{module}.plan", listed)
+
+    sealed_meanwhile("sbuslib.spark.stream")
+    assert [*chain(*rest(reader(journal), {}))] == [*range(1, 11)]
+    sealed_meanwhile("sbuslib.lake.sealing")
+    ingest([journal], tmp_path / "lake")
+    assert read(tmp_path / "lake").column("sequence").to_pylist() == [*range(1, 11)]
 
 
 def test_a_start_time_chooses_the_first_file(journal: Path) -> None:
