@@ -24,6 +24,7 @@ from support import LONGEST, PATIENCE
 
 import sbuslib
 from sbuslib.blocking import Client
+from sbuslib.kernel.sockets import peer_credentials
 from sbuslib.wire import control
 from sbuslib.wire.packets import Control, parse
 
@@ -234,13 +235,24 @@ class Subscriber:
 
     def __init__(self, address: str, *patterns: bytes) -> None:
         self.patterns = patterns
-        self.client = Client(address, reconnect=True)
+        self.client = Client(address, reconnect=True, timeout=PATIENCE, on_reconnect=self._note_hub)
         for pattern in patterns:
             self.client.subscribe(pattern)
         self.numbers: dict[str, list[int]] = {}
         self.keys: set[bytes] = set()
+        self.known_by = 0
+        """The last process of the hub in which its subscriptions are in force."""
+        self._note_hub(self.client)
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
+
+    def _note_hub(self, client: Client) -> None:
+        client.sync()
+        with (
+            contextlib.suppress(sbuslib.errors.DisconnectedError),  # then it is called again
+            socket.socket(fileno=os.dup(client.fileno())) as sock,
+        ):
+            self.known_by = peer_credentials(sock).pid
 
     def _read(self) -> None:
         while True:

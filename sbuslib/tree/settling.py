@@ -87,11 +87,15 @@ class Settling:
             self._context.after(COUNT_PAUSE, self._tell_count)
 
     def _tell_count(self) -> None:
-        """Tell trusted links how many they are, so that they can say so to the process that follows this one."""
+        """Tell trusted links how many they are, so that they can say so to the process that follows this one.
+
+        Those that this one still waits for count: the next one has to wait for them, too.
+        """
         self._counting = False
         trusted = [link for link in self._links() if link.trusted]
+        count = len(trusted) if self.done else max(len(trusted), self._expected)
         for link in trusted:
-            link.tell_links(len(trusted))
+            link.tell_links(count)
 
     def check(self) -> None:
         """A link has told all that is wanted below it, or has ended."""
@@ -103,6 +107,7 @@ class Settling:
             return
         self.done = True
         self._on_settled()
+        self.links_changed()
 
     def _wait_until(self, when: float) -> None:
         self._context.after(max(0.001, when - monotonic()), self._on_time)

@@ -95,6 +95,17 @@ def test_links_are_told_how_many_they_are_and_say_so_to_the_next_process(world: 
     eventually(lambda: relays[0].above.said.links == 1)
 
 
+def test_a_hub_that_waits_for_links_counts_them_so_that_the_next_process_waits_too(world: World) -> None:
+    hub = world.hub("top", limits=PATIENT)
+    link = join(world.peer("top"), IDS[0], 2)
+    link.send(COMPLETE)
+    assert link.receive() == b"CMSG interest/links\0002", "it may be killed before the other is back"
+    hub.tree.settling._end_at = 0.0
+    be_quiet(hub)
+    assert link.receive() == COMPLETE
+    assert link.receive() == b"CMSG interest/links\0001", "it does not wait any longer"
+
+
 @pytest.mark.parametrize("payload", [b"", b"x", b"-1", b"9" * 7, b"\xc2\xb2"])
 def test_a_count_of_links_that_is_none_is_ignored(world: World, payload: bytes) -> None:
     world.chain("top", "left")

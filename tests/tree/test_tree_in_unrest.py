@@ -50,7 +50,6 @@ class Run:
         self.started: dict[str, float] = {}  # again, and when
         self.publishers: dict[str, Publisher] = {}
         self.subscribers: dict[str, list[Subscriber]] = {}
-        self.epochs: dict[str, int] = {}
         self.published: dict[str, list[bytes]] = {}
         self.established: list[tuple[str, Subscriber]] = []
         self.happened: list[str] = []
@@ -111,7 +110,6 @@ class Run:
         if len(self.programs.pids) > 1:
             name = self.random.choice(list(self.programs.pids))
             self.note("kill", name)
-            self.epochs[name] = sum(subscriber.client.epoch for subscriber in self.subscribers[name])
             self.stopped.pop(name, None)
             self.programs.kill(name)
             self.away.add(name)
@@ -150,8 +148,8 @@ class Run:
 
     def is_whole(self, name: str) -> bool:
         """Whether a hub has its subscribers back. Before, one flat hub would not deliver to them either."""
-        back = sum(subscriber.client.epoch for subscriber in self.subscribers[name])
-        return name in self.running() and back >= self.epochs.get(name, 0) + len(self.subscribers[name])
+        pid = self.programs.pids.get(name)
+        return name in self.running() and all(subscriber.known_by == pid for subscriber in self.subscribers[name])
 
     def publish_for(self, seconds: float) -> None:
         end = monotonic() + seconds
@@ -159,8 +157,7 @@ class Run:
             self.go_on(monotonic())
             for name, publisher in self.publishers.items():
                 publisher.read()
-                if name not in self.epochs or self.is_whole(name):
-                    self.epochs.pop(name, None)
+                if self.is_whole(name):
                     self.publish(name, self.load.choice(KEYS), self.load.randint(1, 8))
             self.pause.wait(0.002)
 
@@ -181,7 +178,7 @@ class Run:
         for name in self.programs.above:
             self.programs.wait_until_joined(name)
         for name, some in self.subscribers.items():
-            wait_until(lambda: name not in self.epochs or self.is_whole(name), f"subscribers of {name} are back")  # noqa: B023
+            wait_until(lambda: self.is_whole(name), f"subscribers of {name} are back")  # noqa: B023
             for subscriber in some:
                 wait_until(lambda: subscriber.client.sync("tree") == "tree", "the tree is at rest")  # noqa: B023
         for name, publisher in self.publishers.items():
