@@ -194,6 +194,7 @@ def _client(client: ClientStatistics) -> Row:
 def _link(link: LinkStatistics) -> Row:
     """``up`` is from the lower hub to the upper."""
     up, down = (link.delivered, link.received) if link.direction == "above" else (link.received, link.delivered)
+
     return {
         "name": link.address or link.hub or link.credentials,
         "direction": link.direction,
@@ -269,6 +270,7 @@ class _KeyRate:
     __slots__ = ("count", "intervals", "last", "longest", "size", "squares", "total")
 
     def __init__(self) -> None:
+        #: When the last message came, on the window's clock.
         self.last: float | None = None
         self.begin()
 
@@ -313,8 +315,11 @@ class KeyRates:
     def __init__(self, now: float, most: int = 1_000) -> None:
         self._began = now
         self._most = most
+        #: The keys that are told apart.
         self._keys: dict[bytes, _KeyRate] = {}
+        #: All others together.
         self._others = _KeyRate()
+        #: Whether there was another key.
         self._beyond = False
 
     def take(self, messages: Iterable[Message], now: float) -> None:

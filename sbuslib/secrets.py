@@ -61,9 +61,11 @@ class Namespace:
     """The rules of one hub: its separator, and the prefix of its own clients' secret keys."""
 
     def __init__(self, separator: bytes = SEPARATOR, prefix: bytes = b"") -> None:
-        self.separator = check_separator(separator)
+        self.separator = check_separator(separator)  # one byte
         self.prefix = prefix
+        #: What credential keys begin with, after the prefix.
         self.start = separator.join((RESERVED, b"cred", b""))
+        #: What makes a key secret: the reserved segment, between separators.
         self._lone = separator + RESERVED + separator
 
     def credential_key(self, credentials: Credentials) -> bytes:

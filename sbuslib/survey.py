@@ -61,6 +61,7 @@ class _Survey:
     def __init__(self, key: bytes | None, timeout: float) -> None:
         self._key = key
         self._timeout = timeout
+        #: How many hubs may still be asked.
         self._left = MOST_HUBS
         self._spent = Counter[int]()  # nanoseconds for which the hubs of a user let us wait
 
@@ -86,6 +87,8 @@ class _Survey:
     def _follow(self, link: LinkStatistics, hub_id: str, user: int, depth: int) -> SeenLink:
         """Ask the hub below a link. What is below the hub of a user is the doing of that user, whatever it claims."""
         found, why = None, ""
+
+        # 1. Whom this is charged to, and whether to ask at all.
         user = link.uid if user in (0, os.getuid()) else user
         if not link.address:
             why = "it does not say where it listens"
@@ -94,6 +97,7 @@ class _Survey:
         elif self._spent[user] >= SLOW * self._timeout * 1e9:
             why = f"not asked: hubs of user {user} take too long"
         else:
+            # 2. The hub that listens there has to be the one that the link leads to.
             started = monotonic()
             try:
                 if isinstance(parse_address(link.address), DescriptorAddress):
@@ -108,4 +112,5 @@ class _Survey:
                 found = self._look(*told, user, depth + 1)
             elif not why:
                 why = f"{link.address}: another hub listens there"
+
         return SeenLink(link=link, hub=found, why=why)

@@ -85,20 +85,25 @@ class Topic(Generic[T]):
     ) -> None:
         if type is None:
             template, type = None, template
-        self.template: str | None = template
+        self.template: str | None = template  # ``None``: each message has its own key
         self.encoding = encoding
         self.separator = separator
-        self._reserved = {"*", "\0", separator.decode("latin-1")}  # what no segment may have
+
+        # What no segment may have.
+        self._reserved = {"*", "\0", separator.decode("latin-1")}
+        #: The parts of the template between separators.
         self._segments = [] if template is None else _parse(template)
         if encoding not in ("msgpack", "json"):
             raise UsageError(f"an encoding is 'msgpack' or 'json', not {encoding!r}")
-        self.type = type
+        self.type = type  # of the values
         try:
+            #: It checks each value, also those that are encoded.
             self._decoder: msgspec.msgpack.Decoder[T] | msgspec.json.Decoder[T] = (
                 msgspec.msgpack.Decoder(type) if encoding == "msgpack" else msgspec.json.Decoder(type)
             )
         except TypeError as error:
             raise UsageError(f"{type!r} cannot be a topic's type: {error}") from None
+        #: Of the chosen encoding.
         self._encoder = msgspec.msgpack.Encoder() if encoding == "msgpack" else msgspec.json.Encoder()
 
     def encode(self, value: T) -> bytes:

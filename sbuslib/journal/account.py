@@ -124,7 +124,9 @@ class Ledger:
     """Accounts, and the losses in them."""
 
     def __init__(self) -> None:
+        #: One for each source, in the order in which they were added.
         self.accounts: list[Account] = []
+        #: One for each source and cause.
         self.losses: list[Loss] = []
 
     def add_journal(self, directory: str | os.PathLike[str], check: Check | None = None) -> None:

@@ -50,14 +50,21 @@ class BlackBox(Follower):
         patterns: tuple[bytes, ...] = (b"",),
         **options: Any,
     ) -> None:
+        #: Nanoseconds that are kept.
         self._span = round(seconds * 1e9)
         self._on = on
         self._most = most_bytes
         self._on_written = on_written
+
+        #: The messages in memory, the oldest first.
         self._kept = deque[Chunk]()
+        #: What they cost, in bytes.
         self._kept_bytes = 0
+        #: Messages that were not kept since the last recording.
         self._forgotten = 0
+        #: The time of the first of them, in nanoseconds; 0: of none.
         self._forgotten_since = 0
+        #: Whether what is kept is to be recorded now.
         self._triggered = False
         super().__init__(address, directory, patterns=(*patterns, *on), **options)
 
@@ -73,12 +80,17 @@ class BlackBox(Follower):
 
     def _hand_over(self) -> None:
         """Take what has come into memory, forget what is too old or too much, and record the rest if it is wanted."""
+        # 1. What has come.
         self._kept += self._chunks
         self._kept_bytes += sum(_cost(packet) for chunk in self._chunks for packet in _packets(chunk))
         self._chunks, self._waiting, self._waiting_bytes = [], 0, 0
+
+        # 2. What is kept no longer.
         oldest = time_ns() - self._span
         while self._kept and (self._kept[0].time_ns < oldest or self._kept_bytes > self._most):
             self._forget(self._kept.popleft(), oldest)
+
+        # 3. Something has happened: record the rest, and how much is missing before it.
         if not self._triggered:
             return
         self._triggered = False

@@ -27,6 +27,7 @@ class Chunk(NamedTuple):
 
 def columns_of(chunks: list[Chunk]) -> tuple[list[bytes], Buffer, bytes, Sequence[Buffer]]:
     """The columns of a block: distinct keys, each message's key, the payloads' lengths, and the payloads."""
+    # 1. Packets alone, as a follower has them, are taken apart all at once.
     numbers: bytes | list[int] | None
     packets: list[bytes] = []
     for chunk in chunks:
@@ -36,6 +37,8 @@ def columns_of(chunks: list[Chunk]) -> tuple[list[bytes], Buffer, bytes, Sequenc
     else:
         names, numbers, payloads = take_apart(packets)
         return names, _column(numbers, len(packets)), pack("i", [*map(len, payloads)]), payloads
+
+    # 2. Columns are joined; each part has numbered its own keys.
     parts = parts_of(chunks)
     rows = sum(map(len, parts))
     merged = merge_keys(parts)

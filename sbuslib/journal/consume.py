@@ -74,24 +74,33 @@ class Consumer:
         if not _NAME.fullmatch(name):
             raise UsageError(f"the name of a consumer is letters, digits and ._-, at most 100, not {name!r}")
         self.name = name
-        self.directory = os.fspath(directory)
+        self.directory = os.fspath(directory)  # of the journal
         self.journal: str | None = None
         """The identity of the journal whose rows are handed over; ``None`` before the first."""
+        #: Which rows are handed over.
         self._selection = Selection(patterns=tuple(patterns))
         self._follow = follow
         self._on_corrupt: OnCorrupt = on_corrupt
         self._wait = wait
-        self._next: int | None = None  # the number of the next row; None: of the first that there is
-        self._known: dict[str, tuple[int, int]] = {}  # of the segment that was read last: where to read on
+
+        #: The number of the next row; ``None``: of the first that there is.
+        self._next: int | None = None
+        #: Of the segment that was read last: where to read on.
+        self._known: dict[str, tuple[int, int]] = {}
+        #: Until when :meth:`get` waits, by the monotonic clock; ``None``: for ever.
         self._deadline: float | None = None
-        self._done = True  # whether all rows that were handed over are acknowledged
+        #: Whether all rows that were handed over are acknowledged.
+        self._done = True
+        #: The process that has the name; not a fork of it.
         self._pid = os.getpid()
         contents(absolute(self.directory))  # raises where there is no directory
         path = os.path.join(self.directory if positions is None else positions, f"consumer-{name}.sqlite")
+        #: ``None`` once closed.
         self._positions: _Positions | None = _Positions(path)
         if self._positions.saved is not None:
             self.journal, last = self._positions.saved
             self._next = last + 1
+        #: The rows from the next one on; it waits for them where the consumer follows.
         self._rows = self._read()
 
     def __enter__(self) -> Self:
@@ -240,6 +249,7 @@ class _Positions:
         self._path = path
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        #: It belongs to no thread: the consumer's callers take turns.
         self._database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             for statement in (

@@ -64,25 +64,38 @@ class Follower:
         seal: bool = False,
         limits: JournalLimits | None = None,
     ) -> None:
-        self.directory = os.fspath(directory)
-        self.limits = limits if limits is not None else JournalLimits()
+        self.directory = os.fspath(directory)  # of the journal
+        self.limits = limits if limits is not None else JournalLimits()  # those of the recorder
+        #: Messages that have come, those that are not recorded included.
         self.received = 0
         self._publish_durable = publish_durable
         self._notices = notices
+
+        #: Losses that the journal does not tell of yet.
         self._gaps: list[Gap] = []
+        #: Messages that the writer was not given yet.
         self._chunks: list[Chunk] = []
+        #: How many they are, and their bytes.
         self._waiting = self._waiting_bytes = 0
+        #: When the last messages came, in nanoseconds since the epoch.
         self._heard_ns = time_ns()
+        #: When the messages that wait are handed over, by the monotonic clock.
         self._due = 0.0
+        #: The durable sequence that was published last.
         self._told = 0
+        #: Set when the writer has written something.
         self._room = threading.Event()
+        #: What :meth:`_vouched` found for senders that came before.
         self._ids: dict[bytes | None, tuple[int | None, int | None, int | None]] = {}
         self._patterns = patterns
+        #: Set by :meth:`stop`.
         self._stopping = False
         self._durability: Durability = durability
         self._keep_bytes = keep_bytes
         self._keep_seconds = keep_seconds
         self._seal = seal
+
+        #: Its own client: nobody else may use it.
         self.client = Client(
             address,
             reconnect=True,
@@ -93,10 +106,12 @@ class Follower:
         )
         with ExitStack() as undo:
             undo.callback(self.client.close)
+            #: Another one for each hub that serves the address.
             self._writer = self._make_writer()
             self._writer.open()
             undo.callback(self._writer.join, self.limits.stop_seconds)
             undo.callback(self._writer.end)
+            #: The identity of the hub that is recorded.
             self._hub = self._hub_id()
             self._told = self._writer.durable_sequence
             self._learn_namespace()
@@ -161,6 +176,8 @@ class Follower:
         except TimeoutError:
             self._hand_over()
             return
+
+        # 1. Each run of messages of one sender is a chunk.
         now = time_ns()
         first = 0
         for number in range(1, len(messages) + 1):
@@ -169,6 +186,8 @@ class Follower:
                 first = number
         self.received += len(messages)
         self._heard_ns = now
+
+        # 2. Enough for a block, or long enough.
         limits = self.limits
         if (
             self._waiting >= limits.block_records

@@ -38,7 +38,9 @@ class _Portion:
     __slots__ = ("by_user", "count", "end", "size")
 
     def __init__(self) -> None:
+        #: Messages and bytes of each user.
         self.by_user: dict[int, tuple[int, int]] = {}
+        #: The sums of both.
         self.count = self.size = 0
         self.end = 0  # how many messages the writer has taken once it has taken this portion
 
@@ -64,30 +66,49 @@ class Intake(Inbox):
         run: Callable[[Callable[[], None]], None],
     ) -> None:
         super().__init__(context)
-        self.waiting = 0
-        self.waiting_bytes = 0
+        #: Messages that the writer was not given yet, and their bytes.
+        self.waiting = self.waiting_bytes = 0
+        #: Whether messages are passed over: those that the recorder itself publishes.
         self.is_muted = False
+        #: Set once the writer has ended.
         self.ended = Event()
+        #: Called when the hub or the recorder closes this.
         self.on_close: Callable[[], None] = lambda: None
+        #: Prefix and separator of the hub, which may change when it joins a tree.
         self._namespace = context.router.namespace
         self._writer = writer
         self._bounds = limits
         self._hold = hold
         self._tells = tells
         self._run = run
+
+        #: The messages that wait.
         self._chunks: list[Chunk] = []
+        #: Losses that the journal does not tell of yet, by their causes.
         self._gaps: dict[str, Gap] = {}
+        #: Hands over what waits, once in ``block_seconds``.
         self._timer = context.loop.timer(limits.block_seconds, limits.block_seconds)
+        #: Whether that timer runs.
         self._is_timing = False
+        #: The publishers that are held back.
         self._holding = Holding(self, context, lambda: run(self._on_block_timeout))
+        #: Whether the writer's queue has been full, and is not yet half empty.
         self._is_full = False
+        #: Whether publishers were held for as long as they may be. None is, until the queue is half empty.
         self._held_too_long = False
+        #: What of the queue each user fills.
         self._by_user = Room(limits.queued_records, limits.queued_bytes)
-        self._portions: deque[_Portion] = deque()  # what the writer has not written, the oldest first
+        #: What the writer has not written, the oldest first.
+        self._portions: deque[_Portion] = deque()
+        #: The one that is being filled.
         self._portion = _Portion()
+        #: The last sender; ``None`` if that may be gone.
         self._sender: Sender | None = None
+        #: Its user.
         self._uid = 0
+        #: The hub's prefix when it sent.
         self._prefix = b""
+        #: Its credential key, and the gid, uid and pid that this hub vouches for.
         self._ids: tuple[bytes, int | None, int | None, int | None] = (b"", None, None, None)
 
     def attach(self, *, tap: bool) -> None:

@@ -113,8 +113,9 @@ class Recorder:
             raise UsageError(f"scope is one of {', '.join(get_args(Scope))}, not {scope!r}")
         check_key(notices)
         self.hub = hub
-        self.directory = os.fspath(directory)
-        self.limits = limits if limits is not None else JournalLimits()
+        self.directory = os.fspath(directory)  # of the journal
+        self.limits = limits if limits is not None else JournalLimits()  # those of the recorder
+        #: What ended the recording, if that was an error.
         self.error: Exception | None = None
         self._scope = scope
         self._hold = hold
@@ -125,9 +126,14 @@ class Recorder:
         self._keep_seconds = keep_seconds
         self._seal = seal
         self._on_stop = on_stop
+
+        #: The receiver at the hub; another one at each start.
         self._intake: Intake | None = None
-        self._received_until: int | None = None  # messages of the hub that were recorded, or told to be lost
+        #: Messages of the hub that were recorded, or told to be lost.
+        self._received_until: int | None = None
+        #: The greenlets of this recorder; others at each start, as the writer.
         self._service = self._make_service()
+        #: It is not open before the start.
         self._writer = self._make_writer(lambda: None)
 
     def _make_service(self) -> ServiceGreenlets:
@@ -178,6 +184,8 @@ class Recorder:
         self.hub.context.check_here()
         if self._intake is not None and not self._intake.ended.is_set():
             raise StateError(f"{self!r}: it is started already")
+
+        # 1. The writer: it locks the directory, and repairs what a crash has left.
         waker = self.hub.context.loop.async_()
         try:
             writer = self._make_writer(waker.send)
@@ -185,9 +193,13 @@ class Recorder:
         except BaseException:
             waker.close()
             raise
+
+        # 2. What it tells comes to the event loop by the waker.
         self.error = None
         self._writer, self._waker, self._told = writer, waker, writer.durable_sequence
         writer.tells = self._publish_durable
+
+        # 3. From now on messages come.
         self._service = service = self._make_service()
         self._intake = Intake(
             self.hub.context, writer, self.limits, hold=self._hold, tells=self._publish_durable, run=service.run

@@ -72,10 +72,11 @@ class _Choice:
 
     def __init__(self, wanted: Selection) -> None:
         self.wanted = wanted
+        #: It knows which keys are secret.
         self._namespace = Namespace()
         #: For keys that came before, whether messages under them are played back; and the bytes of these keys.
         self._known: dict[bytes, bool] = {}
-        self._known_bytes = 0
+        self._known_bytes = 0  # of those keys
 
     def choose(self, times: Sequence[int], columns: Columns, separator: bytes = SEPARATOR) -> Run:
         """The messages that are played back; ``separator`` divides the segments of their keys."""
@@ -226,6 +227,7 @@ class Renaming:
     ) -> None:
         self._publisher = publisher
         self._prefixes = prefixes
+        #: It knows which keys are secret.
         self._namespace = Namespace(separator)
 
     def send_columns(self, columns: Columns) -> None:

@@ -27,6 +27,7 @@ class Sealer:
         self._process: int | None = None
         #: Whether a segment has ended since the process was started, which may not have seen it.
         self._again = False
+        #: Whether a process can seal: there is an interpreter to start, and pyarrow.
         self._is_possible = bool(sys.executable) and not hasattr(sys, "frozen") and find_spec("pyarrow") is not None
 
     def start(self) -> None:

@@ -92,38 +92,59 @@ class Writer:
         wake: Callable[[], object] = lambda: None,
     ) -> None:
         _check(durability, keep_bytes, keep_seconds)
-        self.directory = os.fspath(directory)
-        self.limits = limits if limits is not None else JournalLimits()
+        self.directory = os.fspath(directory)  # of the journal
+        self.limits = limits if limits is not None else JournalLimits()  # those of the recorder
+
         self.tells = False
         """Whether ``wake`` is to be called after each portion."""
+        #: What ended the thread, if that was an error.
         self.error: Exception | None = None
+        #: Whether the thread has ended. The thread sets it, as all the counts but those of what was put.
         self.finished = False
-        self.durable_sequence = 0
-        self.written_sequence = 0
+        #: The number of the last row that is durable, and of the last that is written; 0 where there is none.
+        self.durable_sequence = self.written_sequence = 0
+        #: Bytes of blocks, without headers and marks of segments.
         self.written_bytes = 0
+        #: Messages under secret keys, which are never written.
         self.secrets_left_out = 0
+        #: Packets that were ever put into the queue, and those that the thread has written.
         self.put_records = self.taken_records = 0
+        #: Their bytes.
         self.put_bytes = self.taken_bytes = 0
         self._hub = hub
         self._separator = separator
         self._durability = durability
         self._keep_bytes = keep_bytes
         self._keep_seconds = keep_seconds
+        #: After this time a segment ends: rows can only be deleted by whole segments.
         self._roll_seconds = self.limits.segment_seconds
         if keep_seconds is not None:
             self._roll_seconds = min(self._roll_seconds, keep_seconds / 4)
         self._wake = wake
+
+        #: Only the thread uses it.
         self._sealer = Sealer(self.directory) if seal else None
+        #: Portions for the thread; ``None`` ends it.
         self._queue: Any = unpatched("queue", "SimpleQueue")()
+        #: A portion out of the queue that did not fit the last block.
         self._next_portion: Portion | None = None
+        #: Held from :meth:`open` to the thread's end.
         self._lock: DirectoryLock | None = None
+        #: The process that opened the journal; 0 before.
         self._pid = 0
+        #: The open segment; -1 while there is none.
         self._descriptor = -1
+        #: The byte at which its next block begins.
         self._offset = 0
+        #: What the CRCs of its blocks start from.
         self._salt = 0
-        self._ends_at = 0.0  # of the open segment, by the monotonic clock
+        #: When it ends, by the monotonic clock.
+        self._ends_at = 0.0
+        #: When it was last synced, by that clock.
         self._synced_at = 0.0
+        #: Whether it has blocks that are not synced.
         self._dirty = False
+        #: Whether the thread was asked to end.
         self._ending = False
         self.journal = ""
         """The identity of the directory: 16 hexadecimal digits."""
@@ -141,11 +162,14 @@ class Writer:
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
         self._lock = DirectoryLock(self.directory)
         try:
+            # 1. The rows that are there; a gap row tells of the time since the last one.
             self.journal, next_sequence, since_ns = recover(self.directory)
             self.written_sequence = next_sequence - 1
             self._set_durable()
             if since_ns is not None:
                 self.put([], [Gap(since_ns, OUTAGE, lost)], 0, 0)
+
+            # 2. The thread. It holds ``_done`` until it has ended.
             self._done = unpatched("_thread", "allocate_lock")()
             self._done.acquire()
             self._pid = os.getpid()
@@ -224,6 +248,7 @@ class Writer:
 
     def _step(self) -> None:
         """Write one portion, and do what is due by time."""
+        # 1. The portion, and what makes it durable.
         portion = self._take()
         if portion is not None:
             chunks, gaps, records, size = portion
@@ -237,6 +262,8 @@ class Writer:
                 self._set_durable()
             self.taken_records += records
             self.taken_bytes += size
+
+        # 2. What is due: a sync, or the end of the segment.
         now = monotonic()
         if self._dirty and self._durability == "interval" and now - self._synced_at >= self.limits.sync_seconds:
             self._sync()
@@ -245,6 +272,8 @@ class Writer:
             self._seal()
         elif self._sealer is not None:
             self._sealer.look()
+
+        # 3. The feeding side hears of it last, so that it sees all counts.
         if self.tells:
             self._wake()
 
@@ -254,6 +283,8 @@ class Writer:
         self._next_portion = None
         if portion is None:
             return None
+
+        # Where the disk is slow, several wait. Gaps end a block, as they come after all messages of their portion.
         chunks, gaps, records, size = portion
         while not gaps and records < _MERGED_RECORDS and size < _MERGED_BYTES and not self._queue.empty():
             more: Portion | None = self._queue.get()
@@ -280,14 +311,19 @@ class Writer:
         return portion
 
     def _write_messages(self, chunks: list[Chunk]) -> None:
+        # 1. The columns of keys and payloads. One search tells that none of the keys is secret.
         names, keys, sizes, payloads = columns_of(chunks)
         if RESERVED in b"\0".join(names) and any(map(self._is_reserved, names)):
             self._write_plain(chunks)
             return
+
+        # 2. The senders: one of each chunk, after the keys among the block's names.
         counts = [len(chunk.messages) for chunk in chunks]
         rows = sum(counts)
         times, senders, gids, uids, pids, _ = zip(*chunks, strict=True)
         places = {sender: len(names) + number for number, sender in enumerate(dict.fromkeys(senders))}
+
+        # 3. The block.
         block = encode_block(
             self._begin(),
             self.written_sequence + 1,

@@ -70,12 +70,15 @@ class Decoder:
         self._wanted = wanted
         self._batch_rows = batch_rows
         self._batch_bytes = batch_bytes
+        #: Blocks that make the next batch: of one kind, and of one file.
         self._blocks: list[Block] = []
+        #: Their rows and bytes.
         self._rows = self._bytes = 0
+        #: The header and the path of their file.
         self._of: tuple[SegmentHeader, str] | None = None
         #: Whether keys are wanted that came before, in journals of this separator.
         self._known: dict[bytes, bool] = {}
-        self._separator = b""
+        self._separator = b""  # of those journals
 
     def add(self, header: SegmentHeader, path: str, block: Block) -> Iterator[Any]:
         """Add a block of the segment at ``path``, and yield what is ready.
@@ -121,6 +124,7 @@ class Decoder:
 
     def _pieces(self, group: _Group, chosen: _Numbers | None) -> Iterator[_Numbers | None]:
         """The chosen rows, or all, in pieces that stay within the limit of bytes once their keys are written out."""
+        # 1. Nearly always all fit: by a bound that costs nothing, or by the sum.
         if group.expanded_at_most() <= self._batch_bytes:
             yield chosen
             return
@@ -131,6 +135,8 @@ class Decoder:
         if ends[-1] <= self._batch_bytes:
             yield chosen
             return
+
+        # 2. As many rows as fit, and at least one.
         rows = numpy.arange(group.rows) if chosen is None else chosen
         at = 0
         while at < rows.size:
@@ -141,6 +147,7 @@ class Decoder:
 
     def _chosen(self, group: _Group) -> _Numbers | None:
         """The numbers of the rows that the filter lets through; ``None`` for all."""
+        # 1. By their times.
         mask: _Mask | None = None
         if self._wanted.by_time:
             times = group.times()
@@ -149,6 +156,8 @@ class Decoder:
                 mask &= times >= self._wanted.start_ns
             if self._wanted.end_ns is not None:
                 mask &= times < self._wanted.end_ns
+
+        # 2. By their keys, each of which is asked once. Gaps have none, and pass.
         if self._wanted.by_key and isinstance(group, _Messages):
             separator = group.header.separator
             asked = numpy.fromiter(
@@ -185,7 +194,9 @@ class _Group:
     def __init__(self, header: SegmentHeader, blocks: Sequence[Block]) -> None:
         self.header = header
         self.blocks = blocks
+        #: How many rows they have together.
         self.rows = sum(block.rows for block in blocks)
+        #: What several columns need, by name: see :meth:`_once`.
         self._made: dict[str, Any] = {}
 
     def _once(self, name: str, make: Callable[[], Any]) -> Any:
@@ -251,10 +262,11 @@ class _Messages(_Group):
     def __init__(self, header: SegmentHeader, blocks: Sequence[Block]) -> None:
         super().__init__(header, blocks)
         counts = numpy.array([len(block.name_offsets) - 1 for block in blocks])
+        #: How many names the blocks have together.
         self.names = int(counts.sum())
         rows = numpy.array([block.rows for block in blocks])
         self._first = numpy.repeat(numpy.cumsum(counts) - counts, rows)  # for each row, the first name of its block
-        self._counts = numpy.repeat(counts, rows)
+        self._counts = numpy.repeat(counts, rows)  # for each row, how many names its block has
 
     def _name_sizes(self) -> _Numbers:
         sizes: _Numbers = self._once(

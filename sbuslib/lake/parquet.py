@@ -108,12 +108,16 @@ def sealed_batches(piece: Piece, schema: Any, wanted: Selection) -> Iterator[Any
     """
     file = piece.file
     assert isinstance(file, Sealed)
+
+    # 1. The whole file is checked once. From elsewhere it is not fetched for that: Arrow checks each page.
     if is_local(file.path):
         checked(file)
     header = header_of(file)
     filesystem, inside = filesystem_of(file.path)
     names = [*dict.fromkeys([*schema.names, *(["key"] if wanted.by_key else [])])]
     bounds = (0, None) if piece.is_whole else (piece.first, piece.before)
+
+    # 2. Arrow leaves out groups of rows by their bounds, and we those whose keys no pattern matches.
     with _named(file.path):
         source = dataset([inside], filesystem)
         found = source.to_batches(columns=names, filter=expression(wanted, *bounds), batch_size=_BATCH_ROWS)
@@ -141,15 +145,20 @@ def sealed_rows(piece: Piece, wanted: Selection, on_corrupt: OnCorrupt, on_skip:
     """The rows of a sealed file's piece as blocks. Raises as :func:`sealed_batches`, unless damage is to be skipped."""
     assert isinstance(piece.file, Sealed)
     assert piece.before is not None
+
+    following = piece.first
     try:
         header = header_of(piece.file)
         for batch in sealed_batches(piece, SCHEMA, wanted):
             for block in _blocks_of(batch):
                 yield Rows(header, piece.file.path, block)
+                following = block.next_sequence
     except CorruptJournalError as error:
         if on_corrupt == "error":
             raise
-        lost = piece.before - piece.first
+
+        # A local file was checked before its first row; of others the damage shows in the middle.
+        lost = piece.before - following
         on_skip(piece.file.path, Skipped(0, piece.file.size, lost, error.reason))
         gap = decode_block(encode_gaps(0, piece.before - 1, [(piece.file.start_ns, DAMAGED, lost)]), 0, 0)
         assert isinstance(gap, Block)
@@ -177,7 +186,9 @@ def _narrow(values: Any) -> memoryview:
 
 
 def _made(batch: Any, kind: Any, keys: Any, senders: Any, names: list[bytes], payloads: list[bytes]) -> Block:
+    """A block that stands in no segment; ``keys`` and ``senders`` are numbers of ``names``."""
     times, sequences, gids, uids, pids = (_wide(batch, name) for name in ("time_ns", "sequence", "gid", "uid", "pid"))
+
     return Block(
         0,
         0,

@@ -219,6 +219,8 @@ def opened(path: str) -> Iterator[ReadAt]:
             file = filesystem.open_input_file(inside)
     except FileNotFoundError:
         raise VanishedError(f"{path}: this file was deleted before it was read") from None
+
+    # Errors of the caller's own block are not taken for those of opening.
     if is_local(path):
         try:
             yield lambda position, length: os.pread(descriptor, length, position)

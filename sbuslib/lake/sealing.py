@@ -126,8 +126,10 @@ def units(place: str, target: str, there: Ranges, *, open_too: bool = False) -> 
     Raises :exc:`~sbuslib.errors.JournalError`.
     """
     made: list[Unit] = []
+    # What is equal for the segments of the unit that was made last: see :func:`_kind`.
+    former: object = None
+
     for journal, pieces in plan([place]).items():
-        former: object = None
         for piece in pieces:
             if piece.file is None or piece.journal is None or (piece.before is None and not open_too):
                 continue
@@ -314,12 +316,15 @@ class Sealing:
         keep_seconds: float | None = None,
         progress: Callable[[Written], object] = lambda written: None,
     ) -> None:
+        #: The journal's directory.
         self.place = absolute(directory)
         if not is_local(self.place):
             raise UsageError(f"{self.place}: a journal is sealed where it is recorded, in a local directory")
         contents(self.place)
+        #: Where the sealed files go.
         self.target = target_of(self.place)
         self._on_corrupt: OnCorrupt = on_corrupt
+        #: Bytes and seconds; ``None``: all.
         self._keep = keep_bytes, keep_seconds
         self._progress = progress
         if to is not None and absolute(to) != absolute(self.target):

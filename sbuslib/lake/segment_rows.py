@@ -42,10 +42,13 @@ def segment_rows(
 
     Raises :exc:`.places.VanishedError` before the first row if the file is gone.
     """
+    # 1. In no file at all.
     if piece.file is None:
         assert piece.before is not None
         yield _gap(piece, None, piece.before - 1, piece.time_ns or 0, DELETED, piece.before - piece.first)
         return
+
+    # 2. In a segment without a header, as a crash leaves it, or with a damaged one.
     assert isinstance(piece.file, Segment)
     with opened(piece.file.path) as read_at:
         if piece.following is None and is_empty(read_at, piece.file.size):
@@ -61,6 +64,8 @@ def segment_rows(
             on_skip(piece.file.path, Skipped(0, piece.file.size, lost, error.reason))
             yield _gap(piece, None, (piece.before or piece.first + 1) - 1, 0, DAMAGED, lost)
             return
+
+        # 3. In a segment.
         try:
             yield from _Walk(piece, header).rows(read_at, on_corrupt, on_skip)
         except CorruptJournalError as error:
@@ -84,7 +89,7 @@ class _Walk:
         self._piece = piece
         self._header = header
         assert isinstance(piece.file, Segment)
-        self._size = piece.file.size
+        self._size = piece.file.size  # in bytes, when it was listed
         self._path = piece.file.path
         #: The number of the next row, and the byte at which its block begins.
         self._row, self._at = piece.known or (header.first_sequence, SEGMENT_HEADER_BYTES)

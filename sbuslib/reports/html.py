@@ -94,11 +94,14 @@ def shown(value: object) -> str:
     match value:
         case None:
             return _NOTHING
+
+        # Text may have come from the bus, so that nothing in it may act as markup or control a terminal.
         case bytes() | bytearray():
             return printable(bytes(value))
         case str():
             return printable(value.encode("utf-8", "surrogateescape"))
-        case bool():
+
+        case bool():  # before ``int``, of which it is one
             return "yes" if value else "no"
         case int():
             return f"{value:,}"

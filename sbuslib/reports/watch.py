@@ -117,6 +117,7 @@ class Judge:
 
     def __init__(self, rules: Sequence[RateRule], seconds: float, separator: bytes = SEPARATOR) -> None:
         self._rules = [*rules, RateRule("lost", b"", 0)]
+        """Those that were given, and the one on losses, last."""
         self._seconds = seconds
         """The length of a window."""
         self._separator = separator
@@ -176,6 +177,7 @@ class InJournal:
 
     def __init__(self, directory: str, start_ns: int) -> None:
         self._place = absolute(directory)
+        """The journal's directory."""
         contents(self._place)  # raises where there is no directory
         self._wanted = Selection(start_ns=start_ns)
         self._next: dict[str, int] = {}

@@ -94,6 +94,7 @@ class DirectoryLock:
 
     def __init__(self, directory: str | os.PathLike[str], name: str = LOCK_NAME) -> None:
         path = os.path.join(directory, name)
+        #: It holds the lock while it is open; the file says which process that is, and the durable row.
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             self._lock()

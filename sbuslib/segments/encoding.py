@@ -85,6 +85,7 @@ def encode_block(
     indices of ``names``, of type ``i``. ``sizes``, of type ``i``, has the length of each payload, where several lie
     together in one of ``payloads``.
     """
+    # 1. How long it becomes.
     if sizes is None:
         sizes = pack("i", [*map(len, payloads)])
     rows = len(sizes) // 4
@@ -92,6 +93,8 @@ def encode_block(
     name_offsets = [*accumulate(map(len, names), initial=0)]
     names_bytes = name_offsets[-1]
     length = block_length(rows, len(names), names_bytes, payload_bytes)
+
+    # 2. The columns, each padded to 8 bytes, in the order of the page on the format.
     parts: list[Buffer] = [bytes(BLOCK_HEADER_BYTES), NAME_COUNT.pack(len(names))]
     parts += (times, _ramp(first_sequence, 1, rows, "q"), gids, uids, pids)
     for column in (keys, senders, payload_offsets, pack("i", name_offsets)):
@@ -100,6 +103,8 @@ def encode_block(
     parts.append(_PADDING[names_bytes & 7])
     parts += payloads
     parts.append(_PADDING[payload_bytes & 7])
+
+    # 3. The header, with the CRC of all.
     magic = MESSAGES_MAGIC if kind == MESSAGE else GAPS_MAGIC
     return _sealed(magic, salt, length, rows, names_bytes, payload_bytes, parts)
 
@@ -108,6 +113,8 @@ def encode_gaps(salt: int, first_sequence: int, gaps: Sequence[tuple[int, str, i
     """A block of gap rows. Each has a time in nanoseconds, a cause, and how many messages were lost, if known."""
     causes = list(dict.fromkeys(cause for _, cause, _ in gaps))
     nothing = pack("q", [NULL]) * len(gaps)
+
+    # Causes take the place of keys, and counts that of payloads.
     return encode_block(
         salt,
         first_sequence,

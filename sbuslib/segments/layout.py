@@ -140,15 +140,20 @@ class SegmentHeader(NamedTuple):
             hub,
             self.boot,
         )
+
+        # The CRC is that of the header with zeros in its place.
         return data[:_CRC_AT] + crc32(data).to_bytes(4, "little") + data[_CRC_AT + 4 :]
 
     @classmethod
     def decode(cls, data: Buffer) -> SegmentHeader:
         """Read a header. Raises :exc:`~sbuslib.errors.CorruptJournalError`."""
+        # 1. What the bytes say.
         head = bytes(data[:SEGMENT_HEADER_BYTES])
         if len(head) < SEGMENT_HEADER_BYTES:
             raise CorruptJournalError("the segment's header is cut", 0)
         magic, version, separator, size, crc, created, first, salt, _, journal, hub, boot = _SEGMENT.unpack(head)
+
+        # 2. Whether a recorder can have written it: the magic first, which tells other files.
         if magic != _MAGIC:
             raise CorruptJournalError("no segment of a journal starts like this", 0)
         if crc != crc32(head[:_CRC_AT] + bytes(4) + head[_CRC_AT + 4 :]):
@@ -161,6 +166,8 @@ class SegmentHeader(NamedTuple):
             check_separator(bytes([separator]))
         except UsageError as error:
             raise CorruptJournalError(f"the segment's header: {error}", 0) from None
+
+        # 3. The values.
         name = hub[:size].decode(errors="replace")
         return cls(journal.decode(), name, bytes([separator]), created, first, salt, boot)
 
@@ -234,6 +241,8 @@ class Block(NamedTuple):
             return self
         if start >= stop:
             return None
+
+        # Payloads are cut, and their offsets begin at 0 again; names stay, as rows refer to them by number.
         begin, offsets = self.payload_offsets[start], self.payload_offsets[start : stop + 1]
         place = (self.position, self.length) if stop == self.rows else (0, 0)
         return self._replace(

@@ -104,6 +104,7 @@ def decode_block(data: Buffer, at: int, salt: int, position: int | None = None) 
 
 def _block_of(header: _Header, view: memoryview, at: int, position: int) -> Block:
     """The block whose columns begin at ``view[at]``; its CRC is right."""
+    # 1. The columns of 8 bytes, and those of 4 bytes with padding.
     rows = header.rows
     wide: list[Column] = []
     for _ in range(5):
@@ -113,6 +114,8 @@ def _block_of(header: _Header, view: memoryview, at: int, position: int) -> Bloc
     for count in (rows, rows, rows + 1, header.names + 1):
         narrow.append(numbers(view[at : at + 4 * count], "i"))
         at += padded(4 * count)
+
+    # 2. The bytes of names and payloads, to which the offsets refer.
     names = view[at : at + header.names_bytes]
     at += padded(header.names_bytes)
     payloads = view[at : at + header.payload_bytes]
@@ -159,6 +162,7 @@ def end_mark(read_at: ReadAt, size: int, salt: int) -> End | None:
 
 def _find(data: bytes, at: int, salt: int, least: int) -> int | None:
     """The place of the next whole block from ``data[at]`` on whose rows are numbered ``least`` or more."""
+    # 1. Where a magic stands; payloads may contain them, too.
     candidates: list[int] = []
     for magic in (MESSAGES_MAGIC, GAPS_MAGIC, ENDS_MAGIC):
         found = data.find(magic, at)
@@ -166,6 +170,8 @@ def _find(data: bytes, at: int, salt: int, least: int) -> int | None:
             if found % 8 == 0:
                 candidates.append(found)
             found = data.find(magic, found + 1)
+
+    # 2. The first of them at which a whole block begins.
     for found in sorted(candidates):
         try:
             block = decode_block(data, found, salt)

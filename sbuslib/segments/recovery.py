@@ -55,6 +55,7 @@ def recover(directory: str) -> Recovered:
     A crash leaves lines in the log. Damage before the end is left, so that readers find it. Raises
     :exc:`~sbuslib.errors.CorruptJournalError` and :exc:`OSError`.
     """
+    # 1. Segments of which the crash left no header.
     segments = list_segments(directory)
     empty: list[Segment] = []
     while segments and _is_empty(segments[-1]):
@@ -64,6 +65,8 @@ def recover(directory: str) -> Recovered:
         os.unlink(segment.path)
     if not segments:
         return Recovered(secrets.token_hex(8), 1, None)
+
+    # 2. The end of the last one: its mark, or what the crash left.
     last = segments[-1]
     since = os.stat(last.path).st_mtime_ns
     header = read_header(last.path)
@@ -103,6 +106,7 @@ def _ending(header: SegmentHeader, sequence: int, since: int) -> tuple[bytes, in
 
 def _mend(path: str, header: SegmentHeader) -> int:
     """Repair the last segment, and write its end. Returns the number of the next row."""
+    # 1. The end of its last whole block, and of which number and time that is.
     with open(path, "rb") as file:
         data = file.read()
     since, end, sequence, ended = header.created_ns, SEGMENT_HEADER_BYTES, header.first_sequence, False
@@ -115,6 +119,8 @@ def _mend(path: str, header: SegmentHeader) -> int:
         end, sequence, ended = block.end, block.next_sequence, isinstance(block, End)
         if not isinstance(block, End):
             since = int(block.times[-1])
+
+    # 2. Cut off what comes after it, and write the gap row and the mark.
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         if end < len(data):

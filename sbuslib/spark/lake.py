@@ -44,6 +44,7 @@ def read_frame(wish: Wish, session: SparkSession | None = None) -> DataFrame:
     The data source is told the pieces. A file that is gone when the frame is used has been sealed or deleted meanwhile,
     so no row is missed or read twice. Raises :exc:`~sbuslib.errors.JournalError`.
     """
+    # 1. What Spark reads by itself: sealed files of which all rows are asked, by the separator of their keys.
     spark = session if session is not None else any_session()
     schema = from_arrow_schema(wish.schema)
     by_separator: dict[bytes, list[str]] = {}
@@ -54,6 +55,8 @@ def read_frame(wish: Wish, session: SparkSession | None = None) -> DataFrame:
             by_separator.setdefault(separator, []).append(piece.file.path)
         else:
             others.append(piece)
+
+    # 2. A frame for each separator, and one for all other rows.
     frames = []
     for separator, paths in by_separator.items():
         source = spark.read.schema(from_arrow_schema(SCHEMA)).option("parquet.page.verify-checksum.enabled", "true")
@@ -65,15 +68,20 @@ def read_frame(wish: Wish, session: SparkSession | None = None) -> DataFrame:
 
 
 def _chosen(frame: DataFrame, wanted: Selection, separator: bytes) -> DataFrame:
+    """The wanted rows of a frame, and its gaps."""
     if wanted.start_ns is not None:
         frame = frame.where(functions.col("time_ns") >= wanted.start_ns)
     if wanted.end_ns is not None:
         frame = frame.where(functions.col("time_ns") < wanted.end_ns)
     if wanted.by_key:
         key = functions.col("key")
+
+        # Latin-1 gives each byte one character, so that the expression sees bytes.
         low, high = wanted.key_range()
         either = "|".join(regex(pattern, separator) for pattern in wanted.patterns or (b"",))
         of_key = functions.decode(key, "ISO-8859-1").rlike(rf"(?s)\A(?:{either})\z")
+
+        # Bounds of keys let Spark leave out groups of rows.
         if low:
             of_key &= key >= functions.lit(bytearray(low))
         if high is not None:

@@ -162,7 +162,7 @@ class JournalReader(DataSourceReader):
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
-        self._schema = arrow_schema(schema)
+        self._schema = arrow_schema(schema)  # the columns that are read
 
     def partitions(self) -> list[InputPartition]:
         """The files of all journals, divided among tasks. Raises :exc:`~sbuslib.errors.JournalError`."""

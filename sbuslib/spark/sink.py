@@ -44,6 +44,8 @@ class Target:
         unknown = {name.lower() for name in options} - {*cls.NAMES, "path", "checkpointlocation", "queryname"}
         if unknown:
             raise UsageError(f"no such option: {', '.join(sorted(unknown))}; there are {', '.join(cls.NAMES)}")
+
+        # 1. The columns: a key and a payload, and an id where messages may be published twice.
         columns = {column.name: column.dataType for column in schema.fields}
         for name in ("key", "payload"):
             if name not in columns:
@@ -51,6 +53,8 @@ class Target:
         for name in ("key", "payload", "id"):
             if name in columns and not isinstance(columns[name], (BinaryType, StringType)):
                 raise UsageError(f"the column {name} is binary or string, not {columns[name].simpleString()}")
+
+        # 2. The options.
         envelope = options.get("envelope", "false").lower()
         if envelope not in ("true", "false"):
             raise UsageError(f"envelope is true or false, not {envelope!r}")

@@ -34,12 +34,12 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
-        self._schema = arrow_schema(schema)
+        self._schema = arrow_schema(schema)  # the columns that are read
         #: Where the stream ends; ``None``: nowhere.
         self._target: Offset | None = None
         #: For segments, a row and the byte of its block: where the last batch ended, and where it began.
         self._known: dict[str, tuple[int, int]] = {}
-        self._former: dict[str, tuple[int, int]] = {}
+        self._former: dict[str, tuple[int, int]] = {}  # the same, before the batch that ended last
 
     def _pieces(self, start: Offset, known: Known) -> dict[str, list[Piece]]:
         """What there is to read of each journal. Raises :exc:`~sbuslib.errors.JournalError`."""
