@@ -63,10 +63,14 @@ class PlainArea:
         stride = -(-(slot_bytes + 1) // mmap.PAGESIZE) * mmap.PAGESIZE + 3 * 64
         # Private, so that a fork does not share it; reserved and backed only as far as packets reach.
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+        #: The memory of all slots.
         self.data = mmap.mmap(-1, slots * stride, flags=flags)
         self.data.madvise(mmap.MADV_NOHUGEPAGE)
+        #: Where each slot begins, in bytes.
         self.offsets = [slot * stride for slot in range(slots)]
+        #: Getters of the first bytes of so many slots.
         self._head_getter = cache(self._make_head_getter)
+        #: Each slot with its spare byte, to receive into.
         self._views = [memoryview(self.data)[offset : offset + slot_bytes + 1] for offset in self.offsets]
 
     def close(self) -> None:
@@ -169,11 +173,11 @@ class Area(PlainArea):
         start = ctypes.addressof(anchor)
         del anchor  # only the address was wanted; while it lives, the memory cannot be given back
         self._starts = array(WORD_FORMAT, [start + offset for offset in self.offsets])
-        self._incoming = Vector(slots)
+        self._incoming = Vector(slots)  # receives into slots
         self._guarded: GuardedVector | None = None  # made for the first guarded socket
-        self._outgoing = Vector(slots)
+        self._outgoing = Vector(slots)  # sends slots
         self._sizes = [0] * slots  # what _outgoing has: comparing costs a tenth of laying out anew
-        self._wrapped = Vector(slots, pieces=2)
+        self._wrapped = Vector(slots, pieces=2)  # sends slots with a head of their own before each
         for vector, piece in ((self._incoming, 0), (self._outgoing, 0), (self._wrapped, 1)):
             vector.bases[piece][:] = memoryview(self._starts)
         self._incoming.sizes[0][:] = memoryview(array(WORD_FORMAT, [slot_bytes + 1] * slots))

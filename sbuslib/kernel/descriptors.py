@@ -71,7 +71,7 @@ class GuardedSocket(SocketType):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.setblocking(False)
-        self._process = os.getpid()
+        self._process = os.getpid()  # that opened it: a fork closes its copy alone
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         """As of any socket; but returns :data:`WITH_DESCRIPTORS` for a packet that came with descriptors."""

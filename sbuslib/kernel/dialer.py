@@ -36,6 +36,7 @@ class Dialer:
         self._candidates = default_addresses() if address is None else [os.fspath(address)]
         for candidate in self._candidates:
             parse_address(candidate)
+        #: Who the hub has to be; ``None``: anybody.
         self._hub_user = None if hub_user is None else resolve_user(hub_user)
         self._limits = limits
         self.address = self._candidates[0]
@@ -63,6 +64,8 @@ class Dialer:
                 self.address = candidate
                 self._check_user(sock)
                 return sock
+
+        # A full backlog passes, so it is told apart from everything else.
         nobody = ["no hub at " + "; nor at ".join(tried)] if tried else []
         message = "; ".join(refused + nobody)
         if busy:

@@ -26,7 +26,7 @@ class PacketWriter:
     BLOCK_BYTES: Final = 256 * 1024
 
     def __init__(self) -> None:
-        self._vector: Vector | None = None
+        self._vector: Vector | None = None  # where the C library has the calls
         if has_calls():
             self._vector = Vector(self.SIZE)
             self._block = mmap.mmap(-1, self.BLOCK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

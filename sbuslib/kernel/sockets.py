@@ -99,6 +99,8 @@ def _adopt(fd: int) -> socket.SocketType:
             raise
     except OSError as error:
         raise AddressError(f"/dev/fd/{fd}: no socket: {error.strerror}") from error
+
+    # It may be any socket: whoever started this process chose it.
     if sock.family != socket.AF_UNIX or sock.type != socket.SOCK_SEQPACKET:
         sock.close()
         raise AddressError(f"/dev/fd/{fd}: not a Unix-domain sequenced-packet socket")
@@ -189,11 +191,13 @@ class Listener:
         reuse: bool = False,
         backlog: int = Limits().backlog,
     ) -> None:
+        #: The file of the socket that was made: path, device and inode, so that no other is removed.
         self._file: tuple[str, int, int] | None = None
-        self.address: Address
         if isinstance(address, HasFileno):
             address = DescriptorAddress(address.fileno())
-        self.address = bound_address(address)
+
+        #: What clients call it by: of a passed descriptor its path or name, where it has one.
+        self.address: Address = bound_address(address)
         self.passed = address if isinstance(address, DescriptorAddress) else None
         """The descriptor that was passed, of which :attr:`socket` is a copy."""
         if isinstance(address, DescriptorAddress):
@@ -208,6 +212,8 @@ class Listener:
             except BaseException:
                 self.socket.close()
                 raise
+
+        # Whoever passed a descriptor may have called ``listen`` already.
         if not self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             try:
                 self.socket.listen(backlog)
@@ -292,6 +298,8 @@ def _who_is_there(address: PathAddress) -> str:
             return " by an empty file (reuse, or -r, replaces it)"
         if not stat.S_ISSOCK(found.st_mode):
             return " by something that is no socket"
+
+    # Whether somebody listens there, only the kernel can say.
     probe = _new_socket()
     try:
         probe.connect(_sockaddr(address))

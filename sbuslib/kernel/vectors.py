@@ -81,19 +81,24 @@ class Vector:
     """``count`` message headers of ``pieces`` iovecs each, and views of the fields that change."""
 
     def __init__(self, count: int, pieces: int = 1) -> None:
+        #: The kernel's structures: a header points to its iovecs.
         self._iovecs = (_Iovec * (count * pieces))()
-        self._headers = (_Mmsghdr * count)()
+        self._headers = (_Mmsghdr * count)()  # one for each message
         iovecs = ctypes.addressof(self._iovecs)
         for n, message in enumerate(self._headers):
             message.header.iov = iovecs + n * pieces * ctypes.sizeof(_Iovec)
             message.header.iovlen = pieces
         words = memoryview(self._iovecs).cast("B").cast(WORD_FORMAT)
+        #: For each piece, its address in each message.
         self.bases = [words[2 * piece :: 2 * pieces] for piece in range(pieces)]
+        #: And its length in bytes.
         self.sizes = [words[2 * piece + 1 :: 2 * pieces] for piece in range(pieces)]
         headers = memoryview(self._headers).cast("B")
+        #: How long each message is that came.
         self.lengths = headers.cast("I")[_Mmsghdr.length.offset // 4 :: _ONE // 4]
         # Ready-made arguments: the address of each header, and each count.
         start = ctypes.addressof(self._headers)
+        #: Indexed by the first message.
         self.addresses = [ctypes.c_void_p(start + n * _ONE) for n in range(count)]
 
 
@@ -102,6 +107,7 @@ class GuardedVector(Vector):
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
+        #: Where the kernel puts what comes beside each packet.
         self._control = mmap.mmap(-1, count * CONTROL_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         anchor = ctypes.c_char.from_buffer(self._control)
         start = ctypes.addressof(anchor)
@@ -109,8 +115,11 @@ class GuardedVector(Vector):
         for n, message in enumerate(self._headers):
             message.header.control = start + n * CONTROL_BYTES
         headers = memoryview(self._headers).cast("B")
+        #: What it says of each packet: whether something was cut off.
         self._flags = headers.cast("I")[_Msghdr.flags.offset // 4 :: _ONE // 4]
+        #: How much of each place it has used; before a call, how large that is.
         self._control_sizes = headers.cast(WORD_FORMAT)[_Msghdr.controllen.offset // _WORD :: _ONE // _WORD]
+        #: The latter.
         self._full = memoryview(array(WORD_FORMAT, [CONTROL_BYTES] * count))
         self.make_room(count)
 

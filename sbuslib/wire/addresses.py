@@ -84,6 +84,8 @@ def parse_address(text: str | bytes | os.PathLike[str]) -> Address:
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 10) or int(digits) > 0x7FFF_FFFF:
             raise AddressError(f"{address}: {_DESCRIPTOR} is followed by the number of a descriptor")
         return DescriptorAddress(int(digits))
+
+    # An abstract name: a random one, or in hexadecimal digits.
     if address == _ABSTRACT:
         return AbstractAddress.random()
     if address.startswith(_ABSTRACT + "/"):
@@ -96,6 +98,8 @@ def parse_address(text: str | bytes | os.PathLike[str]) -> Address:
         if len(name) > SUN_PATH_BYTES:
             raise AddressError(f"{address}: an abstract name has at most {SUN_PATH_BYTES} bytes, not {len(name)}")
         return AbstractAddress(name.ljust(SUN_PATH_BYTES, b"\0"))
+
+    # Anything else is a path.
     if not address or "\0" in address:
         raise AddressError("an address is not empty and holds no NUL")
     if len(os.fsencode(address)) >= SUN_PATH_BYTES:

@@ -97,11 +97,14 @@ class Batch:
         self.numbers = numbers
         self.count = count
         self.expanded = expanded
+        #: Where it came from, if it was parsed; it is there only while the packet is handled.
         self._data: bytes | mmap = b""
+        #: The first of its bytes there, and how many they are.
         self._start = self._length = 0
+        #: Its forms, each made when it is asked for: one packet, payloads, and a packet for each message.
         self._packet: bytes | None = None
         self._payloads = payloads
-        self._plain: list[bytes] | None = None
+        self._plain: list[bytes] | None = None  # the last of them
 
     @classmethod
     def parse(cls, data: bytes | mmap, start: int = 0, length: int | None = None) -> Batch:
@@ -109,6 +112,7 @@ class Batch:
 
         Raises :exc:`~sbuslib.errors.PacketError`, and nothing else ever.
         """
+        # 1. The head: how many messages and keys there are.
         if length is None:
             length = len(data) - start
         if length < _COLUMNS or data[start : start + len(BATCH)] != BATCH or length > PACKET_BYTES:
@@ -116,6 +120,8 @@ class Batch:
         form, count, kinds = _NUMBERS.unpack_from(data, start + len(BATCH))
         if form != _FORM or not 1 <= kinds <= count or kinds > BATCH_KEYS or count > BATCH_MESSAGES:
             raise PacketError("malformed batch")
+
+        # 2. Where the columns stand. The lengths of all keys and payloads make up the rest of the packet, exactly.
         at_sizes = start + _COLUMNS + 4 * kinds
         at_numbers = at_sizes + 4 * count
         at_keys = at_numbers + (count if kinds > 1 else 0)
@@ -127,6 +133,8 @@ class Batch:
         sizes = data[at_sizes:at_numbers]
         if at_payloads + _total(sizes, count) != stop or data.find(b"\0", at_keys, at_payloads) >= 0:
             raise PacketError("malformed batch")
+
+        # 3. The keys, each message's number of one, and how long all messages are as packets of their own.
         numbers: bytes | None = None
         size = stop - at_payloads + count * _OF_A_PACKET
         if kinds == 1:

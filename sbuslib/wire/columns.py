@@ -39,7 +39,7 @@ class Columns:
         self.numbers = numbers
         self.sizes = sizes
         self.payloads = payloads
-        self._offsets: Sequence[int] | None = None
+        self._offsets: Sequence[int] | None = None  # made when they are asked for
 
     @classmethod
     def grouped(
@@ -49,6 +49,7 @@ class Columns:
 
         Names that are no message's key may stay, where they are few. Raises :exc:`IndexError` for a key without a name.
         """
+        # 1. All numbers fit a byte.
         count = len(sizes) // 4
         if not any(keys[byte::4].strip(b"\0") for byte in (1, 2, 3)):
             numbers = keys[::4]
@@ -59,12 +60,16 @@ class Columns:
             else:
                 yield cls(*used_keys(names, numbers), sizes, payloads)
             return
+
+        # 2. They do once they are numbered anew.
         every = struct.unpack(f"<{count}I", keys)
         used = dict.fromkeys(every)
         if len(used) <= BATCH_KEYS:
             of = {name: number for number, name in enumerate(used)}
             yield cls(*used_keys([names[name] for name in used], bytes(map(of.__getitem__, every))), sizes, payloads)
             return
+
+        # 3. There are too many keys: in two halves.
         half = count // 2
         whole = cls([], None, sizes, payloads)
         for start, stop in ((0, half), (half, count)):
@@ -123,6 +128,7 @@ class Columns:
 
     def select(self, mask: bytes) -> Columns:
         """The messages whose byte in ``mask``, which has one for each, is 1, and not 0."""
+        # 1. The runs of messages that are taken.
         runs: list[tuple[int, int]] = []
         stop = 0
         while (start := mask.find(1, stop)) >= 0:
@@ -130,6 +136,8 @@ class Columns:
             if stop < 0:
                 stop = len(mask)
             runs.append((start, stop))
+
+        # 2. Their parts of each column.
         sizes, payloads, offsets = self.sizes, memoryview(self.payloads), self.offsets
         keys, numbers = self.keys, self.numbers
         if numbers is not None:

@@ -187,6 +187,8 @@ class Features(msgspec.Struct, frozen=True):
         Raises :exc:`~sbuslib.errors.PacketError` for a separator or an id that cannot be one, and a path too long.
         """
         words: set[bytes] = set()
+
+        # The usual hub tells no separator, and one without a tree no path.
         hub_id, path, separator = b"", tuple[bytes, ...](), SEPARATOR
         for word in line.split():
             if word.startswith(b"id="):
@@ -278,6 +280,7 @@ def decode_notice(key: bytes, payload: bytes) -> Notice | None:
     Raises :exc:`~sbuslib.errors.PacketError`, also for a count beyond :data:`MOST_LOST`, for a time beyond the year
     2242 and for credentials that are too long. So the caller can count and keep a notice without a check of its own.
     """
+    # 1. Notices of text, which is cut, or of keys.
     if key == NOTICE_KICKED:
         return Kicked(payload[:_REASON_MOST].decode(errors="replace"))
     if key == NOTICE_CREDENTIALS:
@@ -286,6 +289,8 @@ def decode_notice(key: bytes, payload: bytes) -> Notice | None:
         return NewCredentials(payload)
     if key == NOTICE_WITHDRAWN:
         return Withdrawn(tuple(payload.split(b"\0")))
+
+    # 2. Notices of times and counts.
     if key == NOTICE_AWAY:
         found = _AWAY.fullmatch(payload)
         if found is None or max(times := (float(found[1]), float(found[2]))) >= _LATEST:

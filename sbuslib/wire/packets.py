@@ -93,11 +93,14 @@ def parse(packet: bytes) -> Packet:
     Raises :exc:`~sbuslib.errors.PacketError` for an empty packet, one longer than a hub's longest
     control packet, an unknown verb, and a ``MSG`` without NUL. Nothing else is ever raised.
     """
+    # 1. Whether it can be a packet: an answer of a hub may be longer than others.
     if not packet:
         raise PacketError("empty packet")
     head, nul, payload = packet.partition(b"\0")
     if len(packet) > PACKET_BYTES and not (head.startswith(CMSG) and len(packet) <= PACKET_BYTES + CONTROL_EXTRA):
         raise PacketError("packet too long")
+
+    # 2. By its verb.
     if head.startswith(MSG):
         if not nul:
             raise PacketError("message without NUL")
