@@ -263,7 +263,7 @@ def _bridges(client: Client) -> Iterator[Finding]:
     client.subscribe(CONTROL)
     client.publish(CONTROL, ASK)
     for here, _ in bridges_heard(client.receive):
-        text = here.told
+        text = here.text
         away = ": away," in text or " 0 lost" not in text
         advice = "its own log says why" if away else ""
         if here.doubled:
@@ -280,7 +280,7 @@ def bridges_heard(receive: Callable[..., Message]) -> list[tuple[Here, bytes | N
             message = receive(timeout=left)
         except TimeoutError:
             break
-        if (here := decode_here(message.payload)) is not None and here.told:
+        if (here := decode_here(message.payload)) is not None and here.text:
             heard[here.gateway] = here, message.sender
     return list(heard.values())
 

@@ -66,11 +66,9 @@ PURE = {
     "core.router",
     "core.violations",
     "tree.interest",
-    "tcp.names",
     "tcp.forwarding",
     "tcp.framing",
     "tcp.limits",
-    "tcp.quota",
     "tcp.statistics",
     "tcp.substrings",
     "segments.encoding",
@@ -80,7 +78,6 @@ PURE = {
     "bench.results",
     "bench.scenarios",
     "bench.tables",
-    "bridge.mapping",
 }
 """Modules, and folders of modules, that do no input or output, read no clock and know no event loop."""
 

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from ..errors import NameFormatError
 from ..wire.offers import is_behind_a_door
 from .keys import Border
+from .mapping import Mapping
 
-__all__ = ["Crossing", "Names"]
+__all__ = ["Crossing"]
 
 _REMEMBERED_BYTES: Final = 512
 """Longest key or name that is remembered. Longer ones are rare, and many of them would take much memory."""
-
-
-class Names(Protocol):
-    """How keys are named elsewhere. Each key has one name, and each name stands for at most one key."""
-
-    def name_of(self, key: bytes) -> str:
-        """The name for ``key``."""
-        ...
-
-    def key_of(self, name: str) -> bytes:
-        """The key for ``name``. Raises :exc:`~sbuslib.errors.NameFormatError` where it stands for none."""
-        ...
 
 
 class Crossing:
@@ -38,7 +27,7 @@ class Crossing:
 
     def __init__(
         self,
-        names: Names,
+        mapping: Mapping,
         exported: Border,
         imported: Border,
         fits: Callable[[str], bool],
@@ -47,16 +36,12 @@ class Crossing:
     ) -> None:
         self.exported = exported
         self.imported = imported
-        self._names = names
+        self._mapping = mapping
         self._fits = fits
         self._refused = refused
         self._most = most
         self._known_names: dict[bytes, str] = {}
         self._known_keys: dict[str, bytes] = {}
-
-    def may_leave(self, key: bytes) -> bool:
-        """Whether messages under ``key`` leave the bus."""
-        return key in self._known_names or self.exported.refusal(key) is None
 
     def name_for(self, key: bytes, payload: bytes) -> str | None:
         """The name under which a message leaves; ``None`` when it does not, which is counted."""
@@ -70,7 +55,7 @@ class Crossing:
         if reason is not None:
             self._refused[reason] += 1
             return None
-        name = self._names.name_of(key)
+        name = self._mapping.name_of(key)
         if not self._fits(name):
             self._refused["name too long"] += 1
             return None
@@ -86,7 +71,7 @@ class Crossing:
         if key is not None:
             return key
         try:
-            key = self._names.key_of(name)
+            key = self._mapping.key_of(name)
         except NameFormatError as error:
             self._refused[str(error)] += 1
             return None

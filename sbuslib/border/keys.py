@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from hashlib import blake2b
 
 from ..errors import ReservedKeyError, UsageError
 from ..limits import PACKET_BYTES
 from ..matcher import SEPARATOR, Subscriptions
 from ..secrets import RESERVED, Namespace
+from ..wire.control import Features
 from ..wire.packets import MSG, check_key
 from ..wire.text import printable
 
-__all__ = ["CONTROL", "LOST", "Border", "fits_a_packet", "process_of", "user_of"]
+__all__ = ["CONTROL", "LOST", "Border", "bus_of", "fits_a_packet", "process_of", "user_of"]
 
 CONTROL = b"sbus/gateway"
 """The key under which the gateways and bridges of one bus talk to each other, whatever they join it to."""
@@ -31,6 +33,15 @@ _RESERVED_SOMEWHERE = re.compile(rb"(?:\A|(%b))!(?:\Z|(?(1)\1|%b))" % (_SEPARATO
 def fits_a_packet(key: bytes, payload: bytes) -> bool:
     """Whether a bus can carry this message: a peer's data may be longer than a packet."""
     return len(MSG) + len(key) + 1 + len(payload) <= PACKET_BYTES
+
+
+def bus_of(features: Features | None, host: str, address: str) -> tuple[str, str]:
+    """What a bus is called, and a name of this hub's place that outlives it.
+
+    A tree of hubs is one bus: the id of its root names it. A daemon without features is named by its place.
+    """
+    place = blake2b(f"{host} {address}".encode(), digest_size=6).hexdigest()
+    return (place if features is None else (features.path or (features.hub_id,))[-1].decode()), place
 
 
 class Border:

@@ -1,15 +1,16 @@
 """How the gateways and bridges of one bus keep out of each other's way. Pure.
 
-**Circles.** A message that was brought to the bus appears there, where every gateway and bridge of the bus sees it, the
-one that brought it included. None of them may take it out again. So before one publishes, it announces on the bus,
-under :data:`sbuslib.border.keys.CONTROL`, the digests of what it is about to publish. That key never crosses. As the
-bus keeps the order of one publisher, each of them hears the announcement before it sees the message. For each
-announcement, it leaves out one message with that digest from that sender. One that is alone on its bus announces
-nothing.
+**Circles.** A message that was brought to the bus appears there, where every other gateway and bridge of the bus sees
+it. None of them may take it out again. So before one publishes, it announces on the bus, under
+:data:`sbuslib.border.keys.CONTROL`, the digests of what it is about to publish. That key never crosses. As the bus
+keeps the order of one publisher, each of them hears the announcement before it sees the message. For each announcement,
+it leaves out one message with that digest from that sender. One that is alone on its bus announces nothing. Its own
+messages do not come back to it: its client asks for that.
 
 **Spares.** Several that join the bus to the same place are each other's spares. Each says on the bus who it is, how it
-is set up, and to what it is connected. All of them hear that in the order of the bus. So for each message, those that
-are set up alike agree on the one that sends it: of those connected to the other place, the one whose id sorts first.
+is set up, and to what it is connected. So those that are set up alike agree on the one that sends: of those connected
+to the other place, the one whose id sorts first. Ids begin with the time, so it is the oldest. What comes while it says
+that it is connected again may be sent by two.
 
 **Two paths.** Those that are not set up alike may join the bus to the same other one all the same, such as a gateway
 beside a bridge. Then each message comes twice. Nobody can tell that beforehand, but it shows: what one announces,
@@ -18,27 +19,32 @@ another has just brought. So each compares, and says so, see :class:`Doubled`.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
+from ..wire.packets import Message
+from .keys import CONTROL, user_of
+
 __all__ = [
     "ASK",
+    "BEAT_SECONDS",
     "COUNT_MOST",
-    "HERE",
+    "EXPECTED_MOST",
     "MEMBERS_MOST",
     "REMOTES_MOST",
+    "SETTLE_SECONDS",
     "TWO_PATHS",
     "USERS_MOST",
     "Counts",
     "Doubled",
     "Expected",
     "Here",
-    "Members",
+    "Neighbours",
     "announcement_of",
     "decode_here",
     "digest",
@@ -57,6 +63,13 @@ TWO_PATHS: Final = "most messages come twice: another bridge or gateway joins th
 
 _DIGEST_BYTES: Final = 16
 
+BEAT_SECONDS: Final = 1.0
+"""Seconds between two words of one that is not alone. After three missed, it is gone."""
+SETTLE_SECONDS: Final = 0.25
+"""How long the others have to hear of a new one, before it subscribes to what it takes out."""
+_EXPECTED_SECONDS: Final = 10.0
+"""How long a message that was announced is waited for."""
+
 # Any client of the bus may publish under CONTROL. What a gateway remembers of that is a few megabytes at most.
 MEMBERS_MOST = 64
 """Gateways of one bus that are remembered; further ones are not heard."""
@@ -66,6 +79,8 @@ REMOTES_MOST = 256
 """Groups of gateways of other buses that one gateway may say it is connected to."""
 COUNT_MOST = 2**53 - 1
 """The highest number in what a bridge says of itself."""
+EXPECTED_MOST = 65_536
+"""Messages that were announced and not seen yet; then the oldest of the user with most of them is forgotten."""
 _COMPARED: Final = 16_384
 """Messages that a gateway brought, and messages that others announced, which are compared."""
 _TWICE_SECONDS: Final = 2.0
@@ -121,9 +136,8 @@ class Doubled:
 
     def hear(self, said: bytes, now: float) -> None:
         """Another gateway has announced messages."""
-        if said.startswith(_IMPORT):
-            for one in _digests(said):
-                self._note(one, now, self._announced, self._brought)
+        for one in _digests(said):
+            self._note(one, now, self._announced, self._brought)
 
     def _note(self, one: bytes, now: float, here: OrderedDict[bytes, float], there: OrderedDict[bytes, float]) -> None:
         before = there.pop(one, None)
@@ -173,13 +187,10 @@ class Expected:
             busiest = max(self._of_users, key=lambda user: len(self._of_users[user]))
             self._forget(next(iter(self._of_users[busiest])))
 
-    def hear(self, sender: bytes | None, said: bytes, now: float, user: bytes = b"") -> bool:
-        """Take what was said under :data:`sbuslib.border.keys.CONTROL`. Returns whether it was an announcement."""
-        if not said.startswith(_IMPORT):
-            return False
+    def hear(self, sender: bytes | None, said: bytes, now: float, user: bytes = b"") -> None:
+        """Take an announcement."""
         for what in _digests(said):
             self.announce(sender, what, now, user)
-        return True
 
     def take(self, sender: bytes | None, what: bytes) -> bool:
         """Whether a message that is seen was announced. Each announcement answers for one message."""
@@ -227,20 +238,18 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class Here(msgspec.Struct, frozen=True, tag="here"):
-    """What a gateway says of itself on its bus: its id, how it is set up, and which other buses it is connected to.
+    """What a gateway or bridge says of itself on its bus: its id, how it is set up, and to what it is connected.
 
-    ``group`` is the same for gateways that are set up alike. Each of ``remotes`` is another bus and the group of the
-    gateways there. A gateway that leaves says so with ``leaving``. ``word`` is random and new each time: by it a
-    gateway recognizes its own message, which it hears before any client can have copied it. ``told`` is what operators
-    are told of it, in one line, and ``counts`` what metrics are. ``doubled`` says that another one brings the same.
+    ``group`` is the same for those that are set up alike. Each of ``remotes`` is another bus and the group of the
+    gateways there, or a server. One that leaves says so with ``leaving``. ``text`` is for operators, in one line, and
+    ``counts`` for metrics. ``doubled`` says that another one brings the same.
     """
 
     gateway: _Id
     group: _Id
     remotes: Annotated[tuple[_Remote, ...], Meta(max_length=REMOTES_MOST)] = ()
     leaving: bool = False
-    word: Annotated[str, Meta(max_length=64)] = ""
-    told: Annotated[str, Meta(max_length=300)] = ""
+    text: Annotated[str, Meta(max_length=300)] = ""
     doubled: bool = False
     counts: Counts | None = None
 
@@ -260,63 +269,119 @@ def decode_here(said: bytes) -> Here | None:
         return None
 
 
-class Members:
-    """The gateways of one bus, this one included, with what each said on the bus."""
+class Neighbours:
+    """The other gateways and bridges of a bus, as one of them knows them. It says what these methods return.
 
-    def __init__(self, me: str, group: str, seconds: float) -> None:
+    :param me: its id. Of those that are set up alike and connected, the one whose id sorts first sends.
+    :param group: the same for those that are set up alike.
+    :param separator: that of the bus.
+    :param refused: counts what is not heard, by reason.
+    :param warn: logs what goes wrong.
+    """
+
+    def __init__(
+        self, me: str, group: str, separator: bytes, refused: Counter[str], warn: Callable[[str], object]
+    ) -> None:
         self._me = me
         self._group = group
-        self._seconds = seconds
-        self._members: dict[str, tuple[Here, float]] = {}
+        self._separator = separator
+        self._refused = refused
+        self._warn = warn
+        self._expected = Expected(EXPECTED_MOST, _EXPECTED_SECONDS)  # what others have said they would publish
+        self._doubled = Doubled()  # whether others bring the same
+        self._known: dict[str, tuple[Here, float]] = {}  # what each said last and when, this one included, by id
+        self._beaten: float | None = None  # when beat() was called last
+        self.is_asked = False
+        """Whether somebody waits for a word of this one."""
 
     @property
     def others(self) -> int:
-        """How many gateways there are besides this one."""
-        return len(self._members) - (self._me in self._members)
+        """How many there are besides this one."""
+        return len(self._known) - (self._me in self._known)
 
     @property
     def spares(self) -> int:
         """How many of them are set up like this one."""
-        return sum(here.group == self._group for here, _ in self._members.values()) - (self._me in self._members)
+        return sum(here.group == self._group and here.gateway != self._me for here, _ in self._known.values())
 
-    def is_new(self, gateway: str) -> bool:
-        """Whether this is another gateway that was not known."""
-        return gateway not in self._members and gateway != self._me
-
-    def has_room_for(self, here: Here) -> bool:
-        """Whether what a gateway says can be noted: always for a known gateway, else while there are few."""
-        return here.leaving or not self.is_new(here.gateway) or len(self._members) < MEMBERS_MOST
-
-    def hear(self, here: Here, now: float) -> bool:
-        """Note what a gateway says. Returns whether it is new."""
-        if here.leaving:
-            return self._members.pop(here.gateway, None) is not None
-        known = self._members.get(here.gateway)
-        self._members[here.gateway] = here, now
-        return known is None or (known[0].group, known[0].remotes) != (here.group, here.remotes)
-
-    def expire(self, before: float, now: float) -> bool:
-        """Forget gateways that have said nothing for a while. Returns whether there were any.
-
-        :param before: when this was called last. If that is too long ago, this process did not run meanwhile and heard
-            none of them: then all count as heard now.
-        """
-        if now - before > self._seconds * 2 / 3:
-            self._members = {gateway: (here, now) for gateway, (here, _) in self._members.items()}
-        gone = [
-            gateway
-            for gateway, (_, heard) in self._members.items()
-            if now - heard > self._seconds and gateway != self._me
-        ]
-        for gateway in gone:
-            del self._members[gateway]
-        return bool(gone)
-
-    def is_ours(self, remote: str) -> bool:
-        """Whether this gateway, and not one of its spares, sends to ``remote``."""
+    def leads_to(self, remote: str) -> bool:
+        """Whether this one, and not one of its spares, sends to ``remote``."""
         connected = [
             gateway
-            for gateway, (here, _) in self._members.items()
+            for gateway, (here, _) in self._known.items()
             if here.group == self._group and remote in here.remotes
         ]
         return not connected or min(connected) == self._me
+
+    # -- messages that come to the bus --------------------------------------------------------------
+
+    def announcement(self, messages: Sequence[tuple[bytes, bytes]], now: float) -> list[tuple[bytes, bytes]]:
+        """What to publish before messages that this one brings, given as pairs of key and payload."""
+        if not self.others:
+            return []
+        said = announcement_of(messages)
+        self._doubled.bring(said, now)
+        return [(CONTROL, said)]
+
+    def has_brought(self, message: Message) -> bool:
+        """Whether another one has brought this message to the bus."""
+        return bool(self._expected) and self._expected.take(message.sender, digest(message.key, message.payload))
+
+    # -- words of the others ------------------------------------------------------------------------
+
+    def hear(self, message: Message, own: bytes, now: float) -> bool:
+        """Take a message under :data:`~sbuslib.border.keys.CONTROL`. Returns whether another one may lead now.
+
+        :param own: the credential key of this one.
+        """
+        said = message.payload
+        if said.startswith(_IMPORT):
+            self._expected.hear(message.sender, said, now, user_of(message.sender, own, self._separator))
+            self._doubled.hear(said, now)
+            return False
+        if said == ASK:
+            self.is_asked = True
+
+        here = decode_here(said)
+        if here is None:
+            self._refused["unknown word of a gateway"] += said.startswith(HERE)
+        elif here.gateway == self._me:  # our own do not come back
+            self._refused["forged word of a gateway"] += 1
+        elif here.leaving:
+            return self._known.pop(here.gateway, None) is not None
+        elif here.gateway not in self._known and len(self._known) >= MEMBERS_MOST:
+            self._refused["too many gateways"] += 1
+        else:
+            self.is_asked |= here.gateway not in self._known  # so that the new one hears of this one
+            self._known[here.gateway] = here, now
+            return True
+        return False
+
+    def say_here(self, remotes: Iterable[str], text: str, counts: Counts, now: float) -> tuple[bytes, bytes]:
+        """The message that tells the others of this one, and to what it is connected now."""
+        places = tuple(sorted(set(remotes))[:REMOTES_MOST])
+        here = Here(self._me, self._group, places, text=text[:300], counts=counts, doubled=self._doubled.is_so)
+        self._known[self._me] = here, now
+        self.is_asked = False
+        return CONTROL, encode_here(here)
+
+    def say_leaving(self) -> tuple[bytes, bytes]:
+        """The message that tells the others that this one goes. It still takes out what it was sent before."""
+        return CONTROL, encode_here(Here(self._me, self._group, leaving=True))
+
+    def beat(self, now: float) -> bool:
+        """Forget what is over; to be called every :data:`BEAT_SECONDS`. Returns whether to say that one is here."""
+        seconds = 3 * BEAT_SECONDS
+        if self._beaten is not None and now - self._beaten > seconds * 2 / 3:
+            # This process did not run meanwhile, and heard none of them: all count as heard now.
+            self._known = {gateway: (here, now) for gateway, (here, _) in self._known.items()}
+        self._beaten = now
+        self._known = {
+            gateway: (here, heard)
+            for gateway, (here, heard) in self._known.items()
+            if now - heard <= seconds or gateway == self._me
+        }
+        self._expected.expire(now)
+        if self._doubled.look():
+            self._warn(TWO_PATHS)
+        return self.others > 0 or self.is_asked

@@ -6,7 +6,7 @@ The hub is never waited for by the engine, nor the engine by the hub: between th
 
 **In.** What the engine sends is published on the bus before the engine hears that it was taken.
 
-**Circles and spares** are settled among the bridges and gateways of a bus, see :mod:`.neighbours`.
+**Circles and spares** are settled among the bridges and gateways of a bus, see :mod:`sbuslib.border.neighbours`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from hashlib import blake2b
-from time import time, time_ns
+from time import monotonic, time, time_ns
 from typing import Any, Final, Self
 
 import msgspec
 
 from ..aio import Client
 from ..border.crossing import Crossing
-from ..border.keys import CONTROL, LOST, Border, fits_a_packet, process_of
-from ..border.neighbours import COUNT_MOST, Counts
+from ..border.keys import CONTROL, LOST, Border, bus_of, fits_a_packet, process_of
+from ..border.neighbours import BEAT_SECONDS, COUNT_MOST, SETTLE_SECONDS, Counts, Neighbours
 from ..covering import overlap
 from ..errors import SbusError, UsageError
 from ..matcher import matches
@@ -38,7 +38,6 @@ from ..wire.packets import Message
 from ..wire.text import plainly, printable
 from .engine import EngineOptions, Incoming, Origin
 from .engines import make_engine
-from .neighbours import Neighbours
 from .numbers import Arrivals
 from .sending import Sending
 
@@ -52,8 +51,8 @@ _KEYS: Final = 65_536
 """Keys whose subject is remembered, and subjects whose key is."""
 _SENDERS: Final = 4_096
 """Senders whose claims are remembered."""
-_SETTLE_SECONDS: Final = 0.25
-"""How long the other bridges of the bus have to hear of this one, before it subscribes to what it takes out."""
+_PLACE: Final = "engine"
+"""To what a bridge says that it is connected: the engine of all that are set up alike."""
 _PART_SECONDS: Final = 1.0
 """How long a bridge that ends tries to tell the bus what it has lost."""
 _TELL_SECONDS: Final = 10.0
@@ -131,6 +130,8 @@ class AioBridge:
         self._claim = lru_cache(_SENDERS)(self._claim_of)
         self._taking = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
+        self._changed = asyncio.Event()  # set when there is something to tell the neighbours
+        self._leads = True  # whether this bridge takes messages out, and not a spare
         self._closing = False
         self._told, self._refused = Counter[str](), Counter[str]()
         self._told_at = time()
@@ -153,11 +154,9 @@ class AioBridge:
         self._options.check()
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         client, options = await self._client, self._options
-        features = client.features
-        separator = self._separator = features.separator if features is not None else b"/"
-        lasting = blake2b(f"{socket.gethostname()} {client.address}".encode(), digest_size=6).hexdigest()
-        self._bus = (features.path or (features.hub_id,))[-1].decode() if features is not None else lasting
-        border = partial(Border, separator=separator, certain=features is not None, strict=True)
+        separator = client.separator
+        self._bus, lasting = bus_of(client.features, socket.gethostname(), client.address)
+        border = partial(Border, separator=separator, certain=client.features is not None, strict=True)
         exported, imported = border(self._export), border(self._import)
         engine = self._engine = make_engine(self._url, options, separator, self._warn)
         if not engine.has_origins:
@@ -167,10 +166,10 @@ class AioBridge:
         self._arrivals = Arrivals(engine.keeps)
         setup = repr((self._url_told(), sorted(self._export), sorted(self._import), options.prefix, options.stream))
         group = blake2b(setup.encode(), digest_size=8).hexdigest()
-        self._neighbours = Neighbours(client, self._id, group, separator, self._describe, self._refused, self._warn)
+        self._neighbours = Neighbours(self._id, group, separator, self._refused, self._warn)
         await client.subscribe(CONTROL)
-        await self._neighbours.say_here()
-        await asyncio.sleep(_SETTLE_SECONDS)
+        await self._say_here()
+        await asyncio.sleep(SETTLE_SECONDS)
         if self._export:
             await client.subscribe(*exported.patterns)
         client.timeout = None  # a slow hub is waited for
@@ -231,14 +230,14 @@ class AioBridge:
             return
         receiving, _, beating, _ = self._tasks
         beating.cancel()  # it would say that this bridge is here
-        await self._neighbours.say_here(leaving=True)
+        await self._client.publish(*self._neighbours.say_leaving())
         if self._export:
             await self._client.unsubscribe(*self._crossing.exported.patterns)
             await self._client.sync()
             receiving.cancel()
             with suppress(TimeoutError):
                 self._put(await self._client.receive_many(timeout=0))
-        self._neighbours.leads = False
+        self._leads = False
         await self._sending.empty()
         await self._engine.drain()
 
@@ -253,15 +252,15 @@ class AioBridge:
         neighbours, crossing = self._neighbours, self._crossing
         for message in messages:
             if message.key == CONTROL:
-                neighbours.hear(message)
+                self._hear(message)
             elif neighbours.has_brought(message):
                 self._echoes += 1
-            elif neighbours.leads and (subject := crossing.name_for(message.key, message.payload)) is not None:
+            elif self._leads and (subject := crossing.name_for(message.key, message.payload)) is not None:
                 self._sending.put(subject, message, self._claim(message.sender))
 
     def _claim_of(self, sender: bytes | None) -> str:
         """The bus, and who published there: the user for whom the kernel vouches."""
-        uid, pid = process_of(sender, self._client.credentials, self._separator)
+        uid, pid = process_of(sender, self._client.credentials, self._client.separator)
         return f"{self._bus} {self._host}/{uid}/{pid}"
 
     # -- in -----------------------------------------------------------------------------------------
@@ -279,7 +278,7 @@ class AioBridge:
                     self._refused["message too long"] += 1
             if coming:
                 self._imported += len(coming)
-                await self._client.publish_many([*self._neighbours.announcement(coming), *coming])
+                await self._client.publish_many([*self._neighbours.announcement(coming, monotonic()), *coming])
                 if self._engine.keeps:
                     await self._client.sync("tree")
             await acknowledge()
@@ -297,13 +296,31 @@ class AioBridge:
         if origin is not None and not self._arrivals.is_new(key, origin):
             self._repeats += 1
             return False
-        return self._neighbours.leads or self._engine.shares
+        return self._leads or self._engine.shares
 
     # -- what is told of it -------------------------------------------------------------------------
 
+    def _hear(self, message: Message) -> None:
+        """Take a word of another bridge or gateway of this bus."""
+        if self._neighbours.hear(message, self._client.credentials, monotonic()):
+            self._leads = self._neighbours.leads_to(_PLACE)
+        if self._neighbours.is_asked:
+            self._changed.set()
+
+    async def _say_here(self) -> None:
+        await self._client.publish(*self._neighbours.say_here((_PLACE,), *self._describe(), monotonic()))
+        self._leads = self._neighbours.leads_to(_PLACE)
+
     async def _stay_known(self) -> None:
+        """Tell the others, if there are any, that this one is here."""
         while True:
-            await self._neighbours.beat()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(BEAT_SECONDS):
+                    await self._changed.wait()
+            self._changed.clear()
+            if self._neighbours.beat(monotonic()):
+                await self._say_here()
+            self._leads = self._neighbours.leads_to(_PLACE)
             if time() - self._told_at > _TELL_SECONDS:
                 await self._tell_losses()
 

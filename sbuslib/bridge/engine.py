@@ -13,13 +13,14 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from ssl import SSLContext, create_default_context
+from ssl import PROTOCOL_TLS_CLIENT, SSLContext
 from typing import ClassVar, Final, TypeAlias, TypeVar
 
 import msgspec
 
+from ..border.mapping import Mapping
 from ..errors import UsageError
-from .mapping import Mapping
+from ..kernel.tls import make_context
 
 __all__ = [
     "BATCH",
@@ -38,6 +39,7 @@ __all__ = [
 T = TypeVar("T")
 
 ORIGIN: Final = "Sbus-Origin"
+_PREFIX: Final = re.compile(r"[0-9A-Za-z_-]*")
 _ORIGIN: Final = re.compile(r"([0-9a-f.]{1,40}) ([0-9]{1,15}) ([0-9A-Za-z._-]{1,64}) ([!-~]{0,300})")
 BATCH: Final = 256
 """Messages that are handed to the bridge at once."""
@@ -115,31 +117,22 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     retain: tuple[bytes, ...] = ()
     version: str = "5"
 
+    def start(self, between: str) -> str:
+        """What all subjects start with."""
+        return self.prefix + between if self.prefix else ""
+
     def check(self) -> None:
-        """Raise :exc:`~sbuslib.errors.UsageError` if there is a file that cannot be read."""
+        """Raise :exc:`~sbuslib.errors.UsageError` for a wrong prefix, and if there is a file that cannot be read."""
+        if not _PREFIX.fullmatch(self.prefix):
+            raise UsageError(f"a prefix is letters, digits, '_' and '-', not {self.prefix!r}")
         for path in (self.ca, self.certificate, self.private_key, self.nkey, self.credentials):
             if path is not None and (os.path.isdir(path) or not os.access(path, os.R_OK)):
                 raise UsageError(f"{path}: this file cannot be read")
 
     def tls(self, wanted: bool) -> SSLContext | None:
         """The TLS context, where TLS is ``wanted`` or files for it are given. Raises as :meth:`check`."""
-        if self.private_key and not self.certificate:
-            raise UsageError(f"{self.private_key}: a private key needs its certificate")
-        if not (wanted or self.ca or self.certificate):
-            return None
-        try:
-            context = create_default_context(cafile=self.ca)
-        except OSError as error:
-            raise UsageError(f"{self.ca}: no certificates of an authority: {error}") from None
-        if self.certificate:
-            files = self.certificate, self.private_key
-            try:
-                # Nobody is asked for a password of the key.
-                context.load_cert_chain(*files, password=bytes)
-            except (OSError, ValueError) as error:
-                told = " and ".join(filter(None, files))
-                raise UsageError(f"{told}: no certificate with its key, without a password: {error}") from None
-        return context
+        files = self.certificate, self.private_key, self.ca
+        return make_context(SSLContext, PROTOCOL_TLS_CLIENT, *files) if wanted or any(files) else None
 
 
 class Engine(ABC):

@@ -28,11 +28,11 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from ..border.mapping import Mapping
 from ..errors import UsageError
 from ..matcher import matches
 from ..wire.text import plainly
 from .engine import ORIGIN, UNREAD, Engine, EngineOptions, Incoming, Outgoing, Take, Unread, next_batch
-from .mapping import Mapping
 
 __all__ = ["Mqtt"]
 
@@ -74,7 +74,7 @@ class Mqtt(Engine):
         super().__init__(url, options, separator, warn)
         if options.version not in _VERSIONS or options.qos not in (0, 1):
             raise UsageError("MQTT has the versions 3.1.1 and 5 here, and quality of service 0 and 1")
-        self.mapping = Mapping("/", "+", "+/#", specials="/+#$", prefix=options.prefix, separator=separator)
+        self.mapping = Mapping(options.start("/"), "/", "+", "+/#", specials="/+#$", separator=separator)
         self.has_origins = options.version == "5"
         self._separator = separator
         self._filters: list[str] = []

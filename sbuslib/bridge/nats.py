@@ -24,10 +24,10 @@ from nats.errors import Error, SlowConsumerError
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import NotFoundError
 
+from ..border.mapping import Mapping
 from ..errors import UsageError
 from ..wire.text import plainly
 from .engine import BATCH, ORIGIN, UNREAD, Engine, EngineOptions, Incoming, Outgoing, Take, Unread, next_batch
-from .mapping import Mapping
 
 __all__ = ["Nats"]
 
@@ -109,9 +109,7 @@ class Nats(Engine):
 
     def __init__(self, url: str, options: EngineOptions, separator: bytes, warn: Callable[[str], object]) -> None:
         super().__init__(url, options, separator, warn)
-        self.mapping = Mapping(
-            ".", "*", ">", specials=".*>", has_empty=False, prefix=options.prefix, separator=separator
-        )
+        self.mapping = Mapping(options.start("."), ".", "*", ">", specials=".*>", has_empty=False, separator=separator)
         self.keeps = options.stream is not None
         _check_files(options)
         self._servers = url.split(",")

@@ -19,8 +19,8 @@ from redis.asyncio import Redis as Connection
 from redis.asyncio import SSLConnection
 from redis.exceptions import RedisError, ResponseError
 
+from ..border.mapping import Mapping
 from .engine import BATCH, Engine, EngineOptions, Incoming, Outgoing, Take
-from .mapping import Mapping
 
 __all__ = ["Redis"]
 
@@ -50,7 +50,7 @@ class Redis(Engine):
     def __init__(self, url: str, options: EngineOptions, separator: bytes, warn: Callable[[str], object]) -> None:
         super().__init__(url, options, separator, warn)
         # A star of Redis goes on over separators. That takes too much, which the bridge sorts out.
-        self.mapping = Mapping("/", "*", "*", specials="/*?[]^\\", prefix=options.prefix, separator=separator)
+        self.mapping = Mapping(options.start("/"), "/", "*", "*", specials="/*?[]^\\", separator=separator)
         self._stream = options.stream
         self.has_origins = self.keeps = self.shares = options.stream is not None
         given: dict[str, Any] = {"username": options.user, "password": options.password}

@@ -6,12 +6,15 @@ If a gateway has several connections to the other bus, it uses the one whose oth
 from __future__ import annotations
 
 import logging
+import os
 import re
 import secrets
+import socket
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from hashlib import blake2b
-from time import monotonic
+from time import monotonic, time_ns
 from types import TracebackType
 from typing import Any, Final
 
@@ -19,32 +22,18 @@ import gevent
 from gevent.event import Event
 
 from ..border.crossing import Crossing
-from ..border.keys import CONTROL, Border, fits_a_packet, user_of
-from ..border.neighbours import (
-    ASK,
-    HERE,
-    REMOTES_MOST,
-    TWO_PATHS,
-    Counts,
-    Doubled,
-    Expected,
-    Here,
-    Members,
-    announcement_of,
-    decode_here,
-    digest,
-    encode_here,
-)
+from ..border.keys import CONTROL, Border, bus_of, fits_a_packet
+from ..border.mapping import Mapping
+from ..border.neighbours import BEAT_SECONDS, SETTLE_SECONDS, Counts, Neighbours
 from ..client import Client
+from ..clients.endpoint import Endpoint
 from ..core.service import ServiceGreenlets
 from ..errors import DisconnectedError, StateError, UsageError
 from ..hub import Hub
 from ..wire.packets import Message
 from ..wire.text import plainly
-from .buses import Bus, separator_of
 from .framing import Publish
 from .link import Link
-from .names import Names
 from .peer import Peer
 from .statistics import GatewayStatistics
 
@@ -53,10 +42,10 @@ __all__ = ["Gateway"]
 logger = logging.getLogger("sbuslib")
 
 _BATCH = 256  # messages that cross together, after one announcement
+_NAME: Final = re.compile(r"[0-9A-Za-z._-]+")
+_COPY: Final = "//fwd/"
 _PATIENCE: Final = 1.0
 """Seconds that a gateway waits for a peer whose queue is half full; it waits again only after the queue was empty."""
-_EXPECTED_SECONDS: Final = 10.0
-"""Seconds that a gateway waits to see on the bus what another gateway said it would publish."""
 _GREETING = re.compile(rb"([0-9A-Za-z._-]{1,64}) ([0-9A-Za-z._-]{1,64}) ([0-9A-Za-z._-]{1,64})")
 """What a gateway tells the gateways of other buses: its bus, its group, its id."""
 
@@ -77,63 +66,62 @@ class Gateway:
     limited time. One publishes on the bus what peers sent; it may wait for the hub. One tells the other gateways of the
     bus about this one.
 
-    :param bus: a hub of this process that is started, of which the gateway becomes a client, or a
-        :class:`~sbuslib.Client` that nothing else uses.
+    :param bus: a hub of this process that is started, a client, or an address: of the hub of which the gateway
+        becomes a client.
     :param peer: a peer that is started. It may serve other purposes too.
     :param export: patterns of the keys that leave this bus.
     :param import_: patterns of the keys that come to this bus.
     :param name: the common name of the buses that are joined: the same at each gateway.
 
-    Raises :exc:`~sbuslib.errors.UsageError` and :exc:`~sbuslib.errors.KeyFormatError` for patterns and names that
-    cannot be right, and for a gateway that would let nothing cross.
+    Raises :exc:`~sbuslib.errors.UsageError` for names that cannot be right, and for a gateway that would let nothing
+    cross.
     """
+
+    _crossing: Crossing  # which keys cross, and under which names: made at each start, as the hub's separator decides
+    _bus: str  # the name of this bus, by which a gateway knows that it is connected to itself
 
     def __init__(
         self,
-        bus: Hub | Client,
+        bus: Hub | Endpoint | str | os.PathLike[str] | None,
         peer: Peer,
         *,
         export: Iterable[bytes] = (),
         import_: Iterable[bytes] = (),
         name: str = "bus",
     ) -> None:
-        if not isinstance(bus, (Hub, Client)):
-            raise UsageError(f"a gateway needs a Hub or a Client, not {type(bus).__name__}")
-        separator, certain = separator_of(bus)
-        self._given = bus
-        self._separator = separator
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"the name of a bus is letters, digits, '.', '_' and '-', not {name!r}")
+        if isinstance(export, (str, bytes)) or isinstance(import_, (str, bytes)):
+            raise UsageError("the patterns that cross are a list")
+        self._export, self._import = tuple(export), tuple(import_)
+        if not self._export and not self._import:
+            raise UsageError("a gateway needs patterns to export or to import")
+        self._address = bus.address if isinstance(bus, (Hub, Endpoint)) else bus
         self._peer = peer
         self._limits = peer.limits
-        exported, imported = Border(export, separator, certain), Border(import_, separator, certain)
-        if not exported.patterns and not imported.patterns:
-            raise UsageError("a gateway needs patterns to export or to import")
-        self._refused: Counter[str] = Counter()
-        self._names = Names(name)
-        self._crossing = Crossing(self._names, exported, imported, self._fits, self._refused, self._limits.cached_names)
-        self._greeting = f"//sbus-gateway/{name}"
-        self._id = secrets.token_hex(8)
-        setup = repr((name, sorted(exported.patterns), sorted(imported.patterns)))
+        self._name = name
+        # A key is one segment of its name: NUL, which would separate segments, is in none.
+        self._mapping = Mapping(f"//sbus/{name}/", "\0", separator=b"\0")
+        self._copies = f"{_COPY}sbus/{name}/"
+        self._greeting = f"//sbus-gateway/{name}"  # the name under which gateways tell each other who they are
+        self._id = f"{time_ns():016x}{secrets.token_hex(4)}"  # an older gateway sorts first: newcomers are the spares
+        setup = repr((name, sorted(self._export), sorted(self._import)))
         self._group = blake2b(setup.encode(), digest_size=8).hexdigest()
-        self._members = Members(self._id, self._group, 3 * self._limits.heartbeat_seconds)
-        self._doubled = Doubled()
-        self._asked = False  # whether somebody wants to know what this gateway does
-        self._expected = Expected(self._limits.imports, _EXPECTED_SECONDS)
-        self._incoming: deque[Publish] = deque()
+        self._incoming: deque[Publish] = deque()  # what peers sent, until it is on the bus
         self._incoming_bytes = 0
-        self._arrived = Event()
-        self._changed = Event()
+        self._arrived = Event()  # set when something comes in
+        self._changed = Event()  # set when there is something to tell the neighbours
         self._remotes: dict[
             Link, tuple[str, str, str]
         ] = {}  # bus, group and id of the gateway at each link's other end
-        self._leave_out: frozenset[Link] = frozenset()
-        self._same_bus: frozenset[Link] = frozenset()
-        self._said: deque[str] = deque(maxlen=64)  # the words of our own messages, until they come back from the bus
-        self._sender: tuple[bytes | None] | None = None  # our own sender key on the bus, once the bus has told it
-        self._bus: Bus | None = None
-        self._name = name
-        self._greenlets: list[gevent.Greenlet[..., Any]] = []
+        self._leave_out: frozenset[Link] = frozenset()  # links over which a spare sends, or nobody
+        self._same_bus: frozenset[Link] = frozenset()  # links to gateways of this very bus
+        self._client: Client | None = None  # of the bus, while the gateway is started
         self._service = ServiceGreenlets(f"gateway of {name!r}", self.stop)
-        self._exported = self._imported = self._echoes = self._lost = 0
+        self._greenlets: list[gevent.Greenlet[..., Any]] = []
+        self._refused: Counter[str] = Counter()
+        self._exported = self._imported = self._echoes = self._lost = 0  # messages, see GatewayStatistics
+        self._neighbours = self._make_neighbours(b"")  # of the bus; anew with each start
         self.ended = Event()
         """Set when the gateway has stopped: by :meth:`stop`, because the bus went away, or by an error."""
 
@@ -153,25 +141,59 @@ class Gateway:
     @property
     def started(self) -> bool:
         """Whether messages cross."""
-        return self._bus is not None
+        return self._client is not None
 
     def start(self) -> None:
-        """Let messages cross. Raises :exc:`~sbuslib.errors.StateError` when started already, or the peer is not."""
-        if self._bus is not None:
+        """Let messages cross. After the bus went away, this may be called again.
+
+        Raises :exc:`~sbuslib.errors.StateError` when started already, or the peer is not; as a client does; and
+        :exc:`~sbuslib.errors.UsageError` and :exc:`~sbuslib.errors.KeyFormatError` for wrong patterns.
+        """
+        if self._client is not None:
             raise StateError("the gateway is started already")
         if not self._peer.started:
             raise StateError("start the peer of the gateway first")
-        patterns = [*self._crossing.exported.patterns, CONTROL]
-        bus = self._bus = Bus(self._given, patterns)
+        client = Client(self._address, senders=True, echo=False)
+        try:
+            self._join(client)
+        except BaseException:
+            self.stop()
+            client.close()
+            raise
+
+    def _join(self, client: Client) -> None:
+        # 1. What may cross depends on the separator of the hub.
+        features, limits = client.features, self._limits
+        border = partial(Border, separator=client.separator, certain=features is not None)
+        exported, imported = border(self._export), border(self._import)
+        self._crossing = Crossing(self._mapping, exported, imported, self._fits, self._refused, limits.cached_names)
+        self._bus, _ = bus_of(features, socket.gethostname(), client.address)
+
+        # 2. The other gateways of the bus hear of this one before it takes anything out.
+        self._client = client
         self.ended.clear()
-        self._say_here(bus)
-        self._peer.watch_links(self._link_gone)
-        self._peer.attach(self, *self._substrings())
-        self._peer.retain(self._greeting, f"{bus.identity} {self._group} {self._id}".encode())
+        self._neighbours = self._make_neighbours(client.separator)
+        client.subscribe(CONTROL)
+        self._say_here(client)
+        gevent.sleep(SETTLE_SECONDS)
+        if self._export:
+            client.subscribe(*exported.patterns)
+        client.timeout = None  # a slow hub is waited for
+
+        # 3. Peers hear of it.
         self._service = ServiceGreenlets(f"gateway of {self._name!r}", self.stop)
         self._greenlets = [
-            self._service.spawn(self._run, work, bus) for work in (self._export_all, self._import_all, self._stay_known)
+            self._service.spawn(self._run, work, client)
+            for work in (self._export_all, self._import_all, self._stay_known)
         ]
+        self._peer.watch_links(self._link_gone)
+        self._peer.attach(self, *self._substrings(imported.patterns))
+        self._peer.retain(self._greeting, f"{self._bus} {self._group} {self._id}".encode())
+
+    def _make_neighbours(self, separator: bytes) -> Neighbours:
+        return Neighbours(
+            self._id, self._group, separator, self._refused, partial(logger.warning, "gateway %s: %s", self._name)
+        )
 
     def check(self) -> None:
         """Raise :exc:`~sbuslib.errors.ServiceError` when an unforeseen error has ended the gateway."""
@@ -180,23 +202,23 @@ class Gateway:
     def _fits(self, name: str) -> bool:
         return len(name.encode()) <= self._limits.name_bytes
 
-    def _substrings(self) -> list[str]:
-        names = self._names
-        wanted = [names.substring_for(pattern) for pattern in self._crossing.imported.patterns]
-        if self._peer.mesh.concerns(names.prefix + "x"):
-            wanted += [names.copies + text[len(names.prefix) :] for text in list(wanted)]
+    def _substrings(self, patterns: Iterable[bytes]) -> list[str]:
+        wanted = [self._mapping.start_of(pattern) for pattern in patterns]
+        if self._peer.mesh.concerns(self._mapping.name_of(b"x")):
+            wanted += [self._copies + text[len(self._mapping.name_of(b"")) :] for text in list(wanted)]
         return [*wanted, self._greeting]
 
     def stop(self) -> None:
         """Stop messages from crossing. Messages from peers that are not yet on the bus are counted as lost."""
-        bus, self._bus = self._bus, None
-        if bus is None:
+        client, self._client = self._client, None
+        if client is None:
             return
         try:
-            bus.publish([(CONTROL, encode_here(Here(self._id, self._group, leaving=True)))])
-            bus.close()
+            client.timeout = _PATIENCE
+            client.publish_many([self._neighbours.say_leaving()])
         except (OSError, StateError) as error:
             logger.debug("gateway: leaving the bus: %s", plainly(error))
+        client.close()
         self._peer.detach(self)
         self._peer.release(self._greeting)
         self._peer.watch_links(self._link_gone, False)
@@ -209,35 +231,33 @@ class Gateway:
 
     close = stop
 
-    def _run(self, work: Any, bus: Bus) -> None:
+    def _run(self, work: Callable[[Client], None], client: Client) -> None:
         """Run one of the greenlets. The first that finds the bus gone stops the gateway."""
         try:
-            work(bus)
+            work(client)
         except (OSError, StateError) as error:
-            if self._bus is bus:
+            if self._client is client:
                 if not isinstance(error, DisconnectedError):
                     logger.error("gateway: %s", plainly(error))
                 self.stop()
 
     # -- out ----------------------------------------------------------------------------------------
 
-    def _export_all(self, bus: Bus) -> None:
+    def _export_all(self, client: Client) -> None:
         while True:
             going: list[tuple[str, bytes]] = []
-            for message in bus.receive():
+            for message in client.receive_many(most=_BATCH):
                 if message.key == CONTROL:
-                    self._send(going)
+                    self._send(going)  # before another one may lead
                     going = []
-                    self._hear(message, bus)
-                elif self._expected and self._expected.take(message.sender, digest(message.key, message.payload)):
+                    self._hear(message, client)
+                elif self._neighbours.has_brought(message):
                     self._echoes += 1
+                elif (name := self._crossing.name_for(message.key, message.payload)) is None:
+                    continue
+                elif len(message.payload) > self._limits.data_bytes:
+                    self._refused["payload too long"] += 1
                 else:
-                    name = self._crossing.name_for(message.key, message.payload)
-                    if name is None:
-                        continue
-                    if len(message.payload) > self._limits.data_bytes:
-                        self._refused["payload too long"] += 1
-                        continue
                     going.append((name, message.payload))
             self._send(going)
             gevent.sleep(0)  # other greenlets run, also while the bus always has more
@@ -268,7 +288,7 @@ class Gateway:
                 incoming.append(message)
         self._arrived.set()
 
-    def _import_all(self, bus: Bus) -> None:
+    def _import_all(self, client: Client) -> None:
         incoming = self._incoming
         while True:
             while not incoming:
@@ -278,7 +298,8 @@ class Gateway:
             while incoming and len(coming) < _BATCH:
                 message = incoming.popleft()
                 self._incoming_bytes -= len(message.name) + len(message.data)
-                key = self._crossing.key_for(message.name)
+                name = message.name
+                key = self._crossing.key_for("//" + name[len(_COPY) :] if name.startswith(_COPY) else name)
                 if key is None:
                     continue
                 if fits_a_packet(key, message.data):
@@ -286,106 +307,53 @@ class Gateway:
                 else:
                     self._refused["message too long"] += 1
             if coming:
-                bus.publish([*self._announcement(coming), *coming])
+                client.publish_many([*self._neighbours.announcement(coming, monotonic()), *coming])
                 self._imported += len(coming)
             gevent.sleep(0)
 
-    def _announcement(self, coming: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """What to announce on the bus before these messages, so that no gateway sends them on."""
-        if self._members.others or self._sender is None:
-            said = announcement_of(coming)
-            self._doubled.bring(said, monotonic())
-            return [(CONTROL, said)]
-        now = monotonic()
-        (sender,) = self._sender
-        user = user_of(sender, sender, self._separator)
-        for key, payload in coming:
-            if self._crossing.may_leave(key):
-                self._expected.announce(sender, digest(key, payload), now, user)
-        return []
-
     # -- the other gateways -------------------------------------------------------------------------
 
-    def _hear(self, message: Message, bus: Bus) -> None:
-        """Take a message from a gateway of this bus, which may be this one."""
-        now = monotonic()
-        own = self._sender[0] if self._sender is not None else None
-        user = user_of(message.sender, own, self._separator)
-        if self._expected.hear(message.sender, message.payload, now, user):
-            if message.sender != own:
-                self._doubled.hear(message.payload, now)
-            return
-        if message.payload == ASK:
-            self._asked = True
+    def _hear(self, message: Message, client: Client) -> None:
+        """Take a word of another gateway or bridge of this bus."""
+        if self._neighbours.hear(message, client.credentials, monotonic()):
+            self._settle()
+        if self._neighbours.is_asked:
             self._changed.set()
-        here = decode_here(message.payload)
-        if here is None:
-            if message.payload.startswith(HERE):
-                self._refused["unknown word of a gateway"] += 1
-            return
-        if not self._members.has_room_for(here):
-            self._refused["too many gateways"] += 1
-            return
-        if here.gateway == self._id:
-            if here.word not in self._said:
-                self._refused["forged word of a gateway"] += 1
-                return
-            self._said.remove(here.word)
-            self._sender = (message.sender,)
-        if not here.leaving and self._members.is_new(here.gateway):
-            self._changed.set()  # so that the new gateway hears of this one
-        if self._members.hear(here, now):
-            self._settle(bus)
 
-    def _say_here(self, bus: Bus) -> None:
-        remotes = sorted({f"{where}.{group}" for where, group, _ in self._remotes.values()})[:REMOTES_MOST]
-        told = f"gateway {self._name}: {'connected' if remotes else 'away'}"
-        told += f", {self._exported:,} out, {self._imported:,} in, {len(self._incoming):,} kept, {self._lost:,} lost"
+    def _say_here(self, client: Client) -> None:
+        remotes = {f"{where}.{group}" for where, group, _ in self._remotes.values()}
+        text = f"gateway {self._name}: {'connected' if remotes else 'away'}"
+        text += f", {self._exported:,} out, {self._imported:,} in, {len(self._incoming):,} kept, {self._lost:,} lost"
         counts = Counts(self._exported, self._imported, len(self._incoming), {"outage": self._lost})
-        here = Here(
-            *(self._id, self._group, tuple(remotes)),
-            word=secrets.token_hex(8),
-            told=told[:300],
-            counts=counts,
-            doubled=self._doubled.is_so,
-        )
-        self._said.append(here.word)
-        bus.publish([(CONTROL, encode_here(here))])
+        client.publish_many([self._neighbours.say_here(remotes, text, counts, monotonic())])
+        self._settle()
 
-    def _stay_known(self, bus: Bus) -> None:
-        """Tell the other gateways of this bus, if there are any, that this one is here and what has changed."""
-        pause = self._limits.heartbeat_seconds
+    def _stay_known(self, client: Client) -> None:
+        """Tell the others, if there are any, that this one is here and what has changed."""
         while True:
-            before = monotonic()
-            self._changed.wait(pause)
+            self._changed.wait(BEAT_SECONDS)
             self._changed.clear()
-            now = monotonic()
-            self._expected.expire(now)
-            if self._doubled.look():
-                logger.warning("gateway %s: %s", self._name, TWO_PATHS)
-            if self._members.expire(before, now):
-                self._settle(bus)
-            if self._members.others or self._asked:
-                self._asked = False
-                self._say_here(bus)
+            if self._neighbours.beat(monotonic()):
+                self._say_here(client)
+            self._settle()
 
     def _meet(self, data: bytes, link: Link) -> None:
         """Take the greeting of the gateway at the other end of ``link``."""
         found = _GREETING.fullmatch(data)
-        if found is None or self._bus is None:
+        if found is None or self._client is None:
             return
         words = found[1].decode(), found[2].decode(), found[3].decode()
         if self._remotes.get(link) != words:
             self._remotes[link] = words
-            self._settle(self._bus)
+            self._settle()
             self._changed.set()
 
     def _link_gone(self, link: Link) -> None:
-        if self._remotes.pop(link, None) is not None and self._bus is not None:
-            self._settle(self._bus)
+        if self._remotes.pop(link, None) is not None:
+            self._settle()
             self._changed.set()
 
-    def _settle(self, bus: Bus) -> None:
+    def _settle(self) -> None:
         """Find connections over which this gateway does not send: a spare does, or they lead to its own bus."""
         ends: dict[str, list[tuple[str, Link]]] = {}
         for link, (where, group, gateway) in self._remotes.items():
@@ -393,9 +361,9 @@ class Gateway:
         leave_out: set[Link] = set()
         for remote, several in ends.items():
             several.sort(key=lambda end: end[0])
-            first = 1 if self._members.is_ours(remote) else 0
+            first = 1 if self._neighbours.leads_to(remote) else 0
             leave_out.update(link for _, link in several[first:])
-        self._same_bus = frozenset(link for link, (where, _, _) in self._remotes.items() if where == bus.identity)
+        self._same_bus = frozenset(link for link, (where, _, _) in self._remotes.items() if where == self._bus)
         self._leave_out = frozenset(leave_out) | self._same_bus
 
     def statistics(self) -> GatewayStatistics:
@@ -404,7 +372,7 @@ class Gateway:
             exported=self._exported,
             imported=self._imported,
             echoes=self._echoes,
-            spares=self._members.spares,
+            spares=self._neighbours.spares,
             lost=self._lost,
             refused=dict(self._refused),
         )

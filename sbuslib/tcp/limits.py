@@ -72,7 +72,5 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
     """Seconds for which one of two peers that hear of each other leaves connecting to the other."""
     imports: int = 65_536
     """Messages from peers that may wait for the bus of a gateway, before new ones are lost."""
-    heartbeat_seconds: float = 2.0
-    """Seconds between two words of a gateway to its spares; after three missed, one takes over."""
     logged_breaches: int = 1_024
     """Kinds of violation (reason and address) remembered as logged; more are only counted."""

@@ -6,6 +6,7 @@ import os
 import ssl
 
 from ..errors import UsageError
+from ..kernel.tls import make_context
 
 __all__ = ["TLS"]
 
@@ -40,15 +41,7 @@ class TLS:
 
     def contexts(self, kind: type[ssl.SSLContext]) -> tuple[ssl.SSLContext, ssl.SSLContext]:
         """The context for accepting and the one for connecting, of the given class, such as gevent's."""
-        cert, key, ca = self.files
-        accepting = kind(ssl.PROTOCOL_TLS_SERVER)
-        connecting = kind(ssl.PROTOCOL_TLS_CLIENT)
-        accepting.verify_mode = ssl.CERT_REQUIRED
-        for context in (accepting, connecting):
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            try:
-                context.load_cert_chain(cert, key, password=bytes)  # nobody is asked for the password of the key
-                context.load_verify_locations(ca)
-            except (OSError, ValueError) as error:
-                raise UsageError(f"the TLS files {cert}, {key} and {ca} cannot be used: {error}") from None
+        accepting, connecting = (
+            make_context(kind, protocol, *self.files) for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT)
+        )
         return accepting, connecting

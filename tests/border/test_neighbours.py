@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
-from sbuslib.border import neighbours
+from sbuslib.border import neighbours as module
+from sbuslib.border.keys import CONTROL
 from sbuslib.border.neighbours import (
     MEMBERS_MOST,
     REMOTES_MOST,
     USERS_MOST,
+    Counts,
     Doubled,
     Expected,
     Here,
-    Members,
+    Neighbours,
     announcement_of,
+    encode_here,
 )
+from sbuslib.wire.packets import Message
 
 
 def test_each_announcement_answers_for_one_message() -> None:
@@ -61,51 +68,91 @@ def test_announcements_of_more_users_than_are_counted_apart_are_bounded_together
     assert all(expected.take(b"sender", b"real%d" % number) for number in range(USERS_MOST))
 
 
+def neighbours(me: str, refused: Counter[str] | None = None, warn: Callable[[str], object] = print) -> Neighbours:
+    return Neighbours(me, "alike", b"/", refused if refused is not None else Counter(), warn)
+
+
+def word(here: Here) -> Message:
+    return Message(CONTROL, encode_here(here), b"!/cred/1/1/10")
+
+
 def test_spares_agree_on_the_one_that_sends() -> None:
-    views = [Members(me, "alike", 10) for me in ("g1", "g2")]
+    views = {me: neighbours(me) for me in ("g1", "g2")}
 
-    def say(here: Here, now: float) -> None:
-        for view in views:
-            view.hear(here, now)
+    def say(me: str, *remotes: str) -> None:
+        _, said = views[me].say_here(remotes, "", Counts(), 0)
+        for other, view in views.items():
+            if other != me:
+                assert view.hear(Message(CONTROL, said), b"", 0)
 
-    say(Here("g2", "alike", ("B", "C")), 0)
-    assert [view.is_ours("B") for view in views] == [False, True]
-    say(Here("g1", "alike", ("B",)), 0)
-    assert [view.is_ours("B") for view in views] == [True, False]
-    assert [view.is_ours("C") for view in views] == [False, True]
-    assert [view.is_ours("D") for view in views] == [True, True]  # no gateway has said that it is connected
-    assert [(view.others, view.spares) for view in views] == [(1, 1), (1, 1)]
-    say(Here("g0", "different", ("B",)), 0)
-    assert [view.is_ours("B") for view in views] == [True, False]
-    assert [(view.others, view.spares) for view in views] == [(2, 1), (2, 1)]
-    say(Here("g1", "alike", leaving=True), 1)
-    assert views[1].is_ours("B")
-    assert not views[1].expire(1, 11.5)  # this process did not run meanwhile
-    assert not views[1].expire(20, 21)
-    assert views[1].expire(21, 22)
-    assert (views[1].others, views[1].spares) == (0, 0)
+    def lead(remote: str) -> list[bool]:
+        return [view.leads_to(remote) for view in views.values()]
+
+    say("g2", "B", "C")
+    say("g1")
+    assert lead("B") == [False, True]
+    say("g1", "B")
+    assert (lead("B"), lead("C")) == ([True, False], [False, True])
+    assert lead("D") == [True, True]  # none has said that it is connected
+    assert [(view.others, view.spares) for view in views.values()] == [(1, 1), (1, 1)]
+    for view in views.values():
+        assert view.hear(word(Here("g0", "different", ("B",))), b"", 0)
+    assert lead("B") == [True, False]
+    assert [(view.others, view.spares) for view in views.values()] == [(2, 1), (2, 1)]
+    leaving = Message(CONTROL, views["g1"].say_leaving()[1])
+    assert views["g2"].hear(leaving, b"", 1)
+    assert not views["g2"].hear(leaving, b"", 1)
+    assert views["g2"].leads_to("B")
+    assert not views["g1"].leads_to("C")  # it takes out no more than before
 
 
-def test_a_bounded_number_of_gateways_is_remembered_and_known_ones_stay() -> None:
-    members = Members("me", "alike", 10)
-    members.hear(Here("me", "alike"), 0)
+def test_one_that_says_nothing_is_forgotten_unless_this_process_did_not_run_meanwhile() -> None:
+    one = neighbours("g1")
+    assert not one.beat(0)
+    one.hear(word(Here("g2", "alike")), b"", 0.5)
+    assert (one.is_asked, one.beat(1)) == (True, True)  # so that the new one hears of this one
+    one.say_here((), "", Counts(), 1)
+    assert (one.is_asked, one.beat(2), one.others) == (False, True, 1)
+    assert one.beat(100)
+    assert one.beat(101)
+    assert one.beat(102)
+    assert one.beat(103)
+    assert not one.beat(104)
+    assert (one.others, one.spares) == (0, 0)
+
+
+def test_words_of_strangers_are_bounded_and_those_that_are_known_stay() -> None:
+    refused = Counter[str]()
+    one = neighbours("me", refused)
+    one.say_here(("B.x",), "", Counts(), 0)
     for number in range(10 * MEMBERS_MOST):
-        here = Here(f"forged{number}", "alike")
-        if members.has_room_for(here):
-            members.hear(here, 0)
-    assert members.others == MEMBERS_MOST - 1
-    assert members.has_room_for(Here("forged1", "alike", ("B.x",)))
-    assert members.has_room_for(Here("me", "alike"))
-    assert members.has_room_for(Here("unknown", "alike", leaving=True))
+        one.hear(word(Here(f"forged{number}", "alike")), b"", 0)
+    assert one.others == MEMBERS_MOST - 1
+    assert one.hear(word(Here("forged1", "alike", ("B.x",))), b"", 0)
+    assert not one.hear(word(Here("unknown", "alike", leaving=True)), b"", 0)
+    for here in (Here("me", "alike", leaving=True), Here("me", "other")):
+        assert not one.hear(word(here), b"", 0)
+    assert not one.hear(Message(CONTROL, b"here " + b"[" * 60_000), b"", 0)
+    assert not one.hear(Message(CONTROL, b"nonsense"), b"", 0)
+    assert refused == {
+        "too many gateways": 9 * MEMBERS_MOST + 1,
+        "forged word of a gateway": 2,
+        "unknown word of a gateway": 1,
+    }
+    assert one.leads_to("B.x") is False  # "forged1" sorts first: a spare that says nothing more is forgotten
 
 
-def test_a_gateway_that_repeats_itself_changes_nothing() -> None:
-    members = Members("me", "alike", 10)
-    assert members.hear(Here("g1", "alike", ("B.x",), word="1"), 0)
-    assert not members.hear(Here("g1", "alike", ("B.x",), word="2"), 1)
-    assert members.hear(Here("g1", "alike", (), word="3"), 2)
-    assert members.hear(Here("g1", "alike", leaving=True), 3)
-    assert not members.hear(Here("g1", "alike", leaving=True), 3)
+def test_what_another_brought_is_known_once_and_one_that_is_alone_announces_nothing() -> None:
+    one, other = neighbours("g1"), neighbours("g2")
+    brought = [(b"a", b"x"), (b"a", b"x")]
+    assert one.announcement(brought, 0) == []
+    for view, me in ((one, "g2"), (other, "g1")):
+        view.hear(word(Here(me, "alike")), b"", 0)
+    [(key, said)] = one.announcement(brought, 0)
+    assert key == CONTROL
+    assert not other.hear(Message(CONTROL, said, b"!/cred/1/1/10"), b"", 0)
+    messages = [Message(b"a", b"x", b"!/cred/1/1/%d" % pid) for pid in (11, 10, 10, 10)]
+    assert [other.has_brought(message) for message in messages] == [False, True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +164,7 @@ def test_a_gateway_that_repeats_itself_changes_nothing() -> None:
         Here("g", "a b"),
         Here("g", "alike", ("r" * 131,)),
         Here("g", "alike", ("r",) * (REMOTES_MOST + 1)),
-        Here("g", "alike", word="w" * 65),
+        Here("g", "alike", text="t" * 301),
     ],
 )
 def test_malformed_here_messages_are_refused(here: Here) -> None:
@@ -148,7 +195,6 @@ def test_what_comes_again_later_or_over_one_path_does_not_come_twice() -> None:
         doubled.bring(said(*range(20)), 0.0)  # its publisher said it twice
     doubled.hear(said(*range(20)), 5.0)  # a stream sent it again, to a spare
     doubled.hear(said(*range(100, 120)), 5.0)
-    doubled.hear(b"here {}", 5.0)
     assert not doubled.look()
 
 
@@ -164,7 +210,7 @@ def test_few_messages_say_nothing() -> None:
 
 
 def test_only_the_newest_messages_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "_COMPARED", 4)
+    monkeypatch.setattr(module, "_COMPARED", 4)
     doubled = Doubled()
     doubled.hear(said(*range(100)), 0.0)
     doubled.bring(said(*range(96)), 0.0)

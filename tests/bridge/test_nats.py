@@ -235,7 +235,7 @@ def test_a_key_that_no_subject_can_hold_is_lost_and_told(
             await here.publish(CONTROL, ASK)
             while (said := decode_here(told.payload)) is None:
                 told = await here.receive(timeout=PATIENCE)
-            assert said.told.endswith("1 lost")
+            assert said.text.endswith("1 lost")
 
     try:
         asyncio.run(run())

@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import vectors
 
-from sbuslib.bridge.mapping import Mapping, apart
-from sbuslib.errors import NameFormatError, UsageError
+from sbuslib.border.mapping import Mapping, apart
+from sbuslib.errors import NameFormatError
 from sbuslib.matcher import cut, matches
+from sbuslib.tcp.framing import encode_publish
 
-NATS = Mapping(".", "*", ">", specials=".*>", has_empty=False)
-MQTT = Mapping("/", "+", "+/#", specials="/+#$")
-REDIS = Mapping("/", "*", "*", specials="/*?[]^\\")
-DOTTED = Mapping("/", "+", "+/#", specials="/+#$", prefix="", separator=b".")
+NATS = Mapping("sbus.", ".", "*", ">", specials=".*>", has_empty=False)
+MQTT = Mapping("sbus/", "/", "+", "+/#", specials="/+#$")
+REDIS = Mapping("sbus/", "/", "*", "*", specials="/*?[]^\\")
+DOTTED = Mapping("", "/", "+", "+/#", specials="/+#$", separator=b".")
+PEERS = Mapping("//sbus/bus/", "\0", separator=b"\0")
 
 
 def nats_takes(filter_: str, subject: str) -> bool:
@@ -153,6 +155,40 @@ def test_patterns_that_overlap_become_one() -> None:
     assert cut(apart([b"a/b/", b"a/*/c"])[0]) == ([b"a", b"*"], True)
 
 
-def test_a_prefix_that_could_be_more_than_a_segment_is_refused() -> None:
-    with pytest.raises(UsageError):
-        Mapping(".", "*", ">", specials=".*>", prefix="a.b")
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        (b"", "//sbus/bus/"),
+        (b"room/1.2/temp", "//sbus/bus/room/1.2/temp"),
+        (b"a b\r\n%", "//sbus/bus/a%20b%0D%0A%25"),
+        ("né".encode(), "//sbus/bus/né"),
+        (b"\xff\xc3", "//sbus/bus/%FF%C3"),
+        (b"//fwd/", "//sbus/bus///fwd/"),
+        (b"\x01\t\x7f", "//sbus/bus/%01%09%7F"),
+    ],
+)
+def test_names_among_peers(key: bytes, name: str) -> None:
+    assert PEERS.name_of(key) == name
+    assert PEERS.key_of(name) == key
+
+
+@given(keys, keys)
+def test_every_key_has_its_own_name_among_peers_that_can_be_sent(one: bytes, two: bytes) -> None:
+    name = PEERS.name_of(one)
+    encode_publish(name, b"")
+    assert PEERS.key_of(name) == one
+    assert (name == PEERS.name_of(two)) is (one == two)
+
+
+@pytest.mark.parametrize("text", ["%41", "%ff", "%", "%2", "%00", "\0", "a\0b", "%C3%A9", "a b"])
+def test_names_among_peers_that_stand_for_no_key_are_refused(text: str) -> None:
+    for name in ("//sbus/bus/" + text, "//sbus/other/a", text):
+        with pytest.raises(NameFormatError):
+            PEERS.key_of(name)
+
+
+@given(keys, keys)
+def test_the_name_of_a_key_that_matches_begins_as_the_pattern_says(pattern: bytes, extra: bytes) -> None:
+    for key in (pattern, pattern + extra, pattern.replace(b"*", extra)):
+        if matches(pattern, key):
+            assert PEERS.name_of(key).startswith(PEERS.start_of(pattern))

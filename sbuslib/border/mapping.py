@@ -1,11 +1,11 @@
-"""How keys and patterns of the bus are named in an engine: its subjects, topics or channels, and its filters. Pure.
+"""How keys and patterns of the bus are named elsewhere: among peers, and in the subjects and filters of a server. Pure.
 
-A key is bytes, a subject is text. The segments of a key become the segments of a subject, after a prefix, with ``%XX``
-for each byte that a subject cannot hold: what is special to the engine, control characters, ``%`` itself, and what is
-not UTF-8. Each key has one subject, and each subject stands for at most one key: a subject that is written in another
-way stands for none, so that nobody gets round the permissions of a server by writing a key in another way.
+A key is bytes, a name is text. The segments of a key become the segments of a name, after a prefix, with ``%XX`` for
+each byte that a name cannot hold: what is special to the server, control characters, ``%`` itself, and what is not
+UTF-8. Each key has one name, and each name stands for at most one key: a name that is written in another way stands for
+none, so that nobody gets round the permissions of a server by writing a key in another way.
 
-    room/1/temp    sbus.room.1.temp in NATS, sbus/room/1/temp in MQTT
+    room/1/temp    sbus.room.1.temp in NATS, sbus/room/1/temp in MQTT, //sbus/bus/room/1/temp among peers
     room/*/        sbus.room.*.>    in NATS, sbus/room/+/+/#  in MQTT
 
 A filter takes all that its pattern matches, and more where the engine has no word for it: ``t*`` becomes any segment.
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 
 from ..covering import overlap
-from ..errors import NameFormatError, UsageError
+from ..errors import NameFormatError
 from ..matcher import SEPARATOR, cut
 
 __all__ = ["Mapping", "apart"]
@@ -27,71 +27,74 @@ __all__ = ["Mapping", "apart"]
 # Control characters, blanks of any kind, bytes that are not UTF-8, and what is no character or private.
 _NEVER = "\0-\x20%\x7f-\xa0\u1680\u2000-\u206f\u3000\ud800-\uf8ff\ufdd0-\ufdef\ufeff\ufff0-\U0010ffff"
 _QUOTED = re.compile(rb"%([0-9A-F]{2})")
-_PREFIX = re.compile(r"[0-9A-Za-z_-]*")
 _EMPTY = "%"
 """What stands for an empty segment where the engine has none, and for the key without a byte. No byte is written so."""
 
 
 class Mapping:
-    """The subjects for keys, and the filters for patterns, of one engine.
+    """The names for keys, and the filters for patterns, of one place.
 
-    >>> nats = Mapping(".", "*", ">", specials=".*>", has_empty=False)
+    >>> nats = Mapping("sbus.", ".", "*", ">", specials=".*>", has_empty=False)
     >>> nats.name_of(b"room/1/a.b"), nats.key_of("sbus.room.1.a%2Eb"), nats.filter_of(b"room/*/")
     ('sbus.room.1.a%2Eb', b'room/1/a.b', 'sbus.room.*.>')
 
-    :param between: what separates the segments of a subject.
+    :param start: what all names start with.
+    :param between: what separates the segments of a name.
     :param one: the segment of a filter that takes any one segment.
     :param rest: what ends a filter that takes one further segment or more.
     :param specials: characters that a segment cannot hold.
     :param has_empty: whether a segment may be empty.
-    :param prefix: the first segment of all subjects; empty for none.
     :param separator: that of the bus.
-
-    Raises :exc:`~sbuslib.errors.UsageError` for another prefix than letters, digits, ``_`` and ``-``.
     """
 
     def __init__(
         self,
+        start: str,
         between: str,
-        one: str,
-        rest: str,
+        one: str = "",
+        rest: str = "",
         *,
-        specials: str,
+        specials: str = "",
         has_empty: bool = True,
-        prefix: str = "sbus",
         separator: bytes = SEPARATOR,
     ) -> None:
-        if not _PREFIX.fullmatch(prefix):
-            raise UsageError(f"a prefix is letters, digits, '_' and '-', not {prefix!r}")
+        self._start = start
         self._between = between
         self._one = one
         self._rest = rest
         self._unfit = re.compile(f"[{_NEVER}{re.escape(specials)}]")
         self._empty = "" if has_empty else _EMPTY
-        self._start = prefix + between if prefix else ""
         self._separator = separator
 
     def name_of(self, key: bytes) -> str:
-        """The subject for ``key``."""
+        """The name for ``key``."""
         # Bytes that are not UTF-8 become lone surrogates, which nothing else becomes.
         return self._named(map(self._segment, key.split(self._separator)))
 
-    def key_of(self, subject: str) -> bytes:
-        """The key that ``subject`` stands for. Raises :exc:`~sbuslib.errors.NameFormatError` where it is none."""
-        parts = subject.removeprefix(self._start).split(self._between)
+    def key_of(self, name: str) -> bytes:
+        """The key that ``name`` stands for. Raises :exc:`~sbuslib.errors.NameFormatError` where it is none."""
+        parts = name.removeprefix(self._start).split(self._between)
         key = self._separator.join([b"" if part == _EMPTY else _unquoted(part) for part in parts])
-        if b"\0" in key or self.name_of(key) != subject:
-            raise NameFormatError("not the subject for a key")
+        if b"\0" in key or self.name_of(key) != name:
+            raise NameFormatError("not the name for a key")
         return key
 
+    def start_of(self, pattern: bytes) -> str:
+        """What the name of each key starts with that ``pattern`` matches."""
+        literal = pattern.partition(b"*")[0]
+        # A byte at the end may be the start of a character that goes on: it has a name only with the rest.
+        while literal and literal[-1] >= 0x80:
+            literal = literal[:-1]
+        return self.name_of(literal)
+
     def filter_of(self, pattern: bytes) -> str:
-        """A filter that takes the subject of each key that ``pattern`` matches."""
+        """A filter that takes the name of each key that ``pattern`` matches."""
         segments, below = cut(pattern, self._separator)
         parts = [self._one if segment.endswith(b"*") else self._segment(segment) for segment in segments]
         return self._named([*parts, self._rest] if below else parts)
 
     def filters_for(self, patterns: Iterable[bytes]) -> list[str]:
-        """Filters that take all that ``patterns`` match. No two take the same subject, or it would come twice."""
+        """Filters that take all that ``patterns`` match. No two take the same name, or it would come twice."""
         return [self.filter_of(pattern) for pattern in apart(patterns, self._separator)]
 
     def filter_for(self, patterns: Sequence[bytes]) -> str:
