@@ -264,6 +264,7 @@ class Hub:
             self._drain(deadline)
         finally:
             self.tree.stop()
+            self._clients.finish_all()
             self._fan_outs.clear()  # first: messages lost here are counted for clients that are still connected
             self._review.end()
             self._clients.stop()

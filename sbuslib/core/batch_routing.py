@@ -23,7 +23,7 @@ from ..wire.batches import Batch
 from .messages import Batched
 from .protocols import Receiver, Routes, Sender
 from .publisher import Publisher
-from .undelivered import Undelivered
+from .undelivered import PLANNED, Undelivered, affordable
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -121,22 +121,37 @@ def _look_up_some(publisher: Publisher, batch: Batch, routes: dict[bytes, Routes
 
 def _plan(publisher: Publisher, batch: Batch, routes: list[Routes], sender: Sender) -> tuple[Batch, _Spreading]:
     """Who gets which messages of a batch, or of its beginning, which is returned, too. ``routes``: of each key."""
+    # 1. No more than may be planned at once.
+    most = PLANNED * publisher.most
+    if batch.numbers is not None and routes.count(routes[0]) < len(routes) and sum(map(len, routes)) > most:
+        used = batch.used()
+        stops = used[affordable([routes[number] for number in used], most) :]
+        if stops:
+            batch, routes = _beginning(batch, routes, batch.numbers.index(stops[0]))
     grouped = publisher.context.fan_out.routes_with_groups(routes, sender)
     in_order = grouped is not routes
     is_whole = grouped.count(grouped[0]) == len(grouped)
     if batch.count > _AT_ONCE and not (is_whole and all(receiver.takes_batches for receiver in grouped[0])):
-        of = dict(zip(batch.keys, grouped, strict=True))
-        batch = batch.part(0, _AT_ONCE)
-        grouped = [of[key] for key in batch.keys]
+        batch, grouped = _beginning(batch, grouped, _AT_ONCE)
 
+    # 2. Who gets which.
     plan: list[tuple[Receiver, _Which]]
     if is_whole:
         plan = [(receiver, None) for receiver in grouped[0]]
     elif in_order:
-        plan = _in_order(batch, grouped)
+        plan, stop = _in_order(batch, grouped, most)
+        if stop < batch.count:
+            batch = batch.part(0, stop)
     else:
         plan = _by_receiver(grouped)
     return batch, _Spreading(publisher.context.writer, sender, batch, plan)
+
+
+def _beginning(batch: Batch, routes: list[Routes], stop: int) -> tuple[Batch, list[Routes]]:
+    """The messages before ``stop``, and the routes of their keys."""
+    of = dict(zip(batch.keys, routes, strict=True))
+    batch = batch.part(0, stop)
+    return batch, [of[key] for key in batch.keys]
 
 
 def _by_receiver(routes: list[Routes]) -> list[tuple[Receiver, _Which]]:
@@ -148,15 +163,20 @@ def _by_receiver(routes: list[Routes]) -> list[tuple[Receiver, _Which]]:
     return [(receiver, tuple(numbers) if len(numbers) < len(routes) else None) for receiver, numbers in mine.items()]
 
 
-def _in_order(batch: Batch, routes: list[Routes]) -> list[tuple[Receiver, _Which]]:
-    """Messages in the order in which they came: once one is in a fan-out queue, the next have to follow it."""
+def _in_order(batch: Batch, routes: list[Routes], most: int) -> tuple[list[tuple[Receiver, _Which]], int]:
+    """Messages in the order in which they came: once one is in a fan-out queue, the next have to follow it.
+
+    Returns the plan of about ``most`` deliveries, and how many messages that is.
+    """
     plan: list[tuple[Receiver, _Which]] = []
     start = 0
     for receivers, some in groupby(map(routes.__getitem__, batch.numbers or bytes(batch.count))):
+        if plan and len(plan) + len(receivers) > most:
+            break
         stop = start + len(list(some))
         plan += [(receiver, range(start, stop)) for receiver in receivers]
         start = stop
-    return plan
+    return plan, start
 
 
 class _Spreading(Undelivered[_Which]):

@@ -78,7 +78,7 @@ class Connection:
 
     def holdable_by(self, receiver: Receiver) -> Holdable | None:
         # A client may not hold itself: while it waits to send, it reads nothing. A link speaks for many clients.
-        if receiver is self.outgoing or self.publisher.role.is_link:
+        if receiver is self.outgoing or self.publisher.role.is_link or self.outgoing.closed:
             return None
         return self if self._context.may_hold(self.credentials, receiver.credentials) else None
 
@@ -220,7 +220,8 @@ class Connection:
         """How many packets to receive at once next time, after a turn of ``taken``."""
         limits, publisher = self._context.limits, self.publisher
         if publisher.left:
-            self._most = max(1, taken - len(publisher.left))
+            # The first that is left may be deliveries of all of them.
+            self._most = max(1, min(taken - len(publisher.left), taken // 2))
         elif mostly_commands:
             self._most = COMMANDS_A_TURN
         elif self._most is not None and publisher.spent * 2 <= limits.turn_deliveries:
@@ -247,7 +248,7 @@ class Connection:
         )
 
     def close(self) -> None:
-        """Close the socket. For :class:`~.members.Clients`, which forgets the connection first."""
+        """Close the socket. Whoever calls this forgets the connection first, and then has its publisher finish."""
         if self.outgoing.closed:
             return
         publisher = self.publisher

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from time import monotonic
 from typing import Final, NamedTuple
 
 from ..kernel.sockets import peer_groups
@@ -18,7 +20,7 @@ from .inbox import Inbox
 from .losses import Cause
 from .outgoing import Outgoing
 from .protocols import Receiver
-from .publisher import Role
+from .publisher import Publisher, Role
 from .quotas import Account
 from .user_work import UserWork
 from .violations import Violations
@@ -27,6 +29,9 @@ __all__ = ["Clients"]
 
 FORGOTTEN_A_TURN: Final = 128
 """Patterns of clients that left that are taken out of the index in one turn. They match nobody, so there is time."""
+
+LAST_TURNS: Final = 1.0
+"""Seconds that a hub that stops takes at most for what some receivers have got, and others not."""
 
 USERS_REMEMBERED: Final = 1_024
 """Users of whom the totals are kept when their clients have left. Beyond, the user that came first is forgotten."""
@@ -84,6 +89,7 @@ class Clients:
         self.on_outbox_empty: Callable[[], None] = lambda: None
         """Called when the outbox of a receiver has become empty."""
         self._to_kick: list[tuple[Receiver, str]] = []
+        self._cut: dict[int, deque[Publisher]] = {}  # those that left and have to finish, by user
         self._stopping = False
 
     # -- clients ------------------------------------------------------------------------------------
@@ -131,12 +137,17 @@ class Clients:
             return
         context, client = self._context, connection.outgoing
         connection.close()  # first, since what follows may try to kick it
+        self.finish(connection.publisher)
         self.on_forget(client)
         self._retire(client, client.account)
         context.fan_out.forget()
-        context.quotas.close(client.account)
-        context.scheduler.several = context.quotas.several()
+        self._release(client.account)
         self._add_up(client.account, connection.publisher.received, client.routed, client.delivered, client.lost)
+
+    def _release(self, account: Account) -> None:
+        """A user has a connection less."""
+        self._context.quotas.close(account)
+        self._context.scheduler.several = self._context.quotas.several()
 
     def count_lost(self, account: Account, cause: Cause, count: int) -> None:
         self._add_up(account, 0, count, 0, {cause: count})
@@ -178,18 +189,45 @@ class Clients:
         self._retire(inbox, inbox.account)
         self._add_up(inbox.account, 0, inbox.routed, inbox.delivered, inbox.lost)
 
-    # -- patterns of clients that left --------------------------------------------------------------
+    # -- what clients that left leave behind --------------------------------------------------------
 
     def start(self) -> None:
-        self._forgetting = UserWork(self._context.scheduler, self._forget_some)
+        self._leaving = UserWork(self._context.scheduler, self._leave)
+
+    def finish(self, publisher: Publisher) -> None:
+        """A publisher has left: hand on the rest of what some receivers have got already, in turns of its user.
+
+        It counts as a connection until then. Else clients that come and go could leave any number of rests.
+        """
+        if publisher.is_cut:
+            account = publisher.outgoing.account
+            self._context.quotas.keep_open(account)
+            self._cut.setdefault(account.uid, deque()).append(publisher)
+            self._leaving.begin(account)
+
+    def finish_all(self) -> None:
+        """The hub stops: hand all of it on now, as far as that takes no longer than :data:`LAST_TURNS`."""
+        until = monotonic() + LAST_TURNS
+        connected = [connection.publisher for connection in self.connections.values()]
+        for publisher in chain(connected, *self._cut.values()):
+            while publisher.is_cut and monotonic() < until:
+                publisher.finish()
 
     def _retire(self, receiver: Receiver, account: Account) -> None:
         if self._context.router.retire(receiver, account) and not self._stopping:
-            self._forgetting.begin(account)
+            self._leaving.begin(account)
 
-    def _forget_some(self, account: Account) -> bool:
-        """Take some patterns of a user's clients that left out of the index, in a turn of that user."""
-        return self._context.router.forget_some(FORGOTTEN_A_TURN, account.uid)
+    def _leave(self, account: Account) -> bool:
+        """A turn of a user whose clients left: for what they published, then for patterns that are in the index."""
+        cut = self._cut.get(account.uid)
+        if cut is None:
+            return self._context.router.forget_some(FORGOTTEN_A_TURN, account.uid)
+        if not cut[0].finish():
+            cut.popleft()
+            self._release(account)
+            if not cut:
+                del self._cut[account.uid]
+        return True
 
     # -- the end ------------------------------------------------------------------------------------
 
@@ -200,8 +238,12 @@ class Clients:
             self.forget(member)
         for inbox in list(self.inboxes):
             inbox.close()
+        for user, cut in self._cut.items():
+            for _ in cut:
+                self._release(self._context.quotas.account(user))
+        self._cut.clear()
         self._context.router.forget_all_retired()
-        self._forgetting.end()
+        self._leaving.end()
         self._stopping = False
 
     def abandon(self) -> None:
@@ -212,4 +254,4 @@ class Clients:
         for inbox in list(self.inboxes):
             inbox.closed = True
         self.inboxes.clear()
-        self._forgetting.end()
+        self._leaving.end()

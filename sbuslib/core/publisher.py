@@ -164,10 +164,29 @@ class Publisher:
         self.left = _NOTHING
 
     def close(self) -> None:
-        """The client has left. Refer to it no more, or it would wait for the garbage collector."""
-        self.forget_left()
+        """The client has left. Refer to it no more, or it would wait for the garbage collector.
+
+        What some receivers have got already is kept for the others, until :meth:`finish`.
+        """
+        if not self.is_cut:
+            self.forget_left()
         self.forget_allowed()
         del self.sender
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether some receivers have got messages that others have still to get."""
+        return bool(self.left) and isinstance(self.left[0], Undelivered)
+
+    def finish(self) -> bool:
+        """Go on with those, for the length of a turn, and with nothing else. Returns whether there are more."""
+        rest = self.left.popleft()
+        assert isinstance(rest, Undelivered)
+        self.begin_turn()
+        if self.hand_on(rest):
+            return True
+        self.forget_left()
+        return False
 
     # -- receivers ----------------------------------------------------------------------------------
 

@@ -157,6 +157,11 @@ class Quotas:
         account.connections -= 1
         self.tidy(account)
 
+    def keep_open(self, account: Account) -> None:
+        """A connection that is about to be closed still counts, until it is closed once more."""
+        self.connections.force(account.uid, 1)
+        account.connections += 1
+
     def tidy(self, account: Account) -> None:
         """Forget an account in which nothing is charged.
 

@@ -24,7 +24,7 @@ from .batch_routing import take_batch
 from .messages import Copied, InArea, Messages, OneInArea, Received
 from .protocols import Receiver, Routes, Run
 from .publisher import FEW, Publisher
-from .undelivered import Undelivered
+from .undelivered import PLANNED, Undelivered, affordable
 
 __all__ = ["route", "route_copies", "route_one"]
 
@@ -188,23 +188,31 @@ def _known_runs(publisher: Publisher, received: Received) -> list[Run] | None:
 
 def _forward(publisher: Publisher, received: Received, runs: list[Run]) -> int | None:
     """Hand each receiver its packets. Returns the first slot that is left, if they are too much for one turn."""
-    if not runs:
-        return None
-    routes = [receivers for _, _, receivers in runs]
-    grouped = publisher.context.fan_out.routes_with_groups(routes, publisher.sender)
-    if grouped is not routes:
-        runs = [(start, end, receivers) for (start, end, _), receivers in zip(runs, grouped, strict=True)]
-    one_by_one = len(runs) == 1 or grouped is not routes
-    plan = _plan_in_order(received, runs) if one_by_one else _plan_by_receiver(received, runs)
+    most, sender = publisher.most, publisher.sender
+    while runs:
+        # 1. No more than may be planned at once.
+        routes = [receivers for _, _, receivers in runs]
+        if len(runs) > 1:
+            del routes[affordable(routes, PLANNED * most) :]
+        some, runs = runs[: len(routes)], runs[len(routes) :]
 
-    publisher.received += sum(end - start for start, end, _ in runs)
-    deliveries = sum((end - start) * len(receivers) for start, end, receivers in runs)
-    if len(plan) <= FEW and deliveries <= min(_QUICK, publisher.most):
-        publisher.spent += deliveries
-        for receiver, messages in plan:
-            receiver.deliver(publisher.sender, messages)
-        return None
-    return runs[-1][1] if publisher.hand_on(Undelivered(publisher.sender, plan)) else None
+        # 2. Who gets which packets.
+        grouped = publisher.context.fan_out.routes_with_groups(routes, sender)
+        if grouped is not routes:
+            some = [(start, end, receivers) for (start, end, _), receivers in zip(some, grouped, strict=True)]
+        one_by_one = len(some) == 1 or grouped is not routes
+        plan = _plan_in_order(received, some) if one_by_one else _plan_by_receiver(received, some)
+
+        # 3. A few deliveries are made without a look at the clock.
+        publisher.received += sum(end - start for start, end, _ in some)
+        deliveries = sum((end - start) * len(receivers) for start, end, receivers in some)
+        if len(plan) <= FEW and deliveries <= min(_QUICK, most):
+            publisher.spent += deliveries
+            for receiver, messages in plan:
+                receiver.deliver(sender, messages)
+        elif publisher.hand_on(Undelivered(sender, plan)):
+            return some[-1][1]
+    return None
 
 
 def _plan_in_order(received: Received, runs: list[Run]) -> list[tuple[Receiver, Messages]]:

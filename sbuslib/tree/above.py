@@ -419,6 +419,7 @@ class LinkAbove(Link):
         self._uplink.disconnect()
         self._forget_connection()
         connection.close()
+        self.tree.clients.finish(connection.publisher)
         self.tree.set_path(())
         self._answer_for_above()
         self.tree.wake()

@@ -328,11 +328,11 @@ client.subscribe(b"k")
 inbox = hub.subscribe(b"k")
 with Peer(sys.argv[1]) as leaving:
     leaving.subscribe(*(b"left/%d" % number for number in range(1_000)))
-eventually(lambda: hub._clients._forgetting.waits)
+eventually(lambda: hub._clients._leaving.waits)
 child = fork()
 if not child:
     wrong = []
-    if hub._clients._forgetting.waits:
+    if hub._clients._leaving.waits:
         wrong.append("goes on with what its parent's hub was about")
     for verb in (lambda: hub.publish(b"k", b"child"), lambda: hub.subscribe(b"k"), hub.tap, hub.whoami):
         try:

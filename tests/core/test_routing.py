@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import gevent
 import pytest
 from support import Peer, both_ways, eventually
 
 from sbuslib import Hub, Limits
+from sbuslib.core import batch_routing, routing
 from sbuslib.core.connection import Connection
+from sbuslib.core.undelivered import PLANNED
 from sbuslib.limits import PACKET_BYTES
 from sbuslib.wire.batches import BATCH, Batch, pack
 from sbuslib.wire.packets import check_key
@@ -171,3 +175,34 @@ def test_a_turn_ends_in_time_between_two_receivers_and_loses_nothing(
 
 def plain_of(packet: bytes) -> list[bytes]:
     return Batch.parse(packet).plain if packet.startswith(BATCH) else [packet]
+
+
+@pytest.mark.parametrize("how", ["batch", "packets"])
+def test_no_more_is_planned_at_once_than_a_few_turns_may_deliver(
+    make_hub: MakeHub, connect: Connect, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Sixty keys that each go to others of thirty receivers: all get all of theirs, planned piece by piece."""
+    planned: list[int] = []
+
+    def count(plan: Callable[..., object], *arguments: Any) -> object:
+        planned.append(sum(len(each[2] if isinstance(each[0], int) else each) for each in arguments[-1]))
+        return plan(*arguments)
+
+    monkeypatch.setattr(routing, "_plan_by_receiver", partial(count, routing._plan_by_receiver))
+    monkeypatch.setattr(batch_routing, "_by_receiver", partial(count, batch_routing._by_receiver))
+    monkeypatch.setattr("sbuslib.core.connection.COMMANDS_A_TURN", 64)
+    hub = make_hub(limits=Limits(turn_deliveries=50, turn_time=1e6))
+    publisher, some = connect(), random.Random(7)
+    publisher.send(b"CMSG batch/on")
+    publisher.barrier()
+    wanted = {connect(): some.sample(range(60), 30) for _ in range(30)}
+    for peer, keys in wanted.items():
+        peer.subscribe(*(b"k%d" % key for key in keys))
+    pairs = [(b"k%d" % key, b"%d" % key) for key in range(60)]
+    packets = [b"MSG %b\0%b" % pair for pair in pairs]
+    publisher.send(*([packed for packed, _ in pack(pairs, check_key, PACKET_BYTES)] if how == "batch" else packets))
+    publisher.barrier()
+    assert 50 < max(planned) <= PLANNED * 50
+    for peer, keys in wanted.items():
+        assert peer.pending() == [packets[key] for key in sorted(keys)]
+    assert hub.statistics().lost == {}
