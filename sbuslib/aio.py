@@ -10,7 +10,7 @@ from functools import update_wrapper
 from math import inf
 from threading import get_ident
 from time import monotonic
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from .clients.batch import AioBatchPublisher
 from .clients.channel import Channel
@@ -92,12 +92,21 @@ class _Waiter:
         _set(self._woken, True)
 
 
-class Starting(Generic[T]):
-    """What begins: it is awaited, or used with ``async with``, whose end stops it."""
+class Starting(Coroutine[Any, Any, T]):
+    """What begins: it is awaited, or used with ``async with``, whose end stops it. A task takes it as a coroutine."""
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self._work = work  # Python warns if it is never awaited
-        self._begun: Any = None
+        self._begun: Any = None  # the object that began, inside of "async with"
+
+    def send(self, value: Any) -> Any:
+        return self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        self._work.close()
 
     def __await__(self) -> Generator[Any, None, T]:
         return self._work.__await__()

@@ -43,7 +43,8 @@ def test_a_cancelled_task_leaves_the_client_usable(server: HubThread, address: s
         async with aio.Client(address) as client:
             await client.subscribe(b"a")
             for steps in range(6):
-                task = asyncio.ensure_future((WAITING | ASKING)[verb](client))
+                asked = (WAITING | ASKING)[verb](client)
+                task = asyncio.create_task(asked) if asyncio.iscoroutine(asked) else asyncio.ensure_future(asked)
                 for _ in range(steps):
                     await asyncio.sleep(0)
                 task.cancel()

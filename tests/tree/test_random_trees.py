@@ -19,6 +19,8 @@ from sbuslib.core import acceptor
 from sbuslib.matcher import matches
 from sbuslib.tree import uplink
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* is no wildcard here")
+
 MOST_HUBS = 7
 DEPTH = 3
 LIMITS = msgspec.structs.replace(FAST, link_patterns=4, prefix_wait=0.01)
