@@ -25,27 +25,26 @@ def main() -> None:
             Client(hubs["alice"].address) as alice,
             Client(hubs["bob"].address) as bob,
         ):
-            operator.subscribe(b"tenants/")
-            bob.subscribe(b"")
-            alice.subscribe(b"host/")
+            tenants = operator.subscribe(b"tenants/")
+            of_bob, of_alice = bob.subscribe(b""), alice.subscribe(b"host/")
             # Not only on the own hub: everywhere in the tree.
             print("in force in the whole", operator.sync("tree"), bob.sync("tree"), alice.sync("tree"))
 
             alice.publish(b"tenants/alice/mail", b"3 unread")
-            message = operator.receive(timeout=10)
+            message = tenants.receive(timeout=10)
             print("the operator sees", message.key.decode(), message.payload.decode())
 
             operator.publish(b"host/shutdown", b"at noon")
-            for name, client in (("alice", alice), ("bob", bob)):
-                message = client.receive(timeout=10)
+            for name, subscription in (("alice", of_alice), ("bob", of_bob)):
+                message = subscription.receive(timeout=10)
                 print(name, "sees", message.key.decode(), message.payload.decode())
 
             # Secrets cross the tree: a credential key names one process, under the key of each link above it.
             box = alice.whoami() + b"/box"
-            alice.subscribe(box)
+            mine = alice.subscribe(box)
             print("alice is two floors down:", alice.whoami().count(b"!/cred/") == 2)
             operator.publish(box, b"for your eyes only")
-            print("alice alone reads", alice.receive(timeout=10).payload.decode())
+            print("alice alone reads", mine.receive(timeout=10).payload.decode())
             bob.sync("tree")
             print("bob, who asked for everything, has nothing of alice's")
 
