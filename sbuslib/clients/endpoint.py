@@ -14,8 +14,8 @@ from ..recipes.queue import Job
 from ..wire.packets import Key, Message
 from .batch import BatchPublisher
 from .channel import Channel, run
-from .handed import AioDescriptors, AioFiles, AioFrames, Descriptor, Handed
-from .objects import AioService, AioSubscription, AioWorker
+from .handed import AioDescriptors, AioFiles, AioFrames, Descriptor
+from .objects import AioService, AioSubscription, AioWorker, Subscribed
 from .verbs import Verbs
 
 __all__ = ["Descriptors", "Endpoint", "Files", "Frames", "Service", "Subscription", "Worker"]
@@ -23,13 +23,16 @@ __all__ = ["Descriptors", "Endpoint", "Files", "Frames", "Service", "Subscriptio
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C")
+T = TypeVar("T")
 
 
 def blocking(verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Any, P], R]:
-    """A method that carries out a coroutine method of ``self._core``."""
+    """A method that carries out the coroutine method of this name of ``self._core``."""
+    name = verb.__name__
 
     def carry_out(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return run(verb(self._core, *args, **kwargs))
+        result: R = run(getattr(self._core, name)(*args, **kwargs))
+        return result
 
     update_wrapper(carry_out, verb)
     return carry_out
@@ -51,7 +54,10 @@ class _Face:
     """An object that blocks its caller, and carries out what its core does."""
 
     def __init__(self, core: Any) -> None:
-        self._core = core
+        self._core = core  # the object for asyncio
+
+    stop = blocking(AioService.stop)
+    wait = blocking(AioService.wait)
 
     def __enter__(self) -> Self:
         run(self._core.__aenter__())
@@ -61,15 +67,9 @@ class _Face:
         run(self._core.__aexit__(kind, error, trace))
 
 
-class Subscription(_Face):
-    __doc__ = AioSubscription.__doc__
-
-    _core: AioSubscription
-    receive = blocking(AioSubscription.receive)
-    receive_many = blocking(AioSubscription.receive_many)
-    unsubscribe = blocking(AioSubscription.unsubscribe)
-    stop = blocking(AioSubscription.stop)
-    wait = blocking(AioSubscription.wait)
+class _Subscribed(_Face, Generic[T]):
+    _core: Subscribed[T]
+    unsubscribe = blocking(Subscribed.unsubscribe)
 
     @property
     def patterns(self) -> tuple[bytes, ...]:
@@ -78,7 +78,10 @@ class Subscription(_Face):
 
     @property
     def lost(self) -> dict[str, int]:
-        """Messages that came while the queue was full, by cause. What the hub lost is in ``lost`` of the client."""
+        """What came and was not received, by cause: ``unread`` came while the queue was full.
+
+        What the hub lost is in ``lost`` of the client: its notices do not say under which keys.
+        """
         return self._core.lost
 
     @property
@@ -86,29 +89,52 @@ class Subscription(_Face):
         """Whether it was taken back. What came before can still be received."""
         return self._core.closed
 
-    def __iter__(self) -> Iterator[Message]:
-        """Messages as they come, until the subscription is taken back or the client closed.
+    def receive(self, *, timeout: float | None = None) -> T:
+        """The next one, oldest first.
+
+        Raises :exc:`TimeoutError` after ``timeout`` seconds, and :exc:`~sbuslib.errors.DisconnectedError` when the
+        subscription was taken back or the connection ended, and nothing is left. Raises
+        :exc:`~sbuslib.errors.DoorError` for a frame, a descriptor or a file that cannot be had, which is counted in
+        :attr:`lost`; call again for the next.
+        """
+        return run(self._core.receive(timeout=timeout))
+
+    def __iter__(self) -> Iterator[T]:
+        """What comes and can be had, until the subscription is taken back or the client closed.
 
         Raises :exc:`~sbuslib.errors.DisconnectedError` when the hub closes the connection.
         """
-        while (message := run(self._core.next())) is not None:
-            yield message
+        while (found := run(self._core.next())) is not None:
+            yield found
+
+
+class Subscription(_Subscribed[Message]):
+    __doc__ = AioSubscription.__doc__
+    receive_many = blocking(AioSubscription.receive_many)
+
+
+class Frames(_Subscribed[Frame]):
+    __doc__ = AioFrames.__doc__
+
+
+class Descriptors(_Subscribed[Descriptor]):
+    __doc__ = AioDescriptors.__doc__
+
+
+class Files(_Subscribed[Received]):
+    __doc__ = AioFiles.__doc__
+
+    _core: AioFiles
 
 
 class Service(_Face):
     __doc__ = AioService.__doc__
-
-    _core: AioService
-    stop = blocking(AioService.stop)
-    wait = blocking(AioService.wait)
 
 
 class Worker(_Face):
     __doc__ = AioWorker.__doc__
 
     _core: AioWorker
-    stop = blocking(AioWorker.stop)
-    wait = blocking(AioWorker.wait)
     next = blocking(AioWorker.next)
 
     def done(self, job: Job) -> None:
@@ -123,58 +149,6 @@ class Worker(_Face):
         """Jobs as they are given, until the worker is stopped."""
         while (job := self.next()) is not None:
             yield job
-
-
-class _Handed(_Face, Generic[R]):
-    _core: Handed[R]
-    unsubscribe = blocking(Handed.unsubscribe)
-    stop = blocking(Handed.stop)
-
-    @property
-    def patterns(self) -> tuple[bytes, ...]:
-        """What is subscribed to."""
-        return self._core.patterns
-
-    @property
-    def lost(self) -> dict[str, int]:
-        """What could not be had, by cause, and messages that came while the queue was full."""
-        return self._core.lost
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was taken back."""
-        return self._core.closed
-
-    def receive(self, *, timeout: float | None = None) -> R:
-        return run(self._core.receive(timeout=timeout))
-
-    receive.__doc__ = Handed.receive.__doc__
-
-    def __iter__(self) -> Iterator[R]:
-        """Those that can be had, as they come; others are counted in :attr:`lost`. Ends as a subscription does."""
-        while (found := run(self._core.next())) is not None:
-            yield found
-
-
-class Frames(_Handed[Frame]):
-    __doc__ = AioFrames.__doc__
-
-
-class Descriptors(_Handed[Descriptor]):
-    __doc__ = AioDescriptors.__doc__
-
-
-class Files(_Face):
-    __doc__ = AioFiles.__doc__
-
-    _core: AioFiles
-    receive = blocking(AioFiles.receive)
-    stop = blocking(AioFiles.stop)
-
-    def __iter__(self) -> Iterator[Received]:
-        """Files as they come. Raises as :meth:`receive`."""
-        while True:
-            yield self.receive()
 
 
 class Endpoint(Channel):

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Iterable
+from collections import OrderedDict, deque
+from collections.abc import Iterable
 from time import monotonic
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from ..doors.asking import user_behind
 from ..doors.copying import Copying, check_readable, say
@@ -20,14 +20,15 @@ from ..errors import DisconnectedError, DoorError, UsageError
 from ..kernel.descriptors import close_elsewhere, in_a_thread
 from ..kernel.files import FileSink, safe_name
 from ..kernel.sockets import peer_credentials
+from ..recipes.mailbox import Mailbox
 from ..secrets import Namespace
 from ..wire.offers import FAILED, MOST_TOKENS, Offer, decode_offer
 from ..wire.packets import Message
-from ..wire.text import plainly, printable
+from ..wire.text import plainly
 from .basics import Basics
 from .channel import Channel
 from .lead import time_left
-from .objects import AioSubscription
+from .objects import Subscribed
 
 __all__ = ["MOST_BYTES", "AioDescriptors", "AioFiles", "AioFrames", "Descriptor", "Handed"]
 
@@ -74,30 +75,13 @@ class Descriptor:
     __del__ = close
 
 
-class Handed(Generic[T]):
+class Handed(Subscribed[T]):
     """What is offered under the patterns of a subscription, fetched at doors in the order of the messages."""
 
-    def __init__(self, verbs: Basics, subscription: AioSubscription) -> None:
-        self._verbs = verbs
-        self._subscription = subscription
+    def __init__(self, verbs: Basics, mailbox: Mailbox) -> None:
+        super().__init__(verbs, mailbox)
         self._messages: list[Message] = []  # that a caller took and left, oldest first
         self._ready: deque[T | DoorError] = deque()  # for the application, oldest first
-        self._lost: Counter[str] = Counter()  # what could not be had, by cause
-
-    @property
-    def patterns(self) -> tuple[bytes, ...]:
-        """What is subscribed to."""
-        return self._subscription.patterns
-
-    @property
-    def lost(self) -> dict[str, int]:
-        """What could not be had, by cause, and messages that came while the queue was full."""
-        return {**self._lost, **self._subscription.lost}
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was taken back."""
-        return self._subscription.closed
 
     async def receive(self, *, timeout: float | None = None) -> T:
         """The next one, oldest first.
@@ -117,47 +101,19 @@ class Handed(Generic[T]):
                 raise found
             return found
 
-    async def next(self) -> T | None:
-        """The next one that can be had; ``None`` when no more will come."""
-        while True:
-            try:
-                return await self.receive()
-            except DoorError:
-                continue
-            except DisconnectedError:
-                if self.closed or self._verbs.channel.closed:
-                    return None
-                raise
-
-    async def __aiter__(self) -> AsyncIterator[T]:
-        """Those that can be had, as they come; others are counted in :attr:`lost`. Ends as a subscription does."""
-        while (found := await self.next()) is not None:
-            yield found
-
     async def unsubscribe(self) -> None:
         """Take the subscription back, and let go of what was not received."""
-        await self._subscription.unsubscribe()
+        await super().unsubscribe()
         while self._ready:
             found: Any = self._ready.popleft()
             if not isinstance(found, DoorError):
                 found.close()
 
-    async def stop(self) -> None:
-        """As :meth:`unsubscribe`."""
-        await self.unsubscribe()
-
-    async def __aenter__(self) -> Self:
-        await self._subscription.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
-
     async def _fetch(self, timeout: float | None) -> None:
         """Make all ready that is here. A caller that gives up leaves the rest to the next."""
         messages, self._messages = self._messages, []
         if not messages:
-            mailbox = self._subscription._take_over()
+            mailbox = self._mailbox
             if not await self._verbs.wait_until(lambda: bool(self._ready) or mailbox.is_ready(), timeout):
                 raise TimeoutError(f"nothing came within {timeout} s")
             if self._ready:  # another caller asked for several
@@ -198,10 +154,7 @@ class Handed(Generic[T]):
             self._put(message, missing if fd is None else self._open(message, offer, fd))
 
     def _put(self, message: Message, found: Any) -> None:
-        if isinstance(found, DoorError):
-            self._lost[found.reason] += 1
-            found = DoorError(found.reason, f"{printable(message.key)}: {found.reason}")
-        self._ready.append(found)
+        self._ready.append(self._miss(message, found) if isinstance(found, DoorError) else found)
 
     def _open(self, message: Message, offer: Offer, fd: int) -> T | DoorError:
         """What a descriptor stands for. It is closed elsewhere if it is not what was offered: that may take seconds."""
@@ -229,8 +182,8 @@ class Handed(Generic[T]):
 class AioFrames(Handed[Frame]):
     """The frames that are published under patterns. What ``client.subscribe_frames`` returns."""
 
-    def __init__(self, verbs: Basics, subscription: AioSubscription, most: int) -> None:
-        super().__init__(verbs, subscription)
+    def __init__(self, verbs: Basics, mailbox: Mailbox, most: int) -> None:
+        super().__init__(verbs, mailbox)
         self._most = most  # bytes of the largest frame that is taken
 
     def _read(self, message: Message) -> Frame | Offer | DoorError:
@@ -257,8 +210,8 @@ class AioFrames(Handed[Frame]):
 class AioDescriptors(Handed[Descriptor]):
     """The descriptors that are published under patterns. What ``client.subscribe_descriptors`` returns."""
 
-    def __init__(self, verbs: Basics, subscription: AioSubscription, users: Iterable[int]) -> None:
-        super().__init__(verbs, subscription)
+    def __init__(self, verbs: Basics, mailbox: Mailbox, users: Iterable[int]) -> None:
+        super().__init__(verbs, mailbox)
         self._users = {os.geteuid(), *users}  # whose are taken
 
     def _read(self, message: Message) -> Offer | DoorError:
@@ -282,39 +235,28 @@ def _describe(frame: Frame, message: Message, meta: bytes) -> Frame:
     return frame
 
 
-class AioFiles:
-    """The files that a client receives. What ``client.receive_large`` returns. For one caller.
-
-    :param folder: where files appear. :param most: bytes of the largest that is taken. :param timeout: seconds for
-        which a copy may stand still.
-    """
+class AioFiles(Subscribed[Received]):
+    """The files that a client receives. What ``client.receive_large`` returns. For one caller."""
 
     def __init__(
         self,
         verbs: Basics,
-        subscription: AioSubscription,
+        mailbox: Mailbox,
         folder: str | os.PathLike[str] | None,
         most: int,
         timeout: float,
     ) -> None:
-        self._verbs = verbs
-        self._subscription = subscription
-        self._folder = folder
-        self._most = most
-        self._timeout = timeout
+        super().__init__(verbs, mailbox)
+        self._folder = folder  # where files appear
+        self._most = most  # bytes of the largest that is taken
+        self._timeout = timeout  # seconds for which a copy may stand still
         self._known: OrderedDict[bytes, None] = OrderedDict()  # tokens of files that were seen, as offers come again
         self._copying: tuple[Copying, Message, Offer] | None = None  # what comes at the moment
 
-    async def stop(self) -> None:
+    async def unsubscribe(self) -> None:
         """Take no more files. Nothing is left of what did not come whole."""
-        await self._subscription.unsubscribe()
+        await super().unsubscribe()
         await self._stop_copying()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
 
     async def receive(self, *, timeout: float | None = None) -> Received:
         """The next file that came whole.
@@ -324,13 +266,13 @@ class AioFiles:
         """
         deadline = None if timeout is None else monotonic() + timeout
         while self._copying is None:
-            message = await self._subscription.receive(timeout=time_left(deadline))
+            message = await self._receive(time_left(deadline))
             offer = self._read(message)
             if offer is not None:
                 try:
-                    await self._begin(message, offer)
+                    await self._begin_copy(message, offer)
                 except DoorError as error:
-                    raise DoorError(error.reason, f"{printable(message.key)}: {error.reason}") from None
+                    raise self._miss(message, error) from None
         copying, message, offer = self._copying
 
         # A caller that is interrupted here leaves the copy to its next call.
@@ -338,17 +280,12 @@ class AioFiles:
             file = await copying.wait(self._verbs.channel._wait_readable, self._timeout)
         except DoorError as error:
             await self._stop_copying()
-            raise DoorError(error.reason, f"{printable(message.key)}: {error.reason}") from None
+            raise self._miss(message, error) from None
         except OSError:
             await self._stop_copying()
             raise
         await self._stop_copying()
         return Received(message.key, _name(offer), offer.size, file, message.sender)
-
-    async def __aiter__(self) -> AsyncIterator[Received]:
-        """Files as they come. Raises as :meth:`receive`."""
-        while True:
-            yield await self.receive()
 
     def _read(self, message: Message) -> Offer | None:
         """What a message offers, if that is a file that was not seen before."""
@@ -363,7 +300,7 @@ class AioFiles:
             self._known.popitem(last=False)
         return decoded[0]
 
-    async def _begin(self, message: Message, offer: Offer) -> None:
+    async def _begin_copy(self, message: Message, offer: Offer) -> None:
         """Begin to copy a file, unless it is too large, which its sender is told."""
         channel = self._verbs.channel
         user = _user_behind(channel, message)

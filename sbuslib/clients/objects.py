@@ -6,20 +6,24 @@ For asyncio as they are; the other clients carry out their coroutines.
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from itertools import repeat, starmap
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
-from ..errors import DisconnectedError, UsageError
+from ..errors import DisconnectedError, DoorError, UsageError
 from ..recipes.mailbox import Mailbox, called, take
 from ..recipes.queue import Job, Work
 from ..wire.packets import Message
 from ..wire.text import printable
 from .basics import Basics
 
-__all__ = ["AioService", "AioSubscription", "AioWorker"]
+__all__ = ["AioService", "AioSubscription", "AioWorker", "Subscribed"]
 
 logger = logging.getLogger("sbuslib.clients")
+
+T = TypeVar("T")
 
 
 class _Background:
@@ -73,24 +77,22 @@ class _Background:
             await self.wait()
 
 
-class AioSubscription(_Background):
-    """What a client subscribed to. ``client.subscribe`` makes it, and the end of its ``with`` takes it back.
+class Subscribed(_Background, Generic[T]):
+    """Patterns of a client, and the queue for what comes under them: 65,536 messages and 64 MiB.
 
-    From the first use on it has a queue of its own, of 65,536 messages and 64 MiB; what comes while that is full is
-    lost, and counted. Until then its messages are :meth:`receive`'s of the client.
+    What comes while the queue is full is lost, and counted.
     """
 
     def __init__(self, verbs: Basics, mailbox: Mailbox) -> None:
         super().__init__(verbs, mailbox)
         self._has_queue = False  # whether messages go into the mailbox
         self._is_taken_back = False
+        self._lost: Counter[str] = Counter()  # what came and could not be had, by cause
 
-    def start(self, on_message: Callable[[Message], object] | None) -> None:
-        """Messages go into the mailbox, and from there to a function, if there is one."""
+    async def open(self) -> None:
+        """Subscribe, with messages into the queue. Raises as ``subscribe`` does."""
+        await self._verbs.open_mailbox(self._mailbox)
         self._has_queue = True
-        if on_message is not None:
-            self._verbs.channel._stay()
-            self._begin([self._call(on_message)])
 
     @property
     def patterns(self) -> tuple[bytes, ...]:
@@ -99,63 +101,40 @@ class AioSubscription(_Background):
 
     @property
     def lost(self) -> dict[str, int]:
-        """Messages that came while the queue was full, by cause. What the hub lost is in ``lost`` of the client."""
-        return {"unread": self._mailbox.lost} if self._mailbox.lost else {}
+        """What came and was not received, by cause: ``unread`` came while the queue was full.
+
+        What the hub lost is in ``lost`` of the client: its notices do not say under which keys.
+        """
+        return {**self._lost, "unread": self._mailbox.lost} if self._mailbox.lost else dict(self._lost)
 
     @property
     def closed(self) -> bool:
         """Whether it was taken back. What came before can still be received."""
         return self._is_taken_back
 
-    def _take_over(self) -> Mailbox:
-        if not self._has_queue:
-            self._has_queue = True
-            if not self._is_taken_back:
-                self._verbs.take_over(self._mailbox)
-        return self._mailbox
+    @abstractmethod
+    async def receive(self, *, timeout: float | None = None) -> T:
+        """The next one, oldest first."""
 
-    async def receive(self, *, timeout: float | None = None) -> Message:
-        """The next message, oldest first.
+    async def next(self) -> T | None:
+        """The next one that can be had; ``None`` when no more will come."""
+        while True:
+            try:
+                return await self.receive()
+            except DoorError:
+                continue
+            except DisconnectedError:
+                if self._is_taken_back or self._verbs.channel.closed:
+                    return None
+                raise
 
-        Raises :exc:`TimeoutError` after ``timeout`` seconds, and :exc:`~sbuslib.errors.DisconnectedError` when the
-        subscription was taken back or the connection ended, and nothing is left.
-        """
-        mailbox = self._take_over()
-        message = mailbox.take()
-        if message is None:
-            message = await take(self._verbs, mailbox, timeout)
-        if message is None:
-            if mailbox.closed:
-                raise DisconnectedError("the subscription was taken back")
-            raise TimeoutError(f"no message within {timeout} s")
-        return message
-
-    async def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[Message]:
-        """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
-        if most is not None and most < 1:
-            raise UsageError(f"most is at least 1, not {most!r}")
-        messages = [await self.receive(timeout=timeout)]
-        count = len(self._mailbox.messages) if most is None else min(most - 1, len(self._mailbox.messages))
-        messages += (message for message in starmap(self._mailbox.take, repeat((), count)) if message is not None)
-        return messages
-
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages as they come, until the subscription is taken back or the client closed.
+    async def __aiter__(self) -> AsyncIterator[T]:
+        """What comes and can be had, until the subscription is taken back or the client closed.
 
         Raises :exc:`~sbuslib.errors.DisconnectedError` when the hub closes the connection.
         """
-        while (message := await self.next()) is not None:
-            yield message
-
-    async def next(self) -> Message | None:
-        """The next message; ``None`` when no more will come."""
-        mailbox = self._take_over()
-        try:
-            return await take(self._verbs, mailbox)
-        except DisconnectedError:
-            if self._verbs.channel.closed:
-                return None
-            raise
+        while (found := await self.next()) is not None:
+            yield found
 
     async def unsubscribe(self) -> None:
         """Take the subscription back: nothing more comes. A second call does nothing."""
@@ -176,6 +155,60 @@ class AioSubscription(_Background):
     async def __aenter__(self) -> Self:
         self._take_over()
         return self
+
+    def _take_over(self) -> Mailbox:
+        """The queue, which has the messages from now on."""
+        if not self._has_queue:
+            self._has_queue = True
+            if not self._is_taken_back:
+                self._verbs.take_over(self._mailbox)
+        return self._mailbox
+
+    async def _receive(self, timeout: float | None) -> Message:
+        mailbox = self._take_over()
+        message = await take(self._verbs, mailbox, timeout)
+        if message is None:
+            if mailbox.closed:
+                raise DisconnectedError("the subscription was taken back")
+            raise TimeoutError(f"no message within {timeout} s")
+        return message
+
+    def _miss(self, message: Message, error: DoorError) -> DoorError:
+        """Count what cannot be had; the error for the application, which names the key."""
+        self._lost[error.reason] += 1
+        return DoorError(error.reason, f"{printable(message.key)}: {error.reason}")
+
+
+class AioSubscription(Subscribed[Message]):
+    """What a client subscribed to. ``client.subscribe`` makes it, and the end of its ``with`` takes it back.
+
+    From the first use on it has a queue of its own, of 65,536 messages and 64 MiB; what comes while that is full is
+    lost, and counted. Until then its messages are :meth:`receive`'s of the client.
+    """
+
+    def start(self, on_message: Callable[[Message], object] | None) -> None:
+        """The queue has the messages; a function is given them, if there is one."""
+        self._has_queue = True
+        if on_message is not None:
+            self._verbs.channel._stay()
+            self._begin([self._call(on_message)])
+
+    async def receive(self, *, timeout: float | None = None) -> Message:
+        """The next message, oldest first.
+
+        Raises :exc:`TimeoutError` after ``timeout`` seconds, and :exc:`~sbuslib.errors.DisconnectedError` when the
+        subscription was taken back or the connection ended, and nothing is left.
+        """
+        return self._mailbox.take() or await self._receive(timeout)
+
+    async def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[Message]:
+        """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
+        if most is not None and most < 1:
+            raise UsageError(f"most is at least 1, not {most!r}")
+        messages = [await self.receive(timeout=timeout)]
+        count = len(self._mailbox.messages) if most is None else min(most - 1, len(self._mailbox.messages))
+        messages += (message for message in starmap(self._mailbox.take, repeat((), count)) if message is not None)
+        return messages
 
     async def _call(self, on_message: Callable[[Message], object]) -> None:
         while (message := await self.next()) is not None:

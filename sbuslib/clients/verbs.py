@@ -62,12 +62,12 @@ class Verbs(Basics):
         """
         if on_message is not None and not callable(on_message):
             raise UsageError(f"on_message is called with each message: {on_message!r} cannot be called")
-        mailbox = Mailbox(*(as_key(pattern, "pattern") for pattern in patterns))
+        mailbox = _mailbox(patterns)
         subscription = AioSubscription(self, mailbox)
         if last:
             await subscribe(self, mailbox, self._ask_for_last, self.channel.separator, lambda: self.channel.epoch)
         elif on_message is not None:
-            await self.open_mailbox(mailbox)
+            await subscription.open()
         else:
             await self._subscribe(mailbox.patterns)
             self._session.named.add(mailbox)
@@ -326,7 +326,9 @@ class Verbs(Basics):
 
         Raises as :meth:`subscribe`.
         """
-        return AioFrames(self, await self.subscribe(*patterns), most)
+        frames = AioFrames(self, _mailbox(patterns), most)
+        await frames.open()
+        return frames
 
     async def publish_descriptor(self, key: Key, descriptor: Any, *, meta: bytes = b"") -> None:
         """Publish a descriptor, or what has one: an open file, a pipe, a socket. Receivers get copies of it.
@@ -344,7 +346,9 @@ class Verbs(Basics):
         Raises as :meth:`subscribe`.
         """
         await self.tell_senders()
-        return AioDescriptors(self, await self.subscribe(*patterns), users)
+        descriptors = AioDescriptors(self, _mailbox(patterns), users)
+        await descriptors.open()
+        return descriptors
 
     async def send_large(
         self, key: Key, source: Source, *, name: str | None = None, receivers: int = 1, timeout: float = 30.0
@@ -376,7 +380,9 @@ class Verbs(Basics):
         :param timeout: seconds for which a copy may stand still.
         """
         await self.tell_senders()
-        return AioFiles(self, await self.subscribe(*patterns), folder, most, timeout)
+        files = AioFiles(self, _mailbox(patterns), folder, most, timeout)
+        await files.open()
+        return files
 
     async def submit(self, name: Key, key: Key, payload: bytes = b"", *, timeout: float | None = 10.0) -> None:
         """Put a job into the queue ``name``, and wait until it is accepted. Raises as :meth:`submit_many`."""
@@ -432,6 +438,10 @@ class Verbs(Basics):
         for begun in list(self.channel._begun):
             await begun.stop()
         self.channel.close()
+
+
+def _mailbox(patterns: Iterable[Key]) -> Mailbox:
+    return Mailbox(*(as_key(pattern, "pattern") for pattern in patterns))
 
 
 def _check_callable(function: Any, what: str) -> None:

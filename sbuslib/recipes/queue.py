@@ -34,9 +34,9 @@ __all__ = [
     "MOST_ROOM",
     "Acknowledgement",
     "Announcement",
+    "Delivery",
     "Job",
-    "Jobs",
-    "Service",
+    "Presence",
     "Submission",
     "Work",
     "check_name",
@@ -102,7 +102,7 @@ class Announcement(msgspec.Struct, frozen=True, array_like=True):
     held: list[int]
 
 
-class Service(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Presence(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What a service says under ``queue/NAME/work`` to others of its name: since when it serves, and a random word.
 
     ``since`` is in nanoseconds since 1970. Of two services, the one that sorts first goes on.
@@ -112,7 +112,7 @@ class Service(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     word: bytes
 
 
-class Jobs(msgspec.Struct, frozen=True, array_like=True):
+class Delivery(msgspec.Struct, frozen=True, array_like=True):
     """What the service says to a worker: where to acknowledge, with which token, and jobs, or none."""
 
     key: bytes
@@ -131,7 +131,7 @@ class Acknowledgement(msgspec.Struct, frozen=True, array_like=True):
 
 
 _DECODERS: Final[dict[Any, msgspec.msgpack.Decoder[Any]]] = {
-    kind: msgspec.msgpack.Decoder(kind) for kind in (Announcement, Jobs, Service, Acknowledgement, Submission)
+    kind: msgspec.msgpack.Decoder(kind) for kind in (Announcement, Delivery, Presence, Acknowledgement, Submission)
 }
 encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -308,7 +308,7 @@ class Work:
     def _read(self) -> None:
         separator = self._namespace.separator
         while (message := self.mailbox.take()) is not None:
-            word = decode(Jobs, message.payload)
+            word = decode(Delivery, message.payload)
             if word is None or not is_address(word.key, message.sender, self._name, self._namespace):
                 continue
             own = self.mailbox.patterns[0].rsplit(separator, 3)[0]

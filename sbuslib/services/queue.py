@@ -26,7 +26,7 @@ from ..recipes.queue import (
     JOB_BYTES,
     Acknowledgement,
     Announcement,
-    Service,
+    Presence,
     Submission,
     check_name,
     decode,
@@ -39,7 +39,7 @@ from ..recipes.request import FAILED, REPLY, encode_answer, parse_question
 from ..secrets import Namespace, stranger
 from ..wire.packets import Message
 from ..wire.text import printable
-from .queue_rules import Job, Jobs, Turn
+from .queue_rules import Entry, Jobs, Turn
 from .queue_store import Store
 
 __all__ = ["QueueService"]
@@ -85,9 +85,9 @@ class QueueService:
         self._stopping = False
         self._at = monotonic()
         self._now = 0.0
-        self._dead: list[Job] = []  # not published yet
+        self._dead: list[Entry] = []  # not published yet
         self._out: list[tuple[bytes, bytes]] = []
-        self._me = Service(time_ns(), os.urandom(8))
+        self._me = Presence(time_ns(), os.urandom(8))
         self.client = client = Client(
             address,
             timeout=5.0,
@@ -223,7 +223,7 @@ class QueueService:
         sender = message.sender
         if self._stranger(sender) is not None:
             return
-        service = decode(Service, message.payload)
+        service = decode(Presence, message.payload)
         if service is not None:
             self._met(service, sender)
             return
@@ -238,7 +238,7 @@ class QueueService:
         """Tell other services of this name of this one, at the end of the next turn."""
         self._out.append((self._work, encode(self._me)))
 
-    def _met(self, other: Service, sender: bytes | None) -> None:
+    def _met(self, other: Presence, sender: bytes | None) -> None:
         """There is another service of this name: the younger ends, and hears of the elder."""
         mine, its = (self._me.since, self._me.word), (other.since, other.word)
         if its < mine:

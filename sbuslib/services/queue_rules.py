@@ -38,8 +38,11 @@ JOB_EXTRA: Final = 400
 """What a job counts beside its key and payload: what Python takes for it, about."""
 
 
-class Job:
-    """One job. ``attempts`` is how often it was given; ``holder`` was given it last, and may acknowledge it."""
+class Entry:
+    """One job of the queue, as the service keeps it.
+
+    ``attempts`` is how often it was given; ``holder`` was given it last, and may acknowledge it.
+    """
 
     __slots__ = ("attempts", "given", "holder", "key", "number", "owner", "payload", "size")
 
@@ -65,7 +68,7 @@ class Worker:
         self.token = token
         self.room = 0
         self.seen = 0.0
-        self.held: dict[int, Job] = {}
+        self.held: dict[int, Entry] = {}
         self.bytes = 0
         self.total = 0
 
@@ -73,11 +76,11 @@ class Worker:
         """How many more jobs it may be given."""
         return self.room - len(self.held) if self.bytes < HELD_BYTES else 0
 
-    def held_since(self, time: float) -> Iterator[Job]:
+    def held_since(self, time: float) -> Iterator[Entry]:
         """The jobs that it was given before ``time``."""
         return takewhile(lambda job: job.given < time, self.held.values())
 
-    def take(self, job: Job, now: float) -> None:
+    def take(self, job: Entry, now: float) -> None:
         """Be given a job."""
         job.attempts += 1
         job.holder = self
@@ -86,7 +89,7 @@ class Worker:
         self.bytes += job.size
         self.total += 1
 
-    def drop(self, job: Job) -> None:
+    def drop(self, job: Entry) -> None:
         """Hold a job no more, if it does."""
         if self.held.pop(job.number, None) is not None:
             self.bytes -= job.size
@@ -95,12 +98,12 @@ class Worker:
 class Turn(NamedTuple):
     """What has changed since the last turn. New jobs may be given at once, and are then not ``again``."""
 
-    new: list[Job]
-    again: list[Job]
+    new: list[Entry]
+    again: list[Entry]
     """Jobs stored before that were given now."""
     finished: list[int]
-    dead: list[Job]
-    given: dict[Worker, list[Job]]
+    dead: list[Entry]
+    given: dict[Worker, list[Entry]]
 
 
 class Jobs:
@@ -111,21 +114,21 @@ class Jobs:
     """
 
     def __init__(self, most: int, most_bytes: int, limit: float, attempts: int, *, ordered: bool = False) -> None:
-        self.jobs: dict[int, Job] = {}
+        self.jobs: dict[int, Entry] = {}
         self.workers: dict[bytes, Worker] = {}
         self._count, self._bytes = Shares(most, frozenset({None})), Shares(most_bytes, frozenset({None}))
         self._limit, self._attempts = limit, attempts
-        self._ready: deque[Job] = deque()  # some may be finished
-        self._lines: dict[bytes, deque[Job]] | None = {} if ordered else None
+        self._ready: deque[Entry] = deque()  # some may be finished
+        self._lines: dict[bytes, deque[Entry]] | None = {} if ordered else None
         self._number = self._stored = 0  # of the newest job, and of the newest before this turn
         self._finished: list[int] = []
-        self._dead: list[Job] = []
+        self._dead: list[Entry] = []
 
     # -- what goes in -------------------------------------------------------------------------------
 
     def load(self, rows: Iterable[tuple[int, bytes, bytes, int | None, int]]) -> None:
         """Take jobs up that were stored: number, key, payload, owner, attempts."""
-        self._add([Job(*row) for row in rows])
+        self._add([Entry(*row) for row in rows])
         self._stored = self._number
 
     def accept(self, pairs: Iterable[tuple[bytes, bytes]], owner: int | None) -> bool:
@@ -133,14 +136,14 @@ class Jobs:
 
         An ``owner`` may hold its share, see :mod:`sbuslib.shares`; ``None`` may fill the queue.
         """
-        new = [Job(number, key, payload, owner) for number, (key, payload) in enumerate(pairs, self._number + 1)]
+        new = [Entry(number, key, payload, owner) for number, (key, payload) in enumerate(pairs, self._number + 1)]
         size = sum(job.size for job in new)
         if not (self._count.could_take(owner, len(new)) and self._bytes.could_take(owner, size)):
             return False
         self._add(new)
         return True
 
-    def _add(self, new: list[Job]) -> None:
+    def _add(self, new: list[Entry]) -> None:
         ready = []
         for job in new:
             self._number = job.number
@@ -155,7 +158,7 @@ class Jobs:
             ready.append(job)
         self._line_up(ready)
 
-    def _line_up(self, jobs: list[Job], *, first: bool = False) -> None:
+    def _line_up(self, jobs: list[Entry], *, first: bool = False) -> None:
         """These jobs may be given, in this order; those that were given too often are dead."""
         alive = [job for job in jobs if job.attempts < self._attempts]
         self._dead += [job for job in jobs if job.attempts >= self._attempts]
@@ -208,12 +211,12 @@ class Jobs:
             else:
                 self._release(worker, [*worker.held_since(now - self._limit)])
 
-    def _release(self, worker: Worker, jobs: list[Job]) -> None:
+    def _release(self, worker: Worker, jobs: list[Entry]) -> None:
         for job in jobs:
             worker.drop(job)
         self._line_up(jobs, first=True)
 
-    def _forget(self, job: Job) -> None:
+    def _forget(self, job: Entry) -> None:
         del self.jobs[job.number]
         self._finished.append(job.number)
         self._count.give(job.owner, 1)
@@ -228,7 +231,7 @@ class Jobs:
             else:
                 del self._lines[job.key]
 
-    def bury(self, dead: Iterable[Job]) -> None:
+    def bury(self, dead: Iterable[Entry]) -> None:
         """Forget jobs that :attr:`Turn.dead` told, once they were published."""
         for job in dead:
             if job.number in self.jobs:
@@ -238,8 +241,8 @@ class Jobs:
 
     def turn(self, now: float) -> Turn:
         """Give each job that may be given to the worker with most room; among equals, to the one that had least."""
-        given: dict[Worker, list[Job]] = {}
-        again: list[Job] = []
+        given: dict[Worker, list[Entry]] = {}
+        again: list[Entry] = []
         ready, jobs, workers, stored = self._ready, self.jobs, self.workers, self._stored
         able = (worker for worker in workers.values() if ready and worker.free() > 0)
         free = [(-worker.free(), worker.total, worker.key) for worker in able]

@@ -18,6 +18,7 @@ from support import ROOT
 import sbuslib
 from sbuslib import aio, blocking, errors, matches
 from sbuslib.client import Client
+from sbuslib.clients.endpoint import Frames, Subscription
 from sbuslib.core.inbox import Inbox
 from sbuslib.core.losses import CAUSES
 from sbuslib.core.outbox import decide
@@ -199,7 +200,7 @@ def told_in(title: str) -> set[str]:
     ("title", "kind"),
     [
         ("`Hub`", sbuslib.Hub),
-        ("`Inbox`", Inbox),
+        ("Subscriptions", Subscription),
         ("`Client` and `blocking.Client`", Client),
         ("`aio.Client`", aio.Client),
         ("`Topic`", Topic),
@@ -214,10 +215,16 @@ def test_what_is_told_of_a_class_is_there(title: str, kind: type) -> None:
 
 @pytest.mark.parametrize(
     ("title", "kind"),
-    [("`Client` and `blocking.Client`", Client), ("`Topic`", Topic)],
+    [("`Client` and `blocking.Client`", Client), ("Subscriptions", Subscription), ("`Topic`", Topic)],
 )
 def test_every_verb_is_told(title: str, kind: type) -> None:
     assert {name for name in dir(kind) if not name.startswith("_")} - told_in(title) == set()
+
+
+def test_what_hands_out_what_comes_has_the_same_names() -> None:
+    for kind in (Subscription, Frames, Inbox):
+        assert {"receive", "unsubscribe", "__iter__", "__enter__"} <= {*dir(kind)}
+        assert [*inspect.signature(kind.receive).parameters] == ["self", "timeout"]
 
 
 def test_the_clients_have_the_same_verbs() -> None:

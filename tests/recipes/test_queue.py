@@ -15,8 +15,8 @@ from sbuslib.recipes.queue import (
     JOB_BYTES,
     Acknowledgement,
     Announcement,
+    Delivery,
     Job,
-    Jobs,
     Submission,
     Work,
     check_name,
@@ -83,7 +83,7 @@ def test_the_names_of_queues() -> None:
 
 @given(st.binary())
 def test_anything_is_decoded_or_is_none(payload: bytes) -> None:
-    for kind in (Announcement, Jobs, Acknowledgement, Submission):
+    for kind in (Announcement, Delivery, Acknowledgement, Submission):
         assert decode(kind, payload) is None or decode(kind, payload).__class__ is kind
 
 

@@ -248,7 +248,7 @@ def test_a_question_whose_caller_gave_up_is_not_answered(
         while not seen:
             one.sync()
         asking.append(spawn(another, partial(ask, b"late")))
-        answering = service._core._works.__self__  # type: ignore[attr-defined]
+        answering = service._core._works.__self__
         while not answering._jobs:
             one.sync()
         late = 3 * PATIENCE
@@ -379,7 +379,7 @@ def test_questions_of_users_take_turns(world: World) -> None:
         return b""
 
     with serving.serve(b"svc", answer) as service:
-        jobs = service._core._works.__self__._jobs  # type: ignore[attr-defined]
+        jobs = service._core._works.__self__._jobs
         first = gevent.spawn(greedy.request, b"svc", b"0", timeout=PATIENCE)
         began.wait(PATIENCE)
         others = [gevent.spawn(greedy.request, b"svc", b"%d" % number, timeout=PATIENCE) for number in range(1, 50)]

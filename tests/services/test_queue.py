@@ -16,7 +16,7 @@ from worlds import STRANGER, World
 
 from sbuslib import Client, aio, blocking
 from sbuslib.errors import AnswerError, NoServerError, PayloadError, UsageError
-from sbuslib.recipes.queue import JOB_BYTES, Job, Jobs, decode, encode
+from sbuslib.recipes.queue import JOB_BYTES, Delivery, Job, decode, encode
 from sbuslib.services.queue import QueueService
 
 
@@ -154,11 +154,11 @@ class Silent:
     def announce(self, room: int = 8, held: tuple[int, ...] = ()) -> None:
         self.peer.publish(b"queue/mail/work", encode((self.key, room, held)))
 
-    def receive(self, *, empty: bool = False) -> Jobs:
+    def receive(self, *, empty: bool = False) -> Delivery:
         """The next words of the service that have jobs, or the next that have none."""
         while True:
             _, _, payload = self.peer.receive().partition(b"\0")
-            word = decode(Jobs, payload)
+            word = decode(Delivery, payload)
             assert word is not None
             if bool(word.jobs) is not empty:
                 return word
