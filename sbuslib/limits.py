@@ -210,7 +210,7 @@ class ClientLimits(_Numbers, frozen=True, kw_only=True):
     reconnect_pause_most: float = 5.0
     """Longest pause before reconnecting, in seconds. While no hub listens, pauses are shorter."""
     offered: int = 64
-    """Frames and descriptors that are handed out at a time. Each takes a descriptor; the oldest goes first."""
+    """Frames and descriptors that are handed out at a time. Each takes two of ours; the oldest goes first."""
     offered_bytes: int = 268_435_456
     """Bytes of frames that are handed out at a time: 16 of 16 MiB. They take memory until nobody has them any more."""
     offered_seconds: float = 10.0

@@ -107,6 +107,12 @@ def _no_sigchld_handler() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _no_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Doors of this process close with their clients."""
+    monkeypatch.setattr("sbuslib.doors.door.LINGER", 0.0)
+
+
+@pytest.fixture(autouse=True)
 def _no_leaks(_no_hang: None) -> Iterator[None]:
     """Fail a test after which more files and sockets are open than before."""
     before = open_descriptors()

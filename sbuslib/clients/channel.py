@@ -17,12 +17,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
+from ..doors.asking import Asker
+from ..doors.door import Door
 from ..errors import DisconnectedError, PeerError
 from ..kernel.dialer import BROKEN, NO_MEMORY
 from ..kernel.serving import Serving, serving
 from .base import ClientBase, Event
 from .batch import plain
-from .doors import Doors
 from .held_sockets import HeldSockets
 from .lead import Lead, Waiter, time_left
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff
@@ -99,9 +100,8 @@ class Channel(ClientBase):
         self._lead = Lead(self._make_lock(), self._make_waiter)
         self._sockets = HeldSockets(self._lead.lock)
         self._writer_lock = self._make_lock()
-        self._doors = Doors(
-            self._wait_readable, self._sleep, self._door_folder, self.limits
-        )  # what is handed out, and where it is asked for
+        self._door = Door(self._door_folder, self.limits)  # where this client hands out
+        self._asker = Asker(self._wait_readable, self._sleep, self._door_folder)  # asks at the doors of others
         self._begun: set[Any] = set()  # what works in the background
 
     def _stay(self) -> None:
@@ -443,7 +443,8 @@ class Channel(ClientBase):
                 self._ended = True
                 self._release_socket()
             self._lead.wake_all()
-        self._doors.close()
+        self._asker.close()
+        self._door.close()
 
     @property
     def socket(self) -> socket.SocketType:

@@ -144,22 +144,23 @@ class Handed(Subscribed[T]):
             self._put(messages.pop(0), found)
             return
 
-        missing, descriptors = DoorError("gone"), list[int | None]()
+        missing, user, descriptors = DoorError("gone"), -1, list[int | None]()
         try:
-            descriptors = await self._verbs.channel._doors.asker.fetch(offers, self._user_behind(first))
+            user = self._user_behind(first)
+            descriptors = await self._verbs.channel._asker.fetch(offers, user)
         except DoorError as error:
             missing, descriptors = error, [None] * len(offers)
         for offer, fd in zip(offers, descriptors, strict=True):
             message = messages.pop(0)
-            self._put(message, missing if fd is None else self._open(message, offer, fd))
+            self._put(message, missing if fd is None else self._open(message, offer, fd, user))
 
     def _put(self, message: Message, found: Any) -> None:
         self._ready.append(self._miss(message, found) if isinstance(found, DoorError) else found)
 
-    def _open(self, message: Message, offer: Offer, fd: int) -> T | DoorError:
+    def _open(self, message: Message, offer: Offer, fd: int, user: int) -> T | DoorError:
         """What a descriptor stands for. It is closed elsewhere if it is not what was offered: that may take seconds."""
         try:
-            return self._make(message, offer, fd)
+            return self._make(message, offer, fd, user)
         except DoorError as error:
             close_elsewhere([fd])
             return error
@@ -172,8 +173,8 @@ class Handed(Subscribed[T]):
         """What a message says: it has it all, or offers it."""
 
     @abstractmethod
-    def _make(self, message: Message, offer: Offer, fd: int) -> T:
-        """What a descriptor stands for, which has the descriptor from then on."""
+    def _make(self, message: Message, offer: Offer, fd: int, user: int) -> T:
+        """What a descriptor of this user stands for, which has the descriptor from then on."""
 
     def _user_behind(self, message: Message) -> int:
         return _user_behind(self._verbs.channel, message)
@@ -200,8 +201,8 @@ class AioFrames(Handed[Frame]):
             return DoorError("larger than is taken")
         return offer if offer.door is not None else _describe(PacketFrame(data), message, offer.meta)
 
-    def _make(self, message: Message, offer: Offer, fd: int) -> Frame:
-        check_memory(fd, offer.size)
+    def _make(self, message: Message, offer: Offer, fd: int, user: int) -> Frame:
+        check_memory(fd, offer.size, is_ours=user == os.geteuid())
         frame = _describe(map_memory(fd, offer.size), message, offer.meta)
         os.close(fd)
         return frame
@@ -221,7 +222,7 @@ class AioDescriptors(Handed[Descriptor]):
             return error
         return decoded[0] if decoded is not None and decoded[0].kind == "descriptor" else DoorError("no descriptor")
 
-    def _make(self, message: Message, offer: Offer, fd: int) -> Descriptor:
+    def _make(self, message: Message, offer: Offer, fd: int, user: int) -> Descriptor:
         return Descriptor(message.key, message.sender, offer.meta, fd)
 
     def _user_behind(self, message: Message) -> int:
@@ -304,7 +305,7 @@ class AioFiles(Subscribed[Received]):
         """Begin to copy a file, unless it is too large, which its sender is told."""
         channel = self._verbs.channel
         user = _user_behind(channel, message)
-        sock, fd = await channel._doors.asker.visit(offer, user)
+        sock, fd = await channel._asker.visit(offer, user)
         try:
             if offer.size > self._most:
                 raise UsageError(f"{offer.size:,} bytes are more than {self._most:,}")

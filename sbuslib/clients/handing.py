@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from math import inf
 from time import monotonic
 from typing import Any, Final
 
 from ..doors.copying import open_file
-from ..doors.memory import bytes_of, seal
+from ..doors.memory import bytes_of
 from ..doors.transfers import Sent, Transfer
 from ..errors import PayloadError, PeerError, UsageError
 from ..limits import PACKET_BYTES
@@ -35,13 +34,14 @@ async def publish_frame(verbs: Basics, key: bytes, frame: object, meta: bytes) -
     if view.nbytes < PACKET_BYTES and _PACKET + len(key) + len(payload) <= PACKET_BYTES:
         await verbs.publish(key, payload)
     else:
-        await _offer(verbs, key, Offer("frame", view.nbytes, meta), lambda: seal(view))
+        token = verbs.channel._door.offer_frame(view)
+        await _publish(verbs, key, Offer("frame", view.nbytes, meta), token)
 
 
 async def publish_descriptor(verbs: Basics, key: bytes, descriptor: Any, meta: bytes) -> None:
     _check(verbs, key, meta)
     fd = descriptor if isinstance(descriptor, int) else descriptor.fileno()
-    await _offer(verbs, key, Offer("descriptor", 0, meta), lambda: os.dup(fd))
+    await _publish(verbs, key, Offer("descriptor", 0, meta), verbs.channel._door.offer_descriptor(fd))
 
 
 def _check(verbs: Basics, key: bytes, meta: bytes) -> None:
@@ -50,9 +50,8 @@ def _check(verbs: Basics, key: bytes, meta: bytes) -> None:
         raise PayloadError(f"{len(meta):,} bytes of metadata are more than {META_BYTES:,}: put them into the frame")
 
 
-async def _offer(verbs: Basics, key: bytes, offer: Offer, make: Callable[[], int]) -> None:
-    door = verbs.channel._doors.own
-    token = door.offer(make(), offer.size, is_memory=offer.kind == "frame")
+async def _publish(verbs: Basics, key: bytes, offer: Offer, token: bytes) -> None:
+    door = verbs.channel._door
     try:
         await verbs.publish(key, encode_offer(door.named(offer, token)))
     except BaseException:
@@ -65,7 +64,7 @@ async def send_file(verbs: Basics, key: bytes, source: Any, name: str | None, re
     if receivers < 1:
         raise UsageError(f"receivers is at least 1, not {receivers!r}")
     verbs.channel._session.check_publishable(key)
-    door = verbs.channel._doors.own
+    door = verbs.channel._door
     fd, found = open_file(source)
     changes = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
     transfer = Transfer(fd, lambda: os.eventfd_write(changes, 1))

@@ -304,8 +304,9 @@ class Verbs(Basics):
     async def publish_frame(self, key: Key, frame: Any, *, meta: bytes = b"") -> None:
         """Publish a frame of any size: ``bytes``, an array of NumPy, a buffer of Arrow.
 
-        What does not fit into a packet is copied once, into memory that receivers map. That is kept for
-        ``ClientLimits.offered_seconds``, and while this client is open; who asks for it later has lost it.
+        What does not fit into a packet is copied once, into memory that receivers map. That is handed out for
+        ``ClientLimits.offered_seconds``, and for a second at most once this client is closed or the program ends; who
+        asks for it later has lost it.
 
         :param meta: what receivers have to know of it, such as a shape: up to 4,096 bytes.
 
@@ -319,13 +320,14 @@ class Verbs(Basics):
         """Subscribe to frames. ``with client.subscribe_frames("camera/") as frames: frames.receive()``.
 
         A :class:`~sbuslib.Frame` is a read-only buffer. Any other message comes as the frame that is its payload.
-        With ``Client(senders=True)`` frames of other users are taken, too, each from its sender's door alone; without
-        it, which is quicker, those of our own user.
+        Each frame is taken from the door of its sender's user alone, so messages carry their senders from then on.
+        Where the hub cannot tell senders, only frames of our own user are taken.
 
         :param most: bytes of the largest frame that is taken.
 
         Raises as :meth:`subscribe`.
         """
+        await self.tell_senders()
         frames = AioFrames(self, _mailbox(patterns), most)
         await frames.open()
         return frames

@@ -24,7 +24,7 @@ from ..kernel.threads import unpatched
 from ..wire.offers import COPYING, FAILED, HAVE
 from ..wire.text import plainly
 from .asking import WaitReadable
-from .memory import bytes_of, is_sealed, seal
+from .memory import Memory, bytes_of, is_sealed
 
 __all__ = ["Copying", "Source", "check_readable", "copy_file", "open_file"]
 
@@ -52,18 +52,24 @@ def open_file(source: Any) -> tuple[int, str]:
     if isinstance(source, (str, os.PathLike)):
         fd, name = os.open(source, _FLAGS), os.path.basename(source)
     elif not hasattr(source, "read"):
-        return seal(bytes_of(source)), ""
+        return _sealed(source), ""
     else:
         try:
             source.flush()
             fd, name = os.open(f"/proc/self/fd/{source.fileno()}", _FLAGS), ""  # which nobody can write to
         except UnsupportedOperation:  # it has no descriptor, as a BytesIO
             source.seek(0)
-            return seal(bytes_of(source.read())), ""
+            return _sealed(source.read()), ""
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise UsageError("only a file has a size, and can be read by many")
     return fd, name
+
+
+def _sealed(data: Any) -> int:
+    memory = Memory(bytes_of(data))
+    memory.seal()
+    return memory.fd
 
 
 def check_readable(fd: int) -> None:

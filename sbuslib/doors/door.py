@@ -9,6 +9,7 @@ to come again; one with too many connections loses the one that was silent for l
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import socket
@@ -28,6 +29,7 @@ from ..kernel.threads import unpatched
 from ..limits import ClientLimits
 from ..wire.addresses import AbstractAddress, PathAddress
 from ..wire.offers import ASK, BUSY, GIVEN, GONE, MOST_TOKENS, TOKEN_BYTES, Offer, decode_saying
+from .memory import Memory
 from .transfers import Transfer
 
 __all__ = ["Door", "door_address"]
@@ -40,6 +42,10 @@ USER_UNREAD: Final = 8 * MOST_TOKENS
 """Descriptors under way to one user."""
 MOST_UNREAD: Final = 32 * MOST_TOKENS
 """Descriptors under way to all: half of what the kernel allows our user, where nobody raised that."""
+LINGER: Final = 1.0
+"""Seconds for which the last offers are handed out though their client was closed, or the program ends."""
+MOST_RESTING: Final = 4
+"""Frames whose memory is kept for the next ones: one for each that ends, and some that receivers still have."""
 PAUSE: Final = 0.01
 """Seconds without accepting, where the process can have no more descriptors."""
 
@@ -59,10 +65,10 @@ class _Visitor:
 
     __slots__ = ("is_ours", "sock", "unread", "user")
 
-    def __init__(self, sock: socket.SocketType) -> None:
+    def __init__(self, sock: socket.SocketType, owner: int) -> None:
         self.sock = sock
         self.user = peer_credentials(sock).uid  # the kernel's word
-        self.is_ours = self.user == os.geteuid()
+        self.is_ours = self.user == owner
         self.unread = 0  # descriptors of the last answer, until the visitor is seen to have read it
 
     def count_unread(self) -> int:
@@ -75,88 +81,117 @@ class _Visitor:
 class _Offered:
     """A descriptor that is handed out for a time."""
 
-    __slots__ = ("fd", "is_memory", "size", "until")
+    __slots__ = ("fd", "memory", "since", "size", "until")
 
-    def __init__(self, fd: int, size: int, until: float, is_memory: bool) -> None:
+    def __init__(self, fd: int, memory: Memory | None, seconds: float) -> None:
         self.fd = fd
-        self.size = size  # bytes of memory
-        self.until = until  # by time.monotonic
-        self.is_memory = is_memory
+        self.memory = memory  # what the descriptor stands for, if that is memory
+        self.size = 0 if memory is None else memory.size
+        self.since = monotonic()
+        self.until = self.since + seconds
 
     def close(self) -> None:
         """Let go of it. What is no memory may take seconds, as a socket with ``SO_LINGER`` does."""
-        if self.is_memory:
-            os.close(self.fd)
-        else:
+        if self.memory is None:
             in_a_thread(os.close, self.fd)
+        else:
+            os.close(self.fd)
+            self.memory.close()
 
 
 class Door:
-    """Hands out what is offered here. Open until :meth:`close`, or until the process forks: the child has none.
+    """Hands out what is offered here, until :meth:`close` or the end of the program; not in the child of a fork.
 
-    :param folder: where its socket is made; the abstract namespace without one.
+    Its socket is made by the first offer, which raises :exc:`OSError` if there can be none.
 
-    Raises :exc:`OSError` if there can be no such socket.
+    :param folder: where that is made; the abstract namespace without one.
     """
 
     def __init__(self, folder: str | None, limits: ClientLimits) -> None:
         self.name = os.urandom(TOKEN_BYTES)
         self.in_folder = folder is not None
+        self._folder = folder
         self._limits = limits
-        self._lock = unpatched("_thread", "allocate_lock")()  # over the next four, and each descriptor in them
+        self._lock = unpatched("_thread", "allocate_lock")()  # over the next six, and each descriptor in them
         self._offered: dict[bytes, _Offered] = {}  # by token, oldest first
         self._bytes = 0  # of memory in them
+        self._resting: list[Memory] = []  # that is offered no more, to be used again, oldest first
         self._transfers: dict[bytes, Transfer] = {}  # by token
+        self._is_open = False
         self._closing = False
+        self._owner = -1  # the user whose door it is to visitors, also if this process takes another later
         self._visitors: dict[int, _Visitor] = {}  # by descriptor, the longest silent first; the thread's alone
         self._said = bytearray(_LONGEST)  # what a visitor says, the thread's alone
         self._ended = unpatched("_thread", "allocate_lock")()  # held while the thread runs
-        self._listener = Listener(door_address(self.name, folder), mode=0o777)
-        self._wakes = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # tells the thread to look
-        self._poll: Any = unpatched("select", "epoll")()
+
+    def _open(self) -> None:
+        """With the lock: begin to hand out."""
+        if self._closing:
+            raise StateError("the client is closed")
+        if self._is_open:
+            return
+        self._listener = Listener(door_address(self.name, self._folder), mode=0o777)
+        try:
+            self._poll: Any = unpatched("select", "epoll")()
+            self._wakes = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # tells the thread to look
+        except OSError:  # no descriptor is left
+            self._listener.close()
+            raise
         for fd in (self._listener.socket.fileno(), self._wakes):
             self._poll.register(fd, select.EPOLLIN)
+        self._is_open, self._owner = True, os.geteuid()
         abandon_in_child(self, Door._abandon)
+        _open.add(self)
         self._ended.acquire()
         unpatched("_thread", "start_new_thread")(self._serve, ())
 
     # -- the client's side --------------------------------------------------------------------------
 
-    def offer(self, fd: int, size: int, *, is_memory: bool) -> bytes:
-        """Hand out a descriptor for a time; the token. The door closes it, whatever happens.
+    def offer_frame(self, view: memoryview) -> bytes:
+        """Hand out a copy of some bytes for a time; the token.
 
-        Raises :exc:`~sbuslib.errors.PayloadError` for more bytes than the door keeps.
+        Raises :exc:`~sbuslib.errors.PayloadError` for more than the door keeps, and :exc:`OSError`.
         """
-        offered = _Offered(fd, size, monotonic() + self._limits.offered_seconds, is_memory)
-        if size > self._limits.offered_bytes:
-            offered.close()
-            raise PayloadError(
-                f"{size:,} bytes are more than ClientLimits.offered_bytes, {self._limits.offered_bytes:,}"
-            )
-        token = os.urandom(TOKEN_BYTES)
+        most = self._limits.offered_bytes
+        if view.nbytes > most:
+            raise PayloadError(f"{view.nbytes:,} bytes are more than ClientLimits.offered_bytes, {most:,}")
 
         with self._lock:
-            if closing := self._closing:
-                late = [offered]
-            else:
-                self._offered[token] = offered
-                self._bytes += size
-                late = self._take_late()
-                if len(self._offered) == 1:  # the thread waits for no time yet
-                    os.eventfd_write(self._wakes, 1)
+            fits = (memory for memory in self._resting if memory.size == view.nbytes and memory.is_free())
+            if (memory := next(fits, None)) is not None:
+                self._resting.remove(memory)
+        if memory is None:
+            memory = Memory(view)
+        else:
+            memory.write(view)
+        return self._offer(memory.open(), memory)
 
+    def offer_descriptor(self, fd: int) -> bytes:
+        """Hand out a copy of a descriptor for a time; the token. Raises :exc:`OSError`."""
+        return self._offer(os.dup(fd), None)
+
+    def _offer(self, fd: int, memory: Memory | None) -> bytes:
+        token, offered = os.urandom(TOKEN_BYTES), _Offered(fd, memory, self._limits.offered_seconds)
+        with self._lock:
+            try:
+                self._open()
+            except BaseException:
+                offered.close()
+                raise
+            self._offered[token] = offered
+            self._bytes += offered.size
+            late = self._take_late()
+            if len(self._offered) == 1:  # the thread waits for no time yet
+                os.eventfd_write(self._wakes, 1)
         for one in late:
             one.close()
-        if closing:
-            raise StateError("the client is closed")
         return token
 
     def lend(self, transfer: Transfer) -> bytes:
         """Hand out a file until :meth:`take_back`; the token."""
         token = os.urandom(TOKEN_BYTES)
         with self._lock:
-            if self._closing:
-                raise StateError("the client is closed")
+            self._open()
             self._transfers[token] = transfer
         return token
 
@@ -175,44 +210,54 @@ class Door:
             offered.close()
 
     def close(self) -> None:
-        """Hand out nothing any more. Waits for the thread, which waits for nobody."""
+        """Offer nothing more. What was offered last is handed out for :data:`LINGER` seconds, else the door is gone."""
         with self._lock:
-            if self._closing:
-                return
+            if self._is_open:
+                os.eventfd_write(self._wakes, 1)
             self._closing = True
-        os.eventfd_write(self._wakes, 1)
-        self._ended.acquire()
-        self._listener.close()
-        for offered in self._offered.values():
-            offered.close()
-        self._release()
+            for offered in self._offered.values():
+                offered.until = min(offered.until, offered.since + LINGER)
+            late, lingers = self._take_late(), bool(self._offered)
+        for one in late:
+            one.close()
+        if not lingers:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until a door that was closed is gone."""
+        with self._ended:
+            pass
 
     def _abandon(self) -> None:
         """In the child of a fork, which has no such thread: close the copies of what the door has."""
-        self._lock = unpatched(
-            "_thread", "allocate_lock"
-        )()  # the thread, which the child has not, may hold the old one
-        if self._closing:
-            return
+        # The thread may hold the old one.
+        self._lock = unpatched("_thread", "allocate_lock")()
         self._closing = True
-        self._listener.release()
-        for offered in self._offered.values():
-            os.close(offered.fd)  # which the parent has, too
-        self._release()
+        if self in _open:
+            _open.discard(self)
+            self._listener.release()
+            for offered in self._offered.values():
+                os.close(offered.fd)  # which the parent has, too
+                if offered.memory is not None:
+                    offered.memory.close()
+            self._release()
 
     def _release(self) -> None:
         for visitor in self._visitors.values():
             visitor.sock.close()
+        for memory in self._resting:
+            memory.close()
         self._visitors.clear()
         self._offered.clear()
+        self._resting.clear()
         self._poll.close()
         os.close(self._wakes)
 
     # -- the thread ---------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        listener = self._listener.socket.fileno()
-        while not self._closing:
+        listener, goes_on = self._listener.socket.fileno(), True
+        while goes_on:
             for fd, _ in self._poll.poll(self._time_left()):
                 if fd == self._wakes:
                     with suppress(BlockingIOError):
@@ -223,8 +268,12 @@ class Door:
                     self._hear(visitor)
             with self._lock:
                 late = self._take_late()
-            for offered in late:
-                offered.close()
+                goes_on = self._is_open = bool(self._offered) or not self._closing
+            for one in late:
+                one.close()
+        _open.discard(self)
+        self._listener.close()
+        self._release()
         self._ended.release()
 
     def _time_left(self) -> float | None:
@@ -233,9 +282,9 @@ class Door:
             oldest = next(iter(self._offered.values()), None)
         return None if oldest is None else max(0.0, oldest.until - monotonic())
 
-    def _take_late(self) -> list[_Offered]:
-        """Take out what is offered for too long, and the oldest of what is too much."""
-        late, limits, now = [], self._limits, monotonic()
+    def _take_late(self) -> list[_Offered | Memory]:
+        """Take out what is offered for too long, and the oldest of what is too much; what is to be closed of it."""
+        late, limits, now = list[_Offered | Memory](), self._limits, monotonic()
         while self._offered:
             token, oldest = next(iter(self._offered.items()))
             is_too_much = len(self._offered) > limits.offered or self._bytes > limits.offered_bytes
@@ -243,12 +292,20 @@ class Door:
                 break
             del self._offered[token]
             self._bytes -= oldest.size
-            late.append(oldest)
+            if oldest.memory is None or oldest.memory.is_sealed or oldest.size * MOST_RESTING > limits.offered_bytes:
+                late.append(oldest)
+            else:
+                os.close(oldest.fd)
+                self._resting.append(oldest.memory)
+
+        kept = MOST_RESTING if self._offered else 0  # who publishes nothing any more keeps no memory
+        late += self._resting[: len(self._resting) - kept]
+        del self._resting[: len(self._resting) - kept]
         return late
 
     def _accept(self) -> None:
         try:
-            visitor = _Visitor(accept(self._listener.socket, _SEND_BUFFER))
+            visitor = _Visitor(accept(self._listener.socket, _SEND_BUFFER), self._owner)
         except BlockingIOError:
             return
         except OSError:  # no descriptor is left
@@ -303,7 +360,7 @@ class Door:
         is_busy = self._has_too_much(visitor.user)
 
         with self._lock:  # nobody closes a descriptor before it is sent
-            found = [self._offered.get(token) or self._transfers.get(token) for token in tokens]
+            found = [self._find(token, visitor) for token in tokens]
             words = bytes(GONE if one is None else BUSY if is_busy else GIVEN for one in found)
             given = [] if is_busy else [one.fd for one in found if one is not None]
             try:
@@ -317,6 +374,18 @@ class Door:
             for one in found:
                 if isinstance(one, Transfer) and given:
                     one.hear(visitor.sock.fileno(), ASK, "", visitor.is_ours, monotonic())
+
+    def _find(self, token: bytes, visitor: _Visitor) -> _Offered | Transfer | None:
+        """What a token stands for, if the visitor may have it. Memory is sealed before a stranger has it."""
+        offered = self._offered.get(token)
+        if offered is None:
+            return self._transfers.get(token)
+        if offered.memory is not None and not visitor.is_ours:
+            try:
+                offered.memory.seal()
+            except OSError:  # a process of our own user made it writable for itself
+                return None
+        return offered
 
     def _has_too_much(self, user: int) -> bool:
         """Whether a user has its share of descriptors under way, or has any where all have theirs together."""
@@ -342,3 +411,15 @@ class Door:
 def _send(sock: socket.SocketType, words: bytes, descriptors: list[int]) -> None:
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
     sock.sendmsg([words], rights, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+
+
+_open: set[Door] = set()  # those of this process whose threads run
+
+
+@atexit.register
+def _linger() -> None:
+    """At the end of the program: what was published before still arrives."""
+    for door in (doors := list(_open)):
+        door.close()
+    for door in doors:
+        door.wait()

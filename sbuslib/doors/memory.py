@@ -1,4 +1,8 @@
-"""Memory that is handed out: a file without a name, sealed so that nobody can change it, which receivers map.
+"""Memory that is handed out: a file without a name, which receivers map.
+
+To a process of its publisher's user it is handed as it is: that could do worse than change it. So it is used again, as
+new memory takes the kernel five times as long to fill. Before anybody else has it, it is *sealed*: nobody can change it
+any more, its publisher included.
 
 A receiver checks before it maps, in this order. Seals first: the kernel answers them for memory alone, while to ask for
 the size of a file may wait for a file system that a stranger serves. Then the kind and the size. Then the blocks: a
@@ -10,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import signal
 import stat
 import sys
 from contextlib import suppress
@@ -17,9 +22,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..errors import DoorError, UsageError
 
-__all__ = ["Frame", "MappedFrame", "PacketFrame", "bytes_of", "check_memory", "map_memory", "seal"]
+__all__ = ["Frame", "MappedFrame", "Memory", "PacketFrame", "bytes_of", "check_memory", "map_memory"]
 
-_SEALS: Final = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_SEALS: Final = _SIZE_SEALS | fcntl.F_SEAL_WRITE
 _NOEXEC: Final = 0x0008  # MFD_NOEXEC_SEAL of Linux 6.3, which the os module has no name for
 _BLOCK: Final = 512  # bytes of what st_blocks counts
 
@@ -35,35 +41,82 @@ def bytes_of(buffer: Any) -> memoryview:
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
-def seal(view: memoryview) -> int:
-    """A descriptor of new memory with these bytes, which nobody can change any more. Raises :exc:`OSError`."""
-    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-    try:
-        fd = os.memfd_create("sbus-frame", flags | _NOEXEC)
-    except OSError:  # an older kernel
-        fd = os.memfd_create("sbus-frame", flags)
-    try:
-        at = 0
-        while at < len(view):
-            at += os.write(fd, view[at:])  # and not mapped: so the kernel need not clear the pages first
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_SEAL)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+class Memory:
+    """A copy of some bytes, to be handed out, and other bytes of the same size once nobody has it any more.
+
+    Raises :exc:`OSError`.
+    """
+
+    def __init__(self, view: memoryview) -> None:
+        self.size = view.nbytes
+        self.is_sealed = False
+        """Whether nobody can change it any more, as somebody else may have it."""
+        self._map: mmap.mmap | None = None  # where it is written the next times
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        try:
+            self.fd = os.memfd_create("sbus-frame", flags | _NOEXEC)
+        except OSError:  # an older kernel
+            self.fd = os.memfd_create("sbus-frame", flags)
+        try:
+            at = 0
+            while at < len(view):
+                at += os.write(self.fd, view[at:])  # and not mapped: so the kernel need not clear the pages first
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SIZE_SEALS)
+        except BaseException:
+            os.close(self.fd)
+            raise
+
+    def open(self) -> int:
+        """A descriptor for reading, to be handed out. The kernel counts it while anybody has it, or has it mapped."""
+        return os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def is_free(self) -> bool:
+        """Whether nobody has it: only then does the kernel grant a lease for writing."""
+        probe = self.open()
+        try:
+            fcntl.fcntl(probe, fcntl.F_SETSIG, signal.SIGURG)  # should anybody open it meanwhile: SIGIO ends a process
+            fcntl.fcntl(probe, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        except OSError:
+            return False
+        finally:
+            os.close(probe)  # and with it the lease
+        return True
+
+    def write(self, view: memoryview) -> None:
+        """Put other bytes of the same size in. Only while it is free."""
+        if self._map is None:
+            self._map = mmap.mmap(self.fd, self.size)
+        self._map[:] = view
+
+    def seal(self) -> None:
+        """Have nobody change it any more."""
+        if not self.is_sealed:
+            if self._map is not None:
+                self._map.close()
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_SEAL)
+            self.is_sealed = True
+
+    def close(self) -> None:
+        """Let go of it. Who has it keeps it."""
+        if self._map is not None:
+            self._map.close()
+        os.close(self.fd)
 
 
-def is_sealed(fd: int) -> bool:
+def is_sealed(fd: int, seals: int = _SEALS) -> bool:
     """Whether a descriptor is memory that nobody can change. Never waits."""
     try:
-        return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS == _SEALS
+        return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & seals == seals
     except OSError:  # it is no memory
         return False
 
 
-def check_memory(fd: int, size: int) -> None:
-    """Raise :exc:`~sbuslib.errors.DoorError` unless a descriptor is sealed memory of this size, all of it there."""
-    if not is_sealed(fd):
+def check_memory(fd: int, size: int, *, is_ours: bool) -> None:
+    """Raise :exc:`~sbuslib.errors.DoorError` unless a descriptor is sealed memory of this size, all of it there.
+
+    That of our own user may be written again, once nobody has it.
+    """
+    if not is_sealed(fd, _SIZE_SEALS if is_ours else _SEALS):
         raise DoorError("no sealed memory")
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_size != size:

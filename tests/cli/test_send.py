@@ -105,9 +105,7 @@ def test_nothing_is_left_of_a_file_when_the_receiver_is_killed(
 
         sending = threading.Thread(target=send)
         sending.start()
-        wait_until(
-            lambda: any(transfer.copying for transfer in list(sender._doors.own._transfers.values())), "it copies"
-        )
+        wait_until(lambda: any(transfer.copying for transfer in list(sender._door._transfers.values())), "it copies")
         receiver.kill()
         receiver.wait()
         sending.join()

@@ -40,7 +40,7 @@ def stranger(shared: HubThread, make: Make) -> Endpoint:
     """A client of another user, with its door open."""
     with acting_as(STRANGER):
         client = make()
-        assert client._doors.own.name
+        client.publish_frame("opens/its/door", BIG)
     return client
 
 
@@ -54,7 +54,7 @@ def lost_one(frames: Any, reason: str) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"small", BIG])
 def test_a_frame_of_any_size_comes_as_a_buffer(data: bytes, server: HubThread, make: Make) -> None:
-    sender, receiver = make(), make(senders=True)
+    sender, receiver = make(), make()
     with receiver.subscribe_frames("camera/*") as frames:
         sender.publish_frame("camera/1", memoryview(data), meta=b"shape")
         with frames.receive(timeout=PATIENCE) as frame:
@@ -156,7 +156,7 @@ def test_a_receiver_that_does_not_ask_keeps_nothing(server: HubThread, make: Mak
         for _ in range(10):
             sender.publish_frame("a", BIG)
             frames.receive(timeout=PATIENCE).close()
-        assert len(sender._doors.own._offered) == 2
+        assert len(sender._door._offered) == 2
 
 
 SENDER = """
@@ -177,14 +177,45 @@ def test_a_sender_that_died_has_no_door(server: HubThread, make: Make, address: 
         lost_one(frames, "no door")
 
 
+ENDING_SENDER = """
+import atexit, sys
+from sbuslib.blocking import Client
+from sbuslib.doors import door
+door.LINGER = 60.0
+client = Client(sys.argv[1])
+client.publish_frame("a", bytes(1_000_000))
+if len(sys.argv) > 2:
+    client.close()
+atexit.register(print, "ends", flush=True)
+"""
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_the_last_frame_of_a_program_that_ends_arrives(
+    closes: bool, server: HubThread, make: Make, address: str
+) -> None:
+    command = [sys.executable, "-c", ENDING_SENDER, address, *["close"] * closes]
+    with make().subscribe_frames("a") as frames:
+        sender = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE)
+        try:
+            assert sender.stdout is not None
+            assert sender.stdout.readline() == b"ends\n"
+            with frames.receive(timeout=PATIENCE) as frame:
+                assert frame.size == 1_000_000
+        finally:
+            sender.kill()
+            sender.communicate()
+
+
 def test_offers_that_are_not_what_they_say(server: HubThread, make: Make) -> None:
     """Each is counted with its cause, and the next one comes."""
     sender, receiver = make(), make()
-    own = sender._doors.own
+    own = sender._door
 
     def offered(kind: str, size: int, token: bytes | None = None) -> bytes:
         if token is None:
-            token = own.offer(os.open(__file__, os.O_RDONLY), 0, is_memory=False)
+            with open(__file__, "rb") as file:
+                token = own.offer_descriptor(file.fileno())
         return encode_offer(own.named(Offer(kind, size), token))  # type: ignore[arg-type]
 
     wrong = {
@@ -214,9 +245,9 @@ def test_offers_that_are_not_what_they_say(server: HubThread, make: Make) -> Non
 
 def test_slow_sockets_in_place_of_frames_delay_nobody(server: HubThread, make: Make) -> None:
     sender, receiver = make(), make()
-    own = sender._doors.own
+    own = sender._door
     with receiver.subscribe_frames("a") as frames, lingering() as (sock, other):
-        token = own.offer(os.dup(sock.fileno()), 0, is_memory=False)
+        token = own.offer_descriptor(sock.fileno())
         sender.publish("a", encode_offer(own.named(Offer("frame", 10), token)))
         lost_one(frames, "no sealed memory")
         own.take_back(token)
@@ -227,7 +258,7 @@ def test_slow_sockets_in_place_of_frames_delay_nobody(server: HubThread, make: M
 def test_frames_of_another_user_are_taken_and_descriptors_only_where_asked_for(
     shared: HubThread, make: Make, stranger: Endpoint
 ) -> None:
-    receiver = make(senders=True)
+    receiver = make()
     with (
         receiver.subscribe_frames("a") as frames,
         receiver.subscribe_descriptors("b") as refused,
@@ -246,30 +277,20 @@ def test_frames_of_another_user_are_taken_and_descriptors_only_where_asked_for(
 def test_a_message_cannot_send_its_receivers_to_the_door_of_another(
     shared: HubThread, make: Make, stranger: Endpoint
 ) -> None:
-    sender, receiver = make(), make(senders=True)
-    own = sender._doors.own
+    sender, receiver = make(), make()
+    own = sender._door
+    sender.publish_frame("opens/its/door", BIG)
     with receiver.subscribe_frames("a") as frames:
         stranger.publish("a", encode_offer(own.named(Offer("frame", 10), os.urandom(TOKEN_BYTES))))
         lost_one(frames, "door of another user")
         assert not own._visitors or all(visitor.unread == 0 for visitor in own._visitors.values())
 
 
-def test_without_senders_only_frames_of_ones_own_user_are_taken(
-    shared: HubThread, make: Make, stranger: Endpoint
-) -> None:
-    sender, receiver = make(), make()
-    with receiver.subscribe_frames("a") as frames:
-        stranger.publish_frame("a", BIG)
-        lost_one(frames, "door of another user")
-        sender.publish_frame("a", BIG)
-        frames.receive(timeout=PATIENCE).close()
-
-
 def test_frames_cross_relays_on_one_host(world: World) -> None:
     world.chain("top", "left")
     world.hub("right")
     world.relay("right", "top")
-    sender, receiver = world.client("left"), world.client("right", senders=True)
+    sender, receiver = world.client("left"), world.client("right")
     with receiver.subscribe_frames("a") as frames:
         assert receiver.sync("tree") == "tree"
         sender.publish_frame("a", BIG)
@@ -321,7 +342,7 @@ def test_a_caller_that_gives_up_leaves_its_frames_to_the_next(server: HubThread,
         pass
 
     sender, receiver = make(), make()
-    asker = receiver._doors.asker
+    asker = receiver._asker
     original = asker._exchange
 
     async def give_up(*_: object) -> Any:

@@ -32,6 +32,8 @@ def make_door() -> Iterator[MakeDoor]:
 
     def make(folder: str | None = None, **limits: float) -> Door:
         doors.append(Door(folder, ClientLimits(**limits)))  # type: ignore[arg-type]
+        with doors[-1]._lock:
+            doors[-1]._open()
         return doors[-1]
 
     yield make

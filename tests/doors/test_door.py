@@ -12,11 +12,12 @@ import pytest
 from descriptors import can_refuse, ends, lingering, send_with
 from doors.conftest import MakeDoor, sleep, wait_readable
 from doors.visits import ask, fetch, memory, offer_of, read, visit, visit_as_stranger
-from support import python
+from support import eventually, python
 
 from sbuslib.doors import door as doors
 from sbuslib.doors.asking import Asker
 from sbuslib.doors.door import Door
+from sbuslib.doors.memory import check_memory
 from sbuslib.doors.transfers import Transfer
 from sbuslib.errors import DoorError, PayloadError, StateError
 from sbuslib.wire.offers import ASK, BUSY, GIVEN, GONE, MOST_TOKENS, TOKEN_BYTES
@@ -56,10 +57,63 @@ def test_what_is_offered_is_kept_for_a_time(make_door: MakeDoor, asker: Asker) -
     door = make_door(offered_seconds=0.001)
     here, there = socket.socketpair()
     with here, there:
-        door.offer(os.dup(here.fileno()), 0, is_memory=False)
+        door.offer_descriptor(here.fileno())
         here.close()
         there.settimeout(20)
         assert there.recv(1) == b"", "the door closed the last descriptor of it"
+
+
+def test_memory_is_used_again_while_nobody_has_it(make_door: MakeDoor, asker: Asker) -> None:
+    door = make_door(offered=1)
+    (held,) = fetch(asker, memory(door, b"0"))
+    assert held is not None
+    inodes = [os.fstat(held).st_ino]
+    for number in range(1, 5):
+        (found,) = fetch(asker, memory(door, b"%d" % number))
+        assert found is not None
+        inodes.append(os.fstat(found).st_ino)
+        assert read(found) == b"%d" % number
+    assert len(set(inodes[:3])) == 3
+    assert inodes[3:] == inodes[1:3]
+    assert read(held) == b"0"
+
+
+def test_what_a_stranger_had_is_not_used_again(make_door: MakeDoor, asker: Asker) -> None:
+    door = make_door(offered=1)
+    memory(door, b"a"), memory(door, b"b")
+    offer = memory(door, b"c")
+    (own,) = fetch(asker, offer)
+    with visit_as_stranger(door.name) as sock:
+        _, (found,) = ask(sock, offer.token)
+        check_memory(found, 1, is_ours=False)
+        for number in range(4):
+            memory(door, b"%d" % number)
+        assert (read(own), read(found)) == (b"c", b"c")
+
+
+def test_who_offers_nothing_more_keeps_no_memory(make_door: MakeDoor) -> None:
+    door = make_door(offered=1)
+    for _ in range(3):
+        offer = memory(door)
+    assert door._resting
+    door.take_back(offer.token)
+    os.eventfd_write(door._wakes, 1)
+    eventually(lambda: not door._resting)
+
+
+def test_a_door_that_was_closed_hands_out_its_last_offers_for_a_while(
+    door: Door, asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "LINGER", 60.0)
+    offer = memory(door, b"a")
+    door.close()
+    assert read(fetch(asker, offer)[0]) == b"a"
+    with pytest.raises(StateError):
+        memory(door)
+    monkeypatch.setattr(doors, "LINGER", 0.0)
+    door.close()
+    with pytest.raises(DoorError, match="no door"):
+        fetch(asker, offer)
 
 
 def test_what_is_taken_back_is_handed_out_no_more(door: Door, asker: Asker) -> None:
@@ -250,7 +304,7 @@ def test_where_gevent_has_patched_everything_the_door_has_a_real_thread() -> Non
 from gevent import monkey; monkey.patch_all()
 import os, time
 from sbuslib.doors.door import Door
-from sbuslib.doors.memory import seal
+from sbuslib.doors.memory import check_memory
 from sbuslib.limits import ClientLimits
 from doors.visits import memory, visit, ask, read
 door = Door(None, ClientLimits())

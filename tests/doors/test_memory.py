@@ -7,14 +7,20 @@ import os
 import socket
 from array import array
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
-from sbuslib.doors.memory import MappedFrame, PacketFrame, bytes_of, check_memory, map_memory, seal
+from sbuslib.doors.memory import MappedFrame, Memory, PacketFrame, bytes_of, check_memory, map_memory
 from sbuslib.errors import DoorError, UsageError
 
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+
+
+def sealed(data: bytes) -> int:
+    memory = Memory(memoryview(data))
+    memory.seal()
+    return memory.fd
 
 
 @contextmanager
@@ -35,8 +41,8 @@ def made(data: bytes, size: int, seals: int) -> int:
 
 
 def test_nobody_can_change_sealed_memory() -> None:
-    with opened(seal(memoryview(b"abc"))) as descriptor:
-        check_memory(descriptor, 3)
+    with opened(sealed(b"abc")) as descriptor:
+        check_memory(descriptor, 3, is_ours=False)
         for change in (
             lambda: os.write(descriptor, b"x"),
             lambda: os.ftruncate(descriptor, 1),
@@ -46,33 +52,68 @@ def test_nobody_can_change_sealed_memory() -> None:
                 change()
 
 
+def test_memory_is_written_again_once_nobody_has_it() -> None:
+    here, there = socket.socketpair()
+    with closing(Memory(memoryview(b"abc"))) as memory, here, there:
+        assert memory.is_free()
+        with opened(memory.open()) as descriptor:
+            check_memory(descriptor, 3, is_ours=True)
+            assert not memory.is_free(), "somebody has it open"
+            socket.send_fds(here, [b"x"], [descriptor])
+        assert not memory.is_free(), "it is under way"
+        with opened(socket.recv_fds(there, 1, 1)[1][0]) as descriptor:
+            frame = map_memory(descriptor, 3)
+        assert not memory.is_free(), "somebody has it mapped"
+        assert bytes(frame) == b"abc"
+        frame.close()
+        assert memory.is_free()
+        for data in (b"def", b"ghi"):
+            memory.write(memoryview(data))
+            with opened(memory.open()) as descriptor:
+                assert os.pread(descriptor, 10, 0) == data
+
+
+def test_memory_of_ones_own_user_is_sealed_before_a_stranger_has_it() -> None:
+    with closing(Memory(memoryview(b"abc"))) as memory, opened(memory.open()) as descriptor:
+        memory.write(memoryview(b"def"))
+        with closing(map_memory(descriptor, 3)) as frame:
+            with pytest.raises(DoorError, match="no sealed memory"):
+                check_memory(descriptor, 3, is_ours=False)
+            memory.seal()
+            memory.seal()
+            check_memory(descriptor, 3, is_ours=False)
+            assert bytes(frame) == b"def"
+        with pytest.raises(PermissionError):
+            os.write(memory.fd, b"x")
+
+
 @pytest.mark.parametrize("missing", [fcntl.F_SEAL_WRITE, fcntl.F_SEAL_SHRINK, fcntl.F_SEAL_GROW])
 def test_memory_that_could_change_is_refused(missing: int) -> None:
     with opened(made(b"abc", 3, SEALS & ~missing)) as descriptor, pytest.raises(DoorError, match="no sealed memory"):
-        check_memory(descriptor, 3)
+        check_memory(descriptor, 3, is_ours=False)
 
 
 def test_another_size_than_told_is_refused() -> None:
     for told in (2, 4, 1 << 40):
-        with opened(seal(memoryview(b"abc"))) as descriptor, pytest.raises(DoorError, match="another size than told"):
-            check_memory(descriptor, told)
+        with opened(sealed(b"abc")) as descriptor, pytest.raises(DoorError, match="another size than told"):
+            check_memory(descriptor, told, is_ours=False)
 
 
 def test_memory_with_holes_is_refused() -> None:
     """To read it would fill the memory of whoever reads."""
     with opened(made(b"abc", 1 << 40, SEALS)) as descriptor, pytest.raises(DoorError, match="memory with holes"):
-        check_memory(descriptor, 1 << 40)
+        check_memory(descriptor, 1 << 40, is_ours=False)
 
 
 def test_a_descriptor_of_another_kind_is_refused() -> None:
     with socket.socket() as sock, open(__file__, "rb") as file:
         for descriptor in (sock.fileno(), file.fileno()):
             with pytest.raises(DoorError, match="no sealed memory"):
-                check_memory(descriptor, 1)
+                check_memory(descriptor, 1, is_ours=False)
 
 
 def test_a_mapped_frame_is_a_buffer_that_cannot_be_written() -> None:
-    with opened(seal(memoryview(b"abc"))) as descriptor:
+    with opened(sealed(b"abc")) as descriptor:
         frame = map_memory(descriptor, 3)
     with frame:
         assert (bytes(frame), len(frame), frame.size, memoryview(frame).readonly) == (b"abc", 3, 3, True)
@@ -82,7 +123,7 @@ def test_a_mapped_frame_is_a_buffer_that_cannot_be_written() -> None:
 
 
 def map_memory_of(data: bytes) -> MappedFrame:
-    with opened(seal(memoryview(data))) as descriptor:
+    with opened(sealed(data)) as descriptor:
         return map_memory(descriptor, len(data))
 
 

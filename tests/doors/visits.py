@@ -14,7 +14,6 @@ from support import PATIENCE
 
 from sbuslib.doors.asking import Asker
 from sbuslib.doors.door import Door, door_address
-from sbuslib.doors.memory import seal
 from sbuslib.wire.addresses import AbstractAddress
 from sbuslib.wire.offers import ASK, TOKEN_BYTES, Offer
 
@@ -39,7 +38,7 @@ def offer_of(door: Door, token: bytes, size: int = 1) -> Offer:
 
 def memory(door: Door, data: bytes = b"x" * 10_000) -> Offer:
     """Offer memory at a door."""
-    return offer_of(door, door.offer(seal(memoryview(data)), len(data), is_memory=True), len(data))
+    return offer_of(door, door.offer_frame(memoryview(data)), len(data))
 
 
 def fetch(asker: Asker, *offers: Offer) -> list[int | None]:
