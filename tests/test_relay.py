@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import gevent
@@ -14,7 +13,6 @@ from worlds import FAST, World, key_of, received, settle
 from sbuslib import Hub, Relay
 from sbuslib.clients import reconnect
 from sbuslib.errors import StateError, UsageError
-from sbuslib.secrets import Credentials
 
 
 def test_a_hub_has_one_relay(world: World) -> None:
@@ -117,10 +115,6 @@ def test_waiting_for_a_relay_that_is_stopped_ends(world: World) -> None:
         waiting.get(timeout=PATIENCE)
 
 
-def keys_at(client: Any) -> list[bytes]:
-    return [message.key for message in received(client)]
-
-
 def test_a_relay_moves_to_another_hub_and_loses_nothing(world: World) -> None:
     for name in ("one", "two", "left"):
         world.hub(name)
@@ -221,10 +215,6 @@ def test_wrong_settings_of_a_relay_change_nothing(world: World) -> None:
     settle(client)
     above.publish(b"k")
     assert client.receive(timeout=PATIENCE).key == b"k"
-
-
-def of_another_user(sock: Any) -> Credentials:
-    return Credentials(gid=1, uid=os.getuid() + 1, pid=1)
 
 
 @pytest.mark.parametrize("stable", [True, False])

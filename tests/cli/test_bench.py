@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess, Popen
 
-import pytest
 from support import PATIENCE, HubThread, eventually
 
 from sbuslib.bench.scenarios import SCENARIOS
@@ -41,19 +40,6 @@ def test_with_an_address_bench_measures_that_daemon(run: Run, bus: HubThread, pa
     assert {record["scenario"] for record in records} == {"one"}, "the idle clients need a hub of its own"
     assert "daemon" in {record["target"] for record in records}
     assert bus.hub.statistics().received > 0
-
-
-def test_an_address_without_a_daemon_is_an_error(run: Run, path: str) -> None:
-    done = run("sbuslib", "bench", "-a", path, "one", *SHORT)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"sbus: {path}: No such file or directory\n"
-
-
-@pytest.mark.parametrize("wrong", [("none",), ("one", "--rounds", "0"), ("one", "--seconds", "0")])
-def test_wrong_arguments_are_refused(run: Run, wrong: tuple[str, ...]) -> None:
-    done = run("sbuslib", "bench", *wrong)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Traceback" not in done.stderr
 
 
 def runs(pid: int) -> bool:

@@ -177,24 +177,3 @@ def test_the_bridge_ends_with_status_1_when_the_bus_ends(start: Start, bus: HubT
     assert b"Connect call failed" in process.stderr.readline()
     bus.stop()
     assert process.wait(PATIENCE) == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status"),
-    [
-        (["nats://127.0.0.1:1"], 2),
-        (["http://127.0.0.1:1", "--export", "a"], 2),
-        (["nats://127.0.0.1:1", "--export", "a/!/b"], 2),
-        (["mqtt://127.0.0.1:1", "--mqtt", "3.1.1", "--export", "a/", "--import", "*/b"], 2),
-        (["nats://127.0.0.1:1", "--export", "a", "--password-file", "/does/not/exist"], 1),
-        (["rediss://127.0.0.1:1", "--export", "a", "--ca", "/does/not/exist"], 2),
-        (["nats://127.0.0.1:1", "--export", "a", "--nkey", "/dev/null"], 2),
-    ],
-)
-def test_what_cannot_be_right_is_one_line(
-    run: Run, bus: HubThread, path: str, arguments: list[str], status: int
-) -> None:
-    done = run("sbuslib", "bridge", *arguments, "--bus", path)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1), done.stderr
-    if arguments[-1].startswith("/"):
-        assert done.stderr.startswith(f"sbus: {arguments[-1]}: ")

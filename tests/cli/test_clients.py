@@ -39,10 +39,3 @@ def test_clients_are_shown_in_any_order(run: Run, bus: HubThread, path: str) -> 
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_order_is_one(run: Run, bus: HubThread, path: str, order: str) -> None:
     assert numbers(run("sbuslib", "clients", "-a", path, "--sort", order)) == [1]
-
-
-def test_wrong_arguments_are_told(run: Run, bus: HubThread, path: str) -> None:
-    for arguments in (("--sort", "size"), ("-n", "0"), ("extra",)):
-        done = run("sbuslib", "clients", "-a", path, *arguments)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert "Traceback" not in done.stderr

@@ -7,7 +7,6 @@ import os
 import subprocess
 from collections.abc import Callable
 
-import pytest
 from segments.journals import SENDER, message, write
 from support import PATIENCE, HubThread
 
@@ -106,19 +105,3 @@ def test_damage_is_skipped_if_asked(run: Run, journal: str) -> None:
     done = run("sbuslib", "consume", "a", journal, "--once", "--skip-corrupt")
     assert (done.returncode, done.stdout.count("\n")) == (0, 3)
     assert done.stderr.startswith("sbus: row 3: 3 messages were lost: damaged\n")
-
-
-@pytest.mark.parametrize(
-    ("words", "status", "said"),
-    [
-        (("a",), 2, "DIR"),
-        (("a/b", "/tmp"), 2, "the name of a consumer is letters"),
-        (("a", "/nowhere"), 1, "/nowhere: no such directory"),
-        (("a", "/tmp", "--format", "{oh}"), 2, "--format fills in"),
-    ],
-)
-def test_wrong_arguments_are_refused(run: Run, words: tuple[str, ...], status: int, said: str) -> None:
-    done = run("sbuslib", "consume", *words)
-    assert (done.returncode, done.stdout) == (status, "")
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 import select
 import signal
@@ -21,7 +20,6 @@ from support import PATIENCE, WHOAMI, eventually, own_key
 from sbuslib.blocking import Client
 from sbuslib.cli.config import read_settings
 from sbuslib.cli.daemon import build_parser
-from sbuslib.wire.addresses import AbstractAddress, parse_address
 
 SBUSD = "sbuslib.cli.daemon"
 Start = Callable[..., "subprocess.Popen[bytes]"]
@@ -151,20 +149,6 @@ def test_the_daemon_listens_when_it_closes_its_output(serve: Serve, path: str) -
 def test_the_socket_has_its_mode(serve: Serve, path: str, flags: tuple[str, ...], mode: int, umask: int) -> None:
     serve(*flags, umask=umask)
     assert stat.S_IMODE(os.stat(path).st_mode) == mode
-
-
-def test_a_random_abstract_address_is_printed(serve: Serve) -> None:
-    process = serve("-a", "/dev/unix/abstract")
-    printed: bytes = process.printed  # type: ignore[attr-defined]
-    assert re.fullmatch(rb"/dev/unix/abstract/00[0-9a-f]{214}\n", printed)
-    assert answers(printed.decode().strip())
-
-
-def test_an_abstract_address_that_was_given_is_not_printed(serve: Serve) -> None:
-    address = str(AbstractAddress.random())
-    process = serve("-a", address.upper().replace("/DEV/UNIX/ABSTRACT", "/dev/unix/abstract"))
-    assert process.printed == b""  # type: ignore[attr-defined]
-    assert answers(address)
 
 
 @pytest.mark.parametrize("listening", [False, True])
@@ -300,16 +284,6 @@ def test_the_daemon_runs_in_the_background(background: Run, path: str, pid_file:
     assert not os.path.exists(pid_file)
 
 
-def test_relative_paths_are_relative_to_the_folder_of_the_caller(
-    background: Run, folder: str, path: str, pid_file: str
-) -> None:
-    assert background("-a", os.path.basename(path), "-p", os.path.basename(pid_file), cwd=folder).returncode == 0
-    pid = daemon_pid(pid_file)
-    os.kill(pid, signal.SIGINT)
-    await_exit(pid)
-    assert os.listdir(folder) == []
-
-
 def test_the_daemon_runs_without_a_pid_file(background: Run, path: str) -> None:
     assert background("-c", "-a", path, "-p", "/dev/null").returncode == 0
     with Client(path) as client:
@@ -318,11 +292,6 @@ def test_the_daemon_runs_without_a_pid_file(background: Run, path: str) -> None:
     while os.path.exists(path):  # nothing else tells that it has gone
         assert time.monotonic() < deadline
         time.sleep(0.002)
-
-
-def test_a_random_address_of_a_background_daemon_is_printed(background: Run, pid_file: str) -> None:
-    done = background("-a", "/dev/unix/abstract", "-p", pid_file)
-    assert answers(done.stdout.strip())
 
 
 def test_a_pid_file_of_a_running_daemon_is_refused(background: Run, folder: str, path: str, pid_file: str) -> None:
@@ -382,16 +351,6 @@ def test_reuse_does_not_replace_a_file_with_something_in_it(run: Run, path: str)
     )
     with open(path) as file:
         assert file.read() == "precious"
-
-
-@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink(os.devnull, path)])
-def test_reuse_does_not_replace_anything_else(run: Run, path: str, make: Callable[[str], None]) -> None:
-    make(path)
-    before = os.lstat(path)
-    done = run(SBUSD, "-f", "-r", "-a", path)
-    assert done.returncode == 1
-    assert done.stderr.endswith("so it is not replaced\n")
-    assert os.path.samestat(os.lstat(path), before)
 
 
 def test_reuse_replaces_an_empty_file(run: Run, serve: Serve, path: str) -> None:
@@ -460,15 +419,6 @@ def test_only_allowed_users_may_connect(
     assert answers(path), "the hub's own user always may"
 
 
-@needs_root
-def test_users_of_an_allowed_group_may_connect(serve: Serve, folder: str, path: str) -> None:
-    os.chmod(folder, 0o755)
-    serve("-g", group=12_345)
-    assert os.stat(path).st_gid == 12_345
-    assert as_user(12_345, path) == "served"
-    assert as_user(12_346, path) == "no permission"
-
-
 # -- what is wrong is told in one line --------------------------------------------------------------------
 
 
@@ -499,19 +449,9 @@ def test_impossible_arguments_are_refused(
     assert os.listdir(folder) == []
 
 
-def test_wrong_options_are_refused(run: Run) -> None:
-    assert run(SBUSD, "stray").returncode == 2
-    assert run(SBUSD, "-a").returncode == 2
-    assert run(SBUSD, "--help").returncode == 0
-
-
 def test_an_address_with_control_characters_cannot_steer_the_terminal(run: Run, folder: str) -> None:
     done = run(SBUSD, "-f", "-a", f"{folder}/\x1b[2J\n/bus")
     assert done.stderr == f"sbusd: {folder}/\\x1b[2J\\n/bus: No such file or directory\n"
-
-
-def test_two_random_addresses_differ() -> None:
-    assert parse_address("/dev/unix/abstract") != parse_address("/dev/unix/abstract")
 
 
 @pytest.mark.parametrize("where", ["127.0.0.1:0x", "0.0.0.0:0"])

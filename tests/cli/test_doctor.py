@@ -32,10 +32,3 @@ def test_json_is_an_object_for_each_finding(run: Run, path: str) -> None:
     told = [json.loads(line) for line in done.stdout.splitlines()]
     assert {(one["about"], one["level"]) for one in told} >= {("address", "problem")}
     assert all(one.keys() == {"level", "about", "text", "advice"} for one in told)
-
-
-def test_a_wrong_option_shows_the_usage(run: Run) -> None:
-    done = run("sbuslib", "doctor", "--jason")
-    assert done.returncode == 2
-    assert done.stderr.startswith("usage: sbus doctor ")
-    assert "did you mean --json?" in done.stderr

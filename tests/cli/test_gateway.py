@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,6 @@ from support import PATIENCE, HubThread
 from sbuslib.blocking import Client
 
 Listening = Callable[..., tuple[Any, str]]
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def test_what_is_exported_and_imported_crosses(listening: Listening, bus: HubThread, folder: str, path: str) -> None:
@@ -44,16 +42,3 @@ def test_a_signal_ends_a_gateway_with_status_0(listening: Listening, bus: HubThr
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE) == 0
     assert process.stderr.read() == b""
-
-
-def test_a_missing_hub_is_an_error_of_one_line(run: Run, path: str) -> None:
-    done = run("sbuslib", "gateway", "--bus", path, "--listen", ":0", "--export", "a")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"sbus: no hub at {path}: No such file or directory")
-    assert done.stderr.count("\n") == 1
-
-
-def test_a_reserved_key_is_not_exported(run: Run, bus: HubThread, path: str) -> None:
-    done = run("sbuslib", "gateway", "--bus", path, "--listen", ":0", "--export", "a/!/b")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "a/!/b" in done.stderr

@@ -12,9 +12,3 @@ def test_help_shows_what_the_option_shows(run: Run) -> None:
     for words in ((), ("pub",), ("journal", "record")):
         done = run("sbuslib", "help", *words)
         assert (done.returncode, done.stdout) == (0, run("sbuslib", *words, "--help").stdout)
-
-
-def test_help_of_no_command_names_the_nearest(run: Run) -> None:
-    done = run("sbuslib", "help", "repaly")
-    assert done.returncode == 2
-    assert done.stderr.endswith("there is no command repaly: did you mean journal replay?\n")

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from support import PATIENCE, HubThread
+from support import PATIENCE
 
 from sbuslib.blocking import Client
 
@@ -43,17 +43,3 @@ def test_hub_listens_where_clients_look_first(start: Start, run: Run, folder: st
         assert os.path.exists(address)
         assert run("sbuslib", "whoami", env=environment).returncode == 0
     assert stat.S_IMODE(os.stat(f"{folder}/sbus").st_mode) == 0o700
-
-
-def test_hub_refuses_an_address_in_use(run: Run, bus: HubThread, path: str) -> None:
-    done = run("sbuslib", "hub", "-a", path)
-    assert (done.returncode, done.stderr) == (1, f"sbus: {path}: address in use\n")
-
-
-def test_hub_with_close_ends_with_its_last_client(start: Start, path: str) -> None:
-    hub = start("sbuslib", "hub", "-c", "-o", "-a", path)
-    assert hub.stdout is not None
-    hub.stdout.read()
-    assert stat.S_IMODE(os.stat(path).st_mode) == 0o707
-    Client(path).close()
-    assert hub.wait(PATIENCE) == 0

@@ -7,7 +7,6 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 
-import pytest
 from gevent.socket import wait_read
 from support import PATIENCE, HubThread, Peer, PlainDaemon, eventually
 
@@ -96,17 +95,3 @@ def test_it_ends_when_nothing_comes(run: Run, bus: HubThread, path: str) -> None
     done = run("sbuslib", "hz", "-a", path, "--timeout", "0.05", "")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"sbus: {path}: no message within 0.05 s\n"
-
-
-def test_without_a_hub_it_says_where_it_looked(run: Run, path: str) -> None:
-    done = run("sbuslib", "hz", "-a", path, "")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"sbus: no hub at {path}")
-
-
-@pytest.mark.parametrize("wrong", [("--window", "soon"), ("-n", "0"), ("--rows", "-1")])
-def test_wrong_arguments_show_the_usage(run: Run, wrong: tuple[str, str]) -> None:
-    done = run("sbuslib", "hz", *wrong, "")
-    assert done.returncode == 2
-    assert done.stderr.startswith("usage: sbus hz ")
-    assert wrong[0] in done.stderr

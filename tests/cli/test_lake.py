@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.refusals import is_refused
 from segments.journals import EXAMPLE, write
 
 pytest.importorskip("pyarrow")
@@ -16,21 +15,6 @@ pytest.importorskip("duckdb")
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.mark.parametrize(
-    ("words", "status", "said"),
-    [
-        (("lake", "ingest", "/nowhere", "lake"), 1, "/nowhere: no such directory"),
-        (("lake", "ingest", ".", "/proc/lake"), 1, "/proc/lake"),
-        (("lake", "ingest", "journal"), 2, "LAKE"),
-        (("lake",), 2, "did you mean journal ingest?"),
-    ],
-)
-def test_wrong_arguments_are_refused_before_spark_starts(
-    run: Run, tmp_path: Path, words: tuple[str, ...], status: int, said: str
-) -> None:
-    is_refused(run("sbuslib", *words, cwd=tmp_path), status, said)
 
 
 def test_a_journal_becomes_a_lake_and_a_page(start: Start, tmp_path: Path) -> None:

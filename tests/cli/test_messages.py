@@ -78,14 +78,6 @@ def test_a_line_that_is_too_long_is_refused(run: Run, bus: HubThread, path: str)
     assert done.stderr.startswith("sbus: a line of more than 409,600 bytes")
 
 
-@pytest.mark.parametrize("command", [("pub", "key", "payload"), ("pub", "key", "-"), ("sub", ""), ("whoami",)])
-def test_a_missing_hub_is_an_error_of_one_line(run: Run, path: str, command: tuple[str, ...]) -> None:
-    done = run("sbuslib", command[0], "-a", path, *command[1:])
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"sbus: no hub at {path}: No such file or directory; ")
-    assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.skipif(os.getuid() != 0, reason="needs another user")
 @pytest.mark.parametrize("command", [("whoami",), ("pub", "key", "payload")])
 def test_missing_permission_is_told_as_a_refusal(bus: HubThread, path: str, command: tuple[str, ...]) -> None:
@@ -123,18 +115,6 @@ def test_ctrl_c_ends_pub_silently_while_it_reads_lines(start: Start, subscribed:
     assert publisher.wait(PATIENCE) == -signal.SIGINT
     assert publisher.stderr is not None
     assert publisher.stderr.read() == b""
-
-
-@pytest.mark.parametrize("speak", [False, True], ids=["in silence", "at the next message"])
-def test_a_closed_pipe_ends_sub_silently(subscribed: Start, path: str, speak: bool) -> None:
-    subscriber = subscribed("")
-    assert subscriber.stdout is not None
-    subscriber.stdout.close()
-    if speak:
-        publish(path, (b"key", b"payload"))
-    assert subscriber.wait(PATIENCE) == -signal.SIGPIPE
-    assert subscriber.stderr is not None
-    assert subscriber.stderr.read() == b""
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")

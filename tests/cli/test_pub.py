@@ -5,12 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support import PATIENCE, ROOT, HubThread
+from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client
 from sbuslib.cli.messages import to_json
@@ -125,32 +124,6 @@ def test_the_rate_spreads_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert times == pytest.approx([100, 100.5, 101, 101.5])
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        ((), "KEY is missing"),
-        (("key",), "give one PAYLOAD, or one of -, -l, --stdin, --file and --json"),
-        (("key", "payload", "--stdin"), "give one PAYLOAD, or one of"),
-        (("key", "--json"), "takes KEY from the lines"),
-        (("key", "--lines", "--stdin"), "not allowed with argument"),
-        (("key", "-", "--repeat", "2"), "--repeat is for a single payload"),
-        (("key", "x", "--rate", "0"), "argument --rate: '0' is no rate above 0"),
-    ],
-)
-def test_wrong_arguments_are_told(run: Run, words: tuple[str, ...], error: str) -> None:
-    done = run("sbuslib", "pub", *words)
-    assert done.returncode == 2
-    assert done.stderr.startswith("usage: sbus pub ")
-    assert error in done.stderr
-
-
-def test_a_payload_that_fits_no_packet_is_refused(start: Start, bus: HubThread, path: str) -> None:
-    publisher = start("sbuslib", "pub", "-a", path, "key", "--stdin")
-    errors = publisher.communicate(bytes(2 * PACKET_BYTES), PATIENCE)[1]
-    assert publisher.returncode == 2
-    assert b"does not fit a packet of 409,600" in errors
-
-
 def test_publishing_once_returns_when_the_hub_has_it(run: Run, receiver: Client, path: str) -> None:
     for size in (0, 1, 60_000, 100_000):  # the last needs a larger send buffer, and so a client
         payload = "x" * size
@@ -191,21 +164,3 @@ def test_a_payload_that_is_too_long_is_refused(run: Run, bus: HubThread, path: s
     done = run("sbuslib", "pub", "-a", path, "log", "-", input="x" * PACKET_BYTES)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "does not fit a packet" in done.stderr
-
-
-def test_publishing_to_a_reserved_key_is_refused(run: Run, bus: HubThread, path: str) -> None:
-    done = run("sbuslib", "pub", "-a", path, "a/!/b", "payload")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "sbus: nobody may publish under a/!/b: reserved token in a key\n"
-
-
-def test_publishing_loads_no_gevent(run: Run, bus: HubThread, path: str) -> None:
-    program = (
-        "import sys; from sbuslib.cli.main import main\n"
-        f"assert main(['pub', '-a', {path!r}, 'key', 'payload']) == 0\n"
-        "print([name for name in sys.modules if name.startswith(('gevent', 'asyncio', 'sbuslib.hub'))])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
-    assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -58,25 +58,6 @@ def test_a_journal_has_one_recorder(start: Start, run: Run, bus: HubThread, path
     assert f"is recorded into already by process {recording.pid}" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "status", "said"),
-    [
-        (("/dev/null",), 1, "/dev/null"),
-        (("--keep-bytes", "much", "journal"), 2, "'much' is no size"),
-        (("--keep-seconds", "0", "journal"), 2, "'0' is no span of time"),
-        (("--durability", "some", "journal"), 2, "invalid choice: 'some'"),
-        ((), 2, "DIR"),
-    ],
-)
-def test_wrong_arguments_are_refused(
-    run: Run, bus: HubThread, path: str, words: tuple[str, ...], status: int, said: str
-) -> None:
-    done = run("sbuslib", "record", "-a", path, *words)
-    assert (done.returncode, done.stdout) == (status, "")
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_a_black_box_is_recorded_at_a_signal(start: Start, bus: HubThread, path: str, journal: str) -> None:
     recording = start("sbuslib", "record", "-a", path, "--last", "1h", journal)
     assert recording.stderr is not None
@@ -92,8 +73,3 @@ def test_a_black_box_is_recorded_at_a_signal(start: Start, bus: HubThread, path:
     recording.terminate()
     assert recording.wait(PATIENCE) == 0
     assert [record.payload for record in records_of(journal)] == [b"1"]
-
-
-def test_a_key_without_a_time_is_refused(run: Run, journal: str) -> None:
-    done = run("sbuslib", "record", "--on", "alarm/", journal)
-    assert (done.returncode, done.stderr) == (2, "sbus: --on is for --last\n")

@@ -7,7 +7,6 @@ import resource
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -119,20 +118,6 @@ def test_rules_do_not_go_while_a_file_is_written(
     assert not refused(path, b"a")
 
 
-def test_a_hub_does_not_wait_for_a_file_that_is_none(
-    serve: Callable[..., subprocess.Popen[bytes]], file: Path, path: str
-) -> None:
-    file.write_text(rules('"a"'))
-    process = serve()
-    file.unlink()
-    os.mkfifo(file)
-    process.send_signal(signal.SIGHUP)
-    assert line(process) == (
-        f"sbusd: {file}: this is no regular file, and could not be read again (nothing has changed)\n"
-    )
-    assert not refused(path, b"a")
-
-
 def test_a_hangup_has_the_file_read_and_tells_what_takes_a_restart(
     serve: Callable[..., subprocess.Popen[bytes]], file: Path, path: str
 ) -> None:
@@ -144,33 +129,6 @@ def test_a_hangup_has_the_file_read_and_tells_what_takes_a_restart(
         f"sbusd: {file} was read again; after a restart: mode, limits.queued_packets, limits.settle\n"
     )
     assert not refused(path, b"b")
-
-
-def test_a_hub_in_the_background_reads_its_file_at_a_hangup(run: Run, folder: str, file: Path, path: str) -> None:
-    file.write_text(rules('"a"'))
-    pid_file, log = os.path.join(folder, "pid"), Path(folder, "log")
-    with open(log, "w") as errors:
-        done = run(SBUSD, "-a", path, "-p", pid_file, "--config", file.name, cwd=folder, stderr=errors)
-    assert done.returncode == 0
-    pid = int(Path(pid_file).read_text())
-    try:
-        file.write_text(rules('"b"'))
-        os.kill(pid, signal.SIGHUP)
-        deadline = time.monotonic() + PATIENCE
-        while "was read again" not in log.read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
-        assert not refused(path, b"b")
-    finally:
-        os.kill(pid, signal.SIGKILL)
-
-
-def test_a_hub_without_a_file_says_so(start: Start, path: str) -> None:
-    process = start(SBUSD, "-f", "-a", path)
-    assert process.stdout is not None
-    process.stdout.read()
-    with Client(path) as client, pytest.raises(StateError, match="no configuration file"):
-        client.reload()
 
 
 def test_a_relay_takes_up_other_bounds_and_another_hub_above(start: Start, file: Path, folder: str, path: str) -> None:

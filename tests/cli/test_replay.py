@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from segments.journals import EXAMPLE, message, write
 from support import PATIENCE, HubThread
 
@@ -93,26 +91,6 @@ def test_an_error_tells_how_many_messages_were_published_before(
     assert before == "sbus: 2 messages published"
     assert error.startswith(f"sbus: {damaged}: byte ")
     assert error.endswith("; --skip-corrupt goes on after it")
-
-
-@pytest.mark.parametrize(
-    ("words", "status", "said"),
-    [
-        (("none", "--to", "bus"), 1, "none"),
-        (("empty", "--to", "bus"), 1, "empty"),
-        (("journal", "--to", "nobody"), 1, "no hub at "),
-        (("journal", "--to", "bus", "--speed", "0"), 2, "'0' is no speed"),
-        (("journal", "--to", "bus", "--start", "noon"), 2, "'noon' is no time"),
-    ],
-)
-def test_wrong_arguments_are_refused(
-    run: Run, journal: str, folder: str, bus: HubThread, words: tuple[str, ...], status: int, said: str
-) -> None:
-    os.mkdir(f"{folder}/empty")
-    done = run("sbuslib", "replay", *words, cwd=folder)
-    assert (done.returncode, done.stdout) == (status, "")
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_sealed_journal_is_replayed_whole(run: Run, journal: str, bus: HubThread, path: str) -> None:

@@ -6,12 +6,9 @@ The numbers are those of ``docs/tutorial-spark.md``.
 from __future__ import annotations
 
 import csv
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.refusals import is_refused
 from docs.pages import DOCS, blocks
 from lake.journals import START_NS, Row, segment
 
@@ -19,8 +16,6 @@ from sbuslib.cli.main import main
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("duckdb")
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
@@ -84,21 +79,3 @@ def test_what_gives_no_report_is_told(
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert said in err
-
-
-@pytest.mark.parametrize(
-    ("words", "status", "said"),
-    [
-        (("report", "traffic", "/nowhere"), 1, "/nowhere"),
-        (("report", "traffic", "."), 1, "nothing was recorded"),
-        (("report", "traffic", ".", "--output", "-"), 2, "there would be no output"),
-        (("report", "traffic", ".", "--levels", "0"), 2, "is no whole number above 0"),
-        (("report", "subscriptions", ".", "/nowhere"), 1, "/nowhere: No such file or directory"),
-        (("report", "subscriptions", ".", "/dev/null"), 2, "/dev/null: no patterns"),
-        (("report",), 2, "a verb is missing"),
-    ],
-)
-def test_wrong_arguments_are_refused_before_spark_starts(
-    run: Run, tmp_path: Path, words: tuple[str, ...], status: int, said: str
-) -> None:
-    is_refused(run("sbuslib", *words, cwd=tmp_path), status, said)

@@ -70,22 +70,3 @@ def test_all_who_serve_a_key_are_shown(run: Run, bus: HubThread, path: str) -> N
             done = run("sbuslib", "request", "-a", path, "--all", "--wait", "2s", "svc")
             assert (done.returncode, len(done.stdout.splitlines())) == (1, 2)
             assert "no \\x1b" in done.stderr
-
-
-def test_nobody_serves(run: Run, bus: HubThread, path: str) -> None:
-    done = run("sbuslib", "request", "-a", path, "svc")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "nobody serves svc" in done.stderr
-    done = run("sbuslib", "request", "-a", path, "--all", "--wait", "0.01", "svc")
-    assert done.returncode == 1
-    assert "nobody answered" in done.stderr
-
-
-def test_wrong_arguments(run: Run, path: str) -> None:
-    assert run("sbuslib", "request", "svc", "x", "--stdin").returncode == 2
-    assert run("sbuslib", "serve", "svc").returncode == 2
-
-
-def test_a_command_that_is_not_there_is_told_before_it_is_served(run: Run, bus: HubThread, path: str) -> None:
-    done = run("sbuslib", "serve", "-a", path, "svc", "--", "/no/command")
-    assert (done.returncode, done.stderr) == (2, "sbus: /no/command: there is no such command\n")

@@ -8,8 +8,6 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from cli.refusals import is_refused
 from segments.journals import EXAMPLE, write
 
 from sbuslib import read
@@ -37,15 +35,3 @@ def test_a_follower_ends_at_the_signal(start: Start, tmp_path: Path) -> None:
     said, _ = sealing.communicate()
     assert sealing.returncode == 0
     assert said == f"{tmp_path}/elsewhere: 9 rows sealed, in 1 files\n".encode()
-
-
-@pytest.mark.parametrize(
-    ("words", "status", "said"),
-    [
-        (("/nowhere",), 1, "/nowhere: no such directory"),
-        (("s3://bucket/journal",), 2, "in a local directory"),
-        ((), 2, "DIR"),
-    ],
-)
-def test_wrong_arguments_are_refused(run: Run, words: tuple[str, ...], status: int, said: str) -> None:
-    is_refused(run("sbuslib", "seal", *words), status, said)

@@ -77,18 +77,3 @@ def test_clients_of_a_crowded_hub_are_in_the_json(bus: HubThread, path: str, run
     finally:
         for peer in peers:
             peer.close()
-
-
-def test_statistics_are_refused_to_who_is_not_trusted(run: Run, bus: HubThread, path: str) -> None:
-    bus.call(lambda: setattr(bus.hub.context, "trusted", frozenset()))  # as another user would find it
-    for command in ("stat", "clients"):
-        done = run("sbuslib", command, "-a", path)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-        assert "not trusted with statistics: ask for --trusted" in done.stderr
-
-
-def test_there_is_no_hub(run: Run) -> None:
-    for command in ("stat", "clients", "ping", "tree"):
-        done = run("sbuslib", command, "-a", "/nowhere/at/all")
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-        assert "/nowhere/at/all" in done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -16,42 +15,8 @@ from sbuslib import Hub
 from sbuslib.tcp import Peer
 
 Make = Callable[..., Peer]
-Start = Callable[..., Any]
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
-
-
-def refused(*arguments: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "sbuslib", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        env=ENVIRONMENT,
-        check=False,
-    )
-    assert done.stdout == ""
-    return done.returncode, done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "word"),
-    [
-        (["peer"], 2, "--listen or --connect"),
-        (["peer", "--listen", "0.0.0.0:0"], 2, "TLS"),
-        (["peer", "--listen", "nonsense"], 2, "HOST:PORT"),
-        (["peer", "--listen", ":0", "--who", "me"], 2, "--discover"),
-        (["peer", "--listen", ":0", "--tls-cert", "x"], 2, "--tls-key"),
-        (["peer", "--listen", ":0", "--tls-cert", "/x", "--tls-key", "/x", "--tls-ca", "/x"], 2, "cannot be read"),
-        (["gateway", "--bus", "/nonexistent", "--listen", ":0", "--export", "a"], 1, "no hub"),
-        (["peer", "--listen", "192.0.2.1:1", "--insecure"], 1, "192.0.2.1:1"),
-    ],
-)
-def test_wrong_arguments_are_refused_in_one_line(arguments: list[str], status: int, word: str) -> None:
-    code, said = refused(*arguments)
-    assert (code, len(said.splitlines())) == (status, 1), said
-    assert said.startswith("sbus: ")
-    assert word in said
 
 
 PLANTED = """

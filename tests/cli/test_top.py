@@ -117,22 +117,6 @@ def test_json_is_an_object_a_line(run: Run, bus: HubThread, path: str, kind: str
     assert len(done.stdout.splitlines()) == 2
 
 
-def test_errors_are_told_in_a_line(run: Run, path: str) -> None:
-    done = run("sbuslib", "top", "-a", path)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"sbus: no hub at {path}")
-    wrong = run("sbuslib", "top", "--by", "cats")
-    assert wrong.returncode == 2
-    assert "invalid choice: 'cats'" in wrong.stderr
-
-
-def test_a_user_that_is_not_trusted_is_told_what_to_ask_for(run: Run, bus: HubThread, path: str) -> None:
-    bus.call(lambda: setattr(bus.hub.context, "trusted", frozenset()))  # as another user would find it
-    done = run("sbuslib", "top", "-a", path)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert "not trusted with statistics: ask for --trusted" in done.stderr
-
-
 def test_texts_of_a_hub_cannot_steer_the_terminal(bus: HubThread, path: str) -> None:
     hostile, shown = "\x1b[2J[red]\n", "\\x1b[2J[red]\\n"
     with Client(path) as client:

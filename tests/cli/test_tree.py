@@ -85,26 +85,6 @@ def test_what_a_relay_claims_cannot_steer_the_terminal(run: Run, bus: HubThread,
         assert done.stdout.replace("\n", "").isprintable()
 
 
-def test_a_tree_is_refused_to_who_is_not_trusted(run: Run, bus: HubThread, path: str) -> None:
-    bus.call(lambda: setattr(bus.hub.context, "trusted", frozenset()))  # as another user would find it
-    done = run("sbuslib", "tree", "-a", path)
-    assert (done.returncode, done.stdout) == (1, "")
-    told = "this user is not trusted with statistics: ask for --trusted where the hub runs"
-    assert done.stderr == f"sbus: {path}: {told}\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status"), [(("--key", "a/!/b"), 2), (("--rates", "-1"), 2), (("-a", "/nowhere/at/all"), 1)]
-)
-def test_wrong_arguments_are_told_in_one_line(
-    run: Run, bus: HubThread, path: str, arguments: tuple[str, ...], status: int
-) -> None:
-    done = run("sbuslib", "tree", "-a", path, *arguments)
-    assert (done.returncode, done.stdout) == (status, "")
-    assert status == 2 or done.stderr.count("\n") == 1
-    assert "Traceback" not in done.stderr
-
-
 def test_a_hub_without_links_is_one_line(run: Run, bus: HubThread, path: str) -> None:
     done = run("sbuslib", "tree", env={"SBUS_ADDRESS": path})
     assert done.stdout == f"{path}: 1 clients, 0 published, lost 0\n"

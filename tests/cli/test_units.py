@@ -59,25 +59,12 @@ def test_units_are_installed_with_the_path_of_the_programs(
     assert user or (target / "sbus.toml").read_text() == "mine"
 
 
-def test_units_of_a_user_go_where_systemd_looks(run: Run, programs: dict[str, str], tmp_path: Path) -> None:
-    done = run("sbuslib", "units", "--install", "--user", env={**programs, "XDG_CONFIG_HOME": str(tmp_path)})
-    assert done.returncode == 0, done.stderr
-    assert sorted(os.listdir(tmp_path / "systemd" / "user")) == unit_names(True)
-
-
 def test_a_changed_unit_is_not_replaced(run: Run, programs: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "sbus.socket").write_text("mine")
     done = run("sbuslib", "units", "--install", str(tmp_path), env=programs)
     assert done.returncode == 1
     assert done.stderr.startswith(f"sbus: {tmp_path}/sbus.socket is there with other contents: remove it")
     assert sorted(os.listdir(tmp_path)) == ["bin", "sbus.socket"]
-
-
-def test_a_unit_is_printed(run: Run, programs: dict[str, str]) -> None:
-    done = run("sbuslib", "units", "sbus.socket", env=programs)
-    assert done.stdout == read_unit("sbus.socket", "")
-    done = run("sbuslib", "units", "none", env=programs)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
 def test_the_page_shows_the_units() -> None:

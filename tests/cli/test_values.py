@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 
-from sbuslib.cli.arguments import Parser
 from sbuslib.cli.values import count, moment, prefixes, rate, seconds, separator, size, speed
 
 
@@ -75,13 +74,3 @@ def test_a_time_without_a_zone_is_local_time(monkeypatch: pytest.MonkeyPatch) ->
     finally:
         monkeypatch.undo()
         time.tzset()
-
-
-def test_errors_say_what_is_right(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = Parser(prog="sbus")
-    for option, read in (("--keep", size), ("--start", moment), ("--remap", prefixes)):
-        parser.add_argument(option, type=read)
-    for option, said in (("--keep", "size, such as "), ("--start", "time, such as "), ("--remap", "pair of prefixes")):
-        with pytest.raises(SystemExit):
-            parser.parse_args([option, "x"])
-        assert f"argument {option}: 'x' is no {said}" in capsys.readouterr().err

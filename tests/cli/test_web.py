@@ -12,7 +12,6 @@ from support import PATIENCE, HubThread
 from web.http import get
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -29,25 +28,3 @@ def test_the_address_of_the_page_is_printed_and_served(
     assert process.wait(PATIENCE) == 0
     assert process.stderr is not None
     assert process.stderr.read() == b""
-
-
-def test_a_missing_hub_is_an_error_of_one_line(run: Run, path: str) -> None:
-    done = run("sbuslib", "web", "-a", path)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"sbus: no hub at {path}: No such file or directory; ")
-
-
-def test_a_user_that_the_hub_does_not_trust_is_refused(run: Run, bus: HubThread, path: str) -> None:
-    bus.call(lambda: setattr(bus.hub.context, "trusted", frozenset()))  # as another user would find it
-    done = run("sbuslib", "web", "-a", path)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert "not trusted with statistics" in done.stderr
-
-
-@pytest.mark.parametrize("where", ["0.0.0.0:0", "127.0.0.1:x", "/nowhere/at/all"])
-def test_an_address_where_the_page_cannot_be_served_is_an_error(
-    run: Run, bus: HubThread, path: str, where: str
-) -> None:
-    done = run("sbuslib", "web", "-a", path, "--listen", where)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1 if where[0] == "/" else 2, "", 1)
-    assert where in done.stderr

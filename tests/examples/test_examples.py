@@ -79,6 +79,25 @@ def test_each_is_short_tells_what_to_try_and_is_run_here(path: Path) -> None:
     assert f'"{path.name}"' in Path(__file__).read_text()
 
 
+def test_demo(folder: str, tmp_path: Path) -> None:
+    """With the commands as they are installed. It fails when a part does not happen, and leaves nothing behind."""
+    sbus = tmp_path / "sbus"
+    sbus.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m sbuslib "$@"\n')
+    sbus.chmod(0o755)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": folder}
+
+    def demo() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(EXAMPLES / "demo.py")]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+    done = demo()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^everybody reads: machine/memory MemAvailable: +\d+ kB$", done.stdout, re.MULTILINE)
+    assert re.search(r"^a secret for !/cred/\d+/\d+/\d+ alone$", done.stdout, re.MULTILINE)
+    sbus.write_text(sbus.read_text().replace("exec", '[ "$1" != request ] || exit 1; exec'))
+    assert (demo().returncode, os.listdir(folder)) == (1, [])
+
+
 def test_camera(example: Example, bus: HubThread) -> None:
     lines = finish(example("camera.py")).splitlines()
     assert sorted(lines) == [

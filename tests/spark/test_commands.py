@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from lake.journals import rows, segment
 
-from sbuslib.cli import demo_report, jobs
+from sbuslib.cli import jobs
 from sbuslib.cli.console import finish
 from sbuslib.cli.main import main, parse
 from sbuslib.errors import UsageError
@@ -133,13 +133,3 @@ def test_wrong_values_are_refused_by_the_parser(
         parse(arguments)
     assert caught.value.code == 2
     assert said in capsys.readouterr().err
-
-
-def test_the_report_of_the_demo_is_made_of_its_journal(
-    own_session: SparkSession, journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    segment(journal, 1, rows(20))
-    report = tmp_path / "traffic.html"
-    assert demo_report.main([str(journal), str(tmp_path / "lake"), str(report)]) == 0
-    assert "  lake         20 messages as Parquet\n" in capsys.readouterr().out
-    assert "<b>20</b><span>messages</span>" in report.read_text("utf-8")

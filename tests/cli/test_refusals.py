@@ -1,0 +1,163 @@
+"""What commands refuse: one table for all, so that errors read as errors of a program wherever they come from."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from support import HubThread
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+NOBODY = "nobody-of-this-name"
+
+REFUSED = [  # the words, the exit status, a part of what is said; {} is a folder with an empty folder "empty" in it
+    ("", 2, "usage: sbus"),
+    ("nonsense", 2, "there is no command nonsense"),
+    ("pub", 2, "KEY is missing"),
+    ("pub key", 2, "give one PAYLOAD, or one of -, -l, --stdin, --file and --json"),
+    ("pub key payload --stdin", 2, "give one PAYLOAD, or one of"),
+    ("pub key --json", 2, "takes KEY from the lines"),
+    ("pub key --lines --stdin", 2, "not allowed with argument"),
+    ("pub key - --repeat 2", 2, "--repeat is for a single payload"),
+    ("pub key x --rate 0", 2, "argument --rate: '0' is no rate above 0"),
+    ("pub a/!/b x", 2, "nobody may publish under a/!/b: reserved token in a key"),
+    ("pub a --file {}/none", 1, "{}/none: No such file or directory"),
+    ("pub a --file /", 1, "/"),
+    ("sub", 2, "PATTERN"),
+    ("sub !/cred/1/2/3", 1, "the hub refused the subscription"),
+    ("sub !/cred/{gid}/{uid}/1/", 1, "the hub refused the subscription: secret pattern of another"),
+    ("sub --timeout soon a", 2, "'soon' is no span of time"),
+    ("sub -n 0 a", 2, "is no whole number above 0"),
+    ("sub --raw --json a", 2, "not allowed with argument"),
+    ("sub --soft sotf a", 2, "argument --soft: invalid choice: 'sotf'"),
+    ("sub --hard queue a", 2, "argument --hard: invalid choice: 'queue'"),
+    ("sub --order newest a", 2, "argument --order: invalid choice: 'newest'"),
+    ("sub --format {{kye}} a", 2, "--format fills in {{key}}, {{payload}}, {{size}}, {{sender}}, {{time}} alone"),
+    ("request svc x --stdin", 2, "--stdin"),
+    ("request svc", 1, "nobody serves svc"),
+    ("request --all --wait 0.01 svc", 1, "nobody answered"),
+    ("serve svc", 2, "COMMAND"),
+    ("serve svc -- /no/command", 2, "/no/command: there is no such command"),
+    ("whoami -a /dev/fd/99", 2, "/dev/fd/99"),
+    ("hub -a /nowhere/bus", 1, "/nowhere/bus"),
+    ("hub -a /", 1, "/"),
+    (f"hub -u {NOBODY}", 2, NOBODY),
+    ("hub --separator 0", 2, "separator"),
+    ("units nonsense", 2, "nonsense"),
+    (f"explain {NOBODY} publish x --config /dev/null", 2, f"there is no user '{NOBODY}' on this machine"),
+    ("stat --clients --sort size", 2, "invalid choice: 'size'"),
+    ("stat --tree --key a/!/b", 2, "a/!/b"),
+    ("stat --tree --window -1", 2, "--window"),
+    ("top --by cats", 2, "invalid choice: 'cats'"),
+    ("hz --window soon a", 2, "--window"),
+    ("hz --rows -1 a", 2, "--rows"),
+    ("web --listen 0.0.0.0:0", 2, "0.0.0.0:0"),
+    ("web --listen 127.0.0.1:x", 2, "127.0.0.1:x"),
+    ("web --listen /nowhere/at/all", 1, "/nowhere/at/all"),
+    ("bench nonsense", 2, "nonsense"),
+    ("bench one --rounds 0", 2, "--rounds"),
+    ("bench one --window 0", 2, "--window"),
+    ("journal record /dev/null", 1, "/dev/null"),
+    ("journal record --max-bytes much {}/j", 2, "'much' is no size"),
+    ("journal record --max-age 0 {}/j", 2, "'0' is no span of time"),
+    ("journal record --durability some {}/j", 2, "invalid choice: 'some'"),
+    ("journal record --on alarm/ {}/j", 2, "--on is for --last"),
+    ("journal cat /etc/passwd", 1, "/etc/passwd"),
+    ("journal info /", 1, "/"),
+    ("journal replay {}/none -a {}/bus", 1, "none"),
+    ("journal replay {}/empty -a {}/bus", 1, "empty"),
+    ("journal replay {}/empty --speed 0", 2, "'0' is no speed"),
+    ("journal replay {}/empty --start noon", 2, "'noon' is no time"),
+    ("journal replay / --remap x", 2, "'x' is no pair of prefixes"),
+    ("journal consume a", 2, "DIR"),
+    ("journal consume a/b /tmp", 2, "the name of a consumer is letters"),
+    ("journal consume a /nowhere", 1, "/nowhere: no such directory"),
+    ("journal consume a /tmp --format {{oh}}", 2, "--format fills in"),
+    ("journal seal /nowhere", 1, "/nowhere: no such directory"),
+    ("journal seal s3://bucket/journal", 2, "in a local directory"),
+    ("journal ingest /nowhere {}/lake", 1, "/nowhere: no such directory"),
+    ("journal ingest {}/empty /proc/lake", 1, "/proc/lake"),
+    ("journal ingest {}/empty", 2, "LAKE"),
+    ("report", 2, "a verb is missing"),
+    ("report traffic /nowhere --separator !", 2, "separator"),
+    ("report traffic /nowhere", 1, "/nowhere"),
+    ("report traffic {}/empty", 1, "nothing was recorded"),
+    ("report traffic {}/empty --output -", 2, "there would be no output"),
+    ("report traffic {}/empty --levels 0", 2, "is no whole number above 0"),
+    ("report subscriptions {}/empty /nowhere", 1, "/nowhere: No such file or directory"),
+    ("report subscriptions {}/empty /dev/null", 2, "/dev/null: no patterns"),
+    ("queue --memory a/b mail/", 2, "one segment"),
+    ("queue --memory mail !/cred////x", 2, "no secrets"),
+    (f"queue --memory --trusted {NOBODY} mail mail/", 2, "no user"),
+    ("queue --file {}/nothing/q mail mail/", 1, "nothing/q"),
+    ("peer", 2, "--listen or --connect"),
+    ("peer --listen nowhere", 2, "HOST:PORT"),
+    ("peer --listen :99999", 2, ":99999"),
+    ("peer --listen 127.0.0.1", 2, "127.0.0.1"),
+    ("peer --listen 0.0.0.0:0", 2, "TLS"),
+    ("peer --listen :0 --who me", 2, "--discover"),
+    ("peer --listen :0 --tls-cert x", 2, "--tls-key"),
+    ("peer --listen :0 --tls-cert /x --tls-key /x --tls-ca /x", 2, "cannot be read"),
+    ("peer --listen 192.0.2.1:1 --insecure", 1, "192.0.2.1:1"),
+    ("peer --listen :0 --timeout 0.01 --pub //a x", 1, "no peer wants //a within 0.01 s"),
+    ("gateway --listen :0 --export a/!/b", 2, "a/!/b"),
+    ("bridge nats://127.0.0.1:1", 2, "a bridge needs patterns to export or to import"),
+    ("bridge http://127.0.0.1:1 --export a", 2, "schemes: nats, tls, mqtt"),
+    ("bridge nats://127.0.0.1:1 --export a/!/b", 2, "a/!/b"),
+    ("bridge mqtt://127.0.0.1:1 --mqtt 3.1.1 --export a/ --import */b", 2, "overlap"),
+    ("bridge nats://127.0.0.1:1 --export a --password-file /does/not/exist", 1, "/does/not/exist: "),
+    ("bridge rediss://127.0.0.1:1 --export a --tls-ca /does/not/exist", 2, "/does/not/exist: "),
+    ("bridge nats://127.0.0.1:1 --export a --nkey /dev/null", 2, "/dev/null: "),
+]
+
+
+@pytest.mark.parametrize(("words", "status", "said"), REFUSED, ids=[words for words, _, _ in REFUSED])
+def test_what_is_refused_is_told_in_one_line_or_with_the_usage(
+    run: Run, bus: HubThread, path: str, folder: str, words: str, status: int, said: str
+) -> None:
+    os.mkdir(f"{folder}/empty")
+    names = {"uid": os.getuid(), "gid": os.getgid()}
+    arguments = [word.format(folder, **names) for word in words.split()]
+    done = run("sbuslib", *(["-q"] * bool(arguments)), *arguments, env={"SBUS_ADDRESS": path})
+    assert (done.returncode, done.stdout) == (status, "")
+    assert said.format(folder) in done.stderr
+    lines = [line for line in done.stderr.splitlines() if not line.endswith(" ...")]  # signs of life after a second
+    assert len(lines) == 1 or lines[0].startswith("usage: "), lines
+    assert not re.search(r"(^|[ (])b'|\[Errno|Traceback|=None|\bNone\b|<class|starting Spark", done.stderr), done.stderr
+
+
+ASKING = [
+    "whoami",
+    "pub key payload",
+    "pub key -",
+    "sub a",
+    "request a",
+    "stat",
+    "clients",
+    "tree",
+    "top",
+    "hz a",
+    "ping",
+]
+OTHERS = ["web", "gateway --listen :0 --export a", "journal replay {}/journal", "bench one"]
+
+
+@pytest.mark.parametrize("words", [*ASKING, *OTHERS])
+def test_a_hub_that_is_not_there_is_told_in_one_line(
+    run: Run, path: str, journal: str, folder: str, words: str
+) -> None:
+    command, *rest = words.format(folder).replace("journal replay", "replay").split()
+    done = run("sbuslib", command, "-a", path, *rest)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith((f"sbus: no hub at {path}: No such file or directory", f"sbus: {path}: No such file"))
+
+
+@pytest.mark.parametrize("command", ["stat", "clients", "tree", "top", "web"])
+def test_a_user_that_is_not_trusted_is_told_what_to_ask_for(run: Run, bus: HubThread, path: str, command: str) -> None:
+    bus.call(lambda: setattr(bus.hub.context, "trusted", frozenset()))  # as another user would find it
+    done = run("sbuslib", command, "-a", path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "not trusted with statistics: ask for --trusted" in done.stderr
