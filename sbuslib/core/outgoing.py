@@ -220,7 +220,7 @@ class Outgoing:
                 context.members.kick_later(self, "too many unread answers")
             return
         if len(packet) > context.limits.idle_send_buffer:
-            context.buffers.grow(self, for_good=True)  # only trusted clients get answers that long
+            context.buffers.grow(self, anyway=True)  # only trusted clients get answers that long
         if not self._waits() and self._send_one(packet):  # _waits sends the notices of losses first
             return
         if not self._mute and not self.outbox.push_answer(packet):
@@ -342,7 +342,7 @@ class Outgoing:
         self.is_link = True
         self.set_echo(owner)
         self._context.fan_out.forget()
-        self._context.buffers.grow(self, for_good=True)
+        self._context.buffers.grow(self, anyway=True)
 
     # -- what the client chose ----------------------------------------------------------------------
 
