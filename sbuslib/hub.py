@@ -211,8 +211,6 @@ class Hub:
         self._stopped = Event()
         self._flushed = Event()
         self.context.start()
-        self._clients.start()
-        self._review.start()
         self._me = Embedder(self.context)
         self.tree.start()
         try:

@@ -25,6 +25,7 @@ from .router import Router
 from .scheduler import Scheduler
 from .send_buffers import SendBuffers
 from .unsent import Unsent
+from .work import Work
 
 __all__ = ["Context", "FanOut", "Members"]
 
@@ -79,13 +80,14 @@ class Context:
     fan_out: FanOut
 
     credentials: Credentials
-    """This process as a sender and a receiver. :meth:`start` sets this and the next four."""
+    """This process as a sender and a receiver. :meth:`start` sets this and the next five."""
     loop: Any
     """gevent's event loop of the thread that started the hub."""
     area: PlainArea
     """Where packets are received. Its content is good until the end of the turn that received it."""
     writer: PacketWriter
     scheduler: Scheduler
+    work: Work
 
     def __init__(
         self,
@@ -130,6 +132,7 @@ class Context:
         self.area = make_area(self.limits.batch)
         self.writer = PacketWriter()
         self.scheduler = Scheduler(self.loop)
+        self.work = Work(self.scheduler, self.limits.turn_time)
 
     def stop(self) -> None:
         self._pid = 0
@@ -138,6 +141,7 @@ class Context:
 
     def cancel_all(self) -> None:
         self.scheduler.close()
+        self.work.clear()
         for timer in list(self._timers):
             self.cancel(timer)
         self.unsent.clear()

@@ -136,15 +136,17 @@ class Router(Generic[S]):
                 self.watch(subscriber, account, pattern, False)
 
     def retire(self, subscriber: S, account: Account) -> bool:
-        """``subscriber`` leaves. Returns whether :meth:`forget_some` has work to do for its user.
+        """``subscriber`` leaves. Returns whether :meth:`forget_some` has work to do for its user from now on.
 
         Its patterns leave the index in small steps, since there may be a hundred thousand. Until then it is
         still among the receivers, and must ignore what it is given.
         """
         was_tap = self._taps.pop(subscriber, None) is not None
-        if was_tap or subscriber in self._subscribers:
-            self._retired.setdefault(account.uid, deque()).append((subscriber, account))
-        return account.uid in self._retired
+        if not (was_tap or subscriber in self._subscribers):
+            return False
+        retired = self._retired.setdefault(account.uid, deque())
+        retired.append((subscriber, account))
+        return len(retired) == 1
 
     def forget_some(self, count: int, user: int) -> bool:
         """Take up to ``count`` patterns of a user's retired subscribers out. Returns whether more are left."""

@@ -13,7 +13,7 @@ The parts:
 * :class:`Above` is the hub above, as this module knows it. :class:`sbuslib.relay.Relay` joins the two.
 
 A change of the wanted patterns is noted at once. In turns of the user who made the change
-(:class:`~sbuslib.core.user_work.UserWork`), the tree finds out what it means for the links, and tells them. A change
+(:class:`~sbuslib.core.work.Work`), the tree finds out what it means for the links, and tells them. A change
 that the hub above makes counts as one of the hub's own user.
 """
 
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final, Protocol
 
@@ -34,7 +34,6 @@ from ..core.protocols import Receiver, Routes
 from ..core.publisher import Publisher
 from ..core.quotas import Account
 from ..core.send_watcher import SEND_RETRY
-from ..core.user_work import UserWork
 from ..core.violations import Violations
 from ..errors import PacketError, StateError
 from ..statistics import LinkStatistics
@@ -125,9 +124,8 @@ class Tree:
         self.addresses: dict[Outgoing, str] = {}
         """Where hubs below listen, as their relays say."""
         self._own: Account = context.quotas.account(os.getuid())
-        self._work: UserWork | None = None  # while the hub is started
         self._full: dict[int, Account] = {}  # users whose changes wait for room on a link
-        self._jobs: deque[Iterator[None]] = deque()  # what the hub itself does in small steps
+        self._awake: set[int] = set()  # users who have changed something, and for whom a step is due
         self._started = False
 
     # -- lifecycle ----------------------------------------------------------------------------------
@@ -135,7 +133,6 @@ class Tree:
     def start(self) -> None:
         """The hub listens."""
         self._started = True
-        self._work = UserWork(self.context.scheduler, self._tell_some)
         self.path = (self.hub_id,)
         self.context.router.namespace.prefix = b""
         self.settling.begin()
@@ -160,11 +157,8 @@ class Tree:
         self._forget_all()
 
     def _forget_all(self) -> None:
-        if self._work is not None:
-            self._work.end()
-            self._work = None
         self._full.clear()
-        self._jobs.clear()
+        self._awake.clear()
         self.telling.clear()
         self._told_path.clear()
         self.addresses.clear()
@@ -307,31 +301,28 @@ class Tree:
 
     def wake(self, account: Account | None = None) -> None:
         """Tell others what a user has changed, in later turns; ``None``: the hub itself has."""
-        if self._work is not None:
-            self._work.begin(account if account is not None else self._own)
+        account = account if account is not None else self._own
+        if self._started and account.uid not in self._awake:
+            self._awake.add(account.uid)
+            self.context.work.add(account.uid, self._tell(account))
 
-    def _tell_some(self, account: Account) -> bool:
-        """Work on a user's changes for one turn, and tell the links. Returns whether there is more to do."""
-        more = self.telling.work(STEPS_A_TURN, account.uid)
-        if account.uid == self._own.uid:
-            more = self._do_some(STEPS_A_TURN) or more
-        more = self.telling.tell(TOLD_A_TURN) or more
-        if self.telling.is_full:
-            self._wait_for_room(account)
-        return more and self._started
+    def _tell(self, account: Account) -> Iterator[None]:
+        """Work on a user's changes, and tell the links."""
+        while True:
+            self._awake.discard(account.uid)
+            more = self.telling.work(STEPS_A_TURN, account.uid)
+            more = self.telling.tell(TOLD_A_TURN) or more
+            if self.telling.is_full:
+                self._wait_for_room(account)
+            if not more or account.uid in self._awake:
+                return  # woken meanwhile, it goes on as a job of its own
+            self._awake.add(account.uid)
+            yield
 
     def do_later(self, job: Iterator[None]) -> None:
         """Do something in small steps, in turns of the hub's own user."""
-        self._jobs.append(job)
+        self.context.work.add(self._own.uid, job)
         self.wake()
-
-    def _do_some(self, steps: int) -> bool:
-        """Do some steps of what was put off. Returns whether there is more."""
-        while steps and self._jobs:
-            steps -= 1
-            if next(self._jobs[0], self) is self:
-                self._jobs.popleft()
-        return bool(self._jobs)
 
     def _wait_for_room(self, account: Account) -> None:
         if not self._full:

@@ -182,7 +182,7 @@ def test_a_stop_that_may_not_remove_the_file_stops_all_the_same(
 def test_patterns_of_an_earlier_start_do_not_wait_for_its_event_loop(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(members, "FORGOTTEN_A_TURN", 1)
+    monkeypatch.setattr(members, "FORGOTTEN_A_STEP", 1)
     hub = Hub(address)
 
     def serve() -> None:
@@ -320,7 +320,7 @@ from sbuslib.errors import DisconnectedError, StateError
 from support import Peer, eventually
 
 fork = {"os": os.fork, "gevent": gevent.os.fork}[sys.argv[2]]
-members.FORGOTTEN_A_TURN = 1
+members.FORGOTTEN_A_STEP = 1
 hub = sbuslib.Hub(sys.argv[1])
 hub.start()
 client = sbuslib.Client(sys.argv[1])
@@ -328,11 +328,11 @@ client.subscribe(b"k")
 inbox = hub.subscribe(b"k")
 with Peer(sys.argv[1]) as leaving:
     leaving.subscribe(*(b"left/%d" % number for number in range(1_000)))
-eventually(lambda: hub._clients._leaving.waits)
+eventually(lambda: hub.context.work.waits)
 child = fork()
 if not child:
     wrong = []
-    if hub._clients._leaving.waits:
+    if hub.context.work.waits:
         wrong.append("goes on with what its parent's hub was about")
     for verb in (lambda: hub.publish(b"k", b"child"), lambda: hub.subscribe(b"k"), hub.tap, hub.whoami):
         try:

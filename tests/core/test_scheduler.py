@@ -153,7 +153,7 @@ def test_patterns_of_clients_that_left_are_removed_a_few_each_turn(
     hub: Hub, connect: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So a client that leaves with many patterns keeps no other client waiting."""
-    monkeypatch.setattr("sbuslib.core.members.FORGOTTEN_A_TURN", 5)
+    monkeypatch.setattr("sbuslib.core.members.FORGOTTEN_A_STEP", 5)
     leaver, other = connect(), connect()
     leaver.subscribe(*(b"p/%d" % number for number in range(200)))
     other.barrier()

@@ -191,7 +191,7 @@ def test_changed_exports_are_told_to_hubs_below(world: World) -> None:
     relay = world.relays["left"]
     for export, up in ([b"a/"], [b"a/1"]), (None, [b"a/1", b"b/1"]), ([b"b/*"], [b"b/1"]), ([], []):
         relay.reconfigure(world.address("top"), export=export)
-        eventually(lambda: not world.hubs["left"].tree._jobs)
+        eventually(lambda: not world.hubs["left"].context.work.waits)
         settle(above, far)
         for key in (b"a/1", b"b/1"):
             far.publish(key)

@@ -115,7 +115,7 @@ def test_patterns_of_a_closed_client_are_removed_in_turns_of_its_user(
         return forget_some(count, user)
 
     monkeypatch.setattr(hub.context.router, "forget_some", watched)
-    monkeypatch.setattr("sbuslib.core.members.FORGOTTEN_A_TURN", 5)
+    monkeypatch.setattr("sbuslib.core.members.FORGOTTEN_A_STEP", 5)
     stranger.close()
     eventually(lambda: not hub.statistics().patterns)
     assert len(spent) >= 300 // 5
