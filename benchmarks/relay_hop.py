@@ -11,13 +11,13 @@ from __future__ import annotations
 import itertools
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 
 from sbuslib import blocking
+from sbuslib.bench import daemons
 from sbuslib.bench.process import cpu_seconds
 
 MESSAGES = {False: 64_000, True: 640_000}
@@ -25,13 +25,6 @@ MESSAGES = {False: 64_000, True: 640_000}
 ROUNDS = 5
 WINDOW = 3_200
 """Messages that may be under way: a link is never held back, so that without a bound some would be lost."""
-
-
-def start(*arguments: str) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen([sys.executable, "-m", *arguments], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.read()  # closed once it listens
-    return process
 
 
 def carry(publisher: blocking.Client, subscriber: blocking.Client, pids: list[int], messages: int) -> float:
@@ -65,30 +58,25 @@ def report(name: str, one: list[float], two: list[float]) -> None:
 
 
 def hop() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        top, below = f"{folder}/top", f"{folder}/below"
-        master = start("sbuslib", "hub", "-a", top)
-        slave = start("sbuslib.cli.relay", "--upstream", top, "--listen", below)
-        try:
-            with blocking.Client(top) as subscriber, blocking.Client(top) as near, blocking.Client(below) as far:
-                while far.whoami().count(b"!/cred/") < 2 or subscriber.sync("tree") != "tree":
-                    time.sleep(0.01)
-                for batches, senders in itertools.product((False, True), (False, True)):
-                    subscriber.socket.send(b"CMSG senders/on" if senders else b"CMSG senders/off")
-                    for client in (subscriber, near, far):
-                        client._session.batches = batches
-                        client.socket.send(b"CMSG batch/on" if batches else b"CMSG batch/off")
-                    one: list[float] = []
-                    two: list[float] = []
-                    for _ in range(ROUNDS):
-                        one.append(carry(near, subscriber, [master.pid], MESSAGES[batches]))
-                        two.append(carry(far, subscriber, [master.pid, slave.pid], MESSAGES[batches]))
-                    form = "batches" if batches else "plain packets"
-                    report(form + (", with senders" if senders else ""), one, two)
-        finally:
-            for process in (slave, master):
-                process.terminate()
-                process.wait()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        daemons.relayed(f"{folder}/top", f"{folder}/below") as hubs,
+        blocking.Client(hubs.address) as subscriber,
+        blocking.Client(hubs.address) as near,
+        blocking.Client(hubs.below) as far,
+    ):
+        for batches, senders in itertools.product((False, True), (False, True)):
+            subscriber.socket.send(b"CMSG senders/on" if senders else b"CMSG senders/off")
+            for client in (subscriber, near, far):
+                client._session.batches = batches
+                client.socket.send(b"CMSG batch/on" if batches else b"CMSG batch/off")
+            one: list[float] = []
+            two: list[float] = []
+            for _ in range(ROUNDS):
+                one.append(carry(near, subscriber, hubs.pids[:1], MESSAGES[batches]))
+                two.append(carry(far, subscriber, hubs.pids, MESSAGES[batches]))
+            form = "batches" if batches else "plain packets"
+            report(form + (", with senders" if senders else ""), one, two)
 
 
 if __name__ == "__main__":

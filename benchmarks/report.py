@@ -5,7 +5,7 @@
     python benchmarks/report.py --readme    and rewrite the tables of the documentation
 
 It writes ``build/report/index.html`` and, beside it, every single run as JSON. Run it on a machine that does nothing
-else. What is missing is left out, and told: a C compiler, the servers of other brokers, and, for their Python
+else. It needs a C compiler. What is missing is left out, and told: the servers of other brokers, and, for their Python
 clients and the plots, ``pip install '.[bench]'``. How it measures is told in ``docs/performance.md``.
 """
 

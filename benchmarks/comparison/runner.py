@@ -47,7 +47,7 @@ class OtherBrokers:
             return
         if scenario.job == "clients":
             yield from self._client_cases(bench, scenario)
-        elif bench.tools.forwarder is not None:  # only the load in C drives their streams
+        else:
             for broker in self._brokers:
                 yield Case(scenario, broker.name, _broker_run(bench, scenario, broker))
 

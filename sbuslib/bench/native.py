@@ -1,10 +1,9 @@
-"""Compiles the C programs of this package with ``cc``, and uses the load in Python if there is no compiler."""
+"""Compiles the C programs of this package with ``cc``: the load, and the forwarder."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -40,23 +39,21 @@ class Load:
 
 
 class Tools:
-    """The load, and the forwarder if there is a compiler. They are compiled into ``folder``.
+    """The load and the forwarder, compiled into ``folder``. Raises :exc:`~sbuslib.errors.StateError` without ``cc``.
 
     Each run has its own folder. With a shared one, another user could choose what this program runs.
     """
 
-    def __init__(self, folder: Path, compiler: str | None = None) -> None:
-        self.compiler = compiler if compiler is not None else shutil.which("cc")
-        self.forwarder: Path | None = None
-        """The program, or ``None`` without a compiler."""
-        if self.compiler:
-            self.forwarder = self._compile(folder, "forwarder")
-            self.load = Load([str(self._compile(folder, "load"))])
-        else:
-            self.load = Load([sys.executable, "-m", "sbuslib.bench.fallback"])
+    def __init__(self, folder: Path) -> None:
+        compiler = shutil.which("cc")
+        if compiler is None:
+            raise StateError("a benchmark needs a C compiler, cc: apt-get install gcc libc6-dev")
+        self.compiler = compiler
+        self.forwarder = self._compile(folder, "forwarder")
+        """The program."""
+        self.load = Load([str(self._compile(folder, "load"))])
 
     def _compile(self, folder: Path, name: str) -> Path:
-        assert self.compiler
         program = folder / name
         command = [self.compiler, "-O2", "-pthread", "-o", str(program), str(_HERE / f"{name}.c")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -72,7 +72,6 @@ class Bench:
         address: str | None = None,
         beside: bool = False,
         others: Others | None = None,
-        compiler: str | None = None,
     ) -> None:
         self.stack = stack
         self.folder = folder
@@ -82,9 +81,7 @@ class Bench:
         self._own = address is None or beside
         self.left_out: list[str] = []
         self.versions = {"sbuslib": version, "gevent": importlib.metadata.version("gevent")}
-        self.tools = Tools(folder, compiler)
-        if self.tools.forwarder is None:
-            self.left_out.append("what needs the load in C, such as the forwarder: there is no C compiler (cc)")
+        self.tools = Tools(folder)
         self._places: dict[str, daemons.Daemon | None] = {}
         if address is not None:
             self._places[OTHER] = daemons.other(address)
@@ -104,11 +101,9 @@ class Bench:
                 self._places[name] = None
         return self._places[name]
 
-    def _make_place(self, name: str) -> daemons.Daemon | None:
+    def _make_place(self, name: str) -> daemons.Daemon:
         enter, path = self.stack.enter_context, str(self.folder / name)
         if name in ("all", "deal"):
-            if self.tools.forwarder is None:
-                return None
             return enter(daemons.forwarder(self.tools.forwarder, path, deal=name == "deal"))
         if name == "relay":
             return enter(daemons.relayed(path, path + "-below"))
@@ -151,13 +146,9 @@ class Bench:
         daemon = self._place(place)
         if daemon is None:
             return
-        if scenario.needs is not None:
-            if self.tools.forwarder is None:
-                self.left_out.append(f"{scenario.title}: only the load in C does that")
-                return
-            if not daemon.offers(scenario.needs):
-                self.left_out.append(f"{scenario.title}, {target}: no {scenario.needs.decode()}")
-                return
+        if scenario.needs is not None and not daemon.offers(scenario.needs):
+            self.left_out.append(f"{scenario.title}, {target}: no {scenario.needs.decode()}")
+            return
         options = [*daemon.options(), "-r", scenario.receivers, "-s", self.size(scenario), *scenario.options]
 
         def run(count: int) -> Run:

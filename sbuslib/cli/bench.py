@@ -30,8 +30,8 @@ def add_bench(parser: Parser) -> None:
         "\n"
         "It starts a hub of its own, unless -a is given; scenarios that need one of their own are then left out. "
         "Each case is run once in each round, in turn; what is shown is the median of the rounds, with the quartiles "
-        "in parentheses. The load and the forwarder are compiled on the spot; where there is no cc(1), the load is in "
-        "Python and there is no forwarder. Other programs disturb figures: see the load that is shown with them."
+        "in parentheses. The load and the forwarder are compiled on the spot, which needs a C compiler, "
+        "cc(1). Other programs disturb figures: see the load that is shown with them."
     )
     parser.add_argument("scenarios", metavar="SCENARIO", nargs="*", help="what to measure; without: one ten four trip")
     add_address(parser, help="measure the daemon that listens there, not a hub of our own")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -21,4 +22,6 @@ def place(folder: str) -> Path:
 
 @pytest.fixture(scope="session")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler: apt-get install gcc libc6-dev")
     return Tools(tmp_path_factory.mktemp("tools"))

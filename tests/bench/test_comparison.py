@@ -12,23 +12,16 @@ import pytest
 from bench.figures import measured, results, run
 from support import PATIENCE, ROOT
 
-from benchmarks.comparison import report, tables
+from benchmarks.comparison import tables
 from benchmarks.comparison.runner import BESIDE, COMPARED
 from sbuslib.bench.results import encode
 from sbuslib.bench.scenarios import find
 from sbuslib.bench.tables import everything, terminal
-from sbuslib.errors import StateError
 
 
 def test_compared_scenarios_exist() -> None:
     for name in (*COMPARED, *BESIDE, *(other for others in BESIDE.values() for other in others)):
         assert find(name).name == name
-
-
-def test_wrong_raw_figures_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "none.json").write_bytes(b"{}")
-    with pytest.raises(StateError, match=r"none\.json: no figures"):
-        report.load(tmp_path / "none.json")
 
 
 def test_the_tables_name_the_clients_of_brokers() -> None:
@@ -116,9 +109,3 @@ def test_the_page_loads_no_other_file(tmp_path: Path) -> None:
         assert elsewhere not in page
     for text in ("pyzmq", "0.75", "nats-server is not installed"):
         assert text in page
-
-
-def test_a_missing_file_of_figures_is_told_in_one_line(tmp_path: Path) -> None:
-    done = make_report(tmp_path, "--from", tmp_path / "none")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert "No such file" in done.stderr
