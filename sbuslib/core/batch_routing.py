@@ -36,6 +36,8 @@ _AT_ONCE: Final = 512
 _Which: TypeAlias = tuple[int, ...] | range | None
 """Messages of a batch: those whose keys have these numbers, those in these places, or all."""
 
+_Plan: TypeAlias = Sequence[tuple[_Which, Sequence[Receiver]]]
+
 
 def take_batch(
     publisher: Publisher,
@@ -123,7 +125,7 @@ def _plan(publisher: Publisher, batch: Batch, routes: list[Routes], sender: Send
     """Who gets which messages of a batch, or of its beginning, which is returned, too. ``routes``: of each key."""
     # 1. No more than may be planned at once.
     most = PLANNED * publisher.most
-    if batch.numbers is not None and routes.count(routes[0]) < len(routes) and sum(map(len, routes)) > most:
+    if batch.numbers is not None and sum(map(len, routes)) > most and routes.count(routes[0]) < len(routes):
         used = batch.used()
         stops = used[affordable([routes[number] for number in used], most) :]
         if stops:
@@ -135,13 +137,11 @@ def _plan(publisher: Publisher, batch: Batch, routes: list[Routes], sender: Send
         batch, grouped = _beginning(batch, grouped, _AT_ONCE)
 
     # 2. Who gets which.
-    plan: list[tuple[Receiver, _Which]]
+    plan: _Plan
     if is_whole:
-        plan = [(receiver, None) for receiver in grouped[0]]
+        plan = [(None, grouped[0])]
     elif in_order:
-        plan, stop = _in_order(batch, grouped, most)
-        if stop < batch.count:
-            batch = batch.part(0, stop)
+        plan = _in_order(batch, grouped)
     else:
         plan = _by_receiver(grouped)
     return batch, _Spreading(publisher.context.writer, sender, batch, plan)
@@ -154,53 +154,46 @@ def _beginning(batch: Batch, routes: list[Routes], stop: int) -> tuple[Batch, li
     return batch, [of[key] for key in batch.keys]
 
 
-def _by_receiver(routes: list[Routes]) -> list[tuple[Receiver, _Which]]:
+def _by_receiver(routes: list[Routes]) -> _Plan:
     """All its messages to each receiver, with one call."""
     mine: dict[Receiver, list[int]] = {}
     for number, found in enumerate(routes):
         for receiver in found:
             mine.setdefault(receiver, []).append(number)
-    return [(receiver, tuple(numbers) if len(numbers) < len(routes) else None) for receiver, numbers in mine.items()]
+
+    # What is made of a batch is made once for all receivers that get the same.
+    alike: dict[_Which, list[Receiver]] = {}
+    for receiver, numbers in mine.items():
+        alike.setdefault(tuple(numbers) if len(numbers) < len(routes) else None, []).append(receiver)
+    return list(alike.items())
 
 
-def _in_order(batch: Batch, routes: list[Routes], most: int) -> tuple[list[tuple[Receiver, _Which]], int]:
-    """Messages in the order in which they came: once one is in a fan-out queue, the next have to follow it.
-
-    Returns the plan of about ``most`` deliveries, and how many messages that is.
-    """
-    plan: list[tuple[Receiver, _Which]] = []
+def _in_order(batch: Batch, routes: list[Routes]) -> _Plan:
+    """Messages in the order in which they came: once one is in a fan-out queue, the next have to follow it."""
+    plan: list[tuple[_Which, Routes]] = []
     start = 0
     for receivers, some in groupby(map(routes.__getitem__, batch.numbers or bytes(batch.count))):
-        if plan and len(plan) + len(receivers) > most:
-            break
         stop = start + len(list(some))
-        plan += [(receiver, range(start, stop)) for receiver in receivers]
+        plan.append((range(start, stop), receivers))
         start = stop
-    return plan, start
+    return plan
 
 
 class _Spreading(Undelivered[_Which]):
-    """The messages of one batch. What is made of it is made once for all receivers that get the same."""
+    """The messages of one batch."""
 
-    def __init__(
-        self, writer: PacketWriter, sender: Sender, batch: Batch, plan: Sequence[tuple[Receiver, _Which]]
-    ) -> None:
+    def __init__(self, writer: PacketWriter, sender: Sender, batch: Batch, plan: _Plan) -> None:
         super().__init__(sender, plan)
         self._writer = writer
         self._batch = batch
-        self._parts: dict[_Which, Batched] = {}
 
     def messages(self, which: _Which) -> Batched:
-        part = self._parts.get(which)
-        if part is None:
-            batch = self._batch
-            if isinstance(which, range):
-                batch = batch.part(which.start, which.stop)
-            elif which is not None:
-                batch = batch.select(which)
-            part = self._parts[which] = Batched(self._writer, batch)
-        return part
+        batch = self._batch
+        if isinstance(which, range):
+            batch = batch.part(which.start, which.stop)
+        elif which is not None:
+            batch = batch.select(which)
+        return Batched(self._writer, batch)
 
     def keep(self) -> None:
         self._batch = self._batch.copy()
-        self._parts.clear()

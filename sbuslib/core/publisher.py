@@ -211,7 +211,7 @@ class Publisher:
         receivers = self.context.fan_out.with_groups(receivers, sender)
         self.received += messages.count
         if len(receivers) > FEW:
-            self.hand_on(Undelivered(sender, [(receiver, messages) for receiver in receivers]))
+            self.hand_on(Undelivered(sender, [(messages, receivers)]))
             return
         self.spent += len(receivers)
         for receiver in receivers:

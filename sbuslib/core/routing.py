@@ -13,6 +13,7 @@ that no receivers were looked up for) is copied out, and a later turn goes on wi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import monotonic
 from typing import Final
 
@@ -21,7 +22,7 @@ from ..kernel.areas import LONGEST_HEAD, PlainArea
 from ..wire.batches import BATCH
 from ..wire.packets import MSG
 from .batch_routing import take_batch
-from .messages import Copied, InArea, Messages, OneInArea, Received
+from .messages import Copied, InArea, OneInArea, Received
 from .protocols import Receiver, Routes, Run
 from .publisher import FEW, Publisher
 from .undelivered import PLANNED, Undelivered, affordable
@@ -200,31 +201,27 @@ def _forward(publisher: Publisher, received: Received, runs: list[Run]) -> int |
         grouped = publisher.context.fan_out.routes_with_groups(routes, sender)
         if grouped is not routes:
             some = [(start, end, receivers) for (start, end, _), receivers in zip(some, grouped, strict=True)]
-        one_by_one = len(some) == 1 or grouped is not routes
-        plan = _plan_in_order(received, some) if one_by_one else _plan_by_receiver(received, some)
+        plan: list[tuple[InArea, Sequence[Receiver]]]
+        if len(some) == 1 or grouped is not routes:
+            # Once one run went into a fan-out queue, the next have to follow it.
+            plan = [(received.slice(range(start, end)), receivers) for start, end, receivers in some]
+        else:
+            plan = _plan_by_receiver(received, some)
 
         # 3. A few deliveries are made without a look at the clock.
         publisher.received += sum(end - start for start, end, _ in some)
         deliveries = sum((end - start) * len(receivers) for start, end, receivers in some)
-        if len(plan) <= FEW and deliveries <= min(_QUICK, most):
+        if deliveries <= min(_QUICK, most) and sum(len(receivers) for _, receivers in plan) <= FEW:
             publisher.spent += deliveries
-            for receiver, messages in plan:
-                receiver.deliver(sender, messages)
+            for messages, receivers in plan:
+                for receiver in receivers:
+                    receiver.deliver(sender, messages)
         elif publisher.hand_on(Undelivered(sender, plan)):
             return some[-1][1]
     return None
 
 
-def _plan_in_order(received: Received, runs: list[Run]) -> list[tuple[Receiver, Messages]]:
-    """Each run to each of its receivers, run by run: once one went into a fan-out queue, the next have to follow it."""
-    plan: list[tuple[Receiver, Messages]] = []
-    for start, end, receivers in runs:
-        messages = received.slice(range(start, end))
-        plan += [(receiver, messages) for receiver in receivers]
-    return plan
-
-
-def _plan_by_receiver(received: Received, runs: list[Run]) -> list[tuple[Receiver, Messages]]:
+def _plan_by_receiver(received: Received, runs: list[Run]) -> list[tuple[InArea, Sequence[Receiver]]]:
     """All its packets to each receiver, with one call."""
     mine: dict[Receiver, list[int]] = {}
     for start, end, receivers in runs:
@@ -235,15 +232,10 @@ def _plan_by_receiver(received: Received, runs: list[Run]) -> list[tuple[Receive
                 mine[receiver] = list(range(start, end))
 
     # One object for all receivers of the same packets, so that copies and batches of it are made once.
-    slices: dict[tuple[int, ...], InArea] = {}
-    plan: list[tuple[Receiver, Messages]] = []
+    alike: dict[tuple[int, ...], list[Receiver]] = {}
     for receiver, slots in mine.items():
-        which = tuple(slots)
-        messages = slices.get(which)
-        if messages is None:
-            messages = slices[which] = InArea(received, slots)
-        plan.append((receiver, messages))
-    return plan
+        alike.setdefault(tuple(slots), []).append(receiver)
+    return [(InArea(received, slots), some) for slots, some in alike.items()]
 
 
 def route_copies(publisher: Publisher) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from time import monotonic
 from typing import Final, Generic, Protocol, TypeVar
@@ -13,7 +14,7 @@ from .protocols import Receiver, Routes, Sender
 
 __all__ = ["PLANNED", "Turn", "Undelivered", "affordable"]
 
-Which = TypeVar("Which", bound=Hashable)
+Which = TypeVar("Which")
 
 PLANNED: Final = 2
 """How many times the deliveries of a turn are planned at once. The clock is not looked at meanwhile, which is a fifth
@@ -43,13 +44,13 @@ class Turn(Protocol):
 class Undelivered(Generic[Which]):
     """Messages of one sender, and who has still to get which of them.
 
-    :param plan: the receivers, in the order in which they get something, and what each gets.
+    :param plan: what is handed on, one after another, and to whom. No receivers are copied for it.
     """
 
-    def __init__(self, sender: Sender, plan: Sequence[tuple[Receiver, Which]]) -> None:
+    def __init__(self, sender: Sender, plan: Iterable[tuple[Which, Sequence[Receiver]]]) -> None:
         self._sender = sender
-        self._plan = plan
-        self._done = 0  # how many of the plan have got it
+        self._plan = deque(plan)
+        self._done = 0  # receivers of the first that have got it
 
     def messages(self, which: Which) -> Messages:
         """The messages that the plan means by ``which``: by default these themselves."""
@@ -58,26 +59,27 @@ class Undelivered(Generic[Which]):
 
     def keep(self) -> None:
         """The turn ends: what is left may not lie in the hub's area any more."""
-        copies: dict[Hashable, Messages] = {}
-        kept = []
-        for receiver, which in self._plan[self._done :]:
-            copy = copies.get(which)
-            if copy is None:
-                copy = copies[which] = self.messages(which).keep()
-            kept.append((receiver, copy))
-        self._plan, self._done = kept, 0  # type: ignore[assignment]
+        kept = deque((self.messages(which).keep(), receivers) for which, receivers in self._plan)
+        self._plan = kept  # type: ignore[assignment]
 
     def go_on(self, turn: Turn) -> bool:
         """Hand messages on until the turn is over. Returns whether any are left."""
         sender, until, most = self._sender, turn.until, turn.most
-        for receiver, which in self._plan[self._done :]:
+        is_over = False
+        while self._plan and not is_over:
+            which, receivers = self._plan[0]
             messages = self.messages(which)
-            self._done += 1
-            turn.spent += 1 if receiver.takes_batches else messages.count
-            receiver.deliver(sender, messages)
-            if turn.spent >= most or monotonic() > until:
-                break
-        left = self._done < len(self._plan)
-        if left:
-            turn.spent = max(turn.spent, most)  # it is over
-        return left
+            for receiver in receivers[self._done :]:
+                self._done += 1
+                turn.spent += 1 if receiver.takes_batches else messages.count
+                receiver.deliver(sender, messages)
+                if turn.spent >= most or monotonic() > until:
+                    is_over = True
+                    break
+            if self._done == len(receivers):
+                self._plan.popleft()
+                self._done = 0
+
+        if self._plan:
+            turn.spent = max(turn.spent, most)
+        return bool(self._plan)

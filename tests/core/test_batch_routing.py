@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from accounting import BIG, balance, big, connection_of, narrow, settle
 from support import Peer, own_key
 
 from sbuslib import Hub, Limits
-from sbuslib.core.batch_routing import _in_order
 from sbuslib.limits import BATCH_EXPANDED, BATCH_MESSAGES, PACKET_BYTES
 from sbuslib.wire.batches import BATCH, Batch, pack
 from sbuslib.wire.packets import check_key
@@ -223,15 +221,6 @@ def test_keys_that_take_long_to_look_up_are_looked_up_in_several_turns(make_hub:
     publisher.barrier()
     assert opened(reader.pending()) == plain(pairs)
     assert plainly.pending() == plain(pairs)
-
-
-def test_a_plan_in_the_order_of_messages_is_bounded() -> None:
-    """However often the messages of a batch change between two keys that go to many."""
-    alternating = Batch.parse(batch([(b"ab"[number % 2 :][:1], b"") for number in range(100)]))
-    routes: list[Any] = [tuple(range(30)), tuple(range(30, 60))]
-    plan, stop = _in_order(alternating, routes, 200)
-    assert (len(plan), stop) == (180, 6)
-    assert _in_order(alternating, routes, 1)[1] == 1
 
 
 # -- flood control ----------------------------------------------------------------------------------
