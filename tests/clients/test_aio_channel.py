@@ -17,7 +17,6 @@ from sbuslib.errors import (
     DisconnectedError,
 )
 from sbuslib.limits import ClientLimits
-from sbuslib.wire.packets import Message
 
 SWIFT = ClientLimits(reconnect_pause=0.005, reconnect_pause_most=0.01)
 
@@ -111,26 +110,6 @@ def test_a_timeout_of_the_caller_reaches_the_caller(server: HubThread, address: 
     run(test())
 
 
-def test_close_wakes_tasks_that_wait_for_a_message(server: HubThread, address: str) -> None:
-    async def test() -> None:
-        client = await aio.Client(address, timeout=None)
-
-        async def iterate() -> list[Message]:
-            return [message async for message in client]
-
-        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(client.receive()) for _ in range(3)]
-        iterating = asyncio.create_task(iterate())
-        await asyncio.sleep(0.01)
-        client.close()
-        async with asyncio.timeout(PATIENCE):
-            assert await iterating == []
-            for task in tasks:
-                with pytest.raises(DisconnectedError, match="closed"):
-                    await task
-
-    run(test())
-
-
 @pytest.mark.parametrize("loop_is", ["idle", "closed", "closed under a task that waits"])
 def test_close_where_no_event_loop_runs(server: HubThread, address: str, loop_is: str) -> None:
     async def open_one() -> aio.Client:
@@ -160,12 +139,6 @@ def test_close_where_no_event_loop_runs(server: HubThread, address: str, loop_is
     with blocking.Client(address) as asking:
         while asking.statistics().clients > 1:
             pass  # the hub sees the end in its own time
-
-
-def test_close_before_the_first_connection(address: str) -> None:
-    client = aio.Client(address)
-    client.close()
-    assert client.closed
 
 
 def test_close_wakes_tasks_that_wait_for_room(address: str) -> None:

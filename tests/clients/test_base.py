@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 
 import pytest
@@ -172,23 +171,6 @@ def test_a_fork_while_another_thread_receives(server: HubThread, address: str) -
     assert python("-c", FORKED_BESIDE_A_THREAD, address) == "[b'x']\n"
 
 
-def test_a_fork_may_make_a_client_of_its_own(server: HubThread, address: str) -> None:
-    code = """
-import os, sys
-from sbuslib import blocking
-with blocking.Client(sys.argv[1]) as client:
-    client.subscribe(b"k")
-    if not os.fork():
-        with blocking.Client(sys.argv[1]) as own:
-            own.publish(b"k", b"from the child")
-            own.sync()
-        os._exit(0)
-    print(client.receive(timeout=10).payload)
-    os.wait()
-"""
-    assert python("-c", code, address) == "b'from the child'\n"
-
-
 # -- threads and event loops ----------------------------------------------------------------------------
 
 
@@ -216,20 +198,6 @@ def test_a_gevent_client_belongs_to_its_thread(server: HubThread, address: str, 
         assert "thread" in str(error)
         client.publish(b"k", b"1")
         assert [client.receive(timeout=PATIENCE).payload for _ in range(2)] == [b"0", b"1"]
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_any_thread_may_use_a_blocking_client(server: HubThread, address: str, verb: str) -> None:
-    with blocking.Client(address) as client:
-        client.subscribe(b"k")
-        client.publish(b"k", b"0")
-        if verb == "run":
-            closing = threading.Thread(target=client.close)
-            closing.start()
-        error = in_thread(lambda: VERBS[verb](client))
-        assert not isinstance(error, Exception), error
-        if verb == "run":
-            closing.join()
 
 
 def test_an_asyncio_client_belongs_to_its_event_loop(server: HubThread, address: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import select
 import socket
-import threading
 from collections.abc import Callable
 
 import gevent
@@ -14,7 +13,6 @@ from gevent.event import Event
 from support import PATIENCE, WHOAMI, FakeHub, HubThread, eventually, own_key
 
 from sbuslib import Client, Hub
-from sbuslib.clients.endpoint import Endpoint
 from sbuslib.clients.reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST
 from sbuslib.errors import (
     DisconnectedError,
@@ -22,13 +20,6 @@ from sbuslib.errors import (
 from sbuslib.kernel.sockets import Listener, wait
 from sbuslib.limits import ClientLimits
 from sbuslib.wire.addresses import PathAddress
-
-
-def test_with_closes_the_client(server: HubThread, kind: type[Endpoint], address: str) -> None:
-    with kind(address) as client:
-        client.sync()
-    assert client.closed
-
 
 SWIFT = ClientLimits(reconnect_pause=0.001, reconnect_pause_most=0.002)
 
@@ -42,40 +33,6 @@ def test_notices_are_told_to_a_client_that_receives_with_flags(server: HubThread
     with pytest.raises(BlockingIOError):
         client.receive(flags=socket.MSG_DONTWAIT)
     assert len(notices) == 1
-
-
-@pytest.mark.parametrize("flags", [0, socket.MSG_PEEK], ids=["plain", "with flags"])
-def test_reconnect_while_receiving(make: Make, address: str, flags: int) -> None:
-    first = HubThread(address)
-    first.__enter__()
-    client = make(reconnect=True, limits=SWIFT)
-    client.subscribe(b"a")
-    first.call(first.hub.publish, b"a", b"1")
-    first.stop()
-    with HubThread(address) as second:
-        assert client.receive(timeout=10).payload == b"1"
-        publishing = threading.Thread(target=publish_when_wanted, args=(second, b"a", b"2"))
-        publishing.start()
-        assert client.receive(timeout=20, flags=flags).payload == b"2"
-        publishing.join()
-
-
-def publish_when_wanted(server: HubThread, key: bytes, payload: bytes) -> None:
-    """Publish when a client has subscribed."""
-    while not server.call(server.hub.statistics).patterns:
-        pass
-    server.call(server.hub.publish, key, payload)
-
-
-def test_reconnect_while_publishing(make: Make, address: str) -> None:
-    with HubThread(address):
-        client = make(reconnect=True, limits=SWIFT)
-    with HubThread(address) as second:
-        inbox = second.call(second.hub.subscribe, b"a")
-        client.publish(b"a", b"x")
-        client.publish_many([(b"a", b"y")])
-        client.sync()
-        assert [second.call(inbox.receive).payload for _ in range(2)] == [b"x", b"y"]
 
 
 def test_a_full_backlog_is_waited_out(address: str, client: MakeClient) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import queue
 import sys
 import threading
-import time
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from time import monotonic
@@ -18,7 +17,7 @@ from support import PATIENCE, HubThread, own_key
 
 from sbuslib import aio, blocking
 from sbuslib.clients.channel import run
-from sbuslib.clients.lead import Lead, time_left
+from sbuslib.clients.lead import Lead
 from sbuslib.errors import DisconnectedError
 
 
@@ -45,12 +44,6 @@ def test_one_caller_takes_the_lead_and_the_next_waits_until_it_is_given_back() -
         lead.give_back()
     assert taken.get(timeout=PATIENCE)
     next_caller.join()
-
-
-def test_a_caller_that_has_what_it_waits_for_needs_no_lead() -> None:
-    lead = blocking_lead()
-    assert not run(lead.take(lambda: True, nothing, None))
-    assert not lead.taken
 
 
 def test_a_caller_is_told_when_there_is_nothing_to_wait_for() -> None:
@@ -199,45 +192,6 @@ def test_a_task_that_is_cancelled_as_its_time_is_over() -> None:
         assert await following
 
     run_in_event_loop(test())
-
-
-def test_time_left_is_never_negative() -> None:
-    assert time_left(None) is None
-    assert time_left(monotonic() - 1) == 0
-
-
-def test_one_of_several_waiting_threads_gets_the_message(
-    server: HubThread, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of the threads that wait for one message gets it. The others continue to wait.
-
-    What lies between seeing that there is a message and taking it is a few instructions; made longer here.
-    """
-    original = blocking.Client._until
-
-    async def slowly(self: blocking.Client, *arguments: object) -> None:
-        await original(self, *arguments)  # type: ignore[arg-type]
-        time.sleep(0.005)
-
-    with blocking.Client(address) as client:
-        client.subscribe(b"a")
-        monkeypatch.setattr(blocking.Client, "_until", slowly)
-        results: queue.SimpleQueue[object] = queue.SimpleQueue()
-
-        def take() -> None:
-            try:
-                results.put(client.receive(timeout=PATIENCE).payload)
-            except Exception as error:
-                results.put(error)
-
-        threads = [threading.Thread(target=take) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for number in range(4):
-            server.call(server.hub.publish, b"a", b"%d" % number)
-            assert results.get(timeout=PATIENCE) == b"%d" % number
-        for thread in threads:
-            thread.join()
 
 
 def test_several_threads_that_switch_all_the_time(server: HubThread, address: str) -> None:

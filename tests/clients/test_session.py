@@ -13,10 +13,7 @@ from sbuslib.wire import control
 from sbuslib.wire.packets import (
     Control,
     Message,
-    Subscribe,
-    Unsubscribe,
     encode_control,
-    encode_message,
     parse,
 )
 
@@ -50,33 +47,6 @@ def test_the_number_of_remembered_keys_is_bounded() -> None:
 
 def whoami(key: bytes) -> bytes:
     return encode_control(control.WHOAMI, key)
-
-
-def test_messages_reach_the_inbox_in_order() -> None:
-    session = Session()
-    messages = [
-        Message(b"a", b"1"),
-        Message(b"a", b""),
-        Message(b"", b"x\0"),
-        Message(b"ab", b"2"),
-        Message(b"a", b"3"),
-    ]
-    assert feed(session, *(encode_message(message.key, message.payload) for message in messages)) is False
-    assert list(session.inbox) == messages
-    feed(session, b"MSG a\0again")
-    assert session.inbox[-1] == Message(b"a", b"again")
-
-
-def test_a_key_is_not_taken_for_a_longer_one() -> None:
-    session = Session()
-    feed(session, b"MSG a\0b", b"MSG ab\0c", b"MSG a\0", b"MSG \0a\0b")
-    assert [(m.key, m.payload) for m in session.inbox] == [(b"a", b"b"), (b"ab", b"c"), (b"a", b""), (b"", b"a\0b")]
-
-
-def test_an_empty_packet_is_the_end_of_the_connection() -> None:
-    session = Session()
-    assert feed(session, b"MSG a\0b", b"", b"MSG c\0d") is True
-    assert len(session.inbox) == 1
 
 
 @pytest.mark.parametrize(
@@ -147,32 +117,6 @@ def test_a_wrapped_message_has_its_sender() -> None:
     assert list(session.inbox) == [Message(b"a", b"b\0c", b"!/cred/1/2/3"), Message(b"a", b"d")]
 
 
-def test_subscriptions_are_counted() -> None:
-    session = Session()
-    assert [parse(packet) for packet in Subscribing(session, [b"a", b"b", b"a"], "hub").ask()] == [
-        Subscribe(b"a"),
-        Subscribe(b"b"),
-        Subscribe(b"a"),
-    ]
-    assert session.held == {b"a": 2, b"b": 1}
-    assert [parse(packet) for packet in session.unsubscribe(iter([b"a", b"b", b"c"]))] == [
-        Unsubscribe(b"a"),
-        Unsubscribe(b"b"),
-        Unsubscribe(b"c"),
-    ]
-    assert session.held == {b"a": 1}
-
-
-def test_a_wrong_pattern_changes_nothing() -> None:
-    session = Session()
-    Subscribing(session, [b"a"], "hub").ask()
-    with pytest.raises(KeyFormatError):
-        Subscribing(session, [b"a", b"b\0"], "hub").ask()
-    with pytest.raises(KeyFormatError):
-        session.unsubscribe([b"a", b"b\0"])
-    assert session.held == {b"a": 1}
-
-
 def test_a_new_connection_restores_subscriptions_and_choices() -> None:
     session = Session()
     session.hello()
@@ -197,10 +141,6 @@ def test_a_new_connection_restores_subscriptions_and_choices() -> None:
     )
     assert session.held[b"!/cred/1/2/4/x"] == 1
     assert session.held[b"!/cred/1/2/3/x"] == 0
-
-
-def test_a_first_connection_restores_nothing() -> None:
-    assert Session().restore() == []
 
 
 def test_secrets_are_renewed_when_the_hub_tells_new_credentials() -> None:

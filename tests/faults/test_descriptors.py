@@ -15,7 +15,7 @@ import pytest
 from descriptors import MOST, Closers, can_refuse, ends, lingering, refusing, send_with
 from support import PATIENCE, WHOAMI, FakeHub, Peer, eventually, own_key
 
-from sbuslib import Client, Hub, Limits, Relay, aio, blocking
+from sbuslib import Client, Hub, Relay, aio, blocking
 from sbuslib.errors import PeerError
 
 pytest_plugins = ["descriptor_fixtures"]
@@ -64,24 +64,6 @@ def test_on_an_old_kernel_the_hub_disconnects_the_sender_of_descriptors(
     assert reader.receive() == b"MSG k\0the hub goes on"
 
 
-@pytest.mark.parametrize("last", [b"nonsense", b""])
-def test_descriptors_of_unread_packets_do_not_hold_the_hub(
-    old_kernel: None, make_hub: MakeHub, connect: Connect, closers: Closers, last: bytes
-) -> None:
-    hub = make_hub(limits=Limits(batch=1))
-    sender = connect()
-    sender.barrier()
-    with lingering() as (slow, other):
-        sender.send(last)
-        for _ in range(3):
-            send_with(sender.socket, b"", [slow.fileno()] * MOST)
-        slow.close()
-        eventually(lambda: not hub.statistics().clients)
-        eventually(lambda: len(closers.closed) == 3 * MOST)
-        assert closers.elsewhere
-        assert ends(other)
-
-
 def test_a_client_that_connected_before_the_hub_cannot_hold_it(
     address: str, connect: Connect, closers: Closers
 ) -> None:
@@ -105,29 +87,6 @@ def test_a_client_that_connected_before_the_hub_cannot_hold_it(
                     send_with(modest.socket, b"MSG k\0with", [0])
             modest.publish(b"k", b"late")
             assert modest.receive() == b"MSG k\0late"
-
-
-@pytest.mark.parametrize("kernel", ["new", "old"])
-def test_a_listener_that_asks_for_credentials(
-    request: pytest.FixtureRequest, address: str, connect: Connect, kernel: str
-) -> None:
-    """A service manager may have switched ``SO_PASSCRED`` on: each packet then has harmless ancillary data."""
-    if kernel == "old":
-        request.getfixturevalue("old_kernel")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
-        passed.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        passed.bind(address)
-        passed.listen()
-        with Hub(passed) as hub:
-            peer = connect()
-            peer.subscribe(b"k")
-            for number in range(200):
-                peer.publish(b"k", b"%d" % number)
-                assert peer.receive() == b"MSG k\0%d" % number
-            for number in range(50):
-                peer.publish(b"k", b"%d" % number)
-            assert [peer.receive() for _ in range(50)] == [b"MSG k\0%d" % number for number in range(50)]
-            assert not hub.statistics().breaches
 
 
 # -- a client, and a relay -----------------------------------------------------------------------------------

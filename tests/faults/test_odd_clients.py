@@ -36,56 +36,6 @@ def lost_of(packet: bytes) -> int:
 # -- half-open and half-closed -------------------------------------------------------------------------------
 
 
-def test_clients_that_connect_and_say_nothing(bus: Bus, connect: Connect) -> None:
-    hub = bus()
-    silent = [connect() for _ in range(200)]
-    reader, publisher = connect(), connect()
-    reader.subscribe(b"k")
-    for number in range(100):
-        publisher.publish(b"k", b"%d" % number)
-        assert reader.receive() == b"MSG k\0%d" % number
-    assert hub.statistics().clients == 202
-    for peer in silent:
-        peer.close()
-    eventually(lambda: hub.statistics().clients == 2)
-
-
-def test_clients_that_subscribe_and_never_receive(bus: Bus, connect: Connect) -> None:
-    """50 clients are flooded: their queues stay within the bounds, and a client that reads gets everything."""
-    hub = bus(queued_packets=100)
-    mute = [connect() for _ in range(50)]
-    for peer in mute:
-        peer.send(b"SUB k")
-    reader, publisher = connect(), connect()
-    reader.subscribe(b"k")
-    for start in range(0, 3_000, 100):
-        for number in range(start, start + 100):
-            publisher.publish(b"k", b"%d" % number + bytes(1_000))
-        assert [reader.receive()[6:].rstrip(b"\0") for _ in range(100)] == [
-            b"%d" % n for n in range(start, start + 100)
-        ]
-    told = hub.statistics()
-    assert max(client.queued for client in told.per_client) <= 100
-    assert told.lost["overflow"] > 0
-    balance(hub)
-
-
-def test_a_client_that_closes_its_writing_half(bus: Bus, connect: Connect) -> None:
-    """For the hub that is the end of the client: its packets are routed, and then the hub closes the connection."""
-    hub = bus()
-    reader, half = connect(), connect()
-    reader.subscribe(b"k")
-    half.send(b"SUB k")
-    for number in range(200):
-        half.publish(b"k", b"%d" % number)
-    half.socket.shutdown(socket.SHUT_WR)
-    assert [reader.receive() for _ in range(200)] == [b"MSG k\0%d" % number for number in range(200)]
-    while half.receive():
-        pass
-    eventually(lambda: hub.statistics().clients == 1)
-    assert hub.statistics().breaches == {}
-
-
 @pytest.mark.parametrize("mode", [b"queue", b"block"])
 def test_a_client_that_closes_its_reading_half(bus: Bus, connect: Connect, mode: bytes) -> None:
     """Messages wait for the client already. For the hub it is a client that sends but does not read."""
@@ -112,49 +62,7 @@ def test_a_client_that_closes_its_reading_half(bus: Bus, connect: Connect, mode:
     balance(hub)
 
 
-def test_a_connection_that_the_client_shuts_down_in_both_directions(bus: Bus, connect: Connect) -> None:
-    hub = bus()
-    for turn in range(30):
-        peer = connect()
-        peer.send(b"SUB k", b"CMSG notices/on", b"MSG k\0x")
-        peer.socket.shutdown(socket.SHUT_RDWR)
-        if turn % 2:
-            hub.publish(b"k", b"y")
-        peer.close()
-    eventually(lambda: not hub.statistics().clients)
-    balance(hub)
-
-
 # -- a slow trickle ------------------------------------------------------------------------------------------
-
-
-def test_a_trickle_of_packets_in_and_out(bus: Bus, connect_as: ConnectAs) -> None:
-    """Some clients send or read a packet now and then. They belong to another user than the busy clients."""
-    hub = bus({"mode": 0o777}, queued_packets=50)
-    slow = [connect_as(1001) for _ in range(10)]
-    fast_reader, fast = connect_as(1002), connect_as(1002)
-    fast_reader.subscribe(b"k")
-    fast.send(b"CMSG echo/off")
-    for peer in slow:
-        peer.send(b"SUB k", b"CMSG notices/on")
-        narrow(hub, peer)
-    seen: dict[int, list[int]] = {n: [] for n in range(len(slow))}
-    told = 0
-    for number in range(300):
-        fast.publish(b"k", big(number))
-        assert numbers([fast_reader.receive()]) == [number]
-        if not number % 10:
-            for n, peer in enumerate(slow):
-                peer.send(b"CMSG unknown/%d" % number)
-                packet = peer.receive()
-                seen[n] += numbers([packet])
-                told += lost_of(packet)
-        balance(hub)
-    assert all(got == sorted(got) and got for got in seen.values())
-    lost = hub.statistics().lost
-    assert lost["overflow"] > 0
-    assert told <= lost["overflow"]
-    eventually(lambda: hub.context.ignored == 300)
 
 
 # -- clocks --------------------------------------------------------------------------------------------------

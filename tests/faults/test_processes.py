@@ -17,7 +17,7 @@ from typing import NoReturn
 import gevent
 import gevent.subprocess
 import pytest
-from accounting import balance, settle
+from accounting import balance
 from support import Peer, eventually
 
 import sbuslib
@@ -60,18 +60,6 @@ def start(address: str) -> Iterator[Start]:
             os.waitpid(pid, 0)
         except (ProcessLookupError, ChildProcessError):
             pass
-
-
-@pytest.mark.parametrize("run", [1, 2])
-def test_exit_status_is_known_after_a_test_with_a_gevent_process(run: int) -> None:
-    """The first run leaves behind what gevent does for its own processes. The second one must not notice."""
-    pid = os.fork()
-    if not pid:
-        os._exit(3)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    gevent.sleep(0.001)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
-    gevent.subprocess.run(["true"], check=True)
 
 
 def end(pid: int, number: int = signal.SIGKILL) -> None:
@@ -132,27 +120,6 @@ def test_processes_that_are_killed(bus: Bus, connect: Connect, start: Start, vic
     eventually(lambda: hub.statistics().clients == 3)
 
 
-@pytest.mark.parametrize("who", ["holder", "held"])
-def test_a_process_that_is_killed_while_one_holds_the_other(bus: Bus, connect: Connect, start: Start, who: str) -> None:
-    hub = bus()
-    reader, publisher = connect(), connect()
-    reader.subscribe(b"mine")
-    pids = {"holder": start(subscribe_and_wait, b"CMSG blocking/soft/block", b"SUB flood")}
-    eventually(lambda: hub.statistics().patterns == 2)
-    pids["held"] = start(publish_for_ever)
-    eventually(lambda: any(connection.publisher.holders for connection in hub._clients.connections.values()))
-    end(pids[who])
-    if who == "holder":
-        eventually(lambda: not any(connection.publisher.holders for connection in hub._clients.connections.values()))
-        before = hub.statistics().received
-        eventually(lambda: hub.statistics().received > before + 100)  # the other goes on
-    else:
-        publisher.publish(b"mine", b"x")
-        assert reader.receive() == b"MSG mine\0x"
-    end(pids["held" if who == "holder" else "holder"])
-    eventually(lambda: hub.statistics().clients == 2)
-
-
 def test_a_subscriber_that_is_stopped_and_continued(bus: Bus, connect: Connect, start: Start) -> None:
     """Nothing is lost for it, in order, and others read on meanwhile."""
     count = 4_000
@@ -183,23 +150,6 @@ def test_a_subscriber_that_is_stopped_and_continued(bus: Bus, connect: Connect, 
 
     eventually(ended)
     assert status == [0]
-
-
-def test_a_publisher_that_is_stopped_and_continued(bus: Bus, connect: Connect, start: Start) -> None:
-    hub = bus()
-    reader = connect()
-    pid = start(publish_for_ever)
-    eventually(lambda: hub.statistics().received > 500)
-    os.kill(pid, signal.SIGSTOP)
-    settle(hub)
-    before = hub.statistics().received
-    reader.subscribe(b"flood")
-    reader.publish(b"flood", b"x")
-    while reader.receive() != b"MSG flood\0x":
-        pass
-    os.kill(pid, signal.SIGCONT)
-    eventually(lambda: hub.statistics().received > before + 500)
-    end(pid)
 
 
 def test_a_hub_that_is_stopped_and_continued(folder: str) -> None:

@@ -166,18 +166,6 @@ def test_rows_whose_segments_were_deleted_once_they_were_sealed_are_read_all_the
     assert told(rest("b", journal)) == [(9, ("deleted", 4)), (10, b"ten")]
 
 
-def test_segments_that_are_deleted_while_a_consumer_reads_are_told_as_a_gap(journal: str) -> None:
-    paths = write(journal, *EXAMPLE, [[message(10, b"k", b"ten")]])
-    with consume("a", [b""], journal, follow=False) as consumer:
-        got = [next(consumer)]
-        os.unlink(paths[0])  # which it has open
-        os.unlink(paths[1])
-        got += consumer
-        consumer.acknowledge()
-    assert told(got) == [*told(ROWS[:3]), (9, ("deleted", 6)), (10, b"ten")]
-    assert rest("a", journal) == []
-
-
 def test_another_journal_in_the_place_of_the_one_that_was_read_is_told(folder: str, journal: str) -> None:
     write(journal, *EXAMPLE)
     with consume("a", [b""], journal, positions=folder) as consumer:
@@ -298,15 +286,6 @@ def test_a_timeout_of_gevent_leaves_the_consumer_usable(journal: str) -> None:
         next(consumer)
         with pytest.raises(gevent.Timeout), gevent.Timeout(0.01):
             next(consumer)
-        write(journal, [[message(2, b"k", b"2")]])
-        assert consumer.get(PATIENCE).payload == b"2"
-
-
-def test_a_new_segment_is_found_though_nothing_else_has_changed(journal: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(journal, [[message(1, b"k", b"1")]])
-    monkeypatch.setattr(consuming.Consumer, "_look", lambda self: ())
-    with consume("a", [b""], journal, wait=gevent.sleep) as consumer:
-        next(consumer)
         write(journal, [[message(2, b"k", b"2")]])
         assert consumer.get(PATIENCE).payload == b"2"
 

@@ -81,22 +81,6 @@ def test_publisher_below_its_share_is_not_held_beside_a_flood(
     assert payloads == [b"%d" % n for n in range(21)]
 
 
-def test_messages_of_a_publisher_that_leaves_while_held_are_recorded(
-    make_hub: MakeHub, connect: Connect, journal: str, disk: Disk
-) -> None:
-    hub = make_hub()
-    with Recorder(hub, journal, limits=SMALL) as recorder:
-        publisher = connect()
-        for n in range(200):
-            publisher.publish(b"k", b"%d" % n)
-        eventually(lambda: recorder.statistics().held == 1)
-        publisher.close()
-        disk.open.set()
-        eventually(lambda: hub.statistics().clients == 0)
-        assert recorder.statistics().held == 0
-    assert [record.payload for record in records_of(journal)] == [b"%d" % n for n in range(200)]
-
-
 def test_lost_messages_of_the_embedder_become_a_gap_row(make_hub: MakeHub, journal: str, disk: Disk) -> None:
     hub = make_hub()
     with Recorder(hub, journal, limits=SMALL) as recorder:

@@ -13,8 +13,8 @@ from sbuslib import Hub
 from sbuslib.journal.recorder import Recorder
 from sbuslib.segments.layout import Record
 
-ROUNDS, KILLS = 5, 10
-"""Fifty kills, in parts that take a few seconds each."""
+ROUNDS, KILLS = 2, 10
+"""Twenty kills, in parts that take a few seconds each."""
 
 
 def gaps_at(records: list[Record]) -> int:

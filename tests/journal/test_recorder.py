@@ -115,56 +115,6 @@ def test_what_is_recorded_and_played_back_is_what_was_published(
         assert len(inbox) == 0
 
 
-@pytest.mark.parametrize("how", ["one by one", "batches"])
-@pytest.mark.parametrize("reads", ["batches", "plain", "nothing"])
-def test_messages_of_many_keys_are_recorded_in_order(
-    hub: Hub, client: MakeClient, journal: str, how: str, reads: str
-) -> None:
-    """More keys than a batch may have, and payloads of many lengths."""
-    count = 3_000
-    pairs = [(b"room/%d/temp" % (n * 7 % 700), b"%d" % n * (n % 5 or n % 97)) for n in range(count)]
-    pairs += [(b"large/%d" % n, bytes([n]) * 200_000) for n in range(4)]
-    reader = client()
-    reader.flood_control(soft="block")
-    with Recorder(hub, journal) as recorder:
-        if reads != "nothing":
-            reader.subscribe(b"")
-        if reads == "plain":
-            reader.socket.send(b"CMSG batch/off")
-            reader.sync()
-        publisher = client()
-
-        def publish() -> None:
-            if how == "batches":
-                publisher.publish_many(pairs)
-            else:
-                for key, payload in pairs:
-                    publisher.publish(key, payload)
-            publisher.sync()
-
-        publishing = gevent.spawn(publish)
-        received: list[tuple[bytes, bytes]] = []
-        while reads != "nothing" and len(received) < len(pairs):
-            received += [(message.key, message.payload) for message in reader.receive_many(timeout=PATIENCE)]
-        publishing.get()
-        assert recorder.statistics().received == len(pairs)
-    assert received == (pairs if reads != "nothing" else [])
-    assert [(record.key, record.payload) for record in records_of(journal)] == pairs
-
-
-def test_messages_of_each_publisher_are_recorded_in_order(hub: Hub, connect: Connect, journal: str) -> None:
-    with Recorder(hub, journal):
-        peers = [connect() for _ in range(3)]
-        for number in range(5):
-            for who, peer in enumerate(peers):
-                peer.publish(b"p/%d" % who, b"%d" % number)
-        for peer in peers:
-            peer.barrier()
-    records = records_of(journal)
-    for who in range(3):
-        assert [record.payload for record in records if record.key == b"p/%d" % who] == [b"%d" % n for n in range(5)]
-
-
 def test_a_recorder_of_scope_hub_holds_no_pattern_and_one_of_scope_tree_holds_one(hub: Hub, journal: str) -> None:
     with Recorder(hub, journal):
         assert hub.statistics().patterns == 0
@@ -247,14 +197,6 @@ def test_wrong_arguments_are_refused(hub: Hub, journal: str) -> None:
         with pytest.raises(UsageError, match=next(iter(wrong))):
             Recorder(hub, journal, **wrong)
     assert not os.path.exists(journal)
-
-
-def test_a_directory_that_cannot_be_made_is_an_error_at_start(hub: Hub, folder: str) -> None:
-    Path(folder, "file").write_text("")
-    recorder = Recorder(hub, os.path.join(folder, "file", "journal"))
-    with pytest.raises(OSError, match="Not a directory"):
-        recorder.start()
-    assert len(hub._clients.inboxes) == 0
 
 
 def test_a_recorder_of_scope_tree_records_messages_of_all_hubs(

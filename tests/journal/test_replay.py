@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread
 from zlib import crc32
 
 import pytest
@@ -78,36 +76,10 @@ def test_a_clock_that_was_set_back_counts_as_stopped(journal: str) -> None:
     assert [time for time, _ in play(list(from_journal(journal)))] == [0.0, 1.0, 1.0, 1.0, 2.0]
 
 
-def test_gaps_are_counted_and_not_waited_for(journal: str) -> None:
-    write(journal, *EXAMPLE)
-    stage = Stage()
-    done = replay(from_journal(journal), stage, speed=None)
-    assert done == Replayed(messages=6, lost=8)
-    assert stage.published[2] == (0.0, b"MSG room/1/temp\0" + b"\0\xff" * 20)
-
-
 @pytest.mark.parametrize("speed", [0, -1, float("inf"), float("nan")])
 def test_wrong_speeds_are_refused(speed: float) -> None:
     with pytest.raises(UsageError, match="speed"):
         replay([], Stage(), speed=speed)
-
-
-def test_messages_are_chosen_by_pattern_and_time(journal: str) -> None:
-    rows = [at(number, number, key) for number, key in enumerate([b"a/1", b"b", b"a/2", b"c", b"a/1"], 1)]
-    write(journal, [rows[:3], [gap(6, "overflow", 4)._replace(sequence=4)], [rows[3]._replace(sequence=5)]])
-
-    def chosen(*patterns: bytes, start: int | None = None, end: int | None = None) -> list[bytes]:
-        selection = Selection(start, end, patterns=patterns or None)
-        return [packet for run in from_journal(journal, selection) for packet in run.columns.packets()]
-
-    first, second, third, fourth = (b"MSG a/1\0001", b"MSG b\0002", b"MSG a/2\0003", b"MSG c\0004")
-    assert chosen() == [first, second, third, fourth]
-    assert chosen(b"a/") == [first, third]
-    assert chosen(b"a/1", b"c") == [first, fourth]
-    assert chosen(b"nothing") == []
-    assert chosen(start=2 * SECOND) == [second, third, fourth]
-    assert chosen(end=3 * SECOND) == [first, second]
-    assert chosen(b"a/", start=2 * SECOND, end=4 * SECOND) == [third]
 
 
 def test_secret_keys_are_not_played_back(journal: str) -> None:
@@ -128,12 +100,6 @@ def test_damage_is_an_error_or_skipped(journal: str) -> None:
     done = replay(runs, Stage(), speed=None)
     assert done == Replayed(messages=5, lost=8)
     assert [one.rows for one in skipped] == [1]
-
-
-def test_a_journal_whose_recorder_was_killed_is_played_back(journal: str) -> None:
-    _, path = write(journal, *EXAMPLE)
-    os.truncate(path, os.path.getsize(path) - 40)
-    assert replay(from_journal(journal), Stage(), speed=None) == Replayed(messages=4, lost=8)
 
 
 KEYS = st.sampled_from([b"a/1", b"a/2", b"b", b"", b"!/cred/1/2/3/x", b"a/!/b", b"no\0key"])
@@ -176,33 +142,6 @@ def test_played_back_messages_equal_the_recorded_ones(
             done = replay(runs, stage, speed=speed, clock=stage.clock, wait=stage.wait)
             assert [packet for _, packet in stage.published] == chosen
             assert done == Replayed(len(chosen), lost)
-
-
-def test_flat_out_replay_joins_small_runs(journal: str) -> None:
-    """Small runs are joined to save packets. Large blocks are not copied, and too large ones are not joined."""
-
-    class Counted(Stage):
-        def __init__(self) -> None:
-            super().__init__()
-            self.sent: list[Columns] = []
-
-        def send_columns(self, columns: Columns) -> None:
-            self.sent.append(columns)
-            super().send_columns(columns)
-
-    records = [message(number, b"k/%d" % (number % 400), b"%d" % number) for number in range(1, 5_001)]
-    cuts = [0, *range(10, 3_000, 10), 3_000, 5_000]
-    write(journal, [records[start:stop] for start, stop in pairwise(cuts)])
-    stage = Counted()
-    assert replay(from_journal(journal), stage, speed=None) == Replayed(5_000, 0)
-    assert [packet for _, packet in stage.published] == [b"MSG k/%d\0%d" % (n % 400, n) for n in range(1, 5_001)]
-    assert max(len(columns.keys) for columns in stage.sent) <= 256
-
-    one = [message(number, b"k", b"%d" % number) for number in range(1, 2_001)]
-    write(f"{journal}/of-one-key", [one[start : start + 10] for start in range(0, 2_000, 10)])
-    stage = Counted()
-    replay(from_journal(f"{journal}/of-one-key"), stage, speed=None)
-    assert [len(columns) for columns in stage.sent] == [1_020, 980]
 
 
 @pytest.mark.parametrize("speed", [None, 1.0])
@@ -254,22 +193,6 @@ def test_a_block_whose_columns_do_not_agree_is_an_error(journal: str) -> None:
             with pytest.raises(CorruptJournalError, match="do not agree"):
                 replay(from_journal(journal), stage, speed=None)
             assert stage.published == []
-
-
-def test_many_keys_and_large_payloads_are_played_back_to_a_hub(address: str, journal: str) -> None:
-    rows = [at(number, number, b"k/%d" % (number * 7 % 900)) for number in range(1, 3_001)]
-    rows += [at(3_000 + number, 3_000, b"large")._replace(payload=b"%d" % number * 150_000) for number in range(1, 9)]
-    write(journal, [rows[:2_500], rows[2_500:]])
-    with HubThread(address), Client(address) as subscriber, Client(address) as publisher:
-        subscriber.flood_control(soft="block")
-        subscriber.subscribe(b"")
-        playing = Thread(target=replay, args=(from_journal(journal), publisher), kwargs={"speed": None})
-        playing.start()
-        received: list[Message] = []
-        while len(received) < len(rows):
-            received += subscriber.receive_many(timeout=20)
-        playing.join()
-        assert [(one.key, one.payload) for one in received] == [(row.key, row.payload) for row in rows]
 
 
 def test_a_journal_is_played_back_to_a_hub(address: str, journal: str) -> None:

@@ -135,19 +135,6 @@ def test_packets_of_a_peer_that_closed_with_unread_input_are_received(
     assert got == [b"%d" % number for number in range(10)]
 
 
-@both_ways
-def test_packets_are_received_after_a_send_reported_that_the_peer_closed(
-    pair: tuple[Socket, Socket], area: PlainArea
-) -> None:
-    here, there = pair
-    there.send(b"never read")
-    here.send(b"last")
-    here.close()
-    with pytest.raises((BrokenPipeError, ConnectionResetError)):
-        PacketWriter().send(there, [b"x"])
-    assert area.receive(there)[:2] == [4, 0]
-
-
 def filled(pair: tuple[Socket, Socket], area: PlainArea) -> tuple[list[bytes], list[int]]:
     """Eight packets that have been received, and their lengths."""
     here, there = pair
@@ -214,12 +201,6 @@ def test_send_to_a_peer_that_has_gone_raises(pair: tuple[Socket, Socket], area: 
     for send in sends:
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
             send()
-
-
-def test_an_area_gives_its_memory_back() -> None:
-    area = make_area(4)
-    area.close()
-    assert area.data.closed
 
 
 @pytest.mark.parametrize("make", [Area, PlainArea])

@@ -21,7 +21,6 @@ from sbuslib.kernel.descriptors import (
     GuardedSocket,
     close_elsewhere,
     control_in,
-    descriptors_in,
     refuse_descriptors,
 )
 from sbuslib.kernel.sockets import Listener, accept, connect
@@ -99,11 +98,6 @@ def test_a_connection_that_was_passed_is_guarded(pair: tuple[Socket, Socket]) ->
     sock.close()
 
 
-def test_out_of_band_data_does_not_exist(pair: tuple[Socket, Socket]) -> None:
-    with pytest.raises(OSError, match="not supported"):
-        pair[0].send(b"x", socket.MSG_OOB)
-
-
 def test_an_old_kernel_cannot_refuse(address: str, old_kernel: None) -> None:
     listener = Listener(PathAddress(address))
     client = connect(PathAddress(address), BUFFER)
@@ -164,19 +158,6 @@ def test_a_packet_with_descriptors_is_the_last_of_a_batch(
     assert closers.elsewhere
 
 
-def test_a_descriptor_that_is_slow_to_close_is_closed_in_another_thread(
-    guarded: tuple[Socket, GuardedSocket], area: PlainArea, closers: Closers
-) -> None:
-    peer, sock = guarded
-    with lingering() as (slow, other):
-        send_with(peer, b"x", [slow.fileno()])
-        slow.close()
-        assert area.receive(sock) == [WITH_DESCRIPTORS]
-        eventually(lambda: closers.closed)
-        assert closers.elsewhere
-        assert ends(other)
-
-
 def test_descriptors_of_unread_packets_are_closed_in_another_thread(
     guarded: tuple[Socket, GuardedSocket], closers: Closers
 ) -> None:
@@ -193,18 +174,6 @@ def test_descriptors_of_unread_packets_are_closed_in_another_thread(
         eventually(lambda: len(closers.closed) == 1 + MOST)
         assert closers.elsewhere
         assert ends(other)
-
-
-def test_descriptors_of_a_peer_that_has_gone_are_closed(
-    guarded: tuple[Socket, GuardedSocket], closers: Closers
-) -> None:
-    peer, sock = guarded
-    sock.send(b"unread, so that the peer's end resets the connection")
-    send_with(peer, b"x", [0, 1, 2])
-    peer.close()
-    sock.close()
-    eventually(lambda: len(closers.closed) == 3)
-    assert closers.elsewhere
 
 
 def test_a_forked_child_leaves_unread_packets_to_its_parent(guarded: tuple[Socket, GuardedSocket]) -> None:
@@ -230,11 +199,6 @@ def test_descriptors_are_closed_here_where_no_thread_can_be_started(monkeypatch:
     close_elsewhere([read])
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(read)
-
-
-def test_descriptors_that_were_cut_off_count_as_sent() -> None:
-    assert descriptors_in([], socket.MSG_CTRUNC) == (True, [])
-    assert descriptors_in([], 0) == (False, [])
 
 
 def test_credentials_with_a_packet_are_not_taken_for_descriptors(

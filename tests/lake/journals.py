@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sbuslib.segments.encoding import encode_block, encode_end, encode_gaps
-from sbuslib.segments.layout import NULL, SegmentHeader, pack, segment_name
+from segments.journals import block
+
+from sbuslib.segments.encoding import encode_end, encode_gaps
+from sbuslib.segments.layout import Record, SegmentHeader, segment_name
 
 __all__ = ["SALT", "START_NS", "Row", "message_block", "rows", "segment"]
 
@@ -36,21 +38,9 @@ def rows(count: int, first: int = 1, keys: int = 7) -> list[Row]:
 
 def message_block(first: int, messages: Sequence[Row]) -> bytes | bytearray:
     """A block of messages numbered from ``first`` on."""
-    names = list(
-        dict.fromkeys([row.key for row in messages] + [row.sender for row in messages if row.sender is not None])
-    )
-    numbers = {name: number for number, name in enumerate(names)}
-    return encode_block(
-        SALT,
-        first,
-        pack("q", [row.time_ns for row in messages]),
-        pack("q", [row.ids[0] for row in messages]),
-        pack("q", [row.ids[1] for row in messages]),
-        pack("q", [row.ids[2] for row in messages]),
-        pack("i", [numbers[row.key] for row in messages]),
-        pack("i", [NULL if row.sender is None else numbers[row.sender] for row in messages]),
-        names,
-        [row.payload for row in messages],
+    numbered = enumerate(messages, first)
+    return block(
+        [Record(row.time_ns, n, "message", row.key, row.payload, row.sender, *row.ids) for n, row in numbered], SALT
     )
 
 
@@ -67,21 +57,16 @@ def segment(
     A gap is a time, a cause and a count, ``None`` where nobody knows it.
     """
     directory.mkdir(exist_ok=True)
+    path = directory / segment_name(first)
     data = SegmentHeader(journal, hub, b"/", START_NS, first, SALT).encode()
-    for block in blocks:
-        if isinstance(block, tuple):
-            data += encode_gaps(SALT, first, [block])
+    for one in blocks:
+        if isinstance(one, tuple):
+            data += encode_gaps(SALT, first, [one])
             first += 1
         else:
-            data += message_block(first, block)
-            first += len(block)
+            data += message_block(first, one)
+            first += len(one)
     if sealed:
         data += encode_end(SALT, first)
-    path = directory / segment_name(first_of(data))
     path.write_bytes(data)
     return path
-
-
-def first_of(data: bytes) -> int:
-    """The number of the first row of a segment."""
-    return SegmentHeader.decode(data).first_sequence

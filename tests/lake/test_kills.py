@@ -98,7 +98,8 @@ def check_copies(folder: str, journal: dict[int, tuple[str | None, bytes | None]
         for sequence, cause, lost, payload in json.loads(path.read_text())
     ]
     for rows in (read(f"{folder}/lake").to_pylist(), streamed):
-        check(accounted(rows))
+        if rows:  # on a busy machine each stream may have been killed before its first batch
+            check(accounted(rows))
         for row in rows:
             if row["cause"] != "deleted" and row["sequence"] in journal:
                 assert (row["cause"], row["payload"]) == journal[row["sequence"]]

@@ -32,7 +32,8 @@ def block(records: Sequence[Record], salt: int = SALT) -> bytearray:
     first = records[0].sequence
     if records[0].kind == "gap":
         return encode_gaps(salt, first, [(one.time_ns, one.cause or "", one.lost) for one in records])
-    names = list(dict.fromkeys([one.key or b"" for one in records] + [one.sender or b"" for one in records]))
+    senders = [one.sender for one in records]
+    names = list(dict.fromkeys([one.key or b"" for one in records] + [one for one in senders if one is not None]))
     return encode_block(
         salt,
         first,
@@ -41,7 +42,7 @@ def block(records: Sequence[Record], salt: int = SALT) -> bytearray:
         _ids([one.uid for one in records]),
         _ids([one.pid for one in records]),
         pack("i", [names.index(one.key or b"") for one in records]),
-        pack("i", [names.index(one.sender or b"") for one in records]),
+        pack("i", [NULL if one is None else names.index(one) for one in senders]),
         names,
         [one.payload or b"" for one in records],
     )

@@ -79,14 +79,6 @@ def test_a_worker_as_a_loop(bus: HubThread, serve: Serve) -> None:
     until(lambda: len(service.jobs.jobs) == 3 and not service.jobs.workers)
 
 
-def test_a_worker_of_gevent(bus: HubThread, serve: Serve) -> None:
-    service, collected = serve(), Collected()
-    with Client(bus.hub.address) as client, client.work("mail", collected):
-        publish(service, b"1", b"2")
-        eventually(lambda: not service.jobs.jobs)
-    assert collected.payloads == [b"1", b"2"]
-
-
 def test_a_worker_of_asyncio(bus: HubThread, serve: Serve) -> None:
     service = serve()
     publish(service, b"1", b"2", b"3")
@@ -164,28 +156,6 @@ class Silent:
                 return word
 
 
-def test_a_job_that_its_worker_does_not_name_was_lost_on_the_way(bus: HubThread, serve: Serve) -> None:
-    service = serve()
-    forgetful = Silent(bus.hub.address)
-    with forgetful.peer:
-        publish(service, b"1")
-        assert [(job.number, job.attempt) for job in forgetful.receive().jobs] == [(1, 1)]
-        end = monotonic() + PATIENCE
-        while 1 in service.jobs.jobs and service.jobs.jobs[1].attempts == 1:
-            assert monotonic() < end
-            forgetful.announce()
-            sleep(0.01)
-        assert [(job.number, job.attempt) for job in forgetful.receive().jobs] == [(1, 2)]
-
-
-def test_a_job_is_given_again_after_the_time_limit(bus: HubThread, serve: Serve) -> None:
-    service = serve(limit=0.05)
-    slow = Silent(bus.hub.address)
-    with slow.peer:
-        publish(service, b"1")
-        assert [slow.receive().jobs[0].attempt, slow.receive().jobs[0].attempt] == [1, 2]
-
-
 def test_order_is_kept_for_each_key(bus: HubThread, serve: Serve) -> None:
     service = serve(ordered=True)
     done: dict[bytes, list[bytes]] = {b"mail/a": [], b"mail/b": []}
@@ -235,14 +205,6 @@ def test_a_full_queue_refuses_and_loses_nothing(bus: HubThread, serve: Serve) ->
     with blocking.Client(bus.hub.address) as client, client.work("mail", collected):
         until(lambda: not service.jobs.jobs)
     assert collected.payloads == [b"0", b"1", b"2", b"3", b"4"]
-
-
-def test_the_largest_job_arrives(bus: HubThread, serve: Serve) -> None:
-    service, collected = serve(), Collected()
-    with blocking.Client(bus.hub.address) as client, client.work("mail", collected):
-        publish(service, bytes(JOB_BYTES - len(b"mail/x")))
-        until(lambda: not service.jobs.jobs)
-    assert [len(payload) for payload in collected.payloads] == [JOB_BYTES - len(b"mail/x")]
 
 
 def test_a_job_is_stored_when_its_caller_is_told(bus: HubThread, serve: Serve) -> None:
@@ -379,14 +341,6 @@ def test_a_worker_of_another_user_works_if_it_is_trusted(world: World, serve: Se
     other.peer.publish(word.key, encode((other.key, b"guessed", [1])))
     other.peer.publish(word.key, encode((other.key, word.token, [1])))
     eventually(lambda: service.done == 1)
-
-
-def test_a_stranger_cannot_say_that_it_is_an_elder_service(world: World, serve: Serve) -> None:
-    world.hub("bus")
-    service = _in_thread(lambda: serve(world.address("bus")))
-    world.peer_of("bus", STRANGER).publish(b"queue/mail/work", encode((0, b"elder")))
-    world.client("bus").publish(b"mail/x", b"1")
-    eventually(lambda: service.accepted == 1)
 
 
 def test_strangers_get_no_more_than_half_of_the_queue(world: World, serve: Serve) -> None:

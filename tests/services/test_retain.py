@@ -103,16 +103,6 @@ def test_a_user_without_room_forgets_its_own_values_only() -> None:
     assert 10 < len(theirs) < 50
 
 
-def test_a_user_keeps_what_it_has_when_others_come() -> None:
-    kept = Kept(keys=100)
-    kept.take(Told(b"a/%d" % number, b"x", 1_000) for number in range(50))
-    kept.take(Told(b"b/%d" % number, b"x", 1_001) for number in range(50))
-    kept.take(Told(b"a/%d" % number, b"y", 1_000) for number in range(60))  # again, and ten more
-    of_a = {key: payload for key, payload in kept.values.items() if key.startswith(b"a/")}
-    assert of_a == {b"a/%d" % number: b"y" for number in range(10, 60)}
-    assert any(key.startswith(b"b/") for key in kept.values)
-
-
 def test_a_key_that_another_user_publishes_is_charged_to_it() -> None:
     kept = Kept(keys=4)
     kept.take([Told(b"k", b"1", 1_000), Told(b"k", b"2", 1_001), Told(b"a", b"", 1_001)])
@@ -264,14 +254,6 @@ def test_without_a_service_there_is_an_error_and_no_subscription(server: HubThre
     client.publish(b"a/1")
     with pytest.raises(TimeoutError):
         client.receive(timeout=0.01)
-
-
-def test_a_service_is_not_asked_about_what_it_does_not_keep(service: Retain, make: Make, alone: None) -> None:
-    client = make()
-    with pytest.raises(NoServerError):
-        client.last(b"")
-    with pytest.raises(NoServerError):
-        client.last(b"c")
 
 
 def test_many_values_come_in_pages(hub: Hub, alone: None) -> None:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lake.journals import START_NS, Row, message_block, rows, segment
+from lake.journals import START_NS, Row, rows, segment
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 from support import python
 
-from sbuslib.errors import CorruptJournalError, JournalError, UsageError
+from sbuslib.errors import UsageError
 from sbuslib.lake.engines import Wish
 from sbuslib.lake.pieces import Piece
 from sbuslib.lake.rows import SCHEMA
 from sbuslib.lake.selection import EVERYTHING, Selection
-from sbuslib.segments.directory import DirectoryLock, Segment
+from sbuslib.segments.directory import Segment
 from sbuslib.spark.reader import JournalReader, Options, arrow_schema, encode_plan, group
 
 
@@ -37,43 +36,6 @@ def values(column: str, *journals: Path, **options: str) -> list[Any]:
         for batch in whole.read(partition)
         for value in batch.column(column).to_pylist()
     ]
-
-
-@pytest.fixture
-def lock(journal: Path) -> Iterator[DirectoryLock]:
-    """A recorder is at work in the journal."""
-    journal.mkdir()
-    held = DirectoryLock(journal)
-    yield held
-    held.release()
-
-
-def test_what_a_kill_left_is_a_gap_unless_a_recorder_is_at_work(journal: Path, lock: DirectoryLock) -> None:
-    segment(journal, 1, rows(3))
-    growing = segment(journal, 4, rows(3), sealed=False)
-    with growing.open("ab") as file:
-        file.write(message_block(7, rows(5))[:-8])
-    assert values("sequence", journal) == [1, 2, 3, 4, 5, 6]
-    lock.release()
-    assert values("cause", journal) == [*[None] * 6, "cut"]
-    segment(journal, 12, rows(1))
-    with pytest.raises(JournalError, match="a block is cut"):
-        values("sequence", journal)  # it is not the last segment
-
-
-def test_only_durable_rows_are_read_if_asked_for(journal: Path, lock: DirectoryLock) -> None:
-    segment(journal, 1, rows(3))
-    segment(journal, 4, rows(3), rows(3, 7), sealed=False)
-    lock.tell(8)
-    assert values("sequence", journal, durableOnly="true") == [*range(1, 9)]
-    assert values("sequence", journal) == [*range(1, 10)]
-
-
-def test_a_missing_segment_is_a_gap(journal: Path) -> None:
-    segment(journal, 1, rows(3))
-    segment(journal, 7, rows(3))
-    assert values("sequence", journal) == [1, 2, 3, 6, 7, 8, 9]
-    assert values("lost", journal) == [None, None, None, 3, None, None, None]
 
 
 def test_one_task_reads_many_small_segments(journal: Path) -> None:
@@ -122,12 +84,6 @@ def test_wrong_columns_are_refused(name: str, kind: str, match: str) -> None:
         arrow_schema(StructType().add(name, kind))
 
 
-def test_keys_and_payloads_are_any_bytes(journal: Path) -> None:
-    key, payload = bytes(range(1, 256)), b"\0\xff" * 9
-    segment(journal, 1, [Row(key, payload, START_NS)])
-    assert (values("key", journal), values("payload", journal)) == ([key], [payload])
-
-
 def test_a_pattern_may_be_any_bytes(journal: Path) -> None:
     segment(journal, 1, [Row(b"\xff/1", b"", START_NS), Row(b"a/1", b"", START_NS)], (START_NS, "overflow", 4))
     plan = encode_plan(Wish([str(journal)], EVERYTHING).pieces(), Selection(patterns=(b"\xff/*",)))
@@ -148,30 +104,6 @@ rows = [row for batch in read_partition(task, SCHEMA, chosen) for row in batch.c
 print(rows, "pandas" in sys.modules)
 """
     assert python("-c", code) == "[1, 8, 11] False\n"
-
-
-def test_damage_is_an_error_or_a_gap_with_the_count_of_lost_rows(journal: Path) -> None:
-    path = segment(journal, 1, rows(10), rows(5, 11), rows(10, 16))
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(CorruptJournalError, match=rf"{path.name}: byte \d+: a block is damaged"):
-        values("sequence", journal)
-    assert values("cause", journal, onCorrupt="skip").count("damaged") == 1
-    lost = sum(filter(None, values("lost", journal, onCorrupt="skip")))
-    assert lost + values("kind", journal, onCorrupt="skip").count("message") == 25
-
-
-def test_a_segment_with_a_damaged_header_is_an_error_or_one_gap(journal: Path) -> None:
-    path = segment(journal, 1, rows(10))
-    data = bytearray(path.read_bytes())
-    data[30] ^= 1
-    path.write_bytes(data)
-    segment(journal, 11, rows(2))
-    with pytest.raises(CorruptJournalError, match=rf"{path.name}: byte 0: the segment's header is damaged"):
-        values("sequence", journal)
-    assert values("cause", journal, onCorrupt="skip") == ["damaged", None, None]
-    assert values("lost", journal, onCorrupt="skip") == [10, None, None]
 
 
 def test_pieces_are_divided_among_tasks_by_size() -> None:

@@ -119,11 +119,6 @@ sys.exit(main(["report", "traffic", "--engine", "spark", {str(journal)!r}]) - 1)
     assert python("-c", code) == f"sbus: {missing} is missing: pip install 'sbuslib[spark]'\n"
 
 
-def test_importing_the_package_loads_neither_gevent_nor_spark() -> None:
-    code = "import sbuslib.spark, sys; print({'gevent', 'pyspark', 'pyarrow', 'numpy'} & set(sys.modules))"
-    assert python("-c", code) == "set()\n"
-
-
 def test_there_is_one_session(spark: SparkSession) -> None:
     assert session() is spark
     assert session("local[2]") is spark
@@ -226,7 +221,3 @@ def test_a_cluster_without_executors_is_told_with_the_memory_asked_and_offered()
         "no executor was accepted in 0 s: each asks 512 MiB, and workers offer what their master's page tells. "
         "Other work may have it; waiting",
     ]
-
-
-def test_local_work_needs_no_executors(spark: SparkSession) -> None:
-    check_executors(spark, pytest.fail, 0)

@@ -24,7 +24,7 @@ from sbuslib.spark.source import JournalSource
 from sbuslib.spark.stream import JournalStreamReader
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 JOURNAL = "0123456789abcdef"
 
@@ -91,14 +91,6 @@ def test_batches_have_at_most_so_many_rows(journal: Path) -> None:
     assert reader(journal).getDefaultReadLimit() == ReadAllAvailable()
 
 
-def test_a_block_larger_than_the_limit_is_one_batch(journal: Path) -> None:
-    segment(journal, 1, rows(30), rows(30), sealed=False)
-    stream = reader(journal)
-    start = stream.initialOffset()
-    middle = stream.latestOffset(start, ReadMaxRows(7))
-    assert numbers(stream, start, middle) == list(range(1, 31))
-
-
 def test_several_journals_share_a_limit(tmp_path: Path) -> None:
     one, other, empty = tmp_path / "one", tmp_path / "other", tmp_path / "empty"
     for n in range(10):
@@ -114,17 +106,6 @@ def test_several_journals_share_a_limit(tmp_path: Path) -> None:
     end = stream.latestOffset(position, ReadAllAvailable())
     segment(empty, 1, rows(4), journal="e" * 16)
     assert rest(stream, end) == [[1, 2, 3, 4]]
-
-
-def test_a_journal_that_is_added_is_read_from_its_start(tmp_path: Path) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
-    segment(one, 1, rows(4))
-    segment(other, 1, rows(3), journal="fedcba9876543210")
-    before = reader(one)
-    position = before.latestOffset(before.initialOffset(), ReadAllAvailable())
-    stream = reader(one, other)
-    end = stream.latestOffset(position, ReadAllAvailable())
-    assert numbers(stream, position, end) == [1, 2, 3]
 
 
 def test_available_now_ends_where_the_journal_ended_at_the_start(journal: Path) -> None:
@@ -193,14 +174,6 @@ def test_a_segment_that_is_sealed_between_listing_and_measuring_is_looked_for_ag
     assert read(tmp_path / "lake").column("sequence").to_pylist() == [*range(1, 11)]
 
 
-def test_a_start_time_chooses_the_first_file(journal: Path) -> None:
-    for first in (1, 11, 21):
-        segment(journal, first, rows(10, first))
-        seal(journal)
-    stream = reader(journal, startTime=str(START_NS + 15_000_000_000))
-    assert stream.initialOffset() == {JOURNAL: 11}
-
-
 def test_numbers_that_a_crash_left_out_end_no_batch(journal: Path) -> None:
     """A limit counts rows, not their numbers: else four thousand million of them would be empty batches."""
     path = segment(journal, 1, rows(10), sealed=False)
@@ -264,24 +237,3 @@ def test_a_query_goes_on_from_its_checkpoint(spark: SparkSession, journal: Path,
     segment(journal, 20, rows(4, 20))
     run()
     assert got[3:] == [[20, 21, 22, 23]]
-
-
-def test_a_query_goes_on_after_a_segment_was_deleted(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
-    segment(journal, 1, rows(6))
-    lost = segment(journal, 7, rows(6))
-    segment(journal, 13, rows(6))
-    got: list[list[int]] = []
-
-    def take(frame: DataFrame, batch: int) -> None:
-        got.append([row.sequence for row in frame.collect()])
-        lost.unlink(missing_ok=True)
-
-    stream = spark.readStream.format("sbus").option("maxRecordsPerBatch", 6).load(str(journal))
-    query = (
-        stream.writeStream.foreachBatch(take)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(50)
-    assert [*chain(*got)] == [*range(1, 7), 12, *range(13, 19)]
