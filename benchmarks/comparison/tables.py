@@ -38,7 +38,7 @@ _CLIENTS = {
 }
 
 
-_SHORT = ("one", "four", "ten", "large", "batched", "batched-ten", "trip", "python", "many", "many-ten")
+_SHORT = ("one", "trip", "python")
 """The scenarios of the README."""
 
 
