@@ -1,18 +1,18 @@
 """``Relay``: joins a hub, the slave, to the one above it, its master. Trees of hubs are made of relays.
 
 :class:`Relay` is a greenlet that dials, stays until the link ends, and dials again. What it joins the hub to, and what
-crosses, is in :mod:`sbuslib.tree.above`.
+crosses, is in :mod:`sbuslib.tree.hub_above` and :mod:`sbuslib.tree.above`.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import gevent
+import msgspec
 from gevent.timeout import Timeout
 
 from .clients.reconnect import NOBODY_PAUSE_MOST, Backoff
@@ -21,8 +21,8 @@ from .errors import NoHubError, SbusError, StateError, UsageError
 from .kernel.dialer import Dialer
 from .limits import ClientLimits
 from .statistics import RelayStatistics
-from .tree.above import LinkAbove, LinkState
-from .tree.uplink import Uplink
+from .tree.above import LinkAbove
+from .tree.hub_above import HubAbove, LinkState
 from .wire.packets import check_key
 from .wire.text import plainly
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from .hub import Hub
 
 __all__ = ["Relay"]
-
-logger = logging.getLogger("sbuslib")
 
 
 class Relay:
@@ -68,29 +66,28 @@ class Relay:
         self._client_limits = client_limits if client_limits is not None else ClientLimits()
         self._upstream_user = upstream_user
         self._dialers = self._make_dialers(upstream, upstream_user)
-        self.above = LinkAbove(hub.tree, self, _patterns("export", export), _patterns("import_", import_))
+        self.above = HubAbove(hub.tree, self.stop, _patterns("export", export), _patterns("import_", import_))
+        """What is known of the hub above."""
+        self._link: LinkAbove | None = None  # the last one
         self._greenlet: gevent.Greenlet[..., object] | None = None
         self.service = ServiceGreenlets("relay", self.stop)
-        self._address = self._dialers[0].address
-        self._baseline = 0
-        self._last_reason = ""
+        self._address = self._dialers[0].address  # that is joined, or was dialled last
         self._moving = False  # from the hub that it has joined to one that is configured now
         self._somebody = False  # whether anybody listened at one of the addresses, in the last round of them
 
     @property
+    def _is_started(self) -> bool:
+        return self.above.state != "stopped"
+
+    @property
     def state(self) -> LinkState:
-        """How the link is: one of :data:`~sbuslib.tree.above.STATES`."""
+        """How the link is: one of :data:`~sbuslib.tree.hub_above.STATES`."""
         return self.above.state
 
     @property
     def epoch(self) -> int:
         """How many times it has joined."""
         return self.above.epoch
-
-    @property
-    def up(self) -> Uplink | None:
-        """The sending half of the link; ``None`` before the first start."""
-        return self.above.up
 
     # -- lifecycle ----------------------------------------------------------------------------------
 
@@ -99,11 +96,10 @@ class Relay:
 
         Raises :exc:`~sbuslib.errors.StateError` when the hub is not started or has a relay.
         """
-        if self._greenlet is not None:
+        if self._is_started:
             raise StateError("this relay is started already")
         self.hub.context.check_here()
         self.above.start()
-        self._baseline = self.hub.statistics().received
         self.service = ServiceGreenlets(f"relay to {self._address}", self.stop)
         self._greenlet = self.service.spawn(self._run)
         return self
@@ -113,12 +109,14 @@ class Relay:
 
         Raises :exc:`~sbuslib.errors.StateError` in another thread than the hub's.
         """
-        if self._greenlet is None:
+        if not self._is_started:
             return
         self.hub.context.check_here()
-        greenlet, self._greenlet = self._greenlet, None
-        greenlet.kill(block=greenlet is not gevent.getcurrent())
-        self.above.leave()
+        if self._greenlet is not None:
+            self._greenlet.kill(block=self._greenlet is not gevent.getcurrent())
+        if self._link is not None:
+            self._link.end("stopped")
+        self.above.on("stop")
 
     close = stop
 
@@ -139,7 +137,7 @@ class Relay:
         """
         with Timeout(timeout, TimeoutError(f"{self._address}: not joined within {timeout} s")):
             while self.state != "joined":
-                if self._greenlet is None:
+                if not self._is_started:
                     self.service.check()
                     raise StateError(f"{self!r}: start it first")
                 self.above.wait_for_change()
@@ -170,25 +168,24 @@ class Relay:
         """
         dialers = self._make_dialers(upstream, upstream_user)
         exports, imports = _patterns("export", export), _patterns("import_", import_)
-        if self._greenlet is not None:
+        if self._is_started:
             self.hub.context.check_here()
         stays = self._upstream_user == upstream_user and self._address in [dialer.address for dialer in dialers]
         self._dialers, self._upstream_user = dialers, upstream_user
         self.above.set_bounds(exports, imports)
-        if self._greenlet is None:
-            return
-        if not stays:
+        if self._is_started and not stays:
             self.service.spawn(self._move, dialers[0].address)
 
     def _move(self, address: str) -> None:
         """Leave the hub above, for one that is configured now."""
         self._moving = True
-        self.above.leave_for(address)
+        if self._link is not None:
+            self._link.leave_for(address)
 
     def _run(self) -> None:
         limits = self.hub.limits
         backoff = Backoff(limits.link_pause, limits.link_pause_most)
-        while self._greenlet is gevent.getcurrent():  # not in the child of a fork
+        while self._is_started and self._greenlet is gevent.getcurrent():  # not in the child of a fork
             self._moving = self._somebody = False
             for dialer in self._dialers:
                 lasted = self._stay_at(dialer)
@@ -200,7 +197,7 @@ class Relay:
                     break  # there are other addresses now
 
             if not self._moving:
-                self.above.missed()
+                self.above.on("missed")
                 if self._somebody:
                     gevent.sleep(backoff.next())
                 else:
@@ -216,49 +213,26 @@ class Relay:
                 self.above.found_nobody(dialer.address)
             else:
                 self._somebody = True
-            self.report(f"{dialer.address}: {plainly(error)}")
+            self.above.report(f"{dialer.address}: {plainly(error)}")
             return None
         self._address = dialer.address
         self._somebody = True
-        return self.above.stay(sock, dialer.address)
-
-    def abandoned(self) -> None:
-        """This is the child of a fork. Implements :class:`~sbuslib.tree.above.Keeper`."""
-        self._greenlet = None  # the child has a copy of the greenlet, which ends when it sees this
-
-    def report(self, reason: str) -> None:
-        """Log why this hub has not joined, unless that was logged last."""
-        if reason != self._last_reason:
-            self._last_reason = reason
-            logger.warning("sbus hub at %s: relay to %s", self.hub.address, reason)
+        self._link = LinkAbove(self.above, sock, dialer.address)
+        return self._link.stay()
 
     # -- the rest -----------------------------------------------------------------------------------
 
     def statistics(self) -> RelayStatistics:
         """What this relay did and holds at this instant."""
         above = self.above
-        up = above.up
-        published = self.hub.statistics().received - self._baseline if self.hub.started else 0
         return RelayStatistics(
-            state=above.state,
-            upstream=self._address,
-            epoch=above.epoch,
-            mode=above.mode,
-            prefix=self.hub.context.router.namespace.prefix.decode(errors="replace"),
+            **msgspec.structs.asdict(above.statistics()),
             path=tuple(hub_id.decode(errors="replace") for hub_id in self.hub.tree.path),
-            interest_up=len(above.wanted),
-            interest_down=len(above.demand),
-            pruned=len(above.demand.pruned),
-            forwarded=up.forwarded if up is not None else 0,
-            suppressed=max(0, published - up.offered) + up.suppressed if up is not None else 0,
-            buffered=len(up.waiting) if up is not None else 0,
-            buffered_bytes=up.waiting.bytes if up is not None else 0,
-            lost=up.losses.lost if up is not None else 0,
-            uncertain=up.losses.uncertain if up is not None else 0,
+            announced=len(above.demand),
+            queued_bytes=above.up.waiting.bytes,
             secrets=above.secrets,
-            received=above.received,
-            lost_above=above.downstream.lost,
-            dropped=above.dropped,
+            lost_above=above.downstream.total.total(),
+            dropped=dict(above.dropped.counts),
         )
 
     def __repr__(self) -> str:

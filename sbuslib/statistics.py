@@ -139,13 +139,30 @@ class LinkStatistics(_Statistics, frozen=True, kw_only=True):
     queued: Count = 0
     """Messages for the other hub that wait."""
     lost: dict[str, Count] = {}
-    """Messages for the other hub that were lost, by cause; ``upstream``: lost on the way up."""
+    """Messages for the other hub that were lost, by cause; ``upstream`` and ``unwanted``: on the way up."""
     uncertain: Count = 0
     """Messages sent up on a link that broke before they were acknowledged."""
     lag: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Seconds for which the other hub owes the oldest answer."""
     carries: bool | None = None
     """Whether a message under the key that was asked about goes to the other hub; ``None``: no key was asked about."""
+
+
+class RelayStatistics(LinkStatistics, frozen=True, kw_only=True):
+    """The link of a relay at one instant, and what its own hub knows besides; counts are since it was made."""
+
+    path: tuple[str, ...] = ()
+    """The hubs from this one to the root."""
+    announced: int = 0
+    """Patterns that the hub above announced."""
+    queued_bytes: int = 0
+    """Bytes of the messages that wait to go up."""
+    secrets: bool = False
+    """Whether secret messages cross: not where the hub above refused the pattern for them."""
+    lost_above: int = 0
+    """Messages that the hub above lost because this one was slow to read."""
+    dropped: dict[str, int] = {}
+    """Wrong packets from above, by reason."""
 
 
 class LinkPage(_Statistics, frozen=True, kw_only=True):
@@ -194,49 +211,6 @@ class HubStatistics(_Statistics, frozen=True, kw_only=True):
     """Each user."""
     per_link: tuple[LinkStatistics, ...] = ()
     """Each link to another hub."""
-
-
-class RelayStatistics(_Statistics, frozen=True, kw_only=True):
-    """A relay at one instant; counts are since it was made."""
-
-    state: str = ""
-    """``joined``, or what it does until then: see [`Relay.statistics()`](api.md)."""
-    upstream: str = ""
-    """Where the hub above listens."""
-    epoch: int = 0
-    """How often it joined."""
-    mode: str = ""
-    """How the hub above serves it: ``announce``, ``prune`` or ``plain``."""
-    prefix: str = ""
-    """The credential key of this hub's clients in the hub above begins with this."""
-    path: tuple[str, ...] = ()
-    """The hubs from this one to the root."""
-    interest_up: int = 0
-    """Patterns that it holds in the hub above."""
-    interest_down: int = 0
-    """Patterns that the hub above announced."""
-    pruned: int = 0
-    """Keys of which the hub above said that nobody wants them."""
-    forwarded: int = 0
-    """Messages published here that were handed to the kernel for the hub above."""
-    suppressed: int = 0
-    """Messages published here that nobody above wants."""
-    buffered: int = 0
-    """Messages that wait to go up."""
-    buffered_bytes: int = 0
-    """Bytes of these."""
-    lost: int = 0
-    """Messages lost before they went up."""
-    uncertain: int = 0
-    """Messages sent up on a link that broke before they were acknowledged."""
-    secrets: bool = False
-    """Whether secret messages cross: not where the hub above refused the pattern for them."""
-    received: int = 0
-    """Messages that came from above."""
-    lost_above: int = 0
-    """Messages that the hub above lost because this one was slow to read."""
-    dropped: dict[str, int] = {}
-    """Wrong packets from above, by reason."""
 
 
 def decode_statistics(encoded: bytes | None, address: str) -> HubStatistics:

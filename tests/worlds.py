@@ -84,14 +84,14 @@ class World:
     def is_at(self, name: str) -> bool:
         """Whether the relay of ``left`` has joined the hub of this name."""
         statistics = self.relays["left"].statistics()
-        return statistics.state == "joined" and statistics.upstream == self.address(name)
+        return statistics.state == "joined" and statistics.address == self.address(name)
 
     def settle(self, *clients: Client) -> None:
         """As :func:`settle`, and wait also for the links for which ``sync`` does not."""
         for _ in range(2):  # such a link has one question open at a time: the first may be older than what was said
             settle(*clients)
             hubs = [hub for hub in self.hubs.values() if hub.started]
-            eventually(lambda: not any(link.lag for hub in hubs for link in hub.tree.links.values()))  # noqa: B023
+            eventually(lambda: not any(link.questions.lag for hub in hubs for link in hub.tree.links.values()))  # noqa: B023
 
     def close(self) -> None:
         self._stack.close()

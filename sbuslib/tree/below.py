@@ -10,9 +10,8 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from time import monotonic
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
-from ..core.outgoing import Outgoing
 from ..core.protocols import Routes
 from ..core.publisher import Publisher
 from ..errors import PacketError, ReservedKeyError
@@ -20,14 +19,13 @@ from ..secrets import Credentials
 from ..wire import control
 from ..wire.packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control
 from .interest import Reader
-from .link import ForgedError, HubTree, Link, Voucher
+from .link import ForgedError, Link, Mode, Voucher
 from .losses import LinkLosses
 from .narrowing import Narrowed
+from .place import Place
 from .pruning import KeyTable
 
-__all__ = ["PRUNES_PER_SECOND", "LinkBelow", "Mode"]
-
-Mode: TypeAlias = Literal["announce", "prune", "plain"]
+__all__ = ["PRUNES_PER_SECOND", "LinkBelow"]
 
 PRUNES_PER_SECOND: Final = 8_192
 """Most keys in a second that a link is told not to send, so that endless new keys cost little."""
@@ -39,48 +37,36 @@ _UNANSWERED: Final = 64
 class LinkBelow(Link):
     """The role of the relay of a hub below."""
 
-    def __init__(self, tree: HubTree, publisher: Publisher, mode: Mode) -> None:
-        super().__init__(tree)
-        self.connection = connection = publisher.outgoing
-        """What sends to it, and what routes hold for it."""
-        self._publisher = publisher
+    def __init__(self, place: Place, publisher: Publisher, mode: Mode) -> None:
+        outgoing = publisher.outgoing
+        uid, pid = outgoing.credentials.uid, outgoing.credentials.pid
+        super().__init__(place, publisher, outgoing, f"the relay {pid} of user {uid}")
         self.mode = mode
         self.trusted = mode == "announce"
-        self.losses = LinkLosses(self.context, lambda lost: tree.pass_notice(lost, connection))
+        self.losses = LinkLosses(self.context, lambda lost: place.pass_notice(lost, outgoing))
         """Losses on the way up that a trusted link reported."""
-        self.lagging = False
-        """Whether it let a question time out, and has not answered since."""
         self.complete = False
         """Whether it was told all that is wanted for the first time."""
-        self.reader: Reader | None = None
-        """Which patterns it has still to be told, in mode ``announce``."""
         self.told_all = False
         """Whether it has told all that is wanted below it."""
         self.pruned = KeyTable(self.context.limits.pruned_keys) if mode == "prune" else None
         """Keys that it was told not to send."""
-        self.narrowed = Narrowed(self.context, connection)
+        self.narrowed = Narrowed(self.context, outgoing)
         """What it asked for and may read only parts of."""
         self._tuples: dict[Routes, Routes] = {}  # its receivers, each tuple once
-        self._old_key = self._key = connection.key  # its key under the hub's last prefix, and under that of now
+        self._old_key = self._key = outgoing.key  # its key under the hub's last prefix, and under that of now
         self._grafts: deque[bytes] = deque()  # keys that it has to be told to send again
         self._told_links = 0  # how many links it was told that there are
         self._prunes = float(self.context.limits.pruned_keys)  # keys that it may be told now not to send
         self._pruned_at = monotonic()  # when that was worked out
+        self.reader: Reader | None = None
+        """Which patterns it has still to be told, in mode ``announce``."""
         publisher.become(self)
-        connection.become_link(publisher.sender)
-
-    @property
-    def outgoing(self) -> Outgoing:
-        return self.connection
-
-    @property
-    def receiver(self) -> Outgoing:
-        return self.connection
-
-    @property
-    def name(self) -> str:
-        who = self.connection.credentials
-        return f"the relay {who.pid} of user {who.uid}"
+        outgoing.become_link(publisher.sender)
+        if mode == "announce":
+            self.reader = place.telling.announce_to(self)
+        else:
+            place.telling.prune(self)
 
     @property
     def asks(self) -> bool:
@@ -96,14 +82,14 @@ class LinkBelow(Link):
         if self.pruned is not None:
             for key in self.pruned.all_keys():
                 self.graft(key)
-            self.tree.wake(self.connection.account)
+            self.place.wake(self.outgoing.account)
         return self.narrowed.review()
 
     # -- what comes from the link -------------------------------------------------------------------
 
     def key_of(self, credentials: Credentials) -> bytes:
         """The credential key of the relay's process, as of any client."""
-        return self.connection.key
+        return self.outgoing.key
 
     def look_up(self, publisher: Publisher, header: bytes, times: int) -> Routes:
         """The receivers of ``times`` messages of this link: all but the link itself."""
@@ -122,7 +108,7 @@ class LinkBelow(Link):
         return receivers
 
     def note_dropped(self, reason: str, times: int) -> bool:
-        return self.tree.dropped.note(reason, self.connection.account.uid, times)
+        return self.place.dropped.note(reason, self.outgoing.account.uid, times)
 
     def act_on(self, publisher: Publisher, packet: Packet) -> None:
         """Act on a packet as on that of a client, but give the link what it may read of what it asks for."""
@@ -132,12 +118,12 @@ class LinkBelow(Link):
                 token, _, scope = (packet.payload or b"").partition(b"\0")
                 self.lagging = False
                 self.questions.forget_up_to(token)  # a link that left one out is not waited for
-                self.tree.answered(token, self, scope)
+                self.place.questions.answered(token, self, scope)
             case Control(key=control.NOTICE_LOST):
                 self._note_lost(packet.payload or b"")
             case Control(key=control.INTEREST_COMPLETE):
                 self.told_all = True
-                self.tree.told_all()
+                self.place.settling.check()
             case Subscribe(pattern=pattern) if not reserved(pattern):
                 self._subscribe(pattern)
                 publisher.refresh()
@@ -145,7 +131,7 @@ class LinkBelow(Link):
                 self.context.ignored += not self.narrowed.unsubscribe(pattern)
                 publisher.refresh()
             case _:
-                self.tree.client_role.act_on(publisher, packet)
+                self.place.client_role.act_on(publisher, packet)
 
     def _subscribe(self, pattern: bytes) -> None:
         """Hold a pattern for the link. Where that is one too many, everything is sent to it."""
@@ -154,7 +140,7 @@ class LinkBelow(Link):
         except PacketError as error:
             self.drop(error.reason)
             if error.reason == "too many patterns":
-                self.connection.answer(encode_control(control.INTEREST_WIDEN))
+                self.say(encode_control(control.INTEREST_WIDEN))
                 if not self.narrowed.holds(b""):
                     with suppress(PacketError):  # the link may read nothing at all
                         self.narrowed.subscribe(b"", anyway=True)
@@ -178,12 +164,12 @@ class LinkBelow(Link):
         above = self._key if name.startswith(self._key + namespace.separator) else self._old_key
         if not namespace.is_below(name, above):
             raise ForgedError("forged sender")
-        connection = self.connection
-        return Voucher(lambda: connection.key, connection.credentials, name[len(above) :])
+        outgoing = self.outgoing
+        return Voucher(lambda: outgoing.key, outgoing.credentials, name[len(above) :])
 
     def prefix_changed(self) -> None:
         """This hub's own prefix changed."""
-        self._old_key, self._key = self._key, self.connection.key
+        self._old_key, self._key = self._key, self.outgoing.key
         self._vouchers.clear()
 
     def violated(self, publisher: Publisher, reason: str) -> None:
@@ -214,37 +200,28 @@ class LinkBelow(Link):
         self._prunes -= 1
 
         # 2. The oldest keys make room.
-        pruning = self.tree.telling.pruning
+        pruning = self.place.telling.pruning
         pruning.add(key, self)
         forgotten = self.pruned.add(key)
-        self.connection.answer(encode_control(control.INTEREST_PRUNE, key))
+        self.say(encode_control(control.INTEREST_PRUNE, key))
         for oldest in forgotten:
             pruning.discard(oldest, self)
             self._tell_graft(oldest)
         return True
 
     def _tell_graft(self, key: bytes) -> None:
-        self._publisher.forget_route(b"MSG %b\0" % key)
-        self.connection.answer(encode_control(control.INTEREST_GRAFT, key))
+        self.publisher.forget_route(b"MSG %b\0" % key)
+        self.say(encode_control(control.INTEREST_GRAFT, key))
 
     def graft(self, key: bytes) -> None:
         """Somebody may want a pruned key again: tell the link to send it, as soon as there is room."""
         assert self.pruned is not None
         if self.pruned.discard(key):
-            self.tree.telling.pruning.discard(key, self)
+            self.place.telling.pruning.discard(key, self)
             self._grafts.append(key)
-            self.tree.telling.mark([self])
+            self.mark()
 
     # -- what is told -------------------------------------------------------------------------------
-
-    @property
-    def asked_for_senders(self) -> bool:
-        return self.connection.wants_senders
-
-    @property
-    def room(self) -> int:
-        """How many more answers may wait for the link. Half of the room is kept for answers to its questions."""
-        return self.context.limits.queued_answers // 2 - self.connection.answers
 
     @property
     def has_changes(self) -> bool:
@@ -252,12 +229,12 @@ class LinkBelow(Link):
 
     @property
     def may_ask(self) -> bool:
-        return self.is_told and not (self.reader is None and self.tree.telling.pruning.searches)
+        return self.is_told and not (self.reader is None and self.place.telling.pruning.searches)
 
     def tell_changes(self, most: int) -> int:
         if self.reader is not None:
             changes = self.reader.take(most)
-            self.connection.answer_all(control.encode_changes(changes))
+            self.say(*control.encode_changes(changes))
             return len(changes) if self.reader.is_told else most
         count = min(most, len(self._grafts))
         for _ in range(count):
@@ -265,33 +242,34 @@ class LinkBelow(Link):
         return count
 
     def tell_complete(self) -> None:
-        if not self.complete and self.tree.has_settled and self.may_ask:
+        if not self.complete and self.place.has_settled and self.may_ask:
             self.complete = True
-            self.connection.answer(encode_control(control.INTEREST_COMPLETE))
+            self.say(encode_control(control.INTEREST_COMPLETE))
 
     def tell_links(self, count: int) -> None:
         """Tell a trusted link how many of them this hub has."""
         if count != self._told_links and self.room > 0:
             self._told_links = count
-            self.connection.answer(encode_control(control.INTEREST_LINKS, b"%d" % count))
+            self.say(encode_control(control.INTEREST_LINKS, b"%d" % count))
 
     # -- questions ----------------------------------------------------------------------------------
 
-    def ask(self, token: bytes) -> None:
+    def ask(self, token: bytes) -> bool:
         """Ask the link for an answer once all that others want is in force below. It is told all of that first.
 
         A link that lags has at most one question that was not sent yet: it may never read. A link that nobody waits
-        for has one question open.
+        for has one question open. ``False``: it is not asked.
         """
         if (self.lagging and self._to_ask) or (not self.trusted and len(self.questions)):
-            return
+            return False
         if len(self.questions) < _UNANSWERED:
             self.questions.add(token, lambda scope: None)  # what an answer means, the round of questions knows
         self._to_ask.append(token)
-        self.tree.telling.mark([self])
+        self.mark()
+        return True
 
     def ask_now(self, token: bytes) -> None:
-        self.connection.answer(encode_control(control.INTEREST_SYNC, token))
+        self.say(encode_control(control.INTEREST_SYNC, token))
 
     def note_overdue(self, token: bytes) -> None:
         """A question was not answered in time: until the link answers it, other questions do not wait for the link.

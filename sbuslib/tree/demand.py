@@ -33,14 +33,14 @@ def index(patterns: Iterable[bytes] | None, separator: bytes) -> Subscriptions[b
 class Demand:
     """What the hub above wants. It is taken to want everything until it has said all for the first time.
 
+    :param holder: what stands for it in the router.
     :param export: the patterns that may go up, ``None`` for all.
     """
 
-    def __init__(self, context: Context, export: list[bytes] | None) -> None:
-        self._context = context
+    def __init__(self, context: Context, holder: Holder, export: list[bytes] | None) -> None:
         self._router = context.router
         self._export = export
-        self._holds: Narrowed | None = None  # while the relay runs
+        self._holds = Narrowed(context, holder, self._narrow)
         self._all = self._too_many = False
         self._announced: dict[bytes, None] = {}
         self._former: dict[bytes, None] = {}  # of the last epoch, and not announced anew
@@ -58,24 +58,17 @@ class Demand:
     def set_export(self, export: list[bytes] | None) -> Iterator[None]:
         """From now on other patterns may go up. What is held is narrowed anew, one pattern a step."""
         self._export = export
-        return self._holds.review() if self._holds is not None else iter(())
+        return self._holds.review()
 
     def _narrow(self, pattern: bytes) -> list[bytes]:
         return narrow(pattern, self._export, self._router.namespace.separator)
 
-    def begin(self, holder: Holder) -> None:
-        """The relay starts."""
-        self._holds = Narrowed(self._context, holder, self._narrow)
-        self.want_all(True)
-
     def end(self) -> None:
         """The relay has stopped: nothing is wanted above."""
-        if self._holds is not None:
-            self.begin_anew()
-            for _ in self.settle(everything=False):
-                pass
-            self._holds.close()
-            self._holds = None
+        self.begin_anew()
+        for _ in self.settle(everything=False):
+            pass
+        self._holds.close()
 
     def begin_anew(self) -> bool:
         """Another link: what the hub above said before holds until it has said all, but for the keys that it pruned.
@@ -96,7 +89,7 @@ class Demand:
         What it has not announced anew is taken back, one pattern a step.
         """
         self.want_all(everything)
-        while self._former and self._holds is not None:
+        while self._former:
             pattern, _ = self._former.popitem()
             self._holds.unsubscribe(pattern)
             yield
@@ -104,7 +97,7 @@ class Demand:
     def want_all(self, everything: bool) -> None:
         """Whether the hub above is taken to want all that may go up."""
         everything = everything or self._too_many
-        if everything is not self._all and self._holds is not None:
+        if everything is not self._all:
             self._all = everything
             if everything:
                 with suppress(PacketError):  # nothing may go up
@@ -116,7 +109,7 @@ class Demand:
 
     def announce(self, pattern: bytes) -> None:
         """Somebody above wants a pattern."""
-        if pattern in self._announced or self._holds is None or self._router.namespace.uses_reserved(pattern):
+        if pattern in self._announced or self._router.namespace.uses_reserved(pattern):
             return
         if pattern in self._former:
             del self._former[pattern]
@@ -132,7 +125,7 @@ class Demand:
 
     def take_back(self, pattern: bytes) -> None:
         """Nobody above wants a pattern any more."""
-        if pattern in self._announced and self._holds is not None:
+        if pattern in self._announced:
             del self._announced[pattern]
             self._holds.unsubscribe(pattern)
 

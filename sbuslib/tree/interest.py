@@ -218,43 +218,22 @@ class Reader:
 
 
 class Wanted:
-    """The subscriptions of this hub at the hub above.
+    """The subscriptions of this hub at the hub above, over one link.
 
+    :param reader: which patterns are wanted here.
     :param bounds: patterns that may come down; ``None``: all.
     """
 
-    def __init__(self, interest: Interest, bounds: list[bytes] | None, separator: bytes) -> None:
-        self._interest = interest
-        self._above: Hashable = None
+    def __init__(self, reader: Reader, bounds: list[bytes] | None, separator: bytes) -> None:
+        self.reader = reader
         self._bounds = bounds
         self._separator = separator
-        self.reader: Reader | None = None
-        """What of it the hub above has still to be told, while the relay runs."""
         self._parts: dict[bytes, list[bytes]] = {}  # of each pattern that is wanted here
         self._held: Counter[bytes] = Counter()  # for how many of these each part is held above
         self._anew: deque[bytes] = deque()  # patterns that have to be narrowed to other bounds
 
     def __len__(self) -> int:
         return len(self._held)
-
-    def begin(self, above: Hashable) -> None:
-        """The hub above holds nothing as yet. What ``above`` holds here, it is not asked for."""
-        self.end()
-        self._above = above
-        self.reader = self._interest.reader(above)
-
-    def end(self) -> None:
-        """The relay has stopped."""
-        self.reader = None
-        self._interest.forget(self._above)
-        self._parts.clear()
-        self._held.clear()
-        self._anew.clear()
-
-    def widen(self) -> None:
-        """The hub above takes no more patterns: ask for everything."""
-        if self.reader is not None:
-            self.reader.widen()
 
     def set_bounds(self, bounds: list[bytes] | None) -> None:
         """From now on other patterns may come down."""
@@ -264,7 +243,7 @@ class Wanted:
     @property
     def is_told(self) -> bool:
         """Whether the hub above was told all."""
-        return self.reader is None or (self.reader.is_told and not self._anew)
+        return self.reader.is_told and not self._anew
 
     def take(self, count: int) -> list[tuple[bool, bytes]]:
         """Some ``count`` changes to tell, in order: whether it is wanted, and the pattern."""
@@ -273,9 +252,8 @@ class Wanted:
             pattern = self._anew.popleft()
             if pattern in self._parts:
                 self._set(pattern, True, changes)
-        if self.reader is not None:
-            for wanted, pattern in self.reader.take(max(0, count - len(changes))):
-                self._set(pattern, wanted, changes)
+        for wanted, pattern in self.reader.take(max(0, count - len(changes))):
+            self._set(pattern, wanted, changes)
         return changes
 
     def _set(self, pattern: bytes, wanted: bool, changes: list[tuple[bool, bytes]]) -> None:

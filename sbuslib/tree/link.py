@@ -11,19 +11,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Literal, TypeAlias
 
 from ..core.batch_routing import take_batch
 from ..core.callbacks import log
-from ..core.client_role import ClientRole
-from ..core.context import Context
 from ..core.messages import Copied
-from ..core.outgoing import Outgoing
 from ..core.protocols import Holdable, Receiver, Routes
 from ..core.publisher import Publisher
-from ..core.quotas import Account
 from ..core.router import CACHED_HEADER_BYTES
-from ..core.violations import Violations
 from ..errors import PacketError
 from ..limits import CONTROL_EXTRA, PACKET_BYTES
 from ..secrets import Credentials
@@ -31,9 +26,13 @@ from ..wire import control
 from ..wire.batches import BATCH
 from ..wire.packets import MSG, Control, Packet, encode_control, parse
 from .open_questions import OpenQuestions
-from .telling import Telling
+from .place import Place
 
-__all__ = ["ForgedError", "HubTree", "Link", "Voucher"]
+__all__ = ["MODES", "ForgedError", "Link", "Mode", "Voucher"]
+
+Mode: TypeAlias = Literal["announce", "prune", "plain"]
+MODES: Final[dict[bytes, Mode]] = {b"announce": "announce", b"prune": "prune", b"plain": "plain"}
+"""How the upper hub serves the lower one, as it is said."""
 
 _SENDERS: Final = 4_096
 """Senders behind one link that are remembered. When one more comes, all are forgotten, and made again as they come."""
@@ -41,31 +40,6 @@ _SENDERS: Final = 4_096
 
 class ForgedError(PacketError):
     """A link names a sender that is not below it."""
-
-
-class HubTree(Protocol):
-    """What a link asks of the tree that its hub belongs to."""
-
-    context: Context
-    client_role: ClientRole
-    dropped: Violations
-    telling: Telling
-
-    def wake(self, account: Account | None = None) -> None:
-        """A user, or the hub itself, has changed something of which links have to be told, in later turns."""
-
-    @property
-    def has_settled(self) -> bool:
-        """Whether this hub knows what is wanted."""
-
-    def told_all(self) -> None:
-        """A link has told all that is wanted below it."""
-
-    def answered(self, token: bytes, who: object, scope: bytes) -> None:
-        """A hub below or above answered a question."""
-
-    def pass_notice(self, notice: control.Lost | control.Away, origin: Receiver | None) -> None:
-        """Messages were lost between two hubs: tell the clients and hubs that asked for notices, but not ``origin``."""
 
 
 class Voucher:
@@ -99,14 +73,32 @@ class Voucher:
 
 
 class Link:
-    """The role of a connection to another hub. Implements :class:`~sbuslib.core.publisher.Role`."""
+    """The role of a connection to another hub. Implements :class:`~sbuslib.core.publisher.Role` and
+    :class:`~sbuslib.tree.neighbours.Neighbour`.
+
+    :param publisher: the connection.
+    :param receiver: what routes hold for the other end.
+    :param name: the other end, for the log.
+    """
 
     is_link = True
     longest = PACKET_BYTES + CONTROL_EXTRA
+    lagging = False
 
-    def __init__(self, tree: HubTree) -> None:
-        self.tree = tree
-        self.context = tree.context
+    def __init__(self, place: Place, publisher: Publisher, receiver: Receiver, name: str) -> None:
+        self.place = place
+        self.context = place.context
+        self.publisher = publisher
+        self.outgoing = publisher.outgoing
+        """What sends to the other end."""
+        self.receiver = receiver
+        self.name = name
+        self.mode: Mode = "plain"
+        """How the upper hub serves the lower one."""
+        self.trusted = True
+        """Whether anybody waits for the other end."""
+        self.is_up = True
+        """Whether the other end can be told anything."""
         self.questions = OpenQuestions()
         self._to_ask: deque[bytes] = deque()  # tokens of questions that wait until all is told
         self._told_senders = False  # whether the other end was told that senders are wanted
@@ -116,38 +108,8 @@ class Link:
     # -- for either end to say ----------------------------------------------------------------------
 
     @property
-    def outgoing(self) -> Outgoing:
-        """What sends to the other end."""
-        raise NotImplementedError
-
-    @property
-    def receiver(self) -> Receiver:
-        """What routes hold for the other end."""
-        raise NotImplementedError
-
-    @property
-    def name(self) -> str:
-        """The other end, for the log."""
-        raise NotImplementedError
-
-    @property
-    def is_up(self) -> bool:
-        """Whether the other end can be told anything."""
-        return not self.outgoing.closed
-
-    @property
-    def asked_for_senders(self) -> bool:
-        """Whether the other end wants messages with their sender."""
-        raise NotImplementedError
-
-    @property
     def has_changes(self) -> bool:
         """Whether there is something that the other end has to know of what is wanted of it."""
-        raise NotImplementedError
-
-    @property
-    def room(self) -> int:
-        """How many more control packets may wait."""
         raise NotImplementedError
 
     def tell_changes(self, most: int) -> int:
@@ -156,6 +118,10 @@ class Link:
 
     def tell_complete(self) -> None:
         """All was told. This may have to be said."""
+        raise NotImplementedError
+
+    def ask(self, token: bytes) -> bool:
+        """Ask the other end once all is told. ``False``: it has too many questions."""
         raise NotImplementedError
 
     def ask_now(self, token: bytes) -> None:
@@ -245,20 +211,28 @@ class Link:
 
     # -- what the other end is told -----------------------------------------------------------------
 
+    def say(self, *packets: bytes) -> None:
+        """Send or queue control packets. They are never lost while the link is there."""
+        self.outgoing.answer_all([*packets])
+
+    def mark(self) -> None:
+        """There is something to tell."""
+        self.place.telling.mark([self])
+
+    @property
+    def room(self) -> int:
+        """How many more control packets may wait. Half of the room is kept for answers to the other end's questions."""
+        return self.context.limits.queued_answers // 2 - self.outgoing.answers
+
     @property
     def _wants_senders(self) -> bool:
         """Whether anybody but the other end wants messages with their sender."""
-        return self.context.senders > self.asked_for_senders
+        return self.context.senders > self.outgoing.wants_senders
 
     @property
     def is_told(self) -> bool:
         """Whether the other end was told all that is wanted of it."""
         return not self.has_changes and self._told_senders is self._wants_senders
-
-    @property
-    def lag(self) -> float:
-        """For how many seconds the other end owes an answer; 0 if it does not."""
-        return self.questions.lag
 
     @property
     def may_ask(self) -> bool:
@@ -268,16 +242,17 @@ class Link:
     @property
     def has_more(self) -> bool:
         """Whether there is more to tell, now or when the other end has read."""
-        return self.is_up and (not self.is_told or bool(self._to_ask and self.may_ask))
+        is_up = self.is_up and not self.outgoing.closed
+        return is_up and (not self.is_told or bool(self._to_ask and self.may_ask))
 
     def tell(self, most: int) -> int:
         """Tell up to ``most`` changes, as far as there is room, then ask what waited for that. Returns how many."""
-        if not self.is_up:
+        if not self.is_up or self.outgoing.closed:
             return 0
         wants = self._wants_senders
         if self._told_senders is not wants and self.room > 0:
             self._told_senders = wants
-            self.outgoing.answer(encode_control(control.SENDERS_ON if wants else control.SENDERS_OFF))
+            self.say(encode_control(control.SENDERS_ON if wants else control.SENDERS_OFF))
         count = self.tell_changes(max(0, min(most, self.room)))
 
         if self.is_told:

@@ -37,14 +37,12 @@ class Links:
         link = tree.links.get(outgoing)
         lost = dict[str, int](outgoing.lost)
         instance, epoch = tree.instances.said_by(outgoing)
-        uncertain = lag = 0.0
-        lagging = False
+        uncertain, lag, lagging = 0, 0.0, False
         if link is not None:
-            lag = link.lag
+            lag = link.questions.lag
             lagging = link.lagging or lag > tree.context.limits.sync_wait
-            uncertain = link.losses.total["uncertain"]
-            if link.losses.lost:
-                lost["upstream"] = link.losses.lost
+            uncertain = link.losses.uncertain
+            lost |= link.losses.lost
         return LinkStatistics(
             direction="below",
             number=connection.number,
@@ -62,7 +60,7 @@ class Links:
             delivered=outgoing.delivered,
             queued=outgoing.queued,
             lost=lost,
-            uncertain=int(uncertain),
+            uncertain=uncertain,
             lag=lag,
             carries=None if receivers is None else outgoing in receivers,
         )

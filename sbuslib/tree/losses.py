@@ -26,9 +26,9 @@ class LinkLosses(Losses):
         self._waits = False  # whether what was lost will be told in a while
 
     @property
-    def lost(self) -> int:
-        """Messages that were lost for certain."""
-        return self.total.total() - self.uncertain
+    def lost(self) -> dict[str, int]:
+        """Messages that were lost for certain, by cause."""
+        return {cause: count for cause, count in self.total.items() if cause != UNCERTAIN}
 
     @property
     def uncertain(self) -> int:
@@ -37,7 +37,7 @@ class LinkLosses(Losses):
 
     @property
     def untold(self) -> int:
-        """How many of these were not told yet."""
+        """Messages that were lost for certain, and not told yet."""
         return sum(count for cause, (count, _) in self._untold.items() if cause != UNCERTAIN)
 
     def note(self, cause: str, count: int, since: float) -> None:

@@ -1,12 +1,18 @@
-"""Questions to the whole tree: when is what I subscribed to, or published, known everywhere?
+"""What clients ask that is answered later: about the tree, about the hub's place in it, and about themselves.
 
-A client asks by ``hub/sync``. Its hub asks the hubs below and above, and answers when all of them have answered:
-``tree``, or ``partial`` when one did not answer in time. While this hub joins the one above, the question waits for
-that. One *round* of questions to the other hubs serves all clients of one user that have asked by then. No client may
-have more than :attr:`~sbuslib.limits.Limits.queued_answers` questions open.
+A client asks by ``hub/sync`` when what it subscribed to, or published, is known in the whole tree. Its hub asks the
+hubs below and above, and answers when all of them have answered: ``tree``, or ``partial`` when one did not answer in
+time. While this hub joins the one above, the question waits for that. One *round* of questions to the other hubs serves
+all clients of one user that have asked by then.
 
 A link of a user that this hub does not trust is asked, which shows how far it lags, but nobody waits for its answer:
 else its user could delay everybody. The answer says so (:data:`~sbuslib.wire.control.SCOPE_TRUSTED`).
+
+A hub below another gets its *prefix*, under which its clients' credential keys stand, from there: the credential key of
+its own link, and a separator. Until the first one is known, for at most :attr:`~sbuslib.limits.Limits.prefix_wait`, a
+client that asks ``whoami`` waits.
+
+No client may have more than :attr:`~sbuslib.limits.Limits.queued_answers` questions open.
 """
 
 from __future__ import annotations
@@ -18,52 +24,28 @@ from typing import Any, Protocol, TypeAlias
 from ..core.context import Context
 from ..errors import PacketError
 from ..wire import control
-from .prefixes import Asker
+from ..wire.packets import encode_control
+from .neighbours import Above, Below, Neighbour
 
 __all__ = ["Questions", "Reply"]
 
 Reply: TypeAlias = Callable[[bytes], None]
+"""Called with the scope of the answer: ``tree``, ``partial`` and so on."""
 
 
-class Below(Protocol):
-    """A hub below."""
+class Asker(Protocol):
+    """A client that asks."""
 
-    trusted: bool
-    """Whether anybody waits for its answers."""
-    lagging: bool
-    """Whether it let a question time out, and has not answered since."""
+    closed: bool
 
-    def ask(self, token: bytes) -> None:
-        """Ask for an answer once all that is wanted here is in force below."""
-
-    def note_overdue(self, token: bytes) -> None:
-        """It did not answer a question in time."""
-
-
-class Above(Protocol):
-    """The hub above."""
+    def __hash__(self) -> int: ...
 
     @property
-    def settled(self) -> bool: ...
+    def key(self) -> bytes:
+        """Its credential key, under the prefix as it is now."""
 
-    @property
-    def stands_apart(self) -> bool:
-        """Whether this hub has not joined it since it is below this hub."""
-
-    def ask(self, token: bytes) -> bool:
-        """Ask it to sync the rest of the tree; ``False`` when it cannot be asked."""
-
-
-class Neighbours(Protocol):
-    """The hubs below and above this one."""
-
-    @property
-    def links(self) -> Mapping[Any, Below]: ...
-
-    @property
-    def above(self) -> Above | None: ...
-
-    def wake(self) -> None: ...
+    def answer(self, packet: bytes) -> None:
+        """Send or queue an answer."""
 
 
 class _Round:
@@ -76,8 +58,8 @@ class _Round:
         self.token = token
         self.user = user
         self.requests = requests
-        self.waiting: set[object] = set()
-        self.partial: set[object] = set()
+        self.waiting: set[object] = set()  # links, and the hub above while this hub joins it
+        self.partial: set[object] = set()  # links that did not say that all is known
         self.trusted_only = False  # whether some hub was not waited for, because it is not trusted
         self.timer: Any = None
 
@@ -97,16 +79,32 @@ class _Round:
 
 
 class Questions:
-    """The open questions of one hub."""
+    """The open questions of one hub.
 
-    def __init__(self, beside: Neighbours, context: Context) -> None:
-        self._beside = beside
+    :param links: those to the hubs below.
+    :param above: the hub above, if this hub has a relay.
+    :param wake: links have been asked something.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        links: Mapping[Any, Below],
+        above: Callable[[], Above | None],
+        wake: Callable[[], None],
+    ) -> None:
         self._context = context
-        self._joining: dict[Asker, list[bytes]] = {}
+        self._links = links
+        self._above = above
+        self._wake = wake
+        self.knows_prefix = True
+        """Whether the first prefix is known, or nobody waits for it any more."""
+        self._until_prefix: dict[Asker, list[Reply]] = {}  # who asked whoami
+        self._until_joined: dict[Asker, list[Reply]] = {}  # who asked about the path
         self._rounds: dict[bytes, _Round] = {}
         self._asked_by_clients: dict[int, _Round] = {}  # those of the rounds that clients asked for: one a user
         self._requests: dict[int, dict[object, list[Reply]]] = {}  # for the next round of each user
-        self._open: Counter[object] = Counter()
+        self._open: Counter[Asker] = Counter()
         self._tokens = 0
 
     def clear(self) -> None:
@@ -115,19 +113,23 @@ class Questions:
         self._asked_by_clients.clear()
         self._requests.clear()
         self._open.clear()
-        self._joining.clear()
+        self._until_prefix.clear()
+        self._until_joined.clear()
 
-    def charge(self, asker: Asker) -> None:
-        """A client asked something. Raises :exc:`~sbuslib.errors.PacketError` when it has too many questions open."""
+    def _put_off(self, asker: Asker, encode: Callable[[bytes], bytes]) -> Reply:
+        """What answers a client's question later. Raises :exc:`~sbuslib.errors.PacketError` when it has too many."""
         self._open[asker] += 1
         if self._open[asker] > self._context.limits.queued_answers:
             raise PacketError("too many unread answers")
 
-    def discharge(self, asker: Asker) -> None:
-        """A question was answered."""
-        self._open[asker] -= 1
-        if self._open[asker] <= 0:
-            del self._open[asker]
+        def reply(scope: bytes) -> None:
+            self._open[asker] -= 1
+            if self._open[asker] <= 0:
+                del self._open[asker]
+            if not asker.closed:
+                asker.answer(encode(scope))
+
+        return reply
 
     def forget(self, asker: Asker, link: Below | None, user: int) -> None:
         """A client of ``user`` has gone, and with it perhaps the link to a hub below."""
@@ -136,86 +138,98 @@ class Questions:
                 round_.waiting.discard(link)
                 self._check(round_)
         if self._open.pop(asker, None):
-            self._joining.pop(asker, None)
+            self._until_prefix.pop(asker, None)
+            self._until_joined.pop(asker, None)
             self._requests.get(user, {}).pop(link or asker, None)
 
-    def joined(self) -> None:
-        """The relay has joined, or failed to: clients that asked about the path can be told."""
-        joining, self._joining = self._joining, {}
-        for asker, tokens in joining.items():
-            for token in tokens:
-                self.discharge(asker)
-                if not asker.closed:
-                    asker.answer(control.encode_sync(token, b"root"))
+    # -- about the asker, and this hub's place ------------------------------------------------------
+
+    def whoami(self, asker: Asker) -> None:
+        """Answer a ``whoami``, once the first prefix is known."""
+        if self.knows_prefix:
+            asker.answer(encode_control(control.WHOAMI, asker.key))
+        else:
+            reply = self._put_off(asker, lambda _: encode_control(control.WHOAMI, asker.key))
+            self._until_prefix.setdefault(asker, []).append(reply)
+
+    def note_prefix(self) -> None:
+        """The prefix is known, or the wait is over: answer the clients that asked who they are."""
+        self.knows_prefix = True
+        waiting, self._until_prefix = self._until_prefix, {}
+        for reply in [reply for replies in waiting.values() for reply in replies]:
+            reply(b"")
+
+    def note_joined(self) -> None:
+        """The relay has joined, or failed to: those that asked about the path are answered, and rounds go on."""
+        waiting, self._until_joined = self._until_joined, {}
+        for reply in [reply for replies in waiting.values() for reply in replies]:
+            reply(b"root")
+        above = self._above()
+        for round_ in [round_ for round_ in self._rounds.values() if above in round_.waiting]:
+            round_.waiting.discard(above)
+            self._ask_above(round_)
+            self._check(round_)
+
+    # -- about the tree -----------------------------------------------------------------------------
 
     def sync(self, asker: Asker, link: Below | None, user: int, token: bytes, scope: bytes) -> None:
         """Answer a ``hub/sync`` of a client of ``user``, at once or when the rest of the tree has answered.
 
         Where the client is the ``link`` to a hub below, that hub is not asked.
         """
-        if scope == b"root" and self._beside.above is not None and not self._beside.above.settled:
-            self.charge(asker)
-            self._joining.setdefault(asker, []).append(token)
-        elif scope == b"root":
-            asker.answer(control.encode_sync(token, b"root"))
-        elif scope == b"passed":
-            self._sync_passed(asker, token)
-        elif scope != b"tree":
-            asker.answer(control.encode_sync(token, b"local"))
-        elif self._beside.above is None and not self._beside.links:
-            asker.answer(control.encode_sync(token, b"tree"))
-        else:
-            self.charge(asker)
-
-            def reply(answer: bytes) -> None:
-                self.discharge(asker)
-                if not asker.closed:
-                    asker.answer(control.encode_sync(token, answer))
-
+        above = self._above()
+        if scope == b"passed":
+            reply = self._put_off(asker, lambda scope: control.encode_sync(token, scope))
+            self._context.unsent.when_passed(lambda: reply(b"passed"))
+        elif scope == b"root" and above is not None and not above.settled:
+            reply = self._put_off(asker, lambda scope: control.encode_sync(token, scope))
+            self._until_joined.setdefault(asker, []).append(reply)
+        elif scope == b"tree" and (above is not None or self._links):
+            reply = self._put_off(asker, lambda scope: control.encode_sync(token, scope))
             self._requests.setdefault(user, {}).setdefault(link or asker, []).append(reply)
             if user not in self._asked_by_clients:
                 self._start_round(user)
-
-    def _sync_passed(self, asker: Asker, token: bytes) -> None:
-        """Answer once all that was published before has left this hub."""
-        self.charge(asker)
-
-        def answer() -> None:
-            self.discharge(asker)
-            if not asker.closed:
-                asker.answer(control.encode_sync(token, b"passed"))
-
-        self._context.unsent.when_passed(answer)
+        else:
+            asker.answer(control.encode_sync(token, scope if scope in (b"root", b"tree") else b"local"))
 
     def _start_round(self, user: int) -> None:
         """Ask all other hubs, for the clients of a user."""
         self._asked_by_clients[user] = round_ = self._make_round(user, self._requests.pop(user))
-        if self._beside.above is not None and not self._beside.above.stands_apart:
-            if self._beside.above.ask(round_.token):
-                round_.waiting.add(self._beside.above)
-            else:
-                round_.partial.add(self._beside.above)
-        self._beside.wake()
+        self._ask_above(round_)
+        self._wake()
         self._check(round_)
 
     def sync_below(self, reply: Reply, user: int) -> None:
         """The hub above, whose changes count as those of ``user``, asks when all it told is in force below."""
         self._check(self._make_round(user, {None: [reply]}))
-        self._beside.wake()
+        self._wake()
 
     def _make_round(self, user: int, requests: dict[object, list[Reply]]) -> _Round:
         self._tokens += 1
         round_ = _Round(b"%x" % self._tokens, user, requests)
         self._rounds[round_.token] = round_
-        for link in self._beside.links.values():
-            link.ask(round_.token)
-            if not link.trusted:
-                round_.trusted_only = True
-            else:
-                # A link that lags is asked again, since its answer ends that. But nobody waits for it.
-                (round_.partial if link.lagging else round_.waiting).add(link)
+        for link in self._links.values():
+            self._ask(round_, link)
         round_.timer = self._context.after(self._context.limits.sync_wait, lambda: self._time_out(round_))
         return round_
+
+    def _ask_above(self, round_: _Round) -> None:
+        above = self._above()
+        if above is None or above.stands_apart:
+            return
+        if above.joined is not None:
+            self._ask(round_, above.joined)
+        else:
+            (round_.partial if above.settled else round_.waiting).add(above)
+
+    @staticmethod
+    def _ask(round_: _Round, link: Neighbour) -> None:
+        is_asked = link.ask(round_.token)
+        if not link.trusted:
+            round_.trusted_only = True
+        else:
+            # A link that lags is asked again, since its answer ends that. But nobody waits for it.
+            (round_.waiting if is_asked and not link.lagging else round_.partial).add(link)
 
     def answered(self, token: bytes, who: object, scope: bytes) -> None:
         """A hub below or above answered a question."""
@@ -229,7 +243,7 @@ class Questions:
             self._check(round_)
 
     def _time_out(self, round_: _Round) -> None:
-        for link in self._beside.links.values():
+        for link in self._links.values():
             if link in round_.waiting:
                 link.note_overdue(round_.token)
         self._check(round_, anyway=True)

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final
 
 from ..core.context import Context
+from .neighbours import Below
 
 __all__ = ["COUNT_PAUSE", "Settling"]
 
@@ -25,17 +26,6 @@ _MOST: Final = 10
 
 COUNT_PAUSE: Final = 0.2
 """Seconds for which changes of the number of links are gathered, since each link is told."""
-
-
-class Below(Protocol):
-    """The link to a hub below."""
-
-    trusted: bool
-    told_all: bool
-    """Whether it has told all that is wanted below it."""
-
-    def tell_links(self, count: int) -> None:
-        """Tell it how many links of trusted users there are."""
 
 
 class Settling:

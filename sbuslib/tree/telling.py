@@ -8,92 +8,71 @@ have to be told something stand in a queue, and are told it in turns of the user
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
-from typing import Final, Protocol
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final
 
 from ..core.context import Context
 from ..core.protocols import Receiver
+from ..core.quotas import Account
 from .interest import Interest, Reader
+from .neighbours import Neighbour
 from .pruning import Pruning
 
-__all__ = ["TOLD_PATTERNS", "Telling", "Told"]
+__all__ = ["TOLD_PATTERNS", "Telling"]
 
 TOLD_PATTERNS: Final = 1_048_576
 """Patterns that all links together are told, before they are replaced by wider ones. So many take some seconds to tell,
 and some 500 MB in the hubs below. Up to 16 links are told as many each as ``Limits.link_patterns`` allows."""
 
 
-class Told(Protocol):
-    """A link, as it is told."""
-
-    @property
-    def receiver(self) -> Receiver:
-        """What routes hold for the other end."""
-
-    def __hash__(self) -> int: ...
-
-    def tell(self, most: int) -> int:
-        """Tell up to ``most`` changes, as far as there is room. Returns how many."""
-
-    @property
-    def has_more(self) -> bool:
-        """Whether there is more to tell."""
-
-    @property
-    def room(self) -> int:
-        """How many more packets may wait for the link."""
-
-
 class Telling:
-    """The links, and which of them have to be told something."""
+    """The links, and which of them have to be told something.
 
-    def __init__(self, context: Context) -> None:
+    :param on_want: called as the router's ``watch``, while there are links.
+    """
+
+    def __init__(self, context: Context, on_want: Callable[[Receiver, Account, bytes, bool], None]) -> None:
         self._context = context
+        self._on_want = on_want
         self.interest = Interest(context.router, context.limits.link_patterns)
         self.pruning = Pruning(context.router.namespace.separator)
-        self._links: dict[Hashable, Told] = {}  # all but those in mode "prune", by what routes hold for them
-        self._below: set[Told] = set()  # those of these that are below
-        self._pruned: dict[Told, None] = {}  # links in mode "prune"
-        self._behind: OrderedDict[Told, None] = OrderedDict()  # may have to be told something
-        self._full: dict[Told, None] = {}  # have to read before they can be told more
+        self._links: dict[Hashable, Neighbour] = {}  # all but those in mode "prune", by what routes hold for them
+        self._pruned: dict[Neighbour, None] = {}  # links in mode "prune"
+        self._behind: OrderedDict[Neighbour, None] = OrderedDict()  # may have to be told something
+        self._full: dict[Neighbour, None] = {}  # have to read before they can be told more
         self._marked = 0  # the last change for all links after which they were put into the queue
 
     # -- links --------------------------------------------------------------------------------------
 
-    def announce_to(self, link: Told) -> Reader:
-        """A link in mode ``announce`` begins. Returns which patterns it has to be told."""
-        self._below.add(link)
-        self._share_room()
-        self.add(link)
+    def announce_to(self, link: Neighbour) -> Reader:
+        """A link begins that is told patterns. Returns which."""
+        self._links[link.receiver] = link
+        self._count_links()
+        self.mark([link])
         return self.interest.reader(link.receiver)
 
-    def prune(self, link: Told) -> None:
+    def prune(self, link: Neighbour) -> None:
         """A link in mode ``prune`` begins."""
         self._pruned[link] = None
+        self._count_links()
         self.mark([link])
 
-    def add(self, link: Told) -> None:
-        """A link begins that is told patterns."""
-        self._links[link.receiver] = link
-        self.mark([link])
-
-    def _share_room(self) -> None:
-        """Choose how many patterns each link is told at most."""
-        most = min(self._context.limits.link_patterns, max(1, TOLD_PATTERNS // max(1, len(self._below))))
-        if most != self.interest.most:
-            self.interest.most = most
-            self.mark(self._links.values())
-
-    def forget(self, link: Told) -> None:
+    def forget(self, link: Neighbour) -> None:
         """A link has ended."""
         self._behind.pop(link, None)
         self._full.pop(link, None)
         self._pruned.pop(link, None)
         if self._links.pop(link.receiver, None) is not None:
             self.interest.forget(link.receiver)
-        if link in self._below:
-            self._below.discard(link)
-            self._share_room()
+        self._count_links()
+
+    def _count_links(self) -> None:
+        """Choose how many patterns each link is told at most, and whether changes have to be noted at all."""
+        self._context.router.watch = self._on_want if self._links or self._pruned else None
+        most = min(self._context.limits.link_patterns, max(1, TOLD_PATTERNS // max(1, len(self._links))))
+        if most != self.interest.most:
+            self.interest.most = most
+            self.mark(self._links.values())
 
     # -- changes ------------------------------------------------------------------------------------
 
@@ -117,11 +96,16 @@ class Telling:
 
     # -- telling ------------------------------------------------------------------------------------
 
-    def mark(self, links: Iterable[Told]) -> None:
+    def mark(self, links: Iterable[Neighbour]) -> None:
         """These links may have to be told something."""
         for link in links:
             if link not in self._full:
                 self._behind[link] = None
+
+    def mark_all(self) -> None:
+        """All links may have to be told something."""
+        self.mark(self._links.values())
+        self.mark(self._pruned)
 
     def tell(self, most: int) -> bool:
         """Tell links up to ``most`` changes. Returns whether more can be told now."""

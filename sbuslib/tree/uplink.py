@@ -9,6 +9,7 @@ Beyond a bound the new message is lost. The hub above is asked now and then whic
 from __future__ import annotations
 
 import errno
+import os
 from collections import deque
 from collections.abc import Callable
 from time import time
@@ -21,6 +22,7 @@ from ..core.protocols import Sender
 from ..core.quotas import Account
 from ..core.send_watcher import SendWatcher
 from ..errors import ReservedKeyError
+from ..secrets import Credentials
 from ..wire import control
 from ..wire.packets import MSG
 from .losses import LinkLosses
@@ -109,19 +111,14 @@ class Uplink:
     def __init__(self, context: Context, tell: Callable[[control.Lost], None]) -> None:
         self._context = context
         self._tell = tell
-        self.credentials = context.credentials
-        self.account = Account(self.credentials.uid, context.limits)
+        self.account = Account(os.getuid(), context.limits)
         """What the hub above wants is charged to itself: neither it nor the clients here take the other's room."""
         self.open = False
         """Whether messages may be sent."""
-        self.wrap = False
-        """Whether the hub above wants messages with their sender."""
         self.offered = 0
         """Messages that were routed to it."""
         self.forwarded = 0
         """Messages that the kernel took."""
-        self.suppressed = 0
-        """Messages that were kept, and then wanted by nobody above."""
         self.acknowledged = 0
         """Messages that the hub above has passed on, or that are uncertain."""
         self.waiting = Kept(context.limits.link_packets, context.limits.link_buffer)
@@ -136,9 +133,19 @@ class Uplink:
         self._too_long = False  # whether the kernel said so of what was sent last
 
     @property
+    def credentials(self) -> Credentials:
+        """Those of this process."""
+        return self._context.credentials
+
+    @property
     def takes_batches(self) -> bool:
         """Whether the hub above was told that many messages may be in one packet."""
         return self._outgoing is not None and self._outgoing.takes_batches
+
+    @property
+    def _wraps(self) -> bool:
+        """Whether the hub above wants messages with their sender."""
+        return self._outgoing is not None and self._outgoing.wants_senders
 
     # -- messages -----------------------------------------------------------------------------------
 
@@ -167,7 +174,7 @@ class Uplink:
             return 0  # what this hub says goes before later messages
         sent = 0
         try:
-            if self.wrap:
+            if outgoing.wants_senders:
                 sent = messages.send_wrapped(outgoing.socket, sender.wrapper)
             else:
                 sent = messages.send(outgoing.socket)
@@ -184,7 +191,7 @@ class Uplink:
     def _send_kept(self) -> None:
         """Send what was kept, until the kernel takes no more. What nobody above wants any more is left out."""
         while self.open and self.waiting:
-            items = [item for item in self.waiting.take(self.wrap) if self._is_wanted(item[1])]
+            items = [item for item in self.waiting.take(self._wraps) if self._is_wanted(item[1])]
             if not items:
                 continue
             messages: Messages = Copied(self._context.writer, [packet for _, packet in items])
@@ -206,17 +213,15 @@ class Uplink:
         self._update()
 
     def _is_wanted(self, packet: bytes) -> bool:
-        """Whether the hub above still wants a message that was kept. If not, it is counted."""
+        """Whether the hub above still wants a message that was kept. If not, and that is a loss, it is counted."""
         header = packet[: packet.find(b"\0") + 1]
         try:
             if self in self._context.router.route(header):
                 return True
         except ReservedKeyError:
             pass
-        if self._resumed or header[len(MSG) :].startswith(self._context.router.namespace.start):
-            self.suppressed += 1
-        else:  # it may have been for somebody who has not come back
-            self.losses.note("unwanted", 1, time())
+        if not self._resumed and not header[len(MSG) :].startswith(self._context.router.namespace.start):
+            self.losses.note("unwanted", 1, time())  # it may have been for somebody who has not come back
         return False
 
     def _update(self) -> None:
@@ -262,16 +267,9 @@ class Uplink:
         self._update()
         self._consider_asking(waited=True)
 
-    def set_senders(self, on: bool) -> None:
-        """The hub above wants messages with their sender, or no more: so the hubs below have to tell it, too."""
-        if on is not self.wrap:
-            self.wrap = on
-            self._context.count_senders(1 if on else -1)
-
     def disconnect(self) -> None:
         """The connection has ended."""
         self._stop_watching()
-        self.set_senders(False)
         self._outgoing = None
         self.open = self._resumed = False
         self.losses.add(control.UNCERTAIN, self.forwarded - self.acknowledged, time())
@@ -323,4 +321,4 @@ class Uplink:
     @property
     def delivered(self) -> int:
         """Messages that are none of these any more."""
-        return self.acknowledged + self.suppressed + self.losses.lost - self.losses.untold
+        return self.offered - self.queued

@@ -168,11 +168,11 @@ def _of_links(links: Iterable[LinkStatistics]) -> Iterator[Metric]:
 def _of_relay(told: RelayStatistics) -> Iterator[Metric]:
     yield _gauge("relay_joined", "Whether the hub is joined to the one above it.", told.state == "joined")
     yield _counter("relay_joins", "Times that the hub was joined to the one above it.", told.epoch)
-    yield _counter("relay_forwarded_messages", "Messages sent up.", told.forwarded)
+    yield _counter("relay_forwarded_messages", "Messages sent up.", told.delivered)
     yield _counter("relay_received_messages", "Messages that came down.", told.received)
-    yield _gauge("relay_kept_messages", "Messages that wait to go up.", told.buffered)
-    yield _gauge("relay_kept_bytes", "Bytes of messages that wait to go up.", told.buffered_bytes)
-    yield _counter("relay_lost_messages", "Messages lost on their way up.", told.lost)
+    yield _gauge("relay_kept_messages", "Messages that wait to go up.", told.queued)
+    yield _gauge("relay_kept_bytes", "Bytes of messages that wait to go up.", told.queued_bytes)
+    yield _counter("relay_lost_messages", "Messages lost on their way up.", sum(told.lost.values()))
     yield _counter("relay_uncertain_messages", "Messages sent up and never acknowledged.", told.uncertain)
     yield _counter("relay_lost_above_messages", "Messages that the hub above lost.", told.lost_above)
 

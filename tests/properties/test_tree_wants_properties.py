@@ -101,7 +101,8 @@ class WantsMachine(RuleBasedStateMachine):
         if self.model.above:
             relay = self.world.relays[str(list(self.model.above)[place % len(self.model.above)])]
             epoch = relay.epoch
-            relay.above.outgoing.socket.shutdown(2)
+            assert relay.above.link is not None
+            relay.above.link.outgoing.socket.shutdown(2)
             eventually(lambda: relay.epoch > epoch)
 
     @rule(place=st.integers(0, HUBS), patterns=st.lists(st.sampled_from(PATTERNS), max_size=3), senders=st.booleans())
@@ -130,12 +131,11 @@ class WantsMachine(RuleBasedStateMachine):
         tree = self.world.hubs[str(hub)].tree
         patterns = tree.context.router.plain_patterns_of
         if self.model.above.get(hub) == other:
-            up = self.world.relays[str(hub)].up
-            assert up is not None
-            return set(patterns(up)), up.wrap
+            above = self.world.relays[str(hub)].above
+            return set(patterns(above.up)), above.link is not None and above.link.outgoing.wants_senders
         for link in tree.links.values():
-            if tree.addresses.get(link.connection) == self.world.address(str(other)):
-                return set(patterns(link.connection)), link.asked_for_senders
+            if tree.addresses.get(link.outgoing) == self.world.address(str(other)):
+                return set(patterns(link.outgoing)), link.outgoing.wants_senders
         return set(), False
 
     @rule()

@@ -13,7 +13,7 @@ from worlds import FAST, World, key_of, received, settle
 
 from sbuslib.clients.channel import run
 from sbuslib.secrets import Credentials
-from sbuslib.tree import above, tree
+from sbuslib.tree import above, place
 
 
 def test_only_exported_keys_go_up_and_only_imported_keys_come_down(world: World) -> None:
@@ -178,7 +178,7 @@ def test_changed_exports_and_imports_apply_without_a_new_link(world: World, rela
         received(above)
     assert relay.epoch == 1
     below.unsubscribe(b"*/x", b"c/1")
-    eventually(lambda: len(relay.above.wanted) == 0)
+    eventually(lambda: relay.statistics().patterns == 0)
 
 
 def test_changed_exports_are_told_to_hubs_below(world: World) -> None:
@@ -187,7 +187,7 @@ def test_changed_exports_are_told_to_hubs_below(world: World) -> None:
     above.subscribe(b"*/1")
     settle(above, far)
     for one in world.relays.values():
-        eventually(lambda: one.up is not None and one.up.open)  # noqa: B023
+        eventually(lambda: one.above.up.open)  # noqa: B023
     relay = world.relays["left"]
     for export, up in ([b"a/"], [b"a/1"]), (None, [b"a/1", b"b/1"]), ([b"b/*"], [b"b/1"]), ([], []):
         relay.reconfigure(world.address("top"), export=export)
@@ -200,7 +200,7 @@ def test_changed_exports_are_told_to_hubs_below(world: World) -> None:
 
 
 def test_imports_may_change_while_patterns_are_still_being_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "STEPS_A_TURN", 1)
+    monkeypatch.setattr(place, "STEPS_A_TURN", 1)
     world.chain("top", "left")
     world.relays["left"].stop()
     below, above = world.client("left"), world.client("top")
@@ -215,7 +215,7 @@ def test_imports_may_change_while_patterns_are_still_being_told(world: World, mo
         above.publish(b"%d/%d" % (n % 2, n))
     settle(above, below)
     assert keys_at(below) == [b"1/1", b"1/3"]
-    assert len(relay.above.wanted) == 100
+    assert relay.statistics().patterns == 100
 
 
 @pytest.mark.parametrize("other", [True, False], ids=["of another user", "of the same user"])

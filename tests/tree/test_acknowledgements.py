@@ -34,7 +34,7 @@ def test_messages_without_acknowledgement_are_uncertain_and_not_sent_again(
                     acknowledged = messages
                     link.send(WHOAMI + b"\0!/cred/1/2/3")
         world.client("left").sync()
-        eventually(lambda: relay.up is not None and relay.up.acknowledged == acknowledged)
+        eventually(lambda: relay.above.up.acknowledged == acknowledged)
         link.close()
         eventually(lambda: relay.state != "joined")
         assert relay.statistics().uncertain == 25 - acknowledged
@@ -73,7 +73,7 @@ def test_messages_that_were_passed_on_are_not_uncertain(world: World) -> None:
     settle(publisher)
     for n in range(5_000):
         assert slow.receive() == b"MSG k\0%d" % n
-    eventually(lambda: relay.up is not None and relay.up.acknowledged == 5_000)
+    eventually(lambda: relay.above.up.acknowledged == 5_000)
     world.hubs["top"].stop(0)
     eventually(lambda: relay.state == "outage")
     assert relay.statistics().uncertain == 0
@@ -92,4 +92,4 @@ def test_one_client_that_does_not_read_does_not_make_all_messages_uncertain(
     publisher.publish_many([(b"k", b"%d" % n) for n in range(5_000)])
     settle(publisher)
     assert world.hubs["top"].statistics().queued
-    eventually(lambda: relay.up is not None and relay.up.acknowledged == 5_000)
+    eventually(lambda: relay.above.up.acknowledged == 5_000)

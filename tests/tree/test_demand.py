@@ -35,8 +35,8 @@ class Demanded:
         self.router: Any = world.hub("top", limits=limits).context.router
         self.told: list[tuple[bytes, bool]] = []
         self.above = Above(limits)
-        self.demand = Demand(world.hubs["top"].context, export)
-        self.demand.begin(self.above)  # type: ignore[arg-type]
+        self.demand = Demand(world.hubs["top"].context, self.above, export)  # type: ignore[arg-type]
+        self.demand.want_all(True)
         self.settle()
         self.router.watch = lambda subscriber, account, pattern, wanted: self.told.append((pattern, wanted))
 
@@ -111,8 +111,8 @@ def test_all_messages_go_up_to_a_hub_that_announces_too_many_patterns(world: Wor
             gevent.sleep(0)
         link.send(b"CMSG interest/complete")
         relay.wait(PATIENCE)
-        eventually(lambda: relay.up is not None and relay.up.open)
-        assert relay.statistics().interest_down == 49, "and everything"
+        eventually(lambda: relay.above.up.open)
+        assert relay.statistics().announced == 49, "and everything"
         client = world.client("left")
         client.subscribe(client.whoami() + b"/box")
         client.publish(b"900", b"1")
@@ -166,5 +166,4 @@ def test_only_messages_that_the_hub_above_wants_go_up(world: World, uid: int | N
     assert len(tap) == 0
     for relay in world.relays.values():
         statistics = relay.statistics()
-        assert statistics.suppressed + statistics.forwarded == (rounds + 1) * 1_000 + 1
-        assert statistics.lost == statistics.buffered == 0
+        assert (statistics.lost, statistics.queued) == ({}, 0)

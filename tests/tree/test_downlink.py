@@ -261,7 +261,7 @@ def test_a_link_with_too_many_patterns_still_receives_all_that_it_wants(world: W
     publisher.publish_many([(b"%d" % n, b"") for n in range(50)])
     assert [client.receive(timeout=PATIENCE).key for _ in range(50)] == [b"%d" % n for n in range(50)]
     assert relay.statistics().epoch == 1
-    eventually(lambda: relay.statistics().interest_up == 1)
+    eventually(lambda: relay.statistics().patterns == 1)
 
 
 def test_a_relay_may_be_trusted_by_its_group(world: World) -> None:

@@ -126,7 +126,7 @@ def test_a_diamond_is_no_loop(world: World, order: tuple[str, ...]) -> None:
     settle(*clients)
     assert [len(received(client)) for client in clients] == [1] * 4
     world.hubs["b"].stop(0)
-    eventually(lambda: world.relays["d"].statistics().upstream == world.address("c") and "d" in joined(world))
+    eventually(lambda: world.relays["d"].statistics().address == world.address("c") and "d" in joined(world))
 
 
 def test_joining_again_while_the_old_link_is_still_known_is_no_loop(world: World) -> None:

@@ -67,7 +67,7 @@ def test_a_link_tells_what_was_lost_on_it_and_what_is_uncertain(world: World) ->
     world.hub("top")
     world.hub("left", limits=msgspec.structs.replace(FAST, link_packets=10))
     relay = world.relay("left", "top")
-    eventually(lambda: relay.up is not None and relay.up.open)
+    eventually(lambda: relay.above.up.open)
     client, upper = world.client("left"), world.client("top")
     upper.subscribe(b"k")
     settle(client)

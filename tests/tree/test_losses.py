@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from socket import SHUT_RDWR
 from time import time
 from typing import Any
 
@@ -12,6 +13,7 @@ from support import FakeHub, choose, eventually
 from worlds import FAST, World, join, settle
 
 from sbuslib import Hub
+from sbuslib.tree import uplink
 from sbuslib.tree.losses import LinkLosses
 from sbuslib.wire.control import Away, Lost
 
@@ -35,13 +37,13 @@ def test_losses_are_told_once_and_in_a_while() -> None:
     losses.note("upstream", 1, 6.0)
     losses.add("uncertain", 0, 7.0)
     losses.add("uncertain", 5, 8.0)
-    assert (losses.lost, losses.uncertain, losses.untold, len(calls), told) == (2, 5, 2, 1, [])
+    assert (losses.lost, losses.uncertain, losses.untold, len(calls), told) == ({"upstream": 2}, 5, 2, 1, [])
     calls[0]()
     assert told == [("upstream", 2, 5.0), ("uncertain", 5, 8.0)]
     assert losses.untold == 0
     losses.report()
     losses.note("another", 1, 9.0)
-    assert (losses.lost, losses.untold, len(calls), len(told)) == (3, 1, 2, 2)
+    assert (losses.total.total(), losses.untold, len(calls), len(told)) == (8, 1, 2, 2)
 
 
 class Watched:
@@ -60,6 +62,23 @@ class Watched:
         return {name: client.lost.get(cause, 0) for name, client in self.clients.items()}
 
 
+def test_what_is_uncertain_once_a_link_broke_is_told_in_the_whole_tree(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uplink, "ACK_PAUSE", 600.0)
+    for name in ("h0", "h1"):
+        world.hub(name, limits=SOON)
+    relay = world.relay("h1", "h0")
+    watched = Watched(world, "h0", "h1")
+    watched.clients["h0"].subscribe(b"k")
+    settle(*watched.clients.values())
+    watched.clients["h1"].publish(b"k")
+    eventually(lambda: relay.statistics().delivered == 1)
+    assert relay.above.link is not None
+    relay.above.link.outgoing.socket.shutdown(SHUT_RDWR)
+    eventually(lambda: watched.lost("uncertain") == {"h0": 1, "h1": 1})
+
+
 def test_what_a_hub_loses_on_its_way_up_is_told_in_the_whole_tree(world: World) -> None:
     for name in ("h0", "h1", "h2", "h3"):
         world.hub(name, limits=SOON)
@@ -67,9 +86,7 @@ def test_what_a_hub_loses_on_its_way_up_is_told_in_the_whole_tree(world: World) 
     world.relay("h2", "h1")
     world.relay("h3", "h2")
     watched = Watched(world, "h0", "h1", "h2", "h3")
-    up = world.relays["h2"].up
-    assert up is not None
-    up.losses.note("upstream", 7, time())
+    world.relays["h2"].above.up.losses.note("upstream", 7, time())
     everywhere = dict.fromkeys(watched.clients, 7)
     eventually(lambda: watched.lost("upstream") == everywhere)
     assert watched.lost("downstream") == dict.fromkeys(watched.clients, 0)

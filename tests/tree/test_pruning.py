@@ -9,7 +9,7 @@ import pytest
 from support import PATIENCE, Peer, eventually
 from worlds import FAST, World
 
-from sbuslib.tree import pruning, tree
+from sbuslib.tree import place, pruning
 from sbuslib.tree.pruning import KeyTable
 
 
@@ -44,7 +44,7 @@ def test_all_keys_are_grafted_when_too_many_patterns_come_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "SEARCHES", 4)
-    monkeypatch.setattr(tree, "STEPS_A_TURN", 1)
+    monkeypatch.setattr(place, "STEPS_A_TURN", 1)
     world.hub("top", relays=[12_345])
     world.uids["top"] = 12_345
     link = world.peer("top")

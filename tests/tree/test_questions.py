@@ -175,7 +175,7 @@ def test_a_link_that_was_not_asked_yet_does_not_count_as_late(world: World, monk
         patched.setattr(LinkBelow, "is_told", False)  # as if there were ever more
         client.subscribe(b"k")
         assert client.sync("tree") == "partial"
-    assert (link.lagging, link.lag) == (False, 0)
+    assert (link.lagging, link.questions.lag) == (False, 0)
     assert questions(silent) == []
 
 
@@ -189,13 +189,13 @@ def test_a_link_of_a_user_that_is_not_trusted_delays_no_sync(world: World) -> No
         answer = client.sync("tree")  # would take sync_wait, which is 10 s
         assert answer == "tree"
         assert answer.trusted_only, "the asker learns that a link was not waited for"
-        eventually(lambda: link.lag)
+        eventually(lambda: link.questions.lag)
         (question,) = questions(hostile)
         assert client.sync("tree") == "tree"
         assert questions(hostile) == [], "there is one question open at a time"
         hostile.send(question + b"\0" + scope.encode())
         hostile.barrier()
-        assert not link.lag
+        assert not link.questions.lag
 
 
 def test_links_that_were_not_waited_for_are_told_up_and_down_the_tree(world: World) -> None:

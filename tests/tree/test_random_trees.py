@@ -93,8 +93,8 @@ class TreeMachine(RuleBasedStateMachine):
     @rule(n=st.integers(1, MOST_HUBS))
     def break_a_link(self, n: int) -> None:
         relay = self.world.relays.get(str(n))
-        if relay is not None and relay.up is not None and relay.state == "joined":
-            relay.above.outgoing.socket.shutdown(2)
+        if relay is not None and relay.above.joined is not None:
+            relay.above.joined.outgoing.socket.shutdown(2)
 
     @rule(n=st.integers(1, MOST_HUBS))
     def join_anew(self, n: int) -> None:
@@ -152,10 +152,10 @@ class TreeMachine(RuleBasedStateMachine):
         for client in self.clients:
             while client.sync("tree") != "tree":
                 pass
-        eventually(lambda: all(relay.up is None or not relay.up.waiting for relay in relays))
+        eventually(lambda: all(not relay.above.up.waiting for relay in relays))
         for _ in range(DEPTH * 2):
             self.world.settle(*self.clients)
-        eventually(lambda: all(relay.up is None or relay.up.open for relay in relays))
+        eventually(lambda: all(relay.above.up.open for relay in relays))
 
     @rule(some=st.lists(keys, min_size=1, max_size=6))
     def delivers_what_one_hub_would(self, some: list[bytes]) -> None:

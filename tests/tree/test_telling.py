@@ -137,7 +137,7 @@ def test_a_flood_of_interest_from_a_trusted_link_is_bounded_for_its_siblings(wor
     client.publish(b"wanted", b"1")
     above.publish(b"mine", b"2")
     assert (above.receive(timeout=PATIENCE).payload, client.receive(timeout=PATIENCE).payload) == (b"1", b"2")
-    eventually(lambda: 0 < relay.statistics().interest_down <= 100)
+    eventually(lambda: 0 < relay.statistics().announced <= 100)
     flooder.close()
     eventually(lambda: set(relay.above.demand._announced) == {b"wanted"})
     tap = world.hubs["top"].tap()

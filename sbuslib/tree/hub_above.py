@@ -1,0 +1,312 @@
+"""The hub above, over one link after another and in the outages between: :class:`HubAbove`.
+
+It has what outlives a link (:class:`~sbuslib.tree.above.LinkAbove`): the state, which a table says
+(:mod:`sbuslib.tree.states`), what the hub above wants (:mod:`sbuslib.tree.demand`), and the messages that are kept for
+it (:mod:`sbuslib.tree.uplink`). :class:`sbuslib.relay.Relay` dials.
+
+Messages from above never go up, nor secrets under this hub's own prefix. Of the other messages, those go up that the
+hub above announced that it wants or, if it only prunes, those that it did not prune. Until it has said for the first
+time that its interest is complete, all messages are kept. Messages come down if this hub subscribed to them there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final, Literal, TypeAlias
+
+from gevent.event import Event as Changed
+
+from ..core.callbacks import log
+from ..core.connection import Connection
+from ..core.losses import Losses
+from ..core.protocols import Routes
+from ..core.violations import Violations
+from ..secrets import Credentials
+from ..statistics import LinkStatistics
+from ..wire import control
+from .demand import Demand, index
+from .greeting import ApartError
+from .instances import Said, new_epoch, stable_id
+from .interest import Wanted
+from .link import Link
+from .losses import LinkLosses
+from .states import Action, Event, State, step
+from .tree import Tree
+from .uplink import Uplink
+
+__all__ = ["JOINING", "STATES", "HubAbove", "LinkState"]
+
+LinkState: TypeAlias = Literal["stopped", "connecting", "joining", "joined", "outage", "loop", "deep"]
+STATES: tuple[LinkState, ...] = ("stopped", "connecting", "joining", "joined", "outage", "loop", "deep")
+"""States of the link to the hub above, as they are told: ``connecting`` until it first joins, ``outage`` between two
+links, ``loop`` while the hub above is below this one, and ``deep`` while it is so deep in its tree that no hub may
+join it."""
+
+JOINING: Final[dict[State, str]] = {
+    "greeting": "no answer to whoami",
+    "asking": "no answer to interest/on",
+    "placing": "its path to the root is not settled",
+}
+"""States in which the hub above has to answer soon, and what is said if it does not."""
+
+_NOBODY: Final = Credentials(gid=-1, uid=-1, pid=-1)
+
+
+class HubAbove:
+    """The hub above, as long as a relay is started. Implements :class:`~sbuslib.tree.neighbours.Above`.
+
+    :param stop: stops the relay, as the hub stops.
+    :param export: patterns that may go up; ``None``: all.
+    :param import_: patterns that may come down, likewise.
+    """
+
+    def __init__(
+        self, tree: Tree, stop: Callable[[], None], export: list[bytes] | None, import_: list[bytes] | None
+    ) -> None:
+        self.tree = tree
+        self.context = tree.context
+        self.close = stop
+        self.up = Uplink(self.context, self._tell_loss)
+        """What routes hold for it."""
+        self.demand = Demand(self.context, self.up, export)
+        """What it wants of what is published here."""
+        self.bounds = import_
+        self.imports = index(import_, self._separator)
+        """These patterns as an index; ``None``: there are no bounds."""
+        self.step: State = "stopped"
+        self.apart: ApartError | None = None
+        """Why this hub stays apart from the hub above, until it joins one."""
+        self.address = ""
+        """Where the hub above listens that was dialled last."""
+        self.plain = False
+        """Whether that hub knew no more than the plain protocol when it was joined: then no secrets cross."""
+        self.refusing: set[str] = set()
+        """Addresses of hubs that refused the pattern for secrets."""
+        self.link: Link | None = None
+        """The link at hand, whether or not this hub has joined over it."""
+        self.wanted: Wanted | None = None
+        """What the hub above is asked for, once this hub has joined."""
+        self.epoch = 0
+        """How many times this hub has joined."""
+        self.links_beside = 0
+        """How many links of trusted users the hub above has, as it says."""
+        self.downstream = LinkLosses(self.context, lambda lost: tree.pass_notice(lost, self.up))
+        """Messages for this hub that the hub above lost."""
+        self.dropped = Violations(self.context.limits.logged_breaches)
+        """Packets from above that should not have come."""
+        self.away_since = 0.0
+        """When the last link ended, in seconds since the epoch; 0: none did, or it was told."""
+        self.logged_open = False
+        """Whether it was logged that all that is wanted goes up to another user's hub."""
+        self._untold = Losses()  # on the way up, here and below, and the hub above was not told yet
+        self._changed = Changed()  # set, and replaced, with each step
+        self._connection: Connection | None = None  # that of the link
+        self._received = 0  # messages that came down over earlier links
+        self._id, self._process = b"", 0  # this hub's instance and epoch, as it says
+        self._last_reason = ""  # why it has not joined, as was logged last
+
+    @property
+    def _separator(self) -> bytes:
+        return self.context.router.namespace.separator
+
+    # -- its states ---------------------------------------------------------------------------------
+
+    def on(self, event: Event) -> Action:
+        """Take the step that the table says. What is the link's to do is returned."""
+        action, self.step = step(self.step, event)
+        match action:
+            case Action.BEGIN:
+                self._id, self._process = stable_id(self.context.address(), self.tree.hub_id), new_epoch()
+                self.context.router.adjust = self._adjust
+                self.demand.want_all(True)
+            case Action.SETTLE:
+                self.tree.questions.note_joined()
+            case Action.END:
+                self._end()
+        changed, self._changed = self._changed, Changed()
+        changed.set()
+        return action
+
+    def _end(self) -> None:
+        self.away_since = 0.0
+        self.context.unsent.note(self.up, False)
+        self.demand.end()
+        self._stop_adjusting()
+        self.tree.questions.note_joined()
+        self.tree.detach()
+
+    @property
+    def state(self) -> LinkState:
+        """How the link is, as it is told."""
+        match self.step:
+            case "stopped":
+                return "stopped"
+            case "greeting" | "asking" | "placing":
+                return "joining"
+            case "joined" | "open" | "leaving":
+                return "joined"
+            case "apart" if self.apart is not None:
+                return self.apart.state
+        return "outage" if self.epoch else "connecting"
+
+    @property
+    def settled(self) -> bool:
+        """Whether this hub has joined, or has failed to."""
+        return self.step != "starting" and self.step not in JOINING
+
+    @property
+    def joined(self) -> Link | None:
+        """The link, once this hub has joined over it."""
+        return self.link if self.link is not None and self.link.is_up else None
+
+    @property
+    def stands_apart(self) -> bool:
+        """Whether joining would make a loop or too deep a tree, so that this hub is the root of its own."""
+        return self.apart is not None
+
+    def wait_for_change(self) -> None:
+        """Wait until something has changed: for greenlets."""
+        changed = self._changed
+        changed.wait()
+
+    def report(self, reason: str) -> None:
+        """Log why this hub has not joined, unless that was logged last."""
+        if reason != self._last_reason:
+            self._last_reason = reason
+            log(logging.WARNING, "sbus hub at %s: relay to %s", self.context.address(), reason)
+
+    # -- its life -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """The relay starts. Raises :exc:`~sbuslib.errors.StateError` if the hub has another."""
+        self.tree.attach(self)
+        self.on("start")
+
+    def abandon(self) -> None:
+        """In the child of a fork: close the child's copy of the connection only."""
+        self.context.unsent.clear()  # the questions of the parent's clients
+        self.step = "stopped"
+        self._stop_adjusting()
+        connection = self._connection
+        if connection is not None:
+            self.end_link()
+            connection.close()
+
+    def set_bounds(self, export: list[bytes] | None, import_: list[bytes] | None) -> None:
+        """From now on other patterns may go up and come down. The link stays."""
+        review = self.demand.set_export(export)
+        self.bounds, self.imports = import_, index(import_, self._separator)
+        if self.step != "stopped":
+            self.tree.do_later(review)
+        if self.wanted is not None and self.link is not None:
+            self.wanted.set_bounds(import_)
+            self.link.mark()
+
+    def found_nobody(self, address: str) -> None:
+        """No hub listens there. The next one may be another program: it may know secrets, and be above this hub."""
+        self.refusing.discard(address)
+        if address == self.address:
+            self.plain = False
+            self.apart = None
+            self.on("gone")
+
+    def begin_link(self, link: Link, connection: Connection, address: str) -> None:
+        """A hub has taken the connection. It may say something before this hub has joined."""
+        if self.address != address:
+            self.address, self.links_beside = address, 0
+        self.link, self._connection = link, connection
+        if self.demand.begin_anew():
+            self.tree.want_again(b"")
+
+    def end_link(self) -> None:
+        """The connection is about to be closed."""
+        assert self._connection is not None
+        self._received = self.received
+        self.link = self.wanted = self._connection = None
+        self.up.disconnect()
+
+    # -- what goes up -------------------------------------------------------------------------------
+
+    @property
+    def said(self) -> Said:
+        """What the hub above is told of this hub."""
+        return Said(self._id, self._process, self.links_beside)
+
+    @property
+    def secrets(self) -> bool:
+        """Whether secrets cross: not where the hub above refused the pattern for them, or was not asked."""
+        return not self.plain and self.address not in self.refusing
+
+    def _adjust(self, key: bytes, secret: bool, found: Routes) -> Routes:
+        """The receivers of a key that the router found, without what was pruned, and with secrets that go up."""
+        up, namespace = self.up, self.context.router.namespace
+        if not secret:
+            return tuple(one for one in found if one is not up) if key in self.demand.pruned else found
+        # Until the first prefix is known, this hub does not know whose a secret is. So it goes up and stays here.
+        ours = bool(namespace.prefix) and key.startswith(namespace.prefix + namespace.start)
+        return found if ours or not self.secrets else (*found, up)
+
+    def _stop_adjusting(self) -> None:
+        self.context.router.adjust = None
+        self.context.router.reconsider_all()
+
+    def is_sending(self) -> bool:
+        """Whether something waits that can be sent."""
+        return self.up.open and bool(self.up.waiting)
+
+    def _tell_loss(self, lost: control.Lost) -> None:
+        """Tell all others of messages that were lost on their way up."""
+        if self.step != "stopped":  # in the child of a fork, the clients are the parent's
+            self.tree.pass_notice(lost, None)
+
+    def pass_notice(self, notice: control.Lost | control.Away) -> None:
+        """Tell the hub above, now or once it is there, what was lost here or below on its way up."""
+        if isinstance(notice, control.Lost):
+            self._untold.add(notice.cause, notice.count, notice.since)
+            self.tell_losses()
+
+    def tell_losses(self, after_outage: bool = False) -> None:
+        """Tell the hub above of losses, if this hub has joined."""
+        link = self.joined
+        if link is None:
+            return
+        for notice in (control.Lost(*each) for each in self._untold.take_report()):
+            if after_outage:
+                text = "sbus hub at %s: %d messages to the hub above: %s"
+                log(logging.WARNING, text, self.context.address(), notice.count, notice.cause)
+            if link.mode == "announce":  # else the hub above does not trust this one, and tells nobody
+                link.say(notice.encode())
+
+    # -- what is told of it -------------------------------------------------------------------------
+
+    @property
+    def received(self) -> int:
+        """Messages that came down."""
+        return self._received + (self._connection.publisher.received if self._connection is not None else 0)
+
+    def statistics(self, receivers: Routes | None = None) -> LinkStatistics:
+        """The link; it carries what has these receivers if it is one of them."""
+        up, path, link = self.up, self.tree.path, self.link
+        peer = self._connection.credentials if self._connection is not None else _NOBODY
+        return LinkStatistics(
+            direction="above",
+            number=0,
+            uid=peer.uid,
+            pid=peer.pid,
+            credentials=self.context.router.namespace.prefix[: -len(self._separator)].decode(),
+            hub=path[1].decode() if len(path) > 1 else "",
+            address=self.address,
+            state=self.state,
+            epoch=self.epoch,
+            mode=link.mode if link is not None else "plain",
+            patterns=len(self.wanted) if self.wanted is not None else 0,
+            pruned=len(self.demand.pruned),
+            received=self.received,
+            delivered=up.forwarded,
+            queued=len(up.waiting),
+            lost=up.losses.lost,
+            uncertain=up.losses.uncertain,
+            lag=link.questions.lag if link is not None else 0.0,
+            carries=None if receivers is None else up in receivers,
+        )

@@ -1,0 +1,88 @@
+"""What the parts of this folder know of a link, and of the hub above: so that no file imports another in a circle."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..core.protocols import Receiver, Routes
+from ..statistics import LinkStatistics
+from ..wire import control
+
+__all__ = ["Above", "Below", "Neighbour"]
+
+
+class Neighbour(Protocol):
+    """A link to another hub."""
+
+    trusted: bool
+    """Whether anybody waits for its answers."""
+    lagging: bool
+    """Whether it let a question time out, and has not answered since."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def receiver(self) -> Receiver:
+        """What routes hold for the other end."""
+
+    @property
+    def room(self) -> int:
+        """How many more packets may wait for it."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is more to tell."""
+
+    def tell(self, most: int) -> int:
+        """Tell up to ``most`` changes, as far as there is room. Returns how many."""
+
+    def ask(self, token: bytes) -> bool:
+        """Ask for an answer once all that is wanted here is in force there; ``False``: it has too many questions."""
+
+
+class Below(Neighbour, Protocol):
+    """The link to a hub below."""
+
+    told_all: bool
+    """Whether it has told all that is wanted below it."""
+
+    def note_overdue(self, token: bytes) -> None:
+        """It did not answer a question in time."""
+
+    def tell_links(self, count: int) -> None:
+        """Tell it how many links of trusted users there are."""
+
+
+class Above(Protocol):
+    """The hub above, whether or not there is a link to it."""
+
+    @property
+    def up(self) -> Receiver:
+        """What messages for it are routed to."""
+
+    @property
+    def joined(self) -> Neighbour | None:
+        """The link to it, once this hub has joined over it."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether this hub has joined, or has failed to."""
+
+    @property
+    def stands_apart(self) -> bool:
+        """Whether this hub has not joined since that would make a loop or too deep a tree."""
+
+    def is_sending(self) -> bool:
+        """Whether something waits that can be sent."""
+
+    def pass_notice(self, notice: control.Lost | control.Away) -> None:
+        """Tell it that messages were lost on their way up, between two hubs below it."""
+
+    def statistics(self, receivers: Routes | None = None) -> LinkStatistics:
+        """The link to it, which carries what has these receivers if it is one of them."""
+
+    def close(self) -> None:
+        """The hub stops."""
+
+    def abandon(self) -> None:
+        """In the child of a fork: end it and send nothing."""
