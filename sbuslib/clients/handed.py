@@ -14,11 +14,11 @@ from typing import Any, Final, Self, TypeVar
 
 from ..doors.asking import user_behind
 from ..doors.copying import Copying, check_readable, say
+from ..doors.files import FileSink, safe_name
 from ..doors.memory import Frame, PacketFrame, check_memory, map_memory
 from ..doors.transfers import Received
 from ..errors import DisconnectedError, DoorError, UsageError
 from ..kernel.descriptors import close_elsewhere, in_a_thread
-from ..kernel.files import FileSink, safe_name
 from ..kernel.sockets import peer_credentials
 from ..recipes.mailbox import Mailbox
 from ..secrets import Namespace

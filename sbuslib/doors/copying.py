@@ -19,11 +19,11 @@ from typing import Any, BinaryIO, Final, TypeAlias
 
 from ..errors import DoorError, UsageError
 from ..kernel.descriptors import in_a_thread
-from ..kernel.files import FileSink
 from ..kernel.threads import unpatched
 from ..wire.offers import COPYING, FAILED, HAVE
 from ..wire.text import plainly
 from .asking import WaitReadable
+from .files import FileSink
 from .memory import Memory, bytes_of, is_sealed
 
 __all__ = ["Copying", "Source", "check_readable", "copy_file", "open_file"]

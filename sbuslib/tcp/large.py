@@ -18,9 +18,9 @@ from typing import Annotated, Final, Self, TypeVar
 import msgspec
 from msgspec import Meta
 
+from ..doors.files import FileSink, Opened, Source, open_source, safe_name
 from ..doors.transfers import Received, Sent
 from ..errors import PeerError, UsageError
-from ..kernel.files import FileSink, Opened, Source, open_source, safe_name
 from ..wire.text import plainly
 from .framing import Publish
 from .inbox import PeerInbox

@@ -10,8 +10,8 @@ import pytest
 from support import HubThread
 
 from sbuslib.blocking import Client
+from sbuslib.cli.pub import publish_once
 from sbuslib.errors import DisconnectedError
-from sbuslib.kernel.single import publish_once
 
 
 def test_a_message_is_published(address: str) -> None:

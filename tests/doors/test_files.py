@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbuslib.kernel import files
-from sbuslib.kernel.files import FileSink, Source, open_source, safe_name
+from sbuslib.doors import files
+from sbuslib.doors.files import FileSink, Source, open_source, safe_name
 
 
 def test_bytes_paths_and_open_files_are_sources(tmp_path: Path) -> None:
