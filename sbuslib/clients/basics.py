@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from ..errors import DisconnectedError, SbusError
+from ..errors import DisconnectedError, SbusError, UsageError
 from ..recipes.mailbox import Mailbox
 from ..wire import control
 from ..wire.columns import Columns
 from ..wire.packets import Key, as_key
 from .batch import Pair, encode_many, in_parts
 from .channel import Channel
-from .questions import Scope, Sync, Whoami
+from .questions import Scope
 from .session import Subscribing
 
 __all__ = ["Basics"]
@@ -38,7 +38,7 @@ class Basics:
         :exc:`~sbuslib.errors.PayloadError`, :exc:`~sbuslib.errors.DisconnectedError`, :exc:`TimeoutError`,
         and :exc:`BlockingIOError` with ``MSG_DONTWAIT``.
         """
-        await self.channel._send_one(self._session.encode(key, payload), flags)
+        await self.channel._send([self._session.encode(key, payload)], flags)
 
     async def publish_many(self, messages: Iterable[tuple[Key, bytes]]) -> int:
         """Publish pairs of key and payload in order, many at once; how many there were.
@@ -92,56 +92,40 @@ class Basics:
 
         Raises :exc:`TimeoutError` and :exc:`~sbuslib.errors.DisconnectedError`.
         """
-        with Sync(self._session, scope) as question:
-            if not self._session.can(control.SYNC):
-                await self.whoami()
-                return Scope("local")
-            await self.channel._ask(question.ask, question.is_answered)
-            return question.answer
+        if scope not in ("local", "tree"):
+            raise UsageError(f"a scope is 'local' or 'tree', not {scope!r}")
+        if not self._session.can(control.SYNC):
+            await self.whoami()
+            return Scope("local")
+        rest = b"" if scope == "local" else b"\0" + scope.encode()
+        return Scope.of(await self.channel._ask(lambda: self._session.ask_by_token(control.SYNC, rest)))
 
     async def whoami(self) -> bytes:
         """Ask the hub for this client's credential key, ``!/cred/<gid>/<uid>/<pid>``."""
-        question = Whoami(self._session)
-        await self.channel._ask(question.ask, question.is_answered)
-        return self._session.credentials
+        return await self.channel._ask(lambda: self._session.ask(control.WHOAMI))
 
     async def is_wanted(self, key: Key, *, timeout: float | None = None) -> bool | None:
-        """Whether anybody receives ``key`` now, as far as the hub knows; ``None`` where it cannot tell.
+        """Whether anybody receives ``key`` now, as far as the hub knows; ``None`` where it cannot tell in time.
 
         A hub knows what is wanted in its whole tree, and tells nothing of keys that this client may not publish to.
-        Raises as :meth:`sync`.
+        Raises :exc:`~sbuslib.errors.KeyFormatError` and :exc:`~sbuslib.errors.DisconnectedError`.
         """
         key, client = as_key(key), self.channel
         self._session.check_publishable(key)
-        if not self._session.can(control.WANTED):
-            return None
-        if timeout is None:
-            timeout = client.timeout
-        tokens: list[bytes] = []
-
-        def ask() -> list[bytes]:
-            token, packet = self._session.ask_wanted(key)
-            tokens.append(token)
-            return [packet]
-
-        await client._say(ask, client._deadline(timeout))
-        scopes, token = self._session.scopes, tokens[-1]
-        try:
-            await self.wait_until(lambda: bool(scopes.get(token, b"lost")), timeout)  # a reconnection loses it
-            return {b"yes": True, b"no": False}.get(scopes.get(token, b""))
-        finally:
-            scopes.pop(token, None)
+        if self._session.can(control.WANTED):
+            with suppress(TimeoutError):
+                answer = await client._ask(lambda: self._session.ask_by_token(control.WANTED, b"\0" + key), timeout)
+                return {b"yes": True, b"no": False}.get(answer)
+        return None
 
     async def _choose(self, *keys: bytes) -> None:
         client = self.channel
         await client._say(lambda: self._session.choose(*keys), client._deadline(client.timeout))
 
-    async def answer_to(self, key: bytes, what: str, payload: bytes = b"") -> bytes | None:
+    async def answer_to(self, key: bytes, what: str, payload: bytes = b"") -> bytes:
         """What the hub answers to a question."""
-        session, answers = self._session, self._session.answers
         self.channel._require(key, what)
-        await self.channel._ask(lambda: session.ask(key, payload), lambda: answers[key] is not None)
-        return answers[key]
+        return await self.channel._ask(lambda: self._session.ask(key, payload))
 
     # -- what recipes are built on: Party -----------------------------------------------------------
 

@@ -15,23 +15,24 @@ import socket
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from ..doors.asking import Asker
 from ..doors.door import Door
 from ..errors import DisconnectedError, PeerError
 from ..kernel.dialer import BROKEN, NO_MEMORY
 from ..kernel.serving import Serving, serving
+from ..kernel.vectors import ONE_PACKET_FLAGS
 from .base import ClientBase, Event
 from .batch import plain
 from .held_sockets import HeldSockets
 from .lead import Lead, Waiter, time_left
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff
+from .session import Question
 
 __all__ = ["Channel", "Running", "run"]
 
 T = TypeVar("T")
-_NO_SIGNAL: Final = int(socket.MSG_NOSIGNAL)  # '|' of plain numbers is far quicker
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -306,26 +307,6 @@ class Channel(ClientBase):
 
     # -- sending ------------------------------------------------------------------------------------
 
-    async def _send_one(self, packet: bytes | memoryview, flags: int = 0) -> None:
-        """Send one packet, waiting for room, over reconnections."""
-        self._check_caller()
-        flags |= _NO_SIGNAL
-        deadline, started = None, False
-        while True:
-            epoch = self.epoch
-            try:
-                self._here().send(packet, flags)
-                return
-            except OSError as error:
-                if error.errno not in (errno.EAGAIN, *NO_MEMORY):
-                    await self._broken(error, epoch)
-                    continue
-                if flags & socket.MSG_DONTWAIT:
-                    raise BlockingIOError(errno.EAGAIN, error.strerror) from error
-                if not started:
-                    deadline, started = self._deadline(self.timeout), True
-                await self._wait_for_room(error, deadline)
-
     async def _wait_for_room(self, error: OSError | None, deadline: float | None) -> None:
         """The kernel takes no more: wait until it does. ``error`` says why. Raises :exc:`TimeoutError`."""
         if error is None or error.errno not in NO_MEMORY:
@@ -370,8 +351,11 @@ class Channel(ClientBase):
             if done < len(packets):
                 await self._wait_for_room(failure, deadline)
 
-    async def _send(self, packets: list[bytes]) -> None:
-        """Send packets, over reconnections. To a hub that takes no batches, their messages go one by one."""
+    async def _send(self, packets: list[bytes], flags: int = 0) -> None:
+        """Send packets, over reconnections. To a hub that takes no batches, their messages go one by one.
+
+        ``flags`` are those of send(2): with ``MSG_DONTWAIT``, raises :exc:`BlockingIOError` in place of waiting.
+        """
         self._check_caller()
         deadline, is_plain = self._deadline(self.timeout), False
         while packets:
@@ -381,7 +365,7 @@ class Channel(ClientBase):
                 packets, is_plain = plain(packets), True
             try:
                 with self._writer_lock:
-                    sent = self._packet_writer.send(sock, packets)
+                    sent = self._packet_writer.send(sock, packets, ONE_PACKET_FLAGS | flags)
             except OSError as error:
                 if error.errno not in NO_MEMORY:
                     await self._broken(error, epoch)
@@ -392,6 +376,8 @@ class Channel(ClientBase):
                 packets = packets[sent:]
                 deadline = self._deadline(self.timeout)  # which each packet has for itself
             if packets:
+                if flags & socket.MSG_DONTWAIT:
+                    raise BlockingIOError(errno.EAGAIN, "the hub takes no more for now")
                 await self._wait_for_room(failure, deadline)
 
     async def _say(self, change: Callable[[], list[bytes]], deadline: float | None) -> int:
@@ -414,15 +400,26 @@ class Channel(ClientBase):
                 raise
         return epoch
 
-    async def _ask(self, question: Callable[[], list[bytes]], answered: Callable[[], bool]) -> None:
-        """Ask the hub, and wait for the answer. If the connection breaks, ask again."""
-        deadline = self._deadline(self.timeout)
-        what = f"{self.address}: the hub did not answer in time"
-        while True:
-            epoch = await self._say(question, deadline)
-            await self._until(lambda epoch=epoch: answered() or self.epoch != epoch, deadline, what)  # type: ignore[misc]
-            if answered():
-                return
+    async def _ask(self, ask: Callable[[], Question], timeout: float | None = None) -> bytes:
+        """Ask the hub, and wait for the answer, without ``timeout`` as long as for any. Asks again on a new connection.
+
+        Raises :exc:`TimeoutError`.
+        """
+        deadline = self._deadline(self.timeout if timeout is None else timeout)
+        question, epoch = Question(b""), 0
+
+        def packets() -> list[bytes]:
+            nonlocal question
+            question = ask()
+            return [question.packet]
+
+        def is_over() -> bool:
+            return question.answer is not None or self.epoch != epoch
+
+        while question.answer is None:
+            epoch = await self._say(packets, deadline)
+            await self._until(is_over, deadline, f"{self.address}: the hub did not answer in time")
+        return question.answer
 
     # -- the end ------------------------------------------------------------------------------------
 

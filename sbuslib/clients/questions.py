@@ -1,16 +1,15 @@
-"""The questions that a client asks its hub, each with its answer. A question may be asked again on a new connection."""
+"""What a hub answers to the questions of a client."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Self, TypeAlias
 
-from ..errors import StateError, UsageError
+from ..errors import StateError
 from ..statistics import ClientStatistics, LinkStatistics, decode_clients, decode_links
 from ..wire import control
-from .session import Session
 
-__all__ = ["Scope", "Sync", "Whoami", "all_clients", "all_links", "reloaded"]
+__all__ = ["Scope", "all_clients", "all_links", "reloaded"]
 
 
 Answerer: TypeAlias = Callable[[bytes, str, bytes], Awaitable[bytes | None]]
@@ -22,6 +21,13 @@ class Scope(str):
 
     trusted_only = False
     """Whether hubs below were not waited for, because the hubs above them do not trust their users."""
+
+    @classmethod
+    def of(cls, answer: bytes) -> Self:
+        """What a hub answered to a sync."""
+        scope = cls(answer.partition(b"\0")[0].decode("ascii", "replace") or "local")
+        scope.trusted_only = answer == control.SCOPE_TRUSTED
+        return scope
 
 
 def reloaded(answer: bytes | None, address: str) -> str:
@@ -57,57 +63,3 @@ async def all_links(ask: Answerer, address: str, key: bytes | None, most: int | 
         links += page.links
         start = page.next
     return links[:most]
-
-
-class Whoami:
-    """The question for the client's own credentials, which are the session's once it is answered."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._ticket = 0
-
-    def ask(self) -> list[bytes]:
-        """The packets that ask."""
-        self._ticket, packet = self._session.whoami()
-        return [packet]
-
-    def is_answered(self) -> bool:
-        return self._session.knows_itself(self._ticket)
-
-
-class Sync:
-    """The question whether all that the client said is in force. Used with ``with``, which ends the wait for answers.
-
-    Raises :exc:`~sbuslib.errors.UsageError` for a scope that there is not.
-    """
-
-    def __init__(self, session: Session, scope: str) -> None:
-        if scope not in ("local", "tree"):
-            raise UsageError(f"a scope is 'local' or 'tree', not {scope!r}")
-        self._session = session
-        self._scope = scope.encode()
-        self._tokens: list[bytes] = []
-
-    def ask(self) -> list[bytes]:
-        """The packets that ask."""
-        token, packet = self._session.sync(self._scope)
-        self._tokens.append(token)
-        return [packet]
-
-    def is_answered(self) -> bool:
-        return bool(self.answer)
-
-    @property
-    def answer(self) -> Scope:
-        """How far it is in force; empty without an answer."""
-        scope = self._session.scopes.get(self._tokens[-1], b"")
-        answer = Scope(scope.partition(b"\0")[0].decode("ascii", "replace"))
-        answer.trusted_only = scope == control.SCOPE_TRUSTED
-        return answer
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for token in self._tokens:
-            self._session.scopes.pop(token, None)

@@ -11,11 +11,11 @@ counting answers tells which question an answer belongs to.
 from __future__ import annotations
 
 import warnings
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Self
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 from ..errors import DisconnectedError, KeyFormatError, PacketError, PeerError, RefusedError, UsageError
 from ..limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES
@@ -24,7 +24,6 @@ from ..recipes.mailbox import Mailbox
 from ..secrets import RESERVED, Namespace
 from ..wire import control
 from ..wire.batches import BATCH, Batch
-from ..wire.modes import HARD, ORDER, SOFT
 from ..wire.packets import (
     CMSG,
     MSG,
@@ -45,7 +44,7 @@ from .mailboxes import Mailboxes
 if TYPE_CHECKING:
     from mmap import mmap
 
-__all__ = ["MOST_CAUSES", "MOST_NOTICES", "OTHER_CAUSES", "Session", "Subscribing", "mode_keys"]
+__all__ = ["MOST_CAUSES", "MOST_NOTICES", "OTHER_CAUSES", "Question", "Session", "Subscribing"]
 
 MOST_NOTICES: Final = 256
 """Notices that wait for the application: four times as many as one receive call brings."""
@@ -59,22 +58,6 @@ _warned_of: set[bytes] = set()  # patterns
 _namespace = lru_cache(Namespace)  # to make one takes longer than to check a key
 
 
-def mode_keys(soft: str | None, hard: str | None, order: str | None) -> list[bytes]:
-    """The control messages that choose these modes of flood control; ``None`` chooses nothing.
-
-    Raises :exc:`~sbuslib.errors.UsageError` for a mode that there is not.
-    """
-    choices: list[tuple[str, str | None, tuple[str, ...], bytes]] = [
-        ("soft", soft, SOFT, control.SOFT),
-        ("hard", hard, HARD, control.HARD),
-        ("order", order, ORDER, control.ORDER),
-    ]
-    for name, choice, known, _ in choices:
-        if choice is not None and choice not in known:
-            raise UsageError(f"{name} is one of {', '.join(known)}, not {choice!r}")
-    return [key + choice.encode() for _, choice, _, key in choices if choice is not None]
-
-
 def warn_of_wildcard(pattern: bytes, separator: bytes) -> None:
     """Warn, once for each, of a segment that is a wildcard elsewhere: here it stands for itself."""
     for segment in {b"#", b">", b"**"}.intersection(pattern.split(separator)):
@@ -83,6 +66,16 @@ def warn_of_wildcard(pattern: bytes, separator: bytes) -> None:
             what = f"{printable(segment)} is no wildcard here, in {printable(pattern)}"
             how = "* is one segment, and a pattern that ends with the separator matches all below"
             warnings.warn(f"{what}: {how}", UserWarning, stacklevel=2)
+
+
+class Question:
+    """A question to the hub: its packet, and the answer once it came."""
+
+    __slots__ = ("__weakref__", "answer", "packet")
+
+    def __init__(self, packet: bytes) -> None:
+        self.packet = packet
+        self.answer: bytes | None = None
 
 
 class Subscribing:
@@ -156,15 +149,10 @@ class Session:
         """What was chosen of the hub, by kind: the control messages that stand."""
         wanted = {control.SENDERS_ON: senders, control.NOTICES_ON: notices, control.ECHO_OFF: not echo}
         self.choose(*(key for key, is_wanted in wanted.items() if is_wanted))
-        self.answers: dict[bytes, bytes | None] = {}
-        """What the hub answered to :meth:`ask`, by the key of the question; ``None`` while there is no answer."""
         self.headers: dict[Key, bytes] = {}
         """``MSG <key>NUL`` of keys that :meth:`encode` has checked, so that each is checked once."""
         self.batches = False
         """Whether many messages may be sent in one packet: the hub was told so on this connection."""
-        self.scopes: dict[bytes, bytes] = {}
-        """What the hub answered to each sync that is waited for (``local``, ``tree`` or ``partial``), and to each
-        question whether a key is wanted (``yes``, ``no`` or ``unknown``); empty before."""
         self._held_as = b""  # the credentials under which secrets stand in held
         self.unconfirmed: list[Subscribing] = []
         """Patterns that are asked for, and of which it is not known whether they are in force."""
@@ -174,8 +162,10 @@ class Session:
         """All mailboxes, opened or not, whose patterns are to be kept true."""
         self._header = b""  # of the last message that came: MSG, its key and NUL
         self._key = b""  # the key in it
-        self._token = 0  # of the last sync
-        self._whoami_asked = self._whoami_answered = 0  # on this connection
+        self._own = Question(b"")  # for our credentials: the first question of each connection
+        self._asked: defaultdict[bytes, deque[Question]] = defaultdict(deque)  # on this connection, by key, in order
+        self._by_token: WeakValueDictionary[bytes, Question] = WeakValueDictionary()  # those that somebody waits for
+        self._token = 0  # the newest
 
     # -- what to send -------------------------------------------------------------------------------
 
@@ -188,9 +178,10 @@ class Session:
         self.kicked = None
         self.refused = False
         self.batches = False
-        self._whoami_asked = self._whoami_answered = 0
-        self.scopes.clear()
-        return [encode_control(control.FEATURES), self.whoami()[1]]
+        self._asked.clear()
+        self._by_token.clear()
+        self._own = self.ask(control.WHOAMI)
+        return [encode_control(control.FEATURES), self._own.packet]
 
     def opening(self) -> list[bytes]:
         """The packets to send next on a new connection. The caller sets :attr:`batches` after sending them.
@@ -265,38 +256,26 @@ class Session:
         is_extension = key in (control.SENDERS_ON, control.NOTICES_ON)
         return key in self.choices.values() and (not is_extension or self.can(key))
 
-    def ask(self, key: bytes, payload: bytes = b"") -> list[bytes]:
-        """The packet that asks the hub something, which it answers under the same key, in :attr:`answers`."""
-        self.answers[key] = None
-        return [encode_control(key, payload)]
+    def ask(self, key: bytes, payload: bytes = b"") -> Question:
+        """A question that the hub answers under the same key, in the order of such questions."""
+        question = Question(encode_control(key, payload))
+        self._asked[key].append(question)
+        return question
 
-    def whoami(self) -> tuple[int, bytes]:
-        """A ticket for :meth:`knows_itself`, and the packet that asks."""
-        self._whoami_asked += 1
-        return self._whoami_asked, encode_control(control.WHOAMI)
+    def ask_by_token(self, key: bytes, rest: bytes) -> Question:
+        """A question that the hub answers with a token that it has; ``rest`` of its payload comes after that."""
+        self._token += 1
+        token = b"%x" % self._token
+        self._by_token[token] = question = Question(encode_control(key, token + rest))
+        return question
 
-    def knows_itself(self, ticket: int = 1) -> bool:
-        """Whether the whoami with this ticket was answered."""
-        return self._whoami_answered >= ticket
+    def knows_itself(self) -> bool:
+        """Whether the hub of this connection has told our credentials."""
+        return self._own.answer is not None
 
     def can(self, feature: bytes) -> bool:
         """Whether the hub offers an extension."""
         return self.features is not None and feature in self.features.words
-
-    def sync(self, scope: bytes) -> tuple[bytes, bytes]:
-        """A token, under which :attr:`scopes` gets the answer, and the packet that asks; for hubs with ``hub/sync``."""
-        self._token += 1
-        token = b"%x" % self._token
-        self.scopes[token] = b""
-        payload = token if scope == b"local" else token + b"\0" + scope
-        return token, encode_control(control.SYNC, payload)
-
-    def ask_wanted(self, key: bytes) -> tuple[bytes, bytes]:
-        """As :meth:`sync`: whether anybody receives a key; for hubs with ``hub/wanted``."""
-        self._token += 1
-        token = b"%x" % self._token
-        self.scopes[token] = b""
-        return token, encode_control(control.WANTED, token + b"\0" + key)
 
     def check_publishable(self, key: bytes) -> None:
         """Raise :exc:`~sbuslib.errors.KeyFormatError` for a key under which nobody may publish."""
@@ -416,8 +395,8 @@ class Session:
                 self._take_control(packet)
         return False
 
-    def messages_of(self, packet: bytes) -> list[Message]:
-        """The messages that a packet from the hub carries; none in an answer or a notice.
+    def read(self, packet: bytes) -> list[Message] | Control:
+        """The messages that a packet from the hub carries, or the answer or notice that it is.
 
         Raises :exc:`~sbuslib.errors.PeerError` for what no hub sends.
         """
@@ -430,7 +409,7 @@ class Session:
             if not isinstance(value, Control) or value.payload is None:
                 raise PacketError("not for a client")
             if value.key != control.FROM:
-                return []
+                return value
             sender, inner = control.unwrap_from(value.payload)
             if inner.startswith(BATCH):
                 return list(Batch.parse(inner).messages(sender))
@@ -466,31 +445,26 @@ class Session:
             self.credentials = notice.credentials
 
     def _take_control(self, packet: bytes) -> None:
-        messages = self.messages_of(packet)
-        if messages:
-            self._put_all(messages)
+        found = self.read(packet)
+        if not isinstance(found, Control):
+            self._put_all(found)
             return
-        value = parse(packet)
-        assert isinstance(value, Control)
-        assert value.payload is not None
         try:
-            self._take_answer(value.key, value.payload)
+            self._take_answer(found.key, found.payload or b"")
         except PacketError as error:
             raise PeerError(f"the hub sent an answer that no hub gives: {error.reason}") from error
 
     def _take_answer(self, key: bytes, payload: bytes) -> None:
-        match key:
-            case control.WHOAMI:
+        if key == control.FEATURES:
+            self.features = control.Features.decode(payload)
+        elif key in (control.SYNC, control.WANTED):
+            token, _, answer = payload.partition(b"\0")
+            if (question := self._by_token.get(token)) is not None:
+                question.answer = answer
+        elif asked := self._asked.get(key):
+            asked.popleft().answer = payload
+            if key == control.WHOAMI:
                 self.credentials = payload
-                self._whoami_answered += 1
-            case control.FEATURES:
-                self.features = control.Features.decode(payload)
-            case control.SYNC | control.WANTED:
-                token, _, scope = payload.partition(b"\0")
-                if token in self.scopes:
-                    self.scopes[token] = scope or b"local"
-            case _ if key in self.answers:
-                self.answers[key] = payload
-            case _:
-                # An unknown control message comes from a newer hub, and is ignored.
-                self._take_notice(control.decode_notice(key, payload))
+        else:
+            # An unknown control message comes from a newer hub, and is ignored.
+            self._take_notice(control.decode_notice(key, payload))

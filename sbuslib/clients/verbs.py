@@ -22,8 +22,8 @@ from ..recipes.request import Answer, Asking, Question, Server, request, request
 from ..secrets import Namespace, stranger
 from ..statistics import ClientStatistics, HubStatistics, LinkStatistics, decode_statistics
 from ..wire import control
-from ..wire.modes import Hard, Order, Soft
-from ..wire.packets import Key, Message, as_key
+from ..wire.modes import Hard, Order, Soft, mode_keys
+from ..wire.packets import Control, Key, Message, as_key
 from .basics import Basics
 from .channel import Channel
 from .handed import MOST_BYTES, AioDescriptors, AioFiles, AioFrames
@@ -31,7 +31,6 @@ from .handing import publish_descriptor, publish_frame, send_file
 from .lead import time_left
 from .objects import AioService, AioSubscription, AioWorker
 from .questions import all_clients, all_links, reloaded
-from .session import mode_keys
 
 __all__ = ["Handler", "Verbs"]
 
@@ -212,9 +211,9 @@ class Verbs(Basics):
                 raise TimeoutError from None
             return False
         if flags & socket.MSG_PEEK and 0 < size != WITH_DESCRIPTORS:
-            messages = self._session.messages_of(area.packet(0, size))
-            if messages and self._session.is_for_inbox(messages[0].key):
-                peeked.append(messages[0])
+            found = self._session.read(area.packet(0, size))
+            if not isinstance(found, Control) and found and self._session.is_for_inbox(found[0].key):
+                peeked.append(found[0])
                 return False
             size = area.receive_first(sock, 0)  # an answer, or for a mailbox: not what was asked for
         return client._take(area, [size])

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-__all__ = ["HARD", "ORDER", "SOFT", "Hard", "Order", "Soft"]
+from ..errors import UsageError
+from . import control
+
+__all__ = ["HARD", "ORDER", "SOFT", "Hard", "Order", "Soft", "mode_keys"]
 
 Soft: TypeAlias = Literal["queue", "discard", "block", "error"]
 Hard: TypeAlias = Literal["discard", "block", "error"]
@@ -16,3 +19,19 @@ HARD: tuple[Hard, ...] = ("discard", "block", "error")
 """What happens to it when the queue is full."""
 ORDER: tuple[Order, ...] = ("queue", "stack", "random")
 """Which message leaves the queue next: the oldest, the newest, the largest."""
+
+
+def mode_keys(soft: str | None, hard: str | None, order: str | None) -> list[bytes]:
+    """The control messages that choose these modes of flood control; ``None`` chooses nothing.
+
+    Raises :exc:`~sbuslib.errors.UsageError` for a mode that there is not.
+    """
+    choices: list[tuple[str, str | None, tuple[str, ...], bytes]] = [
+        ("soft", soft, SOFT, control.SOFT),
+        ("hard", hard, HARD, control.HARD),
+        ("order", order, ORDER, control.ORDER),
+    ]
+    for name, choice, known, _ in choices:
+        if choice is not None and choice not in known:
+            raise UsageError(f"{name} is one of {', '.join(known)}, not {choice!r}")
+    return [key + choice.encode() for _, choice, _, key in choices if choice is not None]

@@ -1,12 +1,9 @@
-"""The questions of a client, which may be asked again on a new connection."""
+"""The questions of a client: each has its own answer, also where several are open."""
 
 from __future__ import annotations
 
-import pytest
-
-from sbuslib.clients.questions import Sync, Whoami
+from sbuslib.clients.questions import Scope
 from sbuslib.clients.session import Session
-from sbuslib.errors import UsageError
 from sbuslib.wire import control
 from sbuslib.wire.packets import Control, encode_control, parse
 
@@ -16,48 +13,48 @@ def feed(session: Session, *packets: bytes) -> None:
         session._take_control(packet)
 
 
-def test_whoami_is_answered_by_the_answer_to_its_own_question() -> None:
+def test_questions_under_one_key_are_answered_in_their_order() -> None:
     session = Session()
-    first, second = Whoami(session), Whoami(session)
-    assert first.ask() == second.ask() == [encode_control(control.WHOAMI)]
-    feed(session, encode_control(control.WHOAMI, b"!/cred/1/2/3"))
-    assert (first.is_answered(), second.is_answered()) == (True, False)
-    assert session.credentials == b"!/cred/1/2/3"
+    first, second, other = session.ask(b"a", b"1"), session.ask(b"a", b"2"), session.ask(b"b")
+    assert parse(second.packet) == Control(b"a", b"2")
+    feed(session, encode_control(b"a", b"one"), encode_control(b"b", b""))
+    assert (first.answer, second.answer, other.answer) == (b"one", None, b"")
+    feed(session, encode_control(b"a", b"two"), encode_control(b"a", b"unasked"))
+    assert second.answer == b"two"
 
 
-def test_whoami_that_is_asked_again_waits_for_the_new_answer() -> None:
+def test_an_answer_of_another_connection_is_of_no_question() -> None:
     session = Session()
-    question = Whoami(session)
-    question.ask()
-    session.hello()  # on a new connection, where it has the first ticket
-    question.ask()
-    feed(session, encode_control(control.WHOAMI, b"k"))
-    assert not question.is_answered()
-    feed(session, encode_control(control.WHOAMI, b"k"))
-    assert question.is_answered()
+    before, by_token = session.ask(control.WHOAMI), session.ask_by_token(control.SYNC, b"")
+    session.hello()  # on a new connection, where the first question is its own
+    after = session.ask(control.WHOAMI)
+    feed(session, encode_control(control.WHOAMI, b"k1"), control.encode_sync(b"1", b"tree"))
+    assert session.knows_itself()
+    assert (before.answer, after.answer, by_token.answer, session.credentials) == (None, None, None, b"k1")
+    feed(session, encode_control(control.WHOAMI, b"k2"))
+    assert (before.answer, after.answer, session.credentials) == (None, b"k2", b"k2")
 
 
-def token_of(packets: list[bytes]) -> bytes:
-    (packet,) = packets
-    value = parse(packet)
-    assert isinstance(value, Control)
-    assert value.payload is not None
-    return value.payload.partition(b"\0")[0]
-
-
-def test_sync_counts_the_answer_to_the_last_question_alone() -> None:
+def test_an_answer_with_a_token_is_found_by_it() -> None:
     session = Session()
-    with Sync(session, "tree") as question:
-        before = token_of(question.ask())
-        after = token_of(question.ask())
-        feed(session, control.encode_sync(before, b"tree"))
-        assert not question.is_answered()
-        feed(session, control.encode_sync(after, b"partial"))
-        assert question.is_answered()
-        assert question.answer == "partial"
-    assert not session.scopes
+    one, two = session.ask_by_token(control.SYNC, b""), session.ask_by_token(control.SYNC, b"\0tree")
+    assert [parse(question.packet) for question in (one, two)] == [
+        Control(control.SYNC, b"1"),
+        Control(control.SYNC, b"2\0tree"),
+    ]
+    feed(session, control.encode_sync(b"2", b"partial"), encode_control(control.SYNC, b"1"))
+    assert (one.answer, two.answer) == (b"", b"partial")
+    del one  # nobody waits for it
+    feed(session, control.encode_sync(b"1", b"tree"))
+    assert [*session._by_token] == [b"2"]
 
 
-def test_a_scope_that_there_is_not_is_refused() -> None:
-    with pytest.raises(UsageError, match="'world'"):
-        Sync(Session(), "world")
+def test_how_far_it_is_in_force() -> None:
+    assert [Scope.of(answer) for answer in (b"", b"local", b"partial", b"tree")] == [
+        "local",
+        "local",
+        "partial",
+        "tree",
+    ]
+    assert (Scope.of(control.SCOPE_TRUSTED), Scope.of(control.SCOPE_TRUSTED).trusted_only) == ("tree", True)
+    assert not Scope.of(b"tree").trusted_only

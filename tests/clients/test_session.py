@@ -88,29 +88,6 @@ def test_a_hub_without_features() -> None:
     assert not session.can(control.SYNC)
 
 
-def test_answers_to_whoami_are_counted() -> None:
-    session = Session()
-    session.hello()
-    first, second = session.whoami()[0], session.whoami()[0]
-    feed(session, whoami(b"k"), whoami(b"k"))
-    assert (session.knows_itself(first), session.knows_itself(second)) == (True, False)
-    feed(session, whoami(b"k"))
-    assert session.knows_itself(second)
-
-
-def test_an_answer_to_sync_is_found_by_its_token() -> None:
-    session = Session()
-    (one, packet), (two, _) = session.sync(b"local"), session.sync(b"tree")
-    assert parse(packet) == Control(control.SYNC, one)
-    assert one != two
-    assert session.scopes[two] == b""
-    feed(session, control.encode_sync(two, b"partial"), encode_control(control.SYNC, one))
-    assert (session.scopes[one], session.scopes[two]) == (b"local", b"partial")
-    del session.scopes[one]
-    feed(session, control.encode_sync(one, b"tree"))
-    assert one not in session.scopes
-
-
 def test_a_wrapped_message_has_its_sender() -> None:
     session = Session()
     feed(session, control.wrapper_from(b"!/cred/1/2/3") + b"MSG a\0b\0c", b"MSG a\0d")

@@ -6,9 +6,8 @@ from typing import get_args
 
 import pytest
 
-from sbuslib.clients.session import mode_keys
 from sbuslib.errors import UsageError
-from sbuslib.wire.modes import HARD, ORDER, SOFT, Hard, Order, Soft
+from sbuslib.wire.modes import HARD, ORDER, SOFT, Hard, Order, Soft, mode_keys
 
 
 @pytest.mark.parametrize(("modes", "alias"), [(SOFT, Soft), (HARD, Hard), (ORDER, Order)])
