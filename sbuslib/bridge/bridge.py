@@ -225,11 +225,16 @@ class AioBridge:
                 self._ended.set_result(None)
 
     async def _leave(self) -> None:
-        """Leave the bus, and let go out what it has sent."""
-        if self._ended.done():
-            return
+        """Leave the bus, and let go out what it has sent, also when it has gone."""
         receiving, _, beating, _ = self._tasks
         beating.cancel()  # it would say that this bridge is here
+        if not self._ended.done():
+            await self._leave_bus(receiving)
+        self._leads = False
+        await self._sending.empty()
+        await self._engine.drain()
+
+    async def _leave_bus(self, receiving: asyncio.Task[None]) -> None:
         await self._client.publish(*self._neighbours.say_leaving())
         if self._export:
             await self._client.unsubscribe(*self._crossing.exported.patterns)
@@ -237,9 +242,6 @@ class AioBridge:
             receiving.cancel()
             with suppress(TimeoutError):
                 self._put(await self._client.receive_many(timeout=0))
-        self._leads = False
-        await self._sending.empty()
-        await self._engine.drain()
 
     # -- out ----------------------------------------------------------------------------------------
 

@@ -6,11 +6,20 @@ import os
 from argparse import Namespace
 
 from .arguments import Parser, add_address, add_patterns
-from .console import on_stop, tell, yield_to_ctrl_c
+from .console import explain, on_stop, tell, yield_to_ctrl_c
 from .networks import add_tls
 from .values import size
 
+TYPE_CHECKING = False  # the typing module would take as long to load as argparse
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..bridge import AioBridge
+
 __all__ = ["add_bridge"]
+
+_AWAY_SECONDS = 0.2
+"""Seconds between two looks for a bus that has gone."""
 
 _FILES = {
     "password-file": "the password is the first line of this file",
@@ -36,7 +45,7 @@ def add_bridge(parser: Parser) -> None:
         "  sbus bridge nats://a,nats://b --stream plant --name line1 --import order/\n"
         "  sbus bridge mqtts://broker --login line1 --password-file secret --export room/ --mqtt-retain room/\n"
         "\n"
-        "The bridge ends, with status 1, when the bus does."
+        "When the bus goes away, the bridge waits for it, and sends the server what it has."
     )
     parser.add_argument("url", metavar="URL", help="the server to join, see below")
     add_address(parser)
@@ -109,9 +118,8 @@ def _serve(arguments: Namespace) -> None:
         version=arguments.mqtt_version,
     )
 
-    async def serve() -> None:
-        loop = asyncio.get_running_loop()
-        async with AioBridge(
+    def make() -> AioBridge:
+        return AioBridge(
             arguments.address,
             arguments.url,
             export=patterns("export"),
@@ -119,14 +127,45 @@ def _serve(arguments: Namespace) -> None:
             trust=patterns("from") or None,
             options=options,
             keep_bytes=arguments.max_bytes,
-        ) as bridge:
-            on_stop(lambda: loop.create_task(bridge.close()), loop.add_signal_handler)
-            await bridge.ready()
-            if bridge.statistics().connected:
-                tell("connected to the server (Ctrl-C ends it)")
-            await bridge.run()
+        )
 
-    asyncio.run(serve())
+    asyncio.run(_keep(make))
+
+
+async def _keep(make: Callable[[], AioBridge]) -> None:
+    """Run one bridge after another: each ends with its hub. The first has to find one."""
+    import asyncio
+    from contextlib import suppress
+
+    from ..errors import NoHubError
+
+    end, has_joined = asyncio.Event(), False
+    on_stop(end.set, asyncio.get_running_loop().add_signal_handler)
+    while not end.is_set():
+        try:
+            async with make() as bridge:
+                if has_joined:
+                    tell("joined the bus again")
+                has_joined = True
+                running, ending = asyncio.create_task(_run(bridge)), asyncio.create_task(end.wait())
+                await asyncio.wait((running, ending), return_when=asyncio.FIRST_COMPLETED)
+                ending.cancel()
+                if running.done():
+                    running.result()
+        except (ConnectionError, TimeoutError) as error:
+            if not has_joined:
+                raise
+            if not isinstance(error, NoHubError):
+                tell(f"{explain(error)}; waiting for it")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(end.wait(), _AWAY_SECONDS)
+
+
+async def _run(bridge: AioBridge) -> None:
+    await bridge.ready()
+    if bridge.statistics().connected:
+        tell("connected to the server (Ctrl-C ends it)")
+    await bridge.run()
 
 
 def _first_line(path: str | None) -> str | None:

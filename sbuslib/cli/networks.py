@@ -188,7 +188,7 @@ def add_gateway(parser: Parser) -> None:
         "  sbus pub -a /tmp/a room/1/temp 21.5         comes out at the other bus\n"
         "\n"
         "Only keys that a pattern of --export matches here, and one of --import there, cross; secret keys never do. "
-        "The gateway ends, with status 1, when the bus does.\n\n" + _CERTIFICATES
+        "When the bus goes away, the gateway waits for it.\n\n" + _CERTIFICATES
     )
     add_address(parser)
     for option, what in (
@@ -209,21 +209,31 @@ def add_gateway(parser: Parser) -> None:
 def _run_gateway(arguments: Namespace) -> None:
 
     def serve(peer: Peer, end: Event, stack: ExitStack) -> Callable[[], str | None]:
-        from ..client import Client
+        from ..core.service import ServiceGreenlets
+        from ..errors import SbusError
         from ..tcp import Gateway
 
-        client = stack.enter_context(Client(arguments.address))
+        keeping, trouble = ServiceGreenlets("gateway", end.set), list[str]()
+        stack.callback(keeping.check)
         gateway = stack.enter_context(
             Gateway(
-                client,
+                arguments.address,
                 peer,
                 export=list(map(os.fsencode, arguments.export_patterns)),
                 import_=list(map(os.fsencode, arguments.import_patterns)),
                 name=arguments.name,
             )
         )
-        gateway.ended.rawlink(lambda _: end.set())
-        return lambda: None if gateway.started else f"{client.address}: the bus has gone"
+
+        def keep() -> None:
+            try:
+                gateway.serve_forever()
+            except (SbusError, OSError) as error:
+                trouble.append(explain(error))
+            end.set()
+
+        keeping.spawn(keep)
+        return lambda: trouble[0] if trouble else None
 
     _serve(arguments, serve)
 

@@ -12,6 +12,7 @@ import secrets
 import socket
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from time import monotonic, time_ns
@@ -42,6 +43,8 @@ __all__ = ["Gateway"]
 logger = logging.getLogger("sbuslib")
 
 _BATCH = 256  # messages that cross together, after one announcement
+_AWAY_SECONDS: Final = 0.2
+"""Seconds between two looks for a bus that has gone."""
 _NAME: Final = re.compile(r"[0-9A-Za-z._-]+")
 _COPY: Final = "//fwd/"
 _PATIENCE: Final = 1.0
@@ -122,6 +125,7 @@ class Gateway:
         self._refused: Counter[str] = Counter()
         self._exported = self._imported = self._echoes = self._lost = 0  # messages, see GatewayStatistics
         self._neighbours = self._make_neighbours(b"")  # of the bus; anew with each start
+        self._stopped = Event()  # set by stop(), and not when the bus goes away
         self.ended = Event()
         """Set when the gateway has stopped: by :meth:`stop`, because the bus went away, or by an error."""
 
@@ -153,11 +157,15 @@ class Gateway:
             raise StateError("the gateway is started already")
         if not self._peer.started:
             raise StateError("start the peer of the gateway first")
+        self._stopped.clear()
+        self._begin()
+
+    def _begin(self) -> None:
         client = Client(self._address, senders=True, echo=False)
         try:
             self._join(client)
         except BaseException:
-            self.stop()
+            self._leave()
             client.close()
             raise
 
@@ -176,6 +184,8 @@ class Gateway:
         client.subscribe(CONTROL)
         self._say_here(client)
         gevent.sleep(SETTLE_SECONDS)
+        if self._stopped.is_set():
+            raise DisconnectedError("the gateway was stopped")
         if self._export:
             client.subscribe(*exported.patterns)
         client.timeout = None  # a slow hub is waited for
@@ -195,6 +205,25 @@ class Gateway:
             self._id, self._group, separator, self._refused, partial(logger.warning, "gateway %s: %s", self._name)
         )
 
+    def serve_forever(self) -> None:
+        """Start unless started, and wait until :meth:`stop` is called from elsewhere.
+
+        When the bus goes away, look for it until it is back. Raises as :meth:`start` and :meth:`check`.
+        """
+        if not self.started:
+            self.start()
+        while True:
+            self.ended.wait()
+            self.check()
+            if not self._stopped.is_set():
+                logger.warning("gateway %s: the bus has gone; waiting for it", self._name)
+            while not self.started:
+                if self._stopped.wait(_AWAY_SECONDS):
+                    return
+                with suppress(ConnectionError, TimeoutError):
+                    self._begin()
+            logger.warning("gateway %s: joined the bus again", self._name)
+
     def check(self) -> None:
         """Raise :exc:`~sbuslib.errors.ServiceError` when an unforeseen error has ended the gateway."""
         self._service.check()
@@ -210,6 +239,12 @@ class Gateway:
 
     def stop(self) -> None:
         """Stop messages from crossing. Messages from peers that are not yet on the bus are counted as lost."""
+        self._stopped.set()
+        self._leave()
+
+    close = stop
+
+    def _leave(self) -> None:
         client, self._client = self._client, None
         if client is None:
             return
@@ -229,8 +264,6 @@ class Gateway:
         self._remotes.clear()
         self.ended.set()
 
-    close = stop
-
     def _run(self, work: Callable[[Client], None], client: Client) -> None:
         """Run one of the greenlets. The first that finds the bus gone stops the gateway."""
         try:
@@ -239,7 +272,7 @@ class Gateway:
             if self._client is client:
                 if not isinstance(error, DisconnectedError):
                     logger.error("gateway: %s", plainly(error))
-                self.stop()
+                self._leave()
 
     # -- out ----------------------------------------------------------------------------------------
 

@@ -171,9 +171,25 @@ def test_a_gateway_beside_a_bridge_doubles_messages_and_doctor_tells(
     server.kill()
 
 
-def test_the_bridge_ends_with_status_1_when_the_bus_ends(start: Start, bus: HubThread, path: str) -> None:
-    process = start("sbuslib", "bridge", "nats://127.0.0.1:1", "--bus", path, "--export", "a")
-    assert process.stderr is not None
-    assert b"Connect call failed" in process.stderr.readline()
-    bus.stop()
-    assert process.wait(PATIENCE) == 1
+def test_a_bridge_goes_on_when_its_hub_is_back(start: Start, bus: HubThread, path: str, folder: str) -> None:
+    server = nats_server(folder)
+    url = f"nats://127.0.0.1:{server.port}"
+    with HubThread(f"{folder}/far") as far, Client(far.hub.address) as there:
+        start("sbuslib", "bridge", url, "-a", far.hub.address, "--import", "room/")
+        process = start("sbuslib", "bridge", url, "-a", path, "--export", "room/")
+        assert process.stderr is not None
+        there.subscribe(b"room/")
+        server.start()
+        with Client(path) as here:
+            carry(here, there, b"before")
+        bus.stop()
+        lines = iter(process.stderr.readline, b"")
+        assert any(line.endswith(b"; waiting for it\n") for line in lines)
+        with HubThread(path), Client(path) as here:
+            assert next(lines) == b"sbus: joined the bus again\n"
+            carry(here, there, b"after")
+        assert any(line.endswith(b"; waiting for it\n") for line in lines)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+        assert process.stderr.read() == b""
+    server.kill()
