@@ -226,6 +226,15 @@ class Client(Channel):
     async def _sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    async def _in_time(self, work: Awaitable[Any], until: float | None) -> Any:
+        try:
+            async with asyncio.timeout(time_left(until)) as scope:
+                return await work
+        except TimeoutError:
+            if scope.expired():
+                raise TimeoutError("cancelled, as its caller has given up") from None
+            raise
+
     async def _read(self, deadline: float | None) -> bool:
         ended = self._receive()
         if ended is not None:

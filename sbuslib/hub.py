@@ -19,7 +19,7 @@ from gevent.event import Event
 
 from .client import Client
 from .clients.batch import BatchPublisher, Pair
-from .clients.session import warn_of_wildcard
+from .clients.questions import warn_of_wildcard
 from .core.acceptor import Acceptor
 from .core.authorization import Authorization, Authorize
 from .core.client_role import ClientRole

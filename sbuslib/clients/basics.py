@@ -1,22 +1,28 @@
-"""The verbs that all others are built on, and recipes, and what verbs begin: publish, subscribe, sync, wait.
+"""The verbs that all others are built on, and recipes, and what verbs begin: publish, subscribe, receive, sync, wait.
 
 As coroutines, for :class:`sbuslib.recipes.mailbox.Party`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import errno
+import select
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
+from itertools import repeat, starmap
+from typing import Any
 
-from ..errors import DisconnectedError, SbusError, UsageError
+from ..errors import DisconnectedError, RefusedError, SbusError, UsageError
+from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..recipes.mailbox import Mailbox
 from ..wire import control
 from ..wire.columns import Columns
-from ..wire.packets import Key, as_key
+from ..wire.packets import Control, Key, Message, as_key
 from .batch import Pair, encode_many, in_parts
 from .channel import Channel
-from .questions import Scope
-from .session import Subscribing
+from .lead import time_left
+from .questions import PatternRequest, Scope
 
 __all__ = ["Basics"]
 
@@ -74,15 +80,124 @@ class Basics:
 
     async def _subscribe(self, patterns: list[bytes], mailbox: Mailbox | None = None) -> None:
         """Subscribe, with messages into the inbox or a mailbox."""
-        client = self.channel
-        with Subscribing(self._session, tuple(patterns), client.address, mailbox) as asked:
-            await client._say(asked.ask, client._deadline(client.timeout))
+        client, session = self.channel, self._session
+        request = PatternRequest(tuple(patterns), session.separator, mailbox)
+        try:
+            await client._say(lambda: session.subscribe(request), client._deadline(client.timeout))
             await self.sync()
+        except DisconnectedError:
+            if request.refused is None:
+                raise
+        finally:
+            session.confirm(request)
+        if request.refused is not None:
+            raise RefusedError(f"{client.address}: the hub refused the subscription: {request.refused}")
 
     async def unsubscribe(self, *patterns: Key) -> None:
         """Take one subscription to each pattern back that no object has."""
         client, keys = self.channel, [as_key(pattern, "pattern") for pattern in patterns]
         await client._say(lambda: self._session.unsubscribe(keys), client._deadline(client.timeout))
+
+    # -- receiving ----------------------------------------------------------------------------------
+
+    async def receive(self, *, timeout: float | None = None, flags: int = 0) -> Message:
+        """The next message that no subscription has taken for its own queue.
+
+        ``flags`` are those of recv(2), and concern one packet: ``MSG_PEEK`` leaves it where it is. Raises
+        :exc:`TimeoutError` after ``timeout`` seconds, :exc:`BlockingIOError` with ``MSG_DONTWAIT``, and
+        :exc:`~sbuslib.errors.DisconnectedError`.
+        """
+        if flags:
+            return await self._receive_flagged(timeout, flags)
+        inbox, deadline = self._session.inbox, self.channel._deadline(timeout)
+        while True:
+            await self.channel._until(lambda: bool(inbox), deadline, f"no message within {timeout} s")
+            try:
+                return inbox.popleft()
+            except IndexError:  # another caller has taken it meanwhile
+                continue
+
+    async def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[Message]:
+        """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
+        if most is not None and most < 1:
+            raise UsageError(f"most is at least 1, not {most!r}")
+        client, inbox = self.channel, self._session.inbox
+        deadline = client._deadline(timeout)
+        while True:
+            await client._until(lambda: bool(inbox), deadline, f"no message within {timeout} s")
+            with client._lead.lock:
+                count = len(inbox) if most is None else min(most, len(inbox))
+                if count:
+                    # One by one, since another thread may be adding messages; in C, since there may be thousands.
+                    return list(starmap(inbox.popleft, repeat((), count)))
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Messages as they come, until the client is closed. Leaving the loop loses nothing.
+
+        Raises :exc:`~sbuslib.errors.DisconnectedError` when the hub closes the connection.
+        """
+        take = self._session.inbox.popleft
+        while await self.has_message():
+            while True:
+                try:
+                    message = take()
+                except IndexError:  # several may iterate at once, so looking first would not do
+                    break
+                yield message
+
+    async def has_message(self) -> bool:
+        """Wait for messages in the inbox; ``False`` when this client was closed instead."""
+        inbox = self._session.inbox
+        try:
+            await self.channel._until(lambda: bool(inbox), None, "no message in time")
+        except DisconnectedError:
+            if self.channel.closed:
+                return False
+            raise
+        return True
+
+    async def _receive_flagged(self, timeout: float | None, flags: int) -> Message:
+        client, inbox = self.channel, self._session.inbox
+        peeked: list[Message] = []
+        deadline = client._deadline(0 if flags & socket.MSG_DONTWAIT else timeout)
+        what = f"no message within {timeout} s"
+        while True:
+            try:
+                await client._until(
+                    lambda: bool(inbox or peeked),
+                    deadline,
+                    what,
+                    lambda deadline: self._read_flagged(flags, deadline, peeked),
+                )
+            except TimeoutError:
+                if flags & socket.MSG_DONTWAIT:
+                    raise BlockingIOError(errno.EAGAIN, "no message is here") from None
+                raise
+            with client._lead.lock:
+                if peeked:
+                    return peeked[0]
+                if inbox:
+                    return inbox[0] if flags & socket.MSG_PEEK else inbox.popleft()
+
+    async def _read_flagged(self, flags: int, deadline: float | None, peeked: list[Message]) -> bool:
+        """Receive one packet with flags. A message that stays there is ``peeked``."""
+        client = self.channel
+        area, sock = client._get_area(), client._here()
+        try:
+            size = area.receive_first(sock, flags)
+        except BlockingIOError:
+            if flags & socket.MSG_DONTWAIT or not await client._wait(sock, select.POLLIN, time_left(deadline)):
+                raise TimeoutError from None
+            return False
+        if flags & socket.MSG_PEEK and 0 < size != WITH_DESCRIPTORS:
+            found = self._session.read(area.packet(0, size))
+            if not isinstance(found, Control) and found and self._session.is_for_inbox(found[0].key):
+                peeked.append(found[0])
+                return False
+            size = area.receive_first(sock, 0)  # an answer, or for a mailbox: not what was asked for
+        return client._take(area, [size])
+
+    # -- questions to the hub -----------------------------------------------------------------------
 
     async def sync(self, scope: str = "local") -> Scope:
         """Wait until all that this client said is in force. Returns how far: ``local``, ``tree`` or ``partial``.
@@ -145,6 +260,10 @@ class Basics:
         pairs, self._posted = self._posted, []
         with suppress(OSError, SbusError):  # who waits for an answer finds out that there is no connection
             await self.publish_many(pairs)
+
+    async def in_time(self, work: Awaitable[Any], until: float | None) -> Any:
+        """As :class:`~sbuslib.recipes.mailbox.Party` says."""
+        return await self.channel._in_time(work, until)
 
     async def tell_senders(self) -> None:
         """Have messages carry their senders, if the hub can tell."""

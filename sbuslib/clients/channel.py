@@ -27,8 +27,8 @@ from .base import ClientBase, Event
 from .batch import plain
 from .held_sockets import HeldSockets
 from .lead import Lead, Waiter, time_left
+from .questions import Question
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff
-from .session import Question
 
 __all__ = ["Channel", "Running", "run"]
 
@@ -83,6 +83,10 @@ class Channel(ClientBase):
 
     @abstractmethod
     async def _sleep(self, seconds: float) -> None: ...
+
+    async def _in_time(self, work: Awaitable[Any], until: float | None) -> Any:
+        """Await the application's coroutine. With asyncio it is cancelled at ``until``, by ``time.monotonic``."""
+        return await work
 
     @abstractmethod
     def _start(self, work: Coroutine[Any, Any, None]) -> Any:
@@ -193,12 +197,10 @@ class Channel(ClientBase):
             if self._closed:
                 raise self._disconnected()
             try:
-                self._socket = await self._connect(self._deadline(self.timeout))
-                await self._begin(self._deadline(self.timeout))
+                await self._open_once(self._deadline(self.timeout))
                 return
             except OSError as error:
                 self._reconnecting.failed(error)
-                self._release_socket()
                 if not self._reconnect:  # it was only to have all but what the hub refused
                     self._ended = True
                     raise self._disconnected() from error

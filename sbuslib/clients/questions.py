@@ -1,19 +1,64 @@
-"""What a hub answers to the questions of a client."""
+"""What a client asks its hub, and what the hub answers."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import warnings
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Self, TypeAlias
 
-from ..errors import StateError
+from ..errors import StateError, UsageError
+from ..recipes.mailbox import Mailbox
 from ..statistics import ClientStatistics, LinkStatistics, decode_clients, decode_links
 from ..wire import control
+from ..wire.packets import check_key
+from ..wire.text import printable
 
-__all__ = ["Scope", "all_clients", "all_links", "reloaded"]
+__all__ = ["PatternRequest", "Question", "Scope", "all_clients", "all_links", "reloaded", "warn_of_wildcard"]
+
+_warned_of: set[bytes] = set()  # patterns
 
 
 Answerer: TypeAlias = Callable[[bytes, str, bytes], Awaitable[bytes | None]]
 """Asks the hub: the key of a question, what it would do, in words, and a payload."""
+
+
+def warn_of_wildcard(pattern: bytes, separator: bytes) -> None:
+    """Warn, once for each, of a segment that is a wildcard elsewhere: here it stands for itself."""
+    for segment in {b"#", b">", b"**"}.intersection(pattern.split(separator)):
+        if pattern not in _warned_of:
+            _warned_of.add(pattern)
+            what = f"{printable(segment)} is no wildcard here, in {printable(pattern)}"
+            how = "* is one segment, and a pattern that ends with the separator matches all below"
+            warnings.warn(f"{what}: {how}", UserWarning, stacklevel=2)
+
+
+class PatternRequest:
+    """Patterns requested, with messages into the inbox or a mailbox.
+
+    Until they are confirmed, a hub that kicks this client is taken to have refused them. Raises
+    :exc:`~sbuslib.errors.UsageError` without patterns, and :exc:`~sbuslib.errors.KeyFormatError`.
+    """
+
+    def __init__(self, patterns: Sequence[bytes], separator: bytes, mailbox: Mailbox | None = None) -> None:
+        if not patterns:
+            raise UsageError("subscribe to at least one pattern; b'' is everything")
+        for pattern in patterns:
+            check_key(pattern, "pattern")
+            warn_of_wildcard(pattern, separator)
+        self.patterns = patterns
+        self.mailbox = mailbox
+        self.refused: str | None = None
+        """Why the hub refused them."""
+
+
+class Question:
+    """A question to the hub: its packet, and the answer once it came."""
+
+    __slots__ = ("__weakref__", "answer", "packet")
+
+    def __init__(self, packet: bytes) -> None:
+        self.packet = packet
+        self.answer: bytes | None = None
 
 
 class Scope(str):

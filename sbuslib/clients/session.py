@@ -10,14 +10,13 @@ counting answers tells which question an answer belongs to.
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 from weakref import WeakSet, WeakValueDictionary
 
-from ..errors import DisconnectedError, KeyFormatError, PacketError, PeerError, RefusedError, UsageError
+from ..errors import DisconnectedError, KeyFormatError, PacketError, PeerError
 from ..limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES
 from ..matcher import SEPARATOR
 from ..recipes.mailbox import Mailbox
@@ -40,11 +39,12 @@ from ..wire.packets import (
 )
 from ..wire.text import printable
 from .mailboxes import Mailboxes
+from .questions import PatternRequest, Question
 
 if TYPE_CHECKING:
     from mmap import mmap
 
-__all__ = ["MOST_CAUSES", "MOST_NOTICES", "OTHER_CAUSES", "Question", "Session", "Subscribing"]
+__all__ = ["MOST_CAUSES", "MOST_NOTICES", "OTHER_CAUSES", "Session"]
 
 MOST_NOTICES: Final = 256
 """Notices that wait for the application: four times as many as one receive call brings."""
@@ -54,72 +54,7 @@ OTHER_CAUSES: Final = "other"
 """What losses of further causes are counted as."""
 
 _CONTROL: Final = CMSG[0]
-_warned_of: set[bytes] = set()  # patterns
 _namespace = lru_cache(Namespace)  # to make one takes longer than to check a key
-
-
-def warn_of_wildcard(pattern: bytes, separator: bytes) -> None:
-    """Warn, once for each, of a segment that is a wildcard elsewhere: here it stands for itself."""
-    for segment in {b"#", b">", b"**"}.intersection(pattern.split(separator)):
-        if pattern not in _warned_of:
-            _warned_of.add(pattern)
-            what = f"{printable(segment)} is no wildcard here, in {printable(pattern)}"
-            how = "* is one segment, and a pattern that ends with the separator matches all below"
-            warnings.warn(f"{what}: {how}", UserWarning, stacklevel=2)
-
-
-class Question:
-    """A question to the hub: its packet, and the answer once it came."""
-
-    __slots__ = ("__weakref__", "answer", "packet")
-
-    def __init__(self, packet: bytes) -> None:
-        self.packet = packet
-        self.answer: bytes | None = None
-
-
-class Subscribing:
-    """Patterns that a client asks for. Used with ``with``, whose block ends when they are in force.
-
-    Until then, a hub that kicks this client is taken to have refused them: they are not asked for again, and the block
-    ends with a :exc:`~sbuslib.errors.RefusedError` that says why. Raises :exc:`~sbuslib.errors.UsageError` without
-    patterns, and :exc:`~sbuslib.errors.KeyFormatError`.
-    """
-
-    def __init__(
-        self, session: Session, patterns: Sequence[bytes], address: str, mailbox: Mailbox | None = None
-    ) -> None:
-        """``mailbox`` is where messages are to go, if not into the inbox."""
-        if not patterns:
-            raise UsageError("subscribe to at least one pattern; b'' is everything")
-        for pattern in patterns:
-            check_key(pattern, "pattern")
-            warn_of_wildcard(pattern, session.separator)
-        self.patterns = patterns
-        self.refused: str | None = None
-        """Why the hub refused them."""
-        self._session = session
-        self._address = address
-        self._mailbox = mailbox
-
-    def ask(self) -> list[bytes]:
-        """Note the patterns as held; the packets to send."""
-        packets = [*map(encode_subscribe, self.patterns)]
-        self._session.held.update(self.patterns)
-        if self._mailbox is not None:
-            self._session.open(self._mailbox)
-        self._session.forget_places()
-        self._session.unconfirmed.append(self)
-        return packets
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self in self._session.unconfirmed:
-            self._session.unconfirmed.remove(self)
-        if self.refused is not None and (error is None or isinstance(error, DisconnectedError)):
-            raise RefusedError(f"{self._address}: the hub refused the subscription: {self.refused}") from None
 
 
 class Session:
@@ -154,8 +89,8 @@ class Session:
         self.batches = False
         """Whether many messages may be sent in one packet: the hub was told so on this connection."""
         self._held_as = b""  # the credentials under which secrets stand in held
-        self.unconfirmed: list[Subscribing] = []
-        """Patterns that are asked for, and of which it is not known whether they are in force."""
+        self.unconfirmed: list[PatternRequest] = []
+        """Patterns requested and not yet confirmed by the hub."""
         self.mailboxes: Mailboxes | None = None
         """Where messages go in place of the inbox; ``None`` until a first mailbox is opened."""
         self.named: WeakSet[Mailbox] = WeakSet()
@@ -309,6 +244,20 @@ class Session:
                 self.headers.clear()
             self.headers[name] = packet[: packet.index(b"\0") + 1]
         return packet
+
+    def subscribe(self, request: PatternRequest) -> list[bytes]:
+        """Note patterns as held, and as not confirmed until :meth:`confirm`; the packets to send."""
+        self.held.update(request.patterns)
+        if request.mailbox is not None:
+            self.open(request.mailbox)
+        self.forget_places()
+        self.unconfirmed.append(request)
+        return [*map(encode_subscribe, request.patterns)]
+
+    def confirm(self, request: PatternRequest) -> None:
+        """The patterns are in force, or nobody waits for that any more. If the hub refused them, it has said so."""
+        if request in self.unconfirmed:
+            self.unconfirmed.remove(request)
 
     def unsubscribe(self, patterns: Iterable[bytes]) -> list[bytes]:
         """Take one subscription to each back; the packets to send."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sbuslib.clients import mailboxes
-from sbuslib.clients.session import Session, Subscribing
+from sbuslib.clients.questions import PatternRequest
+from sbuslib.clients.session import Session
 from sbuslib.limits import KNOWN_KEYS
 from sbuslib.recipes.mailbox import Mailbox
 from sbuslib.wire.packets import Message
@@ -31,7 +32,7 @@ def inbox(session: Session) -> list[bytes]:
 
 
 def subscribe(session: Session, *patterns: bytes) -> None:
-    Subscribing(session, patterns, "hub").ask()
+    session.subscribe(PatternRequest(patterns, b"/"))
 
 
 def test_a_message_goes_to_mailboxes_and_to_the_inbox_where_the_application_wants_it_too() -> None:

@@ -6,7 +6,8 @@ import mmap
 
 import pytest
 
-from sbuslib.clients.session import MOST_CAUSES, MOST_NOTICES, OTHER_CAUSES, Session, Subscribing
+from sbuslib.clients.questions import PatternRequest
+from sbuslib.clients.session import MOST_CAUSES, MOST_NOTICES, OTHER_CAUSES, Session
 from sbuslib.errors import KeyFormatError, PayloadError, PeerError
 from sbuslib.limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES
 from sbuslib.wire import control
@@ -99,7 +100,7 @@ def test_a_new_connection_restores_subscriptions_and_choices() -> None:
     session.hello()
     feed(session, whoami(b"!/cred/1/2/3"))
     assert session.restore() == []
-    Subscribing(session, [b"a", b"a", b"!/cred/1/2/3/x", b"!/cred//2//y", b"!/cred/1/2/33/x"], "hub").ask()
+    session.subscribe(PatternRequest([b"a", b"a", b"!/cred/1/2/3/x", b"!/cred//2//y", b"!/cred/1/2/33/x"], b"/"))
     session.choose(b"echo/on")
     session.choose(b"echo/off")  # the newest of a kind
     session.choose(b"senders/on")
@@ -126,9 +127,8 @@ def test_secrets_are_renewed_when_the_hub_tells_new_credentials() -> None:
     feed(session, whoami(b"p/!/cred/1/2/3"))
     session.restore()
     assert not session.has_to_renew
-    Subscribing(
-        session, [b"a", b"p/!/cred/1/2/3/x", b"p/!/cred/1/2/3/x", b"p/!/cred//2//y", b"!/cred//2//z"], "hub"
-    ).ask()
+    patterns = [b"a", b"p/!/cred/1/2/3/x", b"p/!/cred/1/2/3/x", b"p/!/cred//2//y", b"!/cred//2//z"]
+    session.subscribe(PatternRequest(patterns, b"/"))
     feed(session, control.NewCredentials(b"q/r/!/cred/1/2/3").encode())
     assert session.has_to_renew
     assert sorted(session.renew()) == [

@@ -16,7 +16,7 @@ from clients.makers import StartsHub, Starved
 from support import PATIENCE, HubThread, own_key
 
 from sbuslib import Client, Limits, aio, blocking
-from sbuslib.clients import channel, session
+from sbuslib.clients import channel, questions
 from sbuslib.errors import (
     AddressError,
     DisconnectedError,
@@ -284,7 +284,7 @@ async def test_a_wrong_payload_is_refused_under_a_key_that_was_used_before(bus: 
 @script
 async def test_a_wildcard_of_another_broker_is_warned_of(bus: Bus, server: HubThread) -> None:
     client = await bus.client()
-    session._warned_of.clear()
+    questions._warned_of.clear()
     for pattern in ("mqtt/#", "nats/>", "files/**"):
         with pytest.warns(UserWarning, match="is no wildcard here"):
             await client.subscribe(pattern)

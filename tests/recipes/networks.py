@@ -43,6 +43,9 @@ class Stepping:
 
     async def tell_senders(self) -> None: ...
 
+    async def in_time(self, work: Any, until: float | None) -> Any:
+        return await work
+
     async def open_mailbox(self, mailbox: Mailbox) -> None:
         await _step("open", mailbox)
 

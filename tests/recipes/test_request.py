@@ -33,6 +33,7 @@ from sbuslib.errors import (
 )
 from sbuslib.limits import PACKET_BYTES
 from sbuslib.recipes import request as module
+from sbuslib.recipes import server as server_module
 from sbuslib.recipes.request import Answer, Asking, Question
 
 
@@ -289,7 +290,7 @@ def test_the_end_of_serving_answers_what_was_taken(server: HubThread, make: Make
 
 
 def test_too_many_questions_are_refused(server: HubThread, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_QUESTIONS", 2)
+    monkeypatch.setattr(server_module, "MOST_QUESTIONS", 2)
     one, other = make(), make()
     wait, go = waits(one)
 
@@ -339,6 +340,32 @@ def test_asyncio_asks_and_serves(server: HubThread, address: str) -> None:
                 await one.request(b"svc", timeout=-1)
 
     run(test())
+
+
+def test_with_asyncio_a_function_ends_when_its_caller_has_given_up(server: HubThread, address: str) -> None:
+    ended: list[bytes] = []
+
+    async def answer(question: Question) -> bytes:
+        try:
+            await asyncio.sleep(0 if question.payload == b"quick" else 10 * PATIENCE)
+        except asyncio.CancelledError:
+            ended.append(question.payload)
+            raise
+        return b"done"
+
+    async def test() -> None:
+        async with (
+            aio.Client(address) as one,
+            aio.Client(address) as other,
+            other.serve(b"svc", answer, workers=1),
+        ):
+            while not ended:  # on a busy machine it may not even have begun
+                with suppress(TimeoutError, AnswerError):
+                    await one.request(b"svc", b"slow", timeout=0.1)
+            assert await one.request(b"svc", b"quick", timeout=PATIENCE) == b"done", "its worker is free again"
+
+    run(test())
+    assert set(ended) == {b"slow"}
 
 
 def test_a_task_that_is_cancelled_asks_no_more(server: HubThread, address: str) -> None:
