@@ -1,13 +1,22 @@
-"""Names that a package loads when they are first used."""
+"""What importing the package loads, its errors and its limits."""
 
 from __future__ import annotations
 
+import builtins
+import re
 import sys
+from typing import Any
 
+import msgspec
 import pytest
-from support import python
+from support import ROOT, HubThread, python
 
 import sbuslib
+from sbuslib import errors
+from sbuslib.errors import UsageError
+from sbuslib.limits import CONTROL_EXTRA, PACKET_BYTES, ClientLimits, Limits, describe
+
+# -- Names that a package loads when they are first used
 
 
 def test_importing_the_package_is_lazy() -> None:
@@ -38,3 +47,123 @@ def test_what_the_package_offers_is_there() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
         _ = sbuslib.nonsense
     assert sbuslib.Hub is sys.modules["sbuslib.hub"].Hub
+
+
+# -- The blocking client: threads, and no gevent
+
+
+def test_the_blocking_client_never_imports_gevent(server: HubThread, address: str) -> None:
+    code = f"""
+import sys
+from sbuslib import blocking
+with blocking.Client({address!r}, reconnect=True) as client:
+    subscription = client.subscribe(b"a")
+    client.publish(b"a", b"x")
+    client.publish_many([(b"b", b"y")])
+    client.sync()
+    print(subscription.receive(timeout=10).payload)
+print([name for name in sys.modules if name.partition(".")[0] in ("gevent", "greenlet", "zope")])
+"""
+    assert python("-c", code) == "b'x'\n[]\n"
+
+
+# -- The exception tree
+
+
+def test_all_is_what_the_module_defines() -> None:
+    defined = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    assert set(errors.__all__) == defined
+
+
+def test_the_docstring_prints_the_tree() -> None:
+    assert errors.__doc__ is not None
+    path: list[str] = []
+    seen = set()
+    for line in errors.__doc__.splitlines():
+        found = re.match(r"    ((?:[│ ]   )*(?:[├└]── )?)(\w+Error)(?: \((\w+)\))?", line)
+        if not found:
+            continue
+        depth = len(found[1]) // 4
+        path[depth:] = [found[2]]
+        kind = getattr(errors, found[2])
+        parents = {base.__name__ for base in kind.__bases__}
+        expected = {path[depth - 1]} if depth else {"Exception"}
+        assert parents == expected | ({found[3]} if found[3] else set()), found[2]
+        seen.add(found[2])
+    assert seen == set(errors.__all__)
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_each_is_one_of_ours_and_says_what_it_means(name: str) -> None:
+    kind = getattr(errors, name)
+    assert issubclass(kind, errors.SbusError)
+    assert kind.__doc__
+    assert not hasattr(builtins, name)
+
+
+def test_a_packet_error_keeps_its_reason() -> None:
+    error = errors.ReservedKeyError("secret pattern of another")
+    assert (error.reason, str(error)) == ("secret pattern of another",) * 2
+
+
+def test_a_timeout_is_the_builtin_one() -> None:
+    assert not any(issubclass(getattr(errors, name), TimeoutError) for name in errors.__all__)
+
+
+# -- The limits of hubs and clients, and their tables in the documentation
+
+BOTH = (Limits, ClientLimits)
+
+
+def test_the_longest_packet_is_as_long_as_the_protocol_says() -> None:
+    assert (PACKET_BYTES, CONTROL_EXTRA) == (409_600, 4_096)
+
+
+@pytest.mark.parametrize("struct", BOTH)
+def test_the_page_of_limits_has_the_table_of_the_code(struct: type[msgspec.Struct]) -> None:
+    assert describe(struct) in (ROOT / "docs" / "limits.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("struct", BOTH)
+def test_every_limit_has_a_reason(struct: type[msgspec.Struct]) -> None:
+    rows = describe(struct).splitlines()[2:]
+    found = [re.fullmatch(r"\| `(\w+)` \| ([\d.,]+) \| (.+\.) \|", row) for row in rows]
+    assert all(found)
+    assert [row[1] for row in found if row] == list(struct.__struct_fields__)
+
+
+def test_a_hub_has_no_more_than_forty_limits() -> None:
+    """What only tunes the machine is a constant beside the code that uses it."""
+    assert len(Limits.__struct_fields__) <= 40
+
+
+@pytest.mark.parametrize("struct", BOTH)
+def test_limits_are_immutable(struct: type[Any]) -> None:
+    limits = struct()
+    with pytest.raises(AttributeError):
+        limits.batch = 1
+    assert msgspec.structs.replace(limits, batch=8).batch == 8
+    assert limits == struct()
+
+
+@pytest.mark.parametrize("struct", BOTH)
+@pytest.mark.parametrize("value", [0, -1, None, "64", True, float("nan")])
+def test_a_limit_that_is_no_positive_number_is_refused(struct: type[Any], value: object) -> None:
+    for name in struct.__struct_fields__:
+        with pytest.raises(UsageError, match=name):
+            struct(**{name: value})
+
+
+@pytest.mark.parametrize("struct", BOTH)
+@pytest.mark.parametrize("value", [1.5, float("inf")])
+def test_a_count_that_is_no_whole_number_is_refused(struct: type[Any], value: object) -> None:
+    with pytest.raises(UsageError, match="batch"):
+        struct(batch=value)
+
+
+@pytest.mark.parametrize("struct", BOTH)
+def test_a_batch_of_more_packets_than_one_system_call_takes_is_refused(struct: type[Any]) -> None:
+    """recvmmsg(2) and sendmmsg(2) take at most 1,024 packets: UIO_MAXIOV of Linux."""
+    assert struct(batch=1_024).batch == 1_024
+    with pytest.raises(UsageError, match="batch"):
+        struct(batch=1_025)

@@ -120,7 +120,7 @@ def test_the_hub_its_clients_and_its_users(bus: Bus, connect_as: ConnectAs) -> N
         pattern_bytes=users[1001].pattern_bytes,
         queued_packets=3,
         queued_bytes=3 * (len(big(0)) + len(b"MSG k\0")),
-        buffer_bytes=0,
+        buffer_bytes=users[1001].buffer_bytes,
         received=0,
         routed=6,
         delivered=1,

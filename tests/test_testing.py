@@ -1,16 +1,22 @@
-"""A hub in a thread that anybody can stop, and assertions about what was published through it."""
+"""What tests of users have: a hub in a thread, assertions, and the plugin of pytest."""
 
 from __future__ import annotations
 
+import configparser
 import os
 import threading
+from pathlib import Path
 
 import gevent
 import pytest
-from support import PATIENCE, in_thread, python
+from docs.pages import DOCS, blocks
+from support import PATIENCE, ROOT, in_thread, python
 
+from sbuslib import pytest_plugin
 from sbuslib.errors import AddressInUseError, StateError
 from sbuslib.testing import HubThread, Recording
+
+# -- A hub in a thread that anybody can stop, and assertions about what was published through it
 
 
 def failure(recorded: Recording, pattern: bytes, payload: bytes | None = None, count: int | None = None) -> list[str]:
@@ -128,3 +134,49 @@ def test_messages_that_were_too_many_to_be_recorded_are_told() -> None:
         most = server.hub.limits.queued_packets
         server.call(server.hub.publish_many, [(b"k", b"")] * (most + 7))
         assert "; 7 messages were too many at once to be recorded" in failure(recorded, b"other")[0]
+
+
+# -- The fixtures for users' tests, in a pytest of its own, and what loading them costs every other run of pytest
+
+EXAMPLE = """
+import os
+from sbuslib.blocking import Client
+
+def test_one(sbus_hub, sbus_published):
+    assert os.environ["SBUS_ADDRESS"] == sbus_hub.address
+    with Client() as client:
+        client.publish(b"room/1", b"21")
+    sbus_published.assert_published(b"room/1", b"21")
+    sbus_published.assert_not_published(b"alarm/")
+
+def test_other(sbus_published):
+    assert sbus_published.messages == []
+    assert "SBUS_ADDRESS" in os.environ
+
+def test_none():
+    assert "SBUS_ADDRESS" not in os.environ
+"""
+
+WITH_PLUGIN = {"PYTEST_PLUGINS": pytest_plugin.__name__, "PYTEST_ADDOPTS": "-p no:cacheprovider"}
+
+
+def test_each_test_has_a_hub_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "test_example.py").write_text(EXAMPLE)
+    for block in blocks(DOCS / "how-to" / "testing.md"):
+        if block.what == "file":
+            (tmp_path / block.name).write_text(block.text)
+    assert "4 passed" in python("-m", "pytest", "-q", str(tmp_path), **WITH_PLUGIN)
+
+
+def test_loading_the_plugin_loads_nothing_else(tmp_path: Path) -> None:
+    code = (
+        "import pytest, sys; before = set(sys.modules); import sbuslib.pytest_plugin; print(*set(sys.modules) - before)"
+    )
+    loaded = set(python("-c", code).split())
+    assert loaded == {"sbuslib", "sbuslib.lazy", "sbuslib.pytest_plugin"}
+
+
+def test_pytest_finds_the_plugin_by_the_name_of_its_module() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    assert setup["options.entry_points"]["pytest11"].split() == ["sbuslib.pytest_plugin", "=", pytest_plugin.__name__]

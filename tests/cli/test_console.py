@@ -1,19 +1,26 @@
-"""The functions that all programs share."""
+"""What all programs share: errors in a line, signals, completion, man pages."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
+import sys
 from argparse import Namespace
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from support import HubThread
+from support import PATIENCE, ROOT, HubThread
 
+from sbuslib.cli import daemon, main, manual
+from sbuslib.cli.completion import SCRIPTS, candidates
 from sbuslib.cli.console import STOPPING, advise, explain, on_stop
 from sbuslib.errors import CorruptJournalError, NoHubError
+
+# -- The functions that all programs share
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -78,3 +85,110 @@ def test_a_hub_of_a_stranger_is_never_recommended(run: Run, bus: HubThread, path
     done = run("sbuslib", "pub", "-a", "/nowhere", "key", "payload")
     assert done.returncode == 1
     assert path not in done.stderr
+
+
+# -- ``sbus completion``: what may come next, and bash itself completes with what it printed
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("sbus who", "whoami"),
+        ("sbus journal re", "record replay"),
+        ("sbus hub re", "reload"),
+        ("sbus hub --rel", "--relay"),
+        ("sbus help jo", "journal"),
+        ("sbus help journal se", "seal"),
+        ("sbus sub --send", "--senders"),
+        ("sbus sub --soft q", "queue"),
+        ("sbus sub --count ", ""),
+        ("sbus journal ingest --fol", "--follow"),
+        ("sbus record --dur", "--durability"),
+        ("sbus completion f", "fish"),
+        ("sbusd --fore", "--foreground"),
+        ("sbus-relay --upstream-", "--upstream-user"),
+        ("sbus --ver", "--version"),
+    ],
+)
+def test_what_may_come_next(line: str, found: str) -> None:
+    assert " ".join(candidates(line.split(" "))) == found
+
+
+@pytest.mark.parametrize("shell", SCRIPTS)
+def test_every_shell_has_a_script_that_asks_sbus(run: Run, shell: str) -> None:
+    done = run("sbuslib", "completion", shell)
+    assert (done.returncode, done.stdout, done.stderr) == (0, SCRIPTS[shell], "")
+    assert f"sbus completion {shell} -- " in done.stdout
+    done = run("sbuslib", "completion", shell, "--", "sbus", "journal", "ver")
+    assert (done.returncode, done.stdout) == (0, "verify\n")
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
+def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
+    program = tmp_path / "sbus"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m sbuslib "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / "sbus.bash").write_text(SCRIPTS["bash"])
+    for words, completed in ((("who",), "whoami"), (("sub", "--send"), "--senders"), (("help", "whoa"), "whoami")):
+        asked = (
+            f'. "{tmp_path}/sbus.bash"; PATH="{tmp_path}:$PATH"; COMP_WORDS=(sbus {" ".join(words)}); '
+            f'COMP_CWORD={len(words)}; _sbus; echo "${{COMPREPLY[@]}}"'
+        )
+        found = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, timeout=PATIENCE, check=True)
+        assert found.stdout.split() == [completed]
+
+
+# -- The man pages, which are made when the package is built: they tell of every command, and groff has no complaint
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return manual.pages()
+
+
+def test_every_group_of_commands_has_a_page_with_its_commands(pages: dict[str, str]) -> None:
+    for group, (_, commands) in main.GROUPS.items():
+        for command in commands:
+            assert f"\n.SH SBUS {command.upper()}\n" in pages[f"sbus-{group}.1"]
+            assert f"\n\\fBsbus {command}\\fR" in pages[f"sbus-{group}.1"]
+
+
+def test_the_pages_have_the_defaults(pages: dict[str, str]) -> None:
+    assert "/run/sbus.socket" in pages["sbusd.1"]
+    assert daemon.PID_FILE in pages["sbusd.1"]
+
+
+@pytest.mark.skipif(not shutil.which("groff"), reason="needs groff: apt-get install groff")
+def test_the_pages_are_well_formed(pages: dict[str, str]) -> None:
+    for text in pages.values():
+        done = subprocess.run(
+            ["groff", "-man", "-Tutf8", "-ww"], input=text.encode(), capture_output=True, timeout=PATIENCE, check=True
+        )
+        assert done.stderr == b""
+
+
+def test_text_keeps_backslashes_dots_and_indented_lines() -> None:
+    text = manual._text("a \\n\n\n.b\n\nexamples:\n  'c -d", ".SS")
+    assert "\n".join(text) == ".PP\na \\en\n.PP\n\\&.b\n.SS EXAMPLES\n.nf\n  'c \\-d\n.fi"
+
+
+NOTHING_INSTALLED = """
+import sys
+for name in ("msgspec", "gevent"):
+    sys.modules[name] = None
+from sbuslib.cli import manual
+print(len(manual.files()))
+"""
+
+
+def test_they_are_made_where_nothing_is_installed() -> None:
+    """As where pip builds a wheel."""
+    done = subprocess.run(
+        [sys.executable, "-c", NOTHING_INSTALLED],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert int(done.stdout) == len(manual.files())

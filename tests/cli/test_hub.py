@@ -1,19 +1,35 @@
-"""``sbus hub`` as a program: a hub in the foreground."""
+"""``sbus hub`` as a program, its log, its supervisor and its units."""
 
 from __future__ import annotations
 
+import configparser
+import logging
 import os
+import re
+import shutil
 import signal
+import socket
 import stat
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
+import gevent
 import pytest
-from support import PATIENCE
+from docs.pages import DOCS, blocks
+from support import PATIENCE, ROOT, HubThread, Peer
 
 from sbuslib.blocking import Client
+from sbuslib.cli import process, relay
+from sbuslib.cli.log import QUIET_SECONDS, HubLog
+from sbuslib.cli.units import read_unit, unit_names
+from sbuslib.kernel.users import name_of_user
+from sbuslib.limits import Limits
+
+# -- ``sbus hub`` as a program: a hub in the foreground
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -43,3 +59,211 @@ def test_hub_listens_where_clients_look_first(start: Start, run: Run, folder: st
         assert os.path.exists(address)
         assert run("sbuslib", "whoami", env=environment).returncode == 0
     assert stat.S_IMODE(os.stat(f"{folder}/sbus").st_mode) == 0o700
+
+
+# -- What a hub logs of itself: losing that begins and ends, links that do not answer
+
+
+def test_losing_is_told_when_it_begins_and_with_the_sum_when_it_ends(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    user = name_of_user(os.getuid())
+    with caplog.at_level(logging.INFO, "sbuslib"), HubThread(path, limits=Limits(queued_packets=4)) as bus:
+        log = bus.call(lambda: HubLog(bus.hub))
+        bus.call(log.close)
+        with Peer(path) as slow, Peer(path) as publisher:
+            slow.send(b"CMSG blocking/hard/discard")
+            slow.subscribe(b"k")
+            slow.barrier()
+            for now in (1.0, 2.0):
+                for _ in range(500):
+                    publisher.publish(b"k", bytes(10_000))
+                publisher.barrier()
+                log._not_before = 0.0
+                bus.call(lambda now=now: log.look(now))
+            lost = sum(bus.call(lambda: bus.hub.statistics()).lost.values())
+            log._not_before = 0.0
+            bus.call(lambda: log.look(2.0 + QUIET_SECONDS))
+    ours = [record.getMessage() for record in caplog.records if record.getMessage().startswith(f"user {user} ")]
+    assert ours == [f"user {user} loses messages: overflow", f"user {user} lost {lost:,} messages in 1 s: overflow"]
+
+
+def test_a_link_is_told_when_it_joins_does_not_answer_and_ends(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "sbuslib"), HubThread(path, limits=Limits(sync_wait=0.01)) as bus:
+        log = bus.call(lambda: HubLog(bus.hub))
+        bus.call(log.close)
+
+        def look() -> str:
+            log._not_before = 0.0
+            bus.call(log.look)
+            return caplog.messages[-1] if caplog.messages else ""
+
+        with Peer(path) as silent:
+            silent.send(b"CMSG interest/on")
+            silent.barrier()
+            assert look().endswith(": joined")
+            while not look().endswith(": it does not answer"):  # it is asked now and then
+                silent.barrier()
+        with Peer(path) as other:
+            other.barrier()
+        while not look().endswith(": ended"):
+            pass
+
+
+# -- What systemd is told: that a service is ready, and that it is alive
+
+
+def notices(address: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sock.bind("\0" + address[1:] if address.startswith("@") else address)
+    sock.settimeout(PATIENCE)
+    return sock
+
+
+@pytest.mark.parametrize("abstract", [True, False])
+def test_a_hub_says_that_it_is_ready_and_alive(start: Start, folder: str, abstract: bool) -> None:
+    address = f"@{folder}/notify" if abstract else f"{folder}/notify"
+    with notices(address) as supervisor:
+        told = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "20000"}
+        hub = start("sbuslib.cli.daemon", "-f", "-a", f"{folder}/bus", env=told)
+        assert supervisor.recv(100) == b"READY=1"
+        assert [supervisor.recv(100) for _ in range(3)] == [b"WATCHDOG=1"] * 3
+        hub.send_signal(signal.SIGTERM)
+        assert hub.wait(PATIENCE) == 0
+
+
+def test_the_watchdog_of_another_process_is_ignored(start: Start, folder: str) -> None:
+    with notices(f"{folder}/notify") as supervisor:
+        told = {"NOTIFY_SOCKET": f"{folder}/notify", "WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}
+        start("sbuslib.cli.daemon", "-f", "-a", f"{folder}/bus", env=told)
+        assert supervisor.recv(100) == b"READY=1"
+        with Client(f"{folder}/bus") as client:
+            for _ in range(100):
+                client.sync()
+        supervisor.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            supervisor.recv(100)
+
+
+@pytest.mark.parametrize("address", ["", "/nowhere/at/all", "@sbus-nobody", "unix:/tmp", "/" + 200 * "x"])
+def test_a_supervisor_that_is_not_there_is_no_error(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", address)
+    process.tell_supervisor(b"READY=1")
+
+
+@pytest.mark.parametrize("interval", ["", "0", "-1", "soon", "²", "1" * 19])
+def test_an_interval_without_a_meaning_is_no_watchdog(monkeypatch: pytest.MonkeyPatch, interval: str) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", interval)
+    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
+    assert process.watchdog(gevent.get_hub().loop) is None
+
+
+def test_the_watchdog_is_told_twice_in_each_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "30000000")
+    monkeypatch.delenv("WATCHDOG_PID", raising=False)
+    timer = process.watchdog(gevent.get_hub().loop)
+    assert timer.active
+    timer.stop()
+    timer.close()
+
+
+# -- ``sbus units``: what it prints and writes, and that the page shows the same units
+
+UNITS = ROOT / "sbuslib" / "cli" / "systemd"
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> dict[str, str]:
+    """An environment in which ``sbusd`` is found in a folder of the test, where it is not beside Python."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "sbusd").write_text("#!/bin/sh\n")
+    (folder / "sbusd").chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def test_units_are_listed(run: Run) -> None:
+    done = run("sbuslib", "units")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == unit_names()
+    assert all(line[22:].strip() for line in done.stdout.splitlines()), "each with what it is for"
+
+
+@pytest.mark.parametrize("user", [False, True])
+def test_units_are_installed_with_the_path_of_the_programs(
+    run: Run, programs: dict[str, str], tmp_path: Path, user: bool
+) -> None:
+    target = tmp_path / "units"
+    done = run("sbuslib", "units", "--install", str(target), *["--user"] * user, env=programs)
+    assert done.returncode == 0, done.stderr
+    assert sorted(os.listdir(target)) == unit_names(user)
+    assert done.stdout.split() == [str(target / name) for name in unit_names(user)]
+    for path in target.iterdir():
+        assert "@BIN@" not in path.read_text()
+    service = (target / ("sbus-user.service" if user else "sbus.service")).read_text()
+    (line,) = [line for line in service.splitlines() if line.startswith("ExecStart=")]
+    program = line.removeprefix("ExecStart=").split()[0]
+    assert os.access(os.path.join(os.path.dirname(program), "sbusd"), os.X_OK)
+    if not user:  # it is meant to be changed
+        (target / "sbus.toml").write_text("mine")
+    again = run("sbuslib", "units", "--install", str(target), *["--user"] * user, env=programs)
+    assert again.returncode == 0, "what is there already is the same"
+    assert user or (target / "sbus.toml").read_text() == "mine"
+
+
+def test_a_changed_unit_is_not_replaced(run: Run, programs: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "sbus.socket").write_text("mine")
+    done = run("sbuslib", "units", "--install", str(tmp_path), env=programs)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"sbus: {tmp_path}/sbus.socket is there with other contents: remove it")
+    assert sorted(os.listdir(tmp_path)) == ["bin", "sbus.socket"]
+
+
+def test_the_page_shows_the_units() -> None:
+    shown = [block.text for block in blocks(DOCS / "how-to" / "service.md") if block.language == "ini"]
+    assert shown == [read_unit(name, "/usr/local/bin") for name in ("sbus.socket", "sbus.service")]
+    (rules,) = [block.text for block in blocks(DOCS / "how-to" / "multi-tenant.md") if block.language == "toml"]
+    assert rules == read_unit("sbus.toml", "")
+
+
+@pytest.mark.parametrize("name", unit_names())
+def test_no_unit_gives_its_service_a_user_namespace(name: str) -> None:
+    """In one, every user but its own is unknown: the hub would not know its clients."""
+    assert not re.search("^PrivateUsers=", read_unit(name, ""), re.MULTILINE)
+
+
+def test_units_start_existing_programs_with_existing_arguments() -> None:
+    from sbuslib.cli import daemon
+
+    parsers = {"@BIN@/sbusd": daemon.build_parser, "@BIN@/sbus-relay": relay.build_parser}
+    services = sorted(path for path in UNITS.glob("*.service") if "-serve@" not in path.name)
+    assert len(services) == 3
+    for path in services:
+        unit = configparser.RawConfigParser(strict=False)
+        unit.optionxform = str  # type: ignore[assignment,method-assign]
+        unit.read(path)
+        program, *arguments = unit["Service"]["ExecStart"].replace("$SBUSD_OPTIONS", "").split()
+        parsed = parsers[program]().parse_args(arguments)
+        assert unit["Service"]["Type"] == "notify"
+        if parsed.address == "/dev/fd/3":
+            assert (UNITS / path.name.replace(".service", ".socket")).exists()
+        if program == "@BIN@/sbus-relay":
+            assert parsed.export_patterns, "a tenant exports named patterns only"
+            assert parsed.import_patterns, "and imports named ones"
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze: apt-get install systemd")
+def test_systemd_understands_the_units(tmp_path: Path) -> None:
+    for path in (one for one in UNITS.iterdir() if one.suffix != ".toml"):
+        # The programs need not be installed where this is tested.
+        text = path.read_text().replace("@BIN@/sbusd", "/bin/true").replace("@BIN@/sbus-relay", "/bin/true")
+        text = text.replace("@BIN@/sbus", "/bin/true")
+        (tmp_path / path.name.replace("@.", "@root.")).write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *map(str, sorted(tmp_path.iterdir()))],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert "Unknown" not in done.stderr
+    assert [line for line in done.stderr.splitlines() if "sbus" in line and "specifier" in line] == []

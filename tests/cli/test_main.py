@@ -1,16 +1,23 @@
-"""Every command as a program: its help, and errors that read as errors of a program and not of Python."""
+"""The commands and their arguments: help, values, wrong ones, and errors of a program."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 
 import pytest
 from support import PATIENCE
 
 import sbuslib
-from sbuslib.cli.main import COMMANDS
+from sbuslib.cli import daemon, jobs, relay
+from sbuslib.cli.arguments import NAMES
+from sbuslib.cli.main import COMMANDS, every_parser, parse
+from sbuslib.cli.values import count, moment, prefixes, rate, seconds, separator, size, speed
+
+# -- Every command as a program: its help, and errors that read as errors of a program and not of Python
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -45,3 +52,175 @@ def test_an_unforeseen_error_ends_the_command_with_a_traceback_and_one_line(envi
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert done.stderr.endswith("sbus: whoami ended by an unforeseen error: ZeroDivisionError: planted\n")
+
+
+# -- ``sbus help`` as a program
+
+
+def test_help_shows_what_the_option_shows(run: Run) -> None:
+    for words in ((), ("pub",), ("journal", "record")):
+        done = run("sbuslib", "help", *words)
+        assert (done.returncode, done.stdout) == (0, run("sbuslib", *words, "--help").stdout)
+
+
+# -- Wrong arguments of the programs, and how their help is laid out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "usage", "error"),
+    [
+        (("sub", "--coutn", "3", ""), "usage: sbus sub ", "there is no option --coutn: did you mean --count?"),
+        (("sub", "--coutn=3", ""), "usage: sbus sub ", "there is no option --coutn: did you mean --count?"),
+        (("pub", "k", "v", "--zzzzz"), "usage: sbus pub ", "there is no option --zzzzz\n"),
+        (("pub", "k", "v", "more"), "usage: sbus pub ", "unexpected argument: more"),
+        (("lake", "ingest", "--folow", "a", "b"), "usage: sbus journal ingest ", "did you mean --follow?"),
+        (("whoam",), "usage: sbus ", "there is no command whoam: did you mean whoami?"),
+        (("publish", "k", "v"), "usage: sbus ", "there is no command publish: did you mean pub?"),
+        (("-a", "/tmp/bus", "pub"), "usage: sbus ", "options stand after the command: sbus pub -a ..."),
+        (("bridge", "--export", "a", "nats://b"), "usage: sbus bridge ", "required: URL; it comes before options that"),
+        (("listen",), "usage: sbus ", "there is no command listen: did you mean sub?"),
+        (("repaly", "j"), "usage: sbus ", "there is no command repaly: did you mean journal replay?"),
+        (("journal", "recrod", "j"), "usage: sbus journal ", "there is no verb recrod: did you mean record?"),
+        (("journal",), "usage: sbus journal ", "a verb is missing"),
+        (("sub", "--file", "x", ""), "usage: sbus sub ", "there is no option --file\n"),
+        (("--hlep",), "usage: sbus ", "there is no option --hlep: did you mean --help?"),
+    ],
+)
+def test_a_wrong_option_shows_the_usage_and_the_nearest(
+    run: Run, arguments: tuple[str, ...], usage: str, error: str
+) -> None:
+    done = run("sbuslib", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(usage)
+    assert error in done.stderr
+
+
+def test_a_wrong_option_of_the_daemon_shows_the_nearest(run: Run) -> None:
+    done = run("sbuslib.cli.daemon", "--foregruond")
+    assert done.returncode == 2
+    assert done.stderr.endswith("sbusd: error: there is no option --foregruond: did you mean --foreground?\n")
+
+
+def test_an_address_has_the_same_names_in_every_command() -> None:
+    programs = {**dict(every_parser()), "sbusd": daemon.build_parser(), "sbus-relay": relay.build_parser()}
+    shown = {name: parser for name, parser in programs.items() if "--address" in parser._option_string_actions}
+    for name, parser in shown.items():
+        assert len({id(parser._option_string_actions[one]) for one in NAMES}) == 1, name
+    assert len(shown) > 25
+
+
+def test_the_options_of_all_commands_may_stand_before_a_verb() -> None:
+    assert parse(["-q", "journal", "-v", "info", "DIR"]).quiet
+    assert parse(["journal", "-v", "info", "DIR"]).verbose
+    assert parse(["journal", "info", "DIR"]).command == "journal info"
+
+
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        ("clients -n 3", "stat --clients --rows 3"),
+        ("tree --rates 1", "stat --tree --window 1s"),
+        ("lake ingest a b", "journal ingest a b"),
+        ("replay j --to /bus", "journal replay j -a /bus"),
+        ("record --keep-bytes 1K --keep-seconds 1m j", "journal record --max-bytes 1KB --max-age 1min j"),
+        ("bridge u --trust a/ --keep 1M --ca f", "bridge u --from a/ --max-bytes 1MiB --tls-ca f"),
+        ("send -n 2 k f", "send --receivers 2 k f"),
+        ("top --once --sort in", "top -n 1 --sort published"),
+    ],
+)
+def test_old_names_are_the_new_ones(words: str, same: str) -> None:
+    old, new = vars(parse(words.split())), vars(parse(same.split()))
+    assert {name: value for name, value in old.items() if not callable(value)} == {
+        name: value for name, value in new.items() if not callable(value)
+    }
+
+
+def test_help_fills_paragraphs_and_keeps_examples(run: Run) -> None:
+    for columns in ("60", "100"):
+        done = run("sbuslib", "sub", "--help", env={"COLUMNS": columns})
+        described, _, examples = done.stdout.partition("\nexamples:\n")
+        assert max(map(len, described.splitlines())) < int(columns)
+        assert "  sbus sub 'room/*/temp'                      * stands for all up to the next /\n" in examples
+
+
+# -- Numbers, sizes, times and prefixes as they are written on a command line
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "value"),
+    [
+        (count, "1", 1),
+        (size, "1000", 1_000),
+        (size, "64K", 65_536),
+        (size, "1.5G", 3 * 2**29),
+        (size, "0.1", 1),
+        (seconds, "90", 90),
+        (seconds, "15m", 900),
+        (seconds, "12h", 43_200),
+        (seconds, "30d", 2_592_000),
+        (seconds, "1w", 604_800),
+        (speed, "2", 2),
+        (speed, "0.5x", 0.5),
+        (rate, "1000", 1_000),
+        (prefixes, "room/=k/=", (b"room/", b"k/=")),
+        (prefixes, "=", (b"", b"")),
+        (prefixes, "\udcff=b", (b"\xff", b"b")),
+        (separator, ".", b"."),
+        (moment, "@1.5", 1_500_000_000),
+        (moment, "1970-01-01T00:00:01+00:00", 1_000_000_000),
+        (moment, "1970-01-01T01:00:00.000001+01:00", 1_000),
+    ],
+)
+def test_texts_become_values(read: Callable[[str], object], text: str, value: object) -> None:
+    assert read(text) == value
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        *((count, text) for text in ("0", "-1", "1.5", "", "many")),
+        *((size, text) for text in ("0", "-1K", "K", "nan", "inf", "9E", "8388608T")),
+        *((seconds, text) for text in ("0", "-1s", "s", "nan", "inf", "1y")),
+        *((speed, text) for text in ("0", "x", "2xx", "-1x")),
+        *((rate, text) for text in ("0", "-1", "1/s")),
+        (prefixes, "room/"),
+        (moment, "noon"),
+        (moment, "@noon"),
+    ],
+)
+def test_texts_without_a_meaning_are_refused(read: Callable[[str], object], text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=f"^'{re.escape(text)}' is no "):
+        read(text)
+
+
+@pytest.mark.parametrize("text", ["", "ab", "7", "ü", "!", "*"])
+def test_a_separator_is_one_byte_that_keys_do_not_need(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="a separator is"):
+        separator(text)
+
+
+def test_a_time_without_a_zone_is_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    monkeypatch.setenv("TZ", "UTC-2")
+    time.tzset()
+    try:
+        assert moment("1970-01-01T03:00") == 3_600_000_000_000
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+# -- What the commands about journals share: their errors, and the event of a signal
+
+
+def test_a_signal_may_come_while_the_event_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal may interrupt the main thread's ``wait``. To set the event in its handler would wait for ever."""
+    installed: list[Callable[[], object]] = []
+    monkeypatch.setattr(jobs, "on_stop", installed.append)
+    event = jobs.stop_event()
+    with event._cond:  # type: ignore[attr-defined]
+        installed[0]()
+        installed[0]()
+        assert not event.is_set()
+    assert event.wait(PATIENCE)

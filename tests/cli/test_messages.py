@@ -1,4 +1,4 @@
-"""What ``sbus pub``, ``sub`` and ``whoami`` have in common: how they write bytes, tell errors, and end."""
+"""Commands of messages: what ``sbus pub``, ``sub`` and ``whoami`` share, and ``sub`` by itself."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ from support import PATIENCE, HubThread
 from sbuslib.blocking import Client
 from sbuslib.limits import PACKET_BYTES
 
+# -- What ``sbus pub``, ``sub`` and ``whoami`` have in common: how they write bytes, tell errors, and end
+
 Start = Callable[..., "subprocess.Popen[bytes]"]
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 ODD = b"\x00\x1b[2J\xff\xc2\x9b\t\n\\ \xe2\x80\xae"
+
 ODD_SHOWN = rb"\x00\x1b[2J\xff\xc2\x9b\t\n\\ \xe2\x80\xae"
 
 
@@ -141,3 +145,28 @@ def test_a_client_uses_a_socket_that_is_passed_to_it(run: Run, bus: HubThread, p
         fd = connected.fileno()
         done = run("sbuslib", "pub", "-a", f"/dev/fd/{fd}", "key", "payload", pass_fds=[fd])
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# -- ``sbus whoami`` as a program: the credentials that it prints, and the hub that it asks
+
+
+def test_whoami_prints_the_credentials(start: Start, bus: HubThread, path: str) -> None:
+    process = start("sbuslib", "whoami", "-a", path)
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert output.decode() == f"!/cred/{os.getgid()}/{os.getuid()}/{process.pid}\n"
+
+
+def test_the_address_is_taken_from_the_environment(run: Run, bus: HubThread, folder: str, path: str) -> None:
+    assert run("sbuslib", "whoami", env={"SBUS_ADDRESS": path}).returncode == 0
+    assert run("sbuslib", "whoami", "-a", path, env={"SBUS_ADDRESS": "/nowhere"}).returncode == 0
+    done = run("sbuslib", "whoami", env={"SBUS_ADDRESS": "/nowhere", "XDG_RUNTIME_DIR": folder})
+    assert done.returncode == 1
+    assert done.stderr.startswith("sbus: no hub at /nowhere: No such file or directory; ")
+
+
+def test_an_error_names_the_addresses_that_were_tried(run: Run, folder: str) -> None:
+    done = run("sbuslib", "whoami", env={"XDG_RUNTIME_DIR": folder})
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        f"sbus: no hub at {folder}/sbus/bus: No such file or directory; nor at /run/sbus.socket"
+    )

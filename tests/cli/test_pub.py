@@ -1,22 +1,33 @@
-"""``sbus pub`` as a program: what it publishes, and what it says when it cannot."""
+"""``sbus pub``, ``send``, ``receive``, ``request`` and ``serve`` as programs."""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
+import re
+import resource
+import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from programs import wait_until
 from support import PATIENCE, HubThread
 
+from sbuslib import blocking
 from sbuslib.blocking import Client
 from sbuslib.cli.messages import to_json
+from sbuslib.errors import AnswerError, PeerError
 from sbuslib.limits import PACKET_BYTES
 from sbuslib.wire.packets import Message
 
+# -- ``sbus pub`` as a program: what it publishes, and what it says when it cannot
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
@@ -163,3 +174,158 @@ def test_a_payload_that_is_too_long_is_refused(run: Run, bus: HubThread, path: s
     done = run("sbuslib", "pub", "-a", path, "log", "-", input="x" * PACKET_BYTES)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "does not fit a packet" in done.stderr
+
+
+# -- ``sbus send`` and ``sbus receive`` as programs
+
+
+def ready(process: subprocess.Popen[bytes]) -> None:
+    """Wait until ``sbus receive`` says that it receives."""
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith(b"sbus: ready")
+
+
+def test_files_are_sent_and_received(run: Run, start: Start, bus: HubThread, path: str, tmp_path: Path) -> None:
+    into = tmp_path / "into"
+    into.mkdir()
+    files = [tmp_path / "a.txt", tmp_path / "b\n.txt"]
+    files[0].write_bytes(b"x" * 300_000)
+    files[1].write_bytes(b"")
+    receiver = start("sbuslib", "receive", "-a", path, "--into", str(into), "-n", "2", "--timeout", "20", "files/*")
+    ready(receiver)
+    sent = run("sbuslib", "send", "-a", path, "files/x", *map(str, files))
+    assert sent.returncode == 0, sent.stderr
+    assert sent.stderr.splitlines()[0] == f"sbus: {files[0]}: 1 of 1 have it"
+    output, _ = receiver.communicate(timeout=20)
+    assert receiver.returncode == 0
+    first, second = output.decode().splitlines()
+    assert first == f"{into}/a.txt"
+    assert Path(first).read_bytes() == files[0].read_bytes()
+    assert len(Path(second).name) == 32, "a name with a newline is not used"
+
+
+def test_a_file_nobody_takes_is_an_error(run: Run, start: Start, bus: HubThread, path: str, tmp_path: Path) -> None:
+    assert run("sbuslib", "send", "-a", path, "k", "/nowhere").stderr == "sbus: /nowhere: No such file or directory\n"
+    source = tmp_path / "a"
+    source.write_bytes(bytes(2_000))
+    done = run("sbuslib", "send", "-a", path, "k", str(source), "--timeout", "0.01")
+    assert done.returncode == 1
+    assert "0 of 1 receivers took the file within 0.01 s" in done.stderr
+    receiver = start("sbuslib", "receive", "-a", path, "--into", str(tmp_path), "--most", "1K", "k")
+    ready(receiver)
+    done = run("sbuslib", "send", "-a", path, "k", str(source))
+    assert done.returncode == 1
+    assert "2,000 bytes are more than 1,024" in done.stderr
+    receiver.send_signal(signal.SIGTERM)
+    receiver.communicate(timeout=20)
+    assert receiver.returncode == 0
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_file_that_does_not_fit_on_the_disk_is_told_and_the_next_one_comes(
+    run: Run, start: Start, bus: HubThread, path: str, tmp_path: Path
+) -> None:
+    large, small, into = tmp_path / "large", tmp_path / "small", tmp_path / "into"
+    large.write_bytes(bytes(1_000_000))
+    small.write_bytes(b"x")
+    into.mkdir()
+    limit = 200_000, 200_000
+    receiver = start(
+        *("sbuslib", "receive", "-a", path, "--into", str(into), "-n", "1", "k"),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
+    )
+    ready(receiver)
+    assert run("sbuslib", "send", "-a", path, "k", str(large)).returncode == 1
+    assert receiver.stderr is not None
+    assert receiver.stderr.readline() == f"sbus: {into}: File too large\n".encode()
+    assert run("sbuslib", "send", "-a", path, "k", str(small)).returncode == 0
+    output, _ = receiver.communicate(timeout=20)
+    assert (receiver.returncode, output) == (0, f"{into}/small\n".encode())
+    assert os.listdir(into) == ["small"]
+
+
+def test_nothing_is_left_of_a_file_when_the_receiver_is_killed(
+    run: Run, start: Start, bus: HubThread, path: str, tmp_path: Path
+) -> None:
+    into, large = tmp_path / "into", tmp_path / "large"
+    into.mkdir()
+    large.touch()
+    os.truncate(large, 1_000_000_000)
+    receiver = start("sbuslib", "receive", "-a", path, "--into", str(into), "k")
+    ready(receiver)
+    with Client(path) as sender:
+        errors: list[str] = []
+
+        def send() -> None:
+            try:
+                sender.send_large("k", large, timeout=PATIENCE)
+            except PeerError as error:
+                errors.append(str(error))
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        wait_until(lambda: any(transfer.copying for transfer in list(sender._door._transfers.values())), "it copies")
+        receiver.kill()
+        receiver.wait()
+        sending.join()
+    assert errors == ["nobody has k: a receiver left"]
+    assert os.listdir(into) == []
+
+
+# -- ``sbus request`` and ``sbus serve`` as programs, with each other
+
+
+def serving(start: Start, path: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """``sbus serve``, once it is ready."""
+    process = start("sbuslib", "serve", "-a", path, *arguments)
+    assert process.stderr is not None
+    while b"ready to answer" not in process.stderr.readline():
+        assert process.poll() is None
+    return process
+
+
+def test_a_command_answers_and_ctrl_c_ends_it(run: Run, start: Start, bus: HubThread, path: str) -> None:
+    process = serving(start, path, "svc/*", "--", "sh", "-c", 'echo "$SBUS_KEY $SBUS_SENDER"; tr a-z A-Z')
+    done = run("sbuslib", "request", "-a", path, "svc/1", "hello")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"svc/1 !/cred/\d+/\d+/\d+\nHELLO", done.stdout)
+    assert run("sbuslib", "request", "-a", path, "svc/1", "--stdin", input="piped").stdout.endswith("PIPED")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 0
+
+
+def test_a_command_that_fails_or_takes_too_long_is_an_error(run: Run, start: Start, bus: HubThread, path: str) -> None:
+    serving(start, path, "-j", "2", "svc", "--", "sh", "-c", "echo wrong >&2; exec $(cat)")
+    done = run("sbuslib", "request", "-a", path, "svc", "false")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith(": wrong\n")
+    done = run("sbuslib", "request", "-a", path, "--timeout", "2", "svc", "sleep 60")
+    assert done.returncode == 1
+    assert "did not answer" in done.stderr or "timed out" in done.stderr  # both ends give up at the same time
+    assert run("sbuslib", "request", "-a", path, "svc", "true").returncode == 0
+
+
+def test_a_command_need_not_read_what_it_is_given(run: Run, start: Start, bus: HubThread, path: str) -> None:
+    process = serving(start, path, "svc", "--", "true")
+    for _ in range(2):
+        done = run("sbuslib", "request", "-a", path, "svc", "--stdin", input="x" * 300_000)  # more than a pipe holds
+        assert (done.returncode, done.stderr) == (0, "")
+    assert process.poll() is None
+
+
+def test_all_who_serve_a_key_are_shown(run: Run, bus: HubThread, path: str) -> None:
+    def fail(question: object) -> bytes:
+        raise AnswerError("no \x1b")
+
+    with (
+        blocking.Client(path) as one,
+        blocking.Client(path) as other,
+        one.serve(b"svc", lambda question: b"one\n\x1b"),
+        other.serve(b"svc", lambda question: b"two"),
+    ):
+        done = run("sbuslib", "request", "-a", path, "--all", "--wait", "2s", "svc")
+        assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["one\\n\\x1b", "two"])
+        with other.serve(b"svc", fail):
+            done = run("sbuslib", "request", "-a", path, "--all", "--wait", "2s", "svc")
+            assert (done.returncode, len(done.stdout.splitlines())) == (1, 2)
+            assert "no \\x1b" in done.stderr

@@ -1,18 +1,30 @@
-"""``sbus stat`` as a program, and what it shows."""
+"""``sbus stat``, its clients and its tree, and how their tables are made."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import msgspec
+import pytest
+from programs import Programs
 from support import HubThread, Peer
 
-from sbuslib.cli.stat import describe
+from sbuslib.blocking import Client
+from sbuslib.cli import tables
+from sbuslib.cli.stat import ORDERS, describe, draw
+from sbuslib.cli.tables import KINDS, TABLES, View
 from sbuslib.core import reporting
 from sbuslib.limits import Limits
+from sbuslib.rates import Look, Row
 from sbuslib.statistics import HubStatistics
+from sbuslib.survey import SeenHub, survey
+
+# -- ``sbus stat`` as a program, and what it shows
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -77,3 +89,218 @@ def test_clients_of_a_crowded_hub_are_in_the_json(bus: HubThread, path: str, run
     finally:
         for peer in peers:
             peer.close()
+
+
+# -- ``sbus clients`` as a program
+
+
+def numbers(done: subprocess.CompletedProcess[str]) -> list[int]:
+    assert (done.returncode, done.stderr) == (0, "")
+    head, *lines = done.stdout.splitlines()
+    assert re.split(r" {2,}", head)[:4] == ["CLIENT", "SOFT, HARD, ORDER", "USER", "PROGRAM"]
+    return [int(re.split(r" {2,}", line)[4]) for line in lines]
+
+
+def test_clients_are_shown_in_any_order(run: Run, bus: HubThread, path: str) -> None:
+    with Peer(path) as quiet, Peer(path) as busy, Peer(path) as curious:
+        quiet.barrier()
+        for _ in range(3):
+            busy.publish(b"k")
+        busy.barrier()
+        curious.subscribe(b"a", b"b")
+        assert numbers(run("sbuslib", "stat", "--clients", "-a", path)) == [1, 2, 3, 4]
+        assert numbers(run("sbuslib", "clients", "-a", path, "--sort", "published", "-n", "1")) == [2]
+        assert numbers(run("sbuslib", "clients", "-a", path, "--sort", "patterns", "--rows", "1")) == [3]
+        told = json.loads(run("sbuslib", "clients", "-a", path, "--json", "-n", "2").stdout)
+        assert [(one["number"], one["received"]) for one in told] == [(1, 0), (2, 3)]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_order_is_one(run: Run, bus: HubThread, path: str, order: str) -> None:
+    assert numbers(run("sbuslib", "clients", "-a", path, "--sort", order)) == [1]
+
+
+# -- ``sbus tree`` as a program, and what it draws
+
+
+@pytest.fixture
+def programs(folder: str) -> Iterator[Programs]:
+    """A tree of three hubs, ``top``, ``left`` and ``leaf``, one below the other."""
+    made = Programs(folder)
+    made.start("top")
+    for name, above in (("left", "top"), ("leaf", "left")):
+        made.start(name, above)
+        made.wait_until_joined(name)
+    yield made
+    made.close()
+
+
+def test_a_tree_is_drawn_with_its_load(run: Run, programs: Programs) -> None:
+    top, left, leaf = map(programs.address, ("top", "left", "leaf"))
+    with Client(leaf) as client, Client(top) as publisher:
+        client.subscribe(b"room/")
+        client.sync("tree")
+        publisher.publish_many([(b"room/1", b"")] * 1_200)
+        while client.client_statistics()[-1].delivered < 1_200:
+            client.receive_many()
+        done = run("sbuslib", "tree", "-a", top, "--key", "room/1")
+        lines = done.stdout.splitlines()
+        assert (done.returncode, done.stderr, len(lines)) == (0, "", 5)
+        assert lines[0].startswith(f"{top}: ")
+        assert lines[0].endswith("1,200 published, lost 0")
+        assert lines[1].startswith(f"└─ {left}: user root, joined, announce, up 0, down 1,200, 2 patterns, key: ")
+        assert "down" in lines[1].rpartition("key: ")[2]
+        assert lines[3].startswith(f"   └─ {leaf}: user root, joined, announce, up 0, down 1,200, 2 patterns, key: ")
+        below = run("sbuslib", "tree", "-a", leaf).stdout.splitlines()
+        assert below[0] == f"(below {left}: joined, announce, up 0, down 1,200, 1 pattern)"
+        told = json.loads(run("sbuslib", "tree", "-a", top, "--json").stdout)
+        assert msgspec.convert(told, SeenHub).below[0].link.delivered == 1_200
+        assert "/s)" in run("sbuslib", "tree", "-a", top, "--rates", "0.01").stdout
+        ascii_only = run("sbuslib", "tree", "-a", top, env={"PYTHONIOENCODING": "ascii"})
+        assert ascii_only.returncode == 0
+
+
+def test_rates_are_what_passed_between_two_looks(programs: Programs) -> None:
+    top = programs.address("top")
+    with Client(programs.address("leaf")) as client, Client(top) as publisher:
+        client.subscribe(b"room/")
+        client.sync("tree")
+        before = survey(top)
+        publisher.publish_many([(b"room/1", b"")] * 100)
+        for _ in range(100):
+            client.receive(timeout=20)
+        lines = list(draw(survey(top), before, 4.0))
+        assert "down 100 (25.0/s)" in lines[1]
+        assert "down 100 (25.0/s)" in lines[3]
+        programs.kill("left")
+        programs.start_again("left")
+        programs.wait_until_joined("leaf")
+        assert "/s)" not in "".join(draw(survey(top), before, 4.0)), "links that were made anew begin at 0"
+
+
+def test_what_a_relay_claims_cannot_steer_the_terminal(run: Run, bus: HubThread, path: str) -> None:
+    with Peer(path) as relay:
+        relay.send(b"CMSG interest/on", b"CMSG interest/address\0/x\x1b[2J\n\xff\xe2\x80\xae")
+        relay.barrier()
+        done = run("sbuslib", "tree", "-a", path)
+        assert done.returncode == 0
+        assert "└─ /x\\x1b[2J\\n�\\xe2\\x80\\xae: user root, joined" in done.stdout
+        assert "no hub at" in done.stdout
+        assert done.stdout.replace("\n", "").isprintable()
+
+
+def test_a_hub_without_links_is_one_line(run: Run, bus: HubThread, path: str) -> None:
+    done = run("sbuslib", "tree", env={"SBUS_ADDRESS": path})
+    assert done.stdout == f"{path}: 1 clients, 0 published, lost 0\n"
+    assert os.path.exists(path)
+
+
+# -- How counts are shown
+
+
+def test_columns_are_aligned_and_cannot_steer_a_terminal() -> None:
+    assert tables.columns([["NAME", "COUNT", "LOST"], ["a", 1_234, "1 (x 1)"], ["b\n\x1b", 5, "0"]]) == [
+        "NAME     COUNT  LOST",
+        "a        1,234  1 (x 1)",
+        "b\\n\\x1b      5  0",
+    ]
+
+
+def test_losses_are_told_by_cause() -> None:
+    assert tables.losses({}) == "0"
+    assert tables.losses({"overflow": 1_000, "quota": 0, "a\nb": 2}) == "1,002 (overflow 1,000, a\\nb 2)"
+
+
+def test_users_have_names_where_there_are_any() -> None:
+    assert tables.name_of_user(0) == "root"
+    assert tables.name_of_user(2**32 - 2) == str(2**32 - 2)
+    assert tables.name_of_user(2**40) == str(2**40)
+    assert os.getuid() != 0 or tables.name_of_user(os.getuid()) == "root"
+
+
+def test_json_is_ascii(capsys: pytest.CaptureFixture[str]) -> None:
+    tables.show_json({"a": "ü😀\x1b"})
+    out = capsys.readouterr().out
+    assert out.isascii()
+    assert json.loads(out) == {"a": "ü😀\x1b"}
+
+
+# -- Which rows ``sbus top`` shows, and in which order
+
+
+def row(**told: Any) -> Row:
+    counts = dict.fromkeys(("published_rate", "delivered_rate", "waiting", "lost_rate", "lost", "patterns"), 0)
+    return {**counts, "user": "", "program": "", "modes": "", **told}
+
+
+LOOK = Look(
+    address="/bus",
+    hub={},
+    users=[
+        row(user="root", connections=1, waiting_bytes=0),
+        row(user="2147483648", connections=2, waiting_bytes=1_000),
+    ],
+    clients=[
+        row(who="b", published_rate=1, delivered_rate=9, program="nginx"),
+        row(who="A", published_rate=5),
+        row(who="c", published_rate=5),
+    ],
+    links=[row(name="above", direction="up", state="joined"), row(name="below", direction="down", state="joined")],
+)
+
+
+def names(rows: Iterable[Row] | None) -> list[str]:
+    assert rows is not None
+    return [one["who"] for one in rows]
+
+
+def test_the_largest_numbers_come_first_and_equal_ones_by_name() -> None:
+    assert names(View().rows(LOOK)) == ["A", "c", "b"]
+    assert names(View(sort="delivered_rate").rows(LOOK)) == ["b", "A", "c"]
+    assert names(View(reverse=True).rows(LOOK)) == ["b", "A", "c"]
+
+
+def test_texts_are_sorted_from_a_to_z() -> None:
+    assert names(View(sort="who").rows(LOOK)) == ["A", "b", "c"]
+    assert names(View(sort="who", reverse=True).rows(LOOK)) == ["c", "b", "A"]
+
+
+def test_rows_are_filtered_by_names_in_any_case() -> None:
+    assert names(View(wanted="a").rows(LOOK)) == ["A"]
+    assert names(View(wanted="NGIN").rows(LOOK)) == ["b"]
+    assert View(wanted="nobody").rows(LOOK) == []
+
+
+def test_clients_that_were_not_asked_for_are_not_shown_as_none() -> None:
+    assert View().rows(Look("/bus", {}, [], None, [])) is None
+
+
+def test_another_kind_is_sorted_as_before_if_it_has_the_column() -> None:
+    view = View(sort="patterns")
+    view.change("users")
+    assert (view.kind, view.sort) == ("users", "patterns")
+    view.change("links")
+    assert (view.kind, view.sort) == ("links", "up_rate")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sorting_by_the_next_column_goes_round(kind: str) -> None:
+    view = View(kind)
+    columns = TABLES[f"top {kind}"].split()
+    seen = []
+    for _ in columns:
+        seen.append(view.sort)
+        view.sort_by_next(1)
+    assert sorted(seen) == sorted(columns)
+    assert view.sort == seen[0]
+    view.sort_by_next(-1)
+    assert view.sort == columns[columns.index(seen[0]) - 1]
+
+
+def test_an_unknown_column_is_not_sorted_by() -> None:
+    assert View("links", sort="patterns").sort == "up_rate"
+
+
+def test_cells_are_in_the_order_of_the_columns() -> None:
+    cells = View().cells(row(who="me", user="u", program="p", waiting=1_234, patterns=2, modes="drop"))
+    assert cells == ["me", "u", "p", "0", "0", "1,234", "0", "0", "2", "drop"]

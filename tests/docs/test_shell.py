@@ -1,19 +1,22 @@
-"""The page on the shell against the parsers: each option means one thing wherever it is, and every old name is told."""
+"""The page on the shell and all command lines of the pages, against the parsers."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from argparse import SUPPRESS
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
 import pytest
-from docs.pages import DOCS, tables
+from docs.pages import DOCS, PAGES, tables, text_of
 
 from sbuslib.cli import daemon, main, relay
 from sbuslib.cli.arguments import NAMES, Parser
+
+# -- The page on the shell against the parsers: each option means one thing wherever it is, and every old name is told
 
 PAGE = DOCS / "shell.md"
 
@@ -105,3 +108,44 @@ def test_old_names_are_told() -> None:
             if name not in action.option_strings and name not in NAMES
         }
     assert hidden <= told
+
+
+# -- Every command line in the pages has options and arguments that the programs take, so it can be copied
+
+LINE = re.compile(r"^(?:    |\$ )(?:sudo )?((?:sbus|sbusd|sbus-relay) .*)$", re.MULTILINE)
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words of each command of this package, without what the shell makes of them."""
+    found = []
+    for line in LINE.findall(text.replace("\\\n", "")):
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="|&>")
+        lexer.commenters = "#"
+        lexer.whitespace_split = True
+        words: list[str] = []
+        for word in [*lexer, "|"]:
+            if not set(word) <= set("|&>"):
+                words.append(word)
+            elif words:
+                found.append(words)
+                words = []
+    return [words for words in found if words[0] in ("sbus", "sbusd", "sbus-relay")]
+
+
+def test_command_lines_of_the_pages_are_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    parse: dict[str, Callable[[list[str]], object]] = {
+        "sbus": main.parse,
+        "sbusd": daemon.build_parser().parse_args,
+        "sbus-relay": relay.build_parser().parse_args,
+    }
+    taken, refused = 0, []
+    for page in PAGES:
+        for words in commands(text_of(page)):
+            try:
+                parse[words[0]](words[1:])
+                taken += 1
+            except SystemExit as end:
+                if end.code:
+                    refused.append(f"{page.name}: {shlex.join(words)}: {capsys.readouterr().err.splitlines()[-1]}")
+    assert not refused, "\n".join(refused)
+    assert taken > 80

@@ -1,4 +1,4 @@
-"""Tables of the pages that repeat what the code says, held against the code."""
+"""Tables of the pages that repeat what the code says, held against the code; and help()."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import importlib
 import inspect
 import pkgutil
 import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
 import msgspec
 import pytest
-from docs.pages import DOCS, PAGES, tables, text_of
-from support import ROOT
+from docs.pages import DOCS, PAGES, Desk, tables, text_of
+from support import PATIENCE, ROOT, HubThread
+from test_imports import PACKAGE
 
 import sbuslib
 from sbuslib import aio, blocking, errors, matches
@@ -27,6 +32,8 @@ from sbuslib.statistics import ClientStatistics, HubStatistics, LinkStatistics, 
 from sbuslib.topic import Topic
 from sbuslib.wire import control
 from sbuslib.wire.modes import HARD, ORDER, SOFT
+
+# -- Tables of the pages that repeat what the code says, held against the code
 
 
 def table(page: Path, *heading: str) -> list[list[str]]:
@@ -291,3 +298,97 @@ def test_limits_that_pages_name_are_there() -> None:
     for path in PAGES:
         for name in re.findall(r"`Limits\.(\w+)`", text_of(path)):
             assert name in sbuslib.Limits.__struct_fields__, f"{path.name}: {name}"
+
+
+# -- The page on troubleshooting has an entry for each text of an error that circumstances bring about
+
+PAGE = DOCS / "how-to" / "troubleshooting.md"
+
+KINDS = {"AddressInUseError", "DisconnectedError", "HubIdentityError", "NoHubError", "ServiceError", "StateError"}
+"""Errors that do not say of an argument what is wrong with it."""
+
+PLACES = ["hub.py", "relay.py", "statistics.py", "aio.py", "core", "clients", "kernel", "tree", "journal/recorder.py"]
+"""The bus itself; what services and commands say names what to do."""
+
+
+def words_of(node: ast.expr) -> str | None:
+    """A text of the code, with ``…`` for what is put into it."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+    return None
+
+
+def texts() -> Iterator[str]:
+    for place in PLACES:
+        path = PACKAGE / place
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+                if isinstance(node, ast.Call) and getattr(node.func, "id", None) in KINDS and node.args:
+                    text = words_of(node.args[-1])
+                    if text is not None and text != "…":
+                        yield text
+
+
+def entries() -> list[str]:
+    rows = [row for rows in tables(PAGE) for row in rows if rows[0][0] == "what it says"]
+    return [row[0].strip("`").strip() for row in rows]
+
+
+def test_every_text_has_an_entry() -> None:
+    """With ``…`` for what differs; else add a row: what it says, why, and what to do."""
+    assert {*texts()} - {*entries()} == set()
+
+
+def test_no_entry_is_of_a_text_that_is_gone() -> None:
+    """Every entry is found in the code, in pieces where something is put into it."""
+    code = re.sub(r'"\s*f?"', "", "".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py")))
+    for entry in entries():
+        for piece in re.split("[…`]", entry):
+            assert entry == "what it says" or piece.strip(" :") in code, entry
+
+
+# -- ``help()`` of what programs use: it tells each parameter, its examples run, and it names no internals
+
+TAUGHT = {
+    "Client": sbuslib.Client,
+    "blocking.Client": sbuslib.blocking.Client,
+    "aio.Client": sbuslib.aio.Client,
+    "Hub": sbuslib.Hub,
+}
+
+
+@pytest.mark.parametrize("name", ["Client", "Hub"])
+def test_every_parameter_is_told(name: str) -> None:
+    told = re.findall(r":param (\w+):", inspect.getdoc(TAUGHT[name]) or "")
+    assert told == [*inspect.signature(TAUGHT[name]).parameters]
+
+
+@pytest.mark.parametrize("name", TAUGHT)
+def test_help_begins_with_what_it_is_and_an_example(name: str) -> None:
+    text = inspect.getdoc(TAUGHT[name]) or ""
+    assert "::\n\n" in text.partition(":param")[0]
+    if name.endswith("Client"):
+        assert all(word in text for word in ("timeout", "reconnect", "hub_user"))
+
+
+@pytest.mark.parametrize("module", ["sbuslib", "sbuslib.blocking"])
+def test_the_example_of_a_client_runs(module: str, desk: Desk) -> None:
+    text = inspect.getdoc(TAUGHT["Client" if module == "sbuslib" else "blocking.Client"]) or ""
+    example = textwrap.dedent(text.partition("::\n\n")[2].partition("\n\n")[0]).replace("/tmp/bus", desk.address)
+    program = f"from {module} import Client\n{example}"
+    with HubThread(desk.address):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", program],
+            env=desk.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert (done.stderr, done.stdout) == ("", "b'room/1/temp' b'21.5'\n")
+
+
+def test_a_hub_shows_nothing_that_only_its_parts_need() -> None:
+    assert not {"context", "tree"} & {*dir(sbuslib.Hub("/tmp/bus"))}

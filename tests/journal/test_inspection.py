@@ -1,19 +1,40 @@
-"""Summaries, rows and checks of journals that are whole, damaged, or being written."""
+"""What is told of journals: by their headers, when they are verified, and which messages are missing."""
 
 from __future__ import annotations
 
 import os
+import re
+import struct
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lake.journals import START_NS, rows, segment
 from segments.journals import EXAMPLE, write
+from support import ROOT, HubThread
 
-from sbuslib.errors import CorruptJournalError, JournalError
-from sbuslib.journal.account import Check, verify
+from sbuslib.blocking import Client
+from sbuslib.errors import CorruptJournalError, JournalError, UsageError
+from sbuslib.journal.account import Account, Check, Ledger, Loss, verify
+from sbuslib.journal.chunks import Chunk, columns_of, parts_of, spread
 from sbuslib.journal.inspection import summarize
+from sbuslib.journal.limits import JournalLimits
 from sbuslib.lake.blocks import read_records
 from sbuslib.lake.sealing import seal
 from sbuslib.lake.selection import Selection
-from sbuslib.segments.layout import Skipped
+from sbuslib.limits import describe
+from sbuslib.segments.layout import NULL, Skipped, pack
+from sbuslib.statistics import LinkStatistics
+from sbuslib.survey import SeenHub, SeenLink, survey
+from sbuslib.wire.batches import coalesce
+from sbuslib.wire.columns import Columns
+from sbuslib.wire.packets import encode_message
+
+# -- Summaries, rows and checks of journals that are whole, damaged, or being written
 
 
 @pytest.fixture
@@ -113,3 +134,158 @@ def test_a_missing_segment_is_found(journal: str, folder: str) -> None:
     write(f"{folder}/journal", [[EXAMPLE[1][2][-1]._replace(sequence=99)]])
     check, found = damages(journal)
     assert (check.lost["deleted"], check.is_whole, found) == (89, False, [])
+
+
+# -- What journals, hubs and links had and lost, and whether every message is accounted for
+
+
+def test_every_message_of_a_whole_journal_is_accounted_for(tmp_path: Path) -> None:
+    segment(tmp_path / "journal", 1, rows(20), (START_NS, "overflow", 7), rows(5), (START_NS, "overflow", 2))
+    ledger = Ledger()
+    ledger.add_journal(tmp_path / "journal")
+    assert ledger.accounts == [Account("journal", str(tmp_path / "journal"), recorded=25, lost=9)]
+    assert ledger.losses == [Loss("journal", str(tmp_path / "journal"), "overflow", 9, 0)]
+    assert ledger.verdict() == "every message is accounted for: 25 recorded, 9 lost by known causes"
+
+
+def test_gaps_of_unknown_size_and_damage_are_told(tmp_path: Path) -> None:
+    segment(tmp_path / "journal", 1, rows(20), (START_NS, "outage", -1), rows(5))
+    path = segment(tmp_path / "journal", 27, rows(4), rows(3))
+    data = bytearray(path.read_bytes())
+    data[300] ^= 1
+    path.write_bytes(data)
+    ledger = Ledger()
+    ledger.add_journal(tmp_path / "journal")
+    (account,) = ledger.accounts
+    assert (account.recorded, account.lost, account.unknown) == (28, 4, 1)
+    assert [loss[2:] for loss in ledger.losses] == [("damaged", 4, 0), ("outage", 0, 1)]
+    assert ledger.verdict() == (
+        "not every message is accounted for: 28 recorded, 4 lost by known causes, and nobody knows how many by outage"
+    )
+
+
+def test_a_hub_is_asked(folder: str) -> None:
+    with HubThread(f"{folder}/bus"), Client(f"{folder}/bus") as client:
+        client.subscribe(b"a")
+        for _ in range(3):
+            client.publish(b"a", b"")
+        client.sync()
+        ledger = Ledger()
+        ledger.add_tree(survey(f"{folder}/bus"))
+    (account,) = ledger.accounts
+    assert (account.kind, account.published, account.routed) == ("hub", 3, 3)
+    assert ledger.complete
+
+
+def test_links_and_hubs_that_could_not_be_asked_are_told(folder: str) -> None:
+    with HubThread(f"{folder}/bus"):
+        alone = survey(f"{folder}/bus")
+    link = LinkStatistics(
+        direction="below",
+        number=1,
+        uid=0,
+        pid=1,
+        credentials="",
+        hub="low",
+        address="",
+        state="joined",
+        epoch=1,
+        mode="announce",
+        patterns=0,
+        pruned=0,
+        received=9,
+        delivered=4,
+        queued=0,
+        lost={"outage": 2},
+        uncertain=3,
+        lag=0,
+        carries=None,
+    )
+    statistics = msgspec.structs.replace(alone.statistics, hub_id="high", lost={"overflow": 1})
+    ledger = Ledger()
+    ledger.add_tree(SeenHub(statistics=statistics, above=None, below=(SeenLink(link=link, hub=None, why="gone"),)))
+    assert [(one.kind, one.name, one.lost, one.unknown) for one in ledger.accounts] == [
+        ("hub", "high", 1, 0),
+        ("link", "high \N{RIGHTWARDS ARROW} low below", 2, 3),
+        ("hub", "low", 0, 1),
+    ]
+    assert [(loss.kind, loss.cause, loss.lost, loss.unknown) for loss in ledger.losses] == [
+        ("hub", "overflow", 1, 0),
+        ("link", "outage", 2, 0),
+        ("link", "uncertain", 0, 3),
+        ("hub", "not asked: gone", 0, 1),
+    ]
+    assert ledger.verdict().endswith("nobody knows how many by uncertain, not asked: gone")
+
+
+# -- The columns of a block that are made of messages, in any mixture of columns and packets
+
+Pairs = list[tuple[bytes, bytes]]
+
+KEYS = st.sampled_from([b"", b"a", b"a/b", b"c" * 30])
+
+PARCELS = st.lists(
+    st.tuples(st.booleans(), st.lists(st.tuples(KEYS, st.binary(max_size=9)), min_size=1, max_size=20)),
+    min_size=1,
+    max_size=12,
+)
+
+
+def chunk(is_batch: bool, pairs: Pairs) -> Chunk:
+    packets = [encode_message(key, payload) for key, payload in pairs]
+    batch = coalesce(packets) if is_batch else None
+    return Chunk(1, b"me", None, None, None, Columns(*batch.columns) if batch is not None else packets)
+
+
+def pairs_of(chunks: list[Chunk]) -> Pairs:
+    names, keys, sizes, payloads = columns_of(chunks)
+    assert len(set(names)) == len(names)
+    rows = len(sizes) // 4
+    joined = b"".join(payloads)
+    ends = accumulate(struct.unpack(f"<{rows}i", sizes), initial=0)
+    found = [joined[start:end] for start, end in pairwise(ends)]
+    assert sum(map(len, found)) == len(joined)
+    return list(zip([names[number] for number in struct.unpack(f"<{rows}i", keys)], found, strict=True))
+
+
+@given(PARCELS)
+def test_any_mixture_of_chunks_becomes_the_same_rows(given_chunks: list[tuple[bool, Pairs]]) -> None:
+    chunks = [chunk(is_batch, pairs) for is_batch, pairs in given_chunks]
+    expected = [pair for _, pairs in given_chunks for pair in pairs]
+    assert pairs_of(chunks) == expected
+    assert [packet for part in parts_of(chunks) for packet in part.packets()] == [
+        encode_message(key, payload) for key, payload in expected
+    ]
+
+
+@pytest.mark.parametrize("kinds", [1, 255, 256, 257, 1_000])
+@pytest.mark.parametrize("bundled", [(True,), (False,), (True, False), (False, False, True)])
+def test_chunks_of_many_keys_become_one_block(kinds: int, bundled: tuple[bool, ...]) -> None:
+    pairs = [(b"k/%d" % (number * 7 % kinds), b"%d" % number) for number in range(3_000)]
+    chunks = [
+        chunk(bundled[number % len(bundled)], pairs[start : start + 100])
+        for number, start in enumerate(range(0, len(pairs), 100))
+    ]
+    assert pairs_of(chunks) == pairs
+
+
+def test_spread_repeats_each_value_by_its_count() -> None:
+    assert spread("q", [5, None, 5], [2, 1, 3], 6) == pack("q", [5, 5, NULL, 5, 5, 5])
+    assert spread("i", [7, 7], [1, 2], 3) == pack("i", [7, 7, 7])
+
+
+# -- The limits of a recorder, and their table
+
+
+def test_the_docs_have_the_table_of_limits() -> None:
+    table = describe(JournalLimits)
+    assert table in (ROOT / "docs" / "journal.md").read_text("utf-8")
+    assert all(re.fullmatch(r"\| `(\w+)` \| ([\d.,]+) \| (.+\.) \|", row) for row in table.splitlines()[2:])
+
+
+@pytest.mark.parametrize("name", JournalLimits.__struct_fields__)
+def test_limits_are_positive(name: str) -> None:
+    wrong: list[Any] = [0, -1, None, float("nan")]
+    for value in wrong:
+        with pytest.raises(UsageError, match=name):
+            JournalLimits(**{name: value})

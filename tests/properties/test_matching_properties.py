@@ -1,15 +1,27 @@
-"""The index equals the plain function, for all bytes; and whatever came and went, nothing is left."""
+"""Matching: the index, the router and secrets beside plain models."""
 
 from __future__ import annotations
 
-from hypothesis import given
+import re
+from unittest import mock
+
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from visits import count_visits
 
+from sbuslib.core.quotas import Quotas
+from sbuslib.core.router import Router
+from sbuslib.errors import ReservedKeyError
+from sbuslib.limits import Limits
 from sbuslib.matcher import Shapes, Subscriptions, is_literal, matches, shape_of
+from sbuslib.secrets import Credentials, Namespace
+from sbuslib.wire.packets import message_header
+
+# -- The index equals the plain function, for all bytes; and whatever came and went, nothing is left
 
 SEPARATORS = st.sampled_from([b"/", b".", b"a", b"\x7f"])
+
 TEXTS = st.one_of(
     st.lists(st.sampled_from([b"/", b"*", b"a", b"b", b"!", b".", b"\x7f", b"\xff", b"//", b"**"]), max_size=14).map(
         b"".join
@@ -158,3 +170,193 @@ def shape(value: object) -> object:
 
 
 TestIndexMachine = IndexMachine.TestCase
+
+
+# -- The router: what is remembered is what would be found
+
+ME = Credentials(gid=1, uid=2, pid=3)
+
+ROUTED = st.lists(st.sampled_from([b"/", b"*", b"a", b"b", b"!/cred/1/2/3/"]), max_size=5).map(b"".join).filter(
+    lambda text: b"!" not in text or (text.startswith(b"!/cred/1/2/3/") and text.count(b"!") == 1)
+)  # fmt: skip
+
+
+class RouterMachine(RuleBasedStateMachine):
+    """Subscriptions, taps and routes in any order, with a cache so small that it is always overflowing."""
+
+    @initialize(cached=st.integers(1, 6))
+    def begin(self, cached: int) -> None:
+        limits = Limits(cached_keys=cached)
+        self.patch = mock.patch("sbuslib.core.router.CACHED_HEADER_BYTES", 25)
+        self.patch.start()
+        self.quotas = Quotas(limits, 100)
+        self.account = self.quotas.account(ME.uid)
+        self.router: Router[str] = Router(limits, self.quotas)
+        self.held: dict[str, dict[bytes, int]] = {}
+        self.taps: dict[str, bool] = {}
+
+    def leave(self, who: str) -> None:
+        self.router.retire(who, self.account)
+        while self.router.forget_some(1, self.account.uid):
+            pass
+
+    @rule(pattern=ROUTED, who=st.sampled_from("xyz"))
+    def subscribe(self, pattern: bytes, who: str) -> None:
+        self.router.subscribe(pattern, who, ME, self.account)
+        held = self.held.setdefault(who, {})
+        held[pattern] = held.get(pattern, 0) + 1
+
+    @rule(pattern=ROUTED, who=st.sampled_from("xyz"))
+    def unsubscribe(self, pattern: bytes, who: str) -> None:
+        held = self.held.get(who, {})
+        assert self.router.unsubscribe(pattern, who, self.account) is (pattern in held)
+        if pattern in held:
+            held[pattern] -= 1
+            if not held[pattern]:
+                del held[pattern]
+
+    @rule(who=st.sampled_from("xyz"))
+    def discard(self, who: str) -> None:
+        self.leave(who)
+        self.held.pop(who, None)
+
+    @rule(who=st.sampled_from("tu"), secrets=st.booleans())
+    def tap(self, who: str, secrets: bool) -> None:
+        self.router.add_tap(who, secrets)
+        self.taps[who] = secrets
+
+    @rule(who=st.sampled_from("tu"))
+    def untap(self, who: str) -> None:
+        self.leave(who)
+        self.taps.pop(who, None)
+
+    @rule(key=ROUTED)
+    def route(self, key: bytes) -> None:
+        secret = key.startswith(b"!")
+        expected = {
+            who
+            for who, held in self.held.items()
+            if any(matches(pattern, key) and pattern.startswith(b"!") is secret for pattern in held)
+        } | {who for who, secrets in self.taps.items() if secrets or not secret}
+        header = message_header(key)
+        for found in (self.router.routes.get(header), self.router.route(header), self.router.routes.get(header)):
+            assert found is None or (set(found) == expected and len(found) == len(expected))
+
+    def teardown(self) -> None:
+        if hasattr(self, "router"):
+            for who in "xyztu":
+                self.leave(who)
+            assert self.router.pattern_count() == 0
+            assert self.quotas.is_clear()
+            self.patch.stop()
+
+
+TestRouterMachine = RouterMachine.TestCase
+
+
+# -- No client subscribes to secrets of another process, whatever it tries
+
+IDS = st.sampled_from([0, 1, 7, 42, 65534, 2**31 - 1])
+
+CREDENTIALS = st.builds(Credentials, gid=IDS, uid=IDS, pid=IDS)
+
+PIECES = st.sampled_from(
+    [b"!", b"cred", b"", b"*", b"**", b"0", b"1", b"7", b"42", b"65534", b"07", b"+7", b"-1", b"4*", b"x", b"!x", b"!*"]
+)
+
+SECRET_TEXTS = st.one_of(
+    st.lists(PIECES, max_size=9).map(b"/".join),
+    st.lists(PIECES, max_size=6).map(lambda rest: b"/".join([b"!", b"cred", *rest])),
+    st.lists(st.sampled_from([b"!", b"/", b"*", b"a"]), max_size=8).map(b"".join),
+    st.binary(max_size=10).map(lambda text: text.replace(b"\0", b"")),
+)
+
+SECRETS = st.builds(
+    lambda ids, rest: b"!/cred/" + b"/".join([*ids, rest]),
+    st.tuples(*[st.sampled_from([b"", b"0", b"1", b"7", b"42", b"65534"])] * 3),
+    SECRET_TEXTS,
+)
+
+
+@given(pattern=SECRET_TEXTS, credentials=CREDENTIALS)
+@example(pattern=b"!/cred//1//", credentials=Credentials(gid=1, uid=1, pid=0))
+def test_a_secret_pattern_that_is_accepted_names_only_own_ids(pattern: bytes, credentials: Credentials) -> None:
+    try:
+        secret = Namespace().check_pattern(pattern, credentials)
+    except ReservedKeyError:
+        assert b"!" in pattern.split(b"/")
+        return
+    assert secret is (b"!" in pattern.split(b"/"))
+    if secret:
+        found = re.match(rb"!/cred/([0-9]*)/([0-9]*)/([0-9]*)/", pattern)
+        assert found
+        for named, own in zip(found.groups(), credentials.known(), strict=True):
+            assert named in (b"", b"%d" % own if own is not None else b"")
+
+
+@given(credentials=CREDENTIALS, which=st.tuples(st.booleans(), st.booleans(), st.booleans()), rest=SECRET_TEXTS)
+def test_a_pattern_of_ones_own_is_accepted(credentials: Credentials, which: tuple[bool, ...], rest: bytes) -> None:
+    ids = [
+        b"%d" % own if own is not None and named else b"" for own, named in zip(credentials.known(), which, strict=True)
+    ]
+    assert Namespace().check_pattern(b"!/cred/" + b"/".join([*ids, rest]), credentials) is True
+
+
+@given(key=SECRET_TEXTS)
+def test_a_key_is_plain_secret_or_refused(key: bytes) -> None:
+    reserved = b"!" in key.split(b"/")
+    try:
+        secret = Namespace().check_key(key)
+    except ReservedKeyError:
+        assert reserved
+        return
+    assert secret is reserved
+    if secret:
+        assert re.match(rb"!/cred/[0-9]*/[0-9]*/[0-9]*/", key)
+
+
+@given(
+    subscriptions=st.lists(st.tuples(st.one_of(SECRET_TEXTS, SECRETS), CREDENTIALS), max_size=12),
+    key=st.one_of(SECRETS, SECRET_TEXTS),
+)
+def test_a_secret_reaches_only_the_process_that_it_names(
+    subscriptions: list[tuple[bytes, Credentials]], key: bytes
+) -> None:
+    """Through the router, cold and remembered, whatever else is subscribed to."""
+    quotas = Quotas(Limits(), 100)
+    router: Router[tuple[int, Credentials]] = Router(Limits(), quotas)
+    for number, (pattern, credentials) in enumerate(subscriptions):
+        try:
+            router.subscribe(pattern, (number, credentials), credentials, quotas.account(credentials.uid))
+        except ReservedKeyError:
+            continue
+    try:
+        receivers = router.route(message_header(key))
+    except ReservedKeyError:
+        return
+    assert router.route(message_header(key)) == receivers
+    if not router.namespace.is_secret(key):
+        return
+    ids = key.split(b"/")[2:5]
+    for number, credentials in receivers:
+        assert subscriptions[number][0].startswith(b"!/cred/")
+        for named, own in zip(ids, credentials.known(), strict=True):
+            assert named in (b"", b"%d" % own if own is not None else b"")
+
+
+@given(credentials=CREDENTIALS, prefix=CREDENTIALS, rest=SECRET_TEXTS)
+def test_below_a_prefix_only_patterns_with_the_prefix_are_accepted(
+    credentials: Credentials, prefix: Credentials, rest: bytes
+) -> None:
+    root = Namespace()
+    slave = Namespace(prefix=root.credential_key(prefix) + b"/")
+    own = slave.credential_key(credentials)
+    for pattern in (b"!/cred////" + rest, root.credential_key(credentials) + b"/" + rest):
+        if not pattern.startswith(slave.prefix + b"!/cred/"):
+            try:
+                slave.check_pattern(pattern, credentials)
+            except ReservedKeyError:
+                continue
+            raise AssertionError(pattern)
+    if None not in credentials.known():
+        assert slave.check_pattern(own + b"/" + rest, credentials) is True

@@ -1,10 +1,12 @@
-"""The grammar and what reads it, on any bytes."""
+"""Packets, batches and columns: any bytes, and the messages that they stand for."""
 
 from __future__ import annotations
 
 import mmap
+import struct
+from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sbuslib.clients.session import Session
@@ -15,13 +17,17 @@ from sbuslib.errors import (
     PayloadError,
     PeerError,
 )
+from sbuslib.limits import BATCH_EXPANDED, BATCH_KEYS, BATCH_MESSAGES, PACKET_BYTES
 from sbuslib.wire import control
 from sbuslib.wire.addresses import parse_address
+from sbuslib.wire.batches import Batch, coalesce, pack
+from sbuslib.wire.columns import Columns, lengths
 from sbuslib.wire.packets import (
     Control,
     Message,
     Subscribe,
     Unsubscribe,
+    check_key,
     encode_control,
     encode_message,
     encode_subscribe,
@@ -30,8 +36,12 @@ from sbuslib.wire.packets import (
     parse,
 )
 
+# -- The grammar and what reads it, on any bytes
+
 KEYS = st.binary(max_size=60).map(lambda key: key.replace(b"\0", b"x"))
+
 PAYLOADS = st.binary(max_size=200)
+
 TRIPLES = st.tuples(*[st.integers(0, 2**31)] * 3).map(lambda ids: b"!/cred/%d/%d/%d" % ids)
 
 
@@ -63,6 +73,7 @@ PACKETS = st.one_of(
         PAYLOADS,
     ),
 )
+
 ANYTHING = st.one_of(st.binary(max_size=100), PACKETS, nearly(PACKETS))
 
 
@@ -183,3 +194,128 @@ def test_a_session_fed_with_anything_raises_nothing_but_peer_errors(packets: lis
     assert ended is (b"" in packets)
     until_end = packets[: packets.index(b"")] if ended else packets
     assert len(session.inbox) == sum(packet.startswith((b"MSG ", b"CMSG from\0")) for packet in until_end)
+
+
+# -- Batches against the plain packets that they stand for
+
+KEYS_IN_BATCHES = st.binary(max_size=6).map(lambda key: key.replace(b"\0", b"/"))
+
+PAIRS = st.lists(st.tuples(KEYS_IN_BATCHES, st.binary(max_size=12)), min_size=2, max_size=40)
+
+ALIKE = st.lists(st.tuples(st.just(b"a/b"), st.binary(min_size=3, max_size=3)), min_size=2, max_size=200)
+
+
+@given(PAIRS | ALIKE, st.integers(1, 400))
+def test_packing_loses_nothing(pairs: list[tuple[bytes, bytes]], most: int) -> None:
+    plain: list[bytes] = []
+    for packet, count in pack(pairs, check_key, most):
+        plain += [packet] if count == 1 else Batch.parse(packet).plain
+        assert count == 1 or sum(map(len, Batch.parse(packet).payloads)) <= most
+    assert plain == [encode_message(key, payload) for key, payload in pairs]
+
+
+@given(PAIRS | ALIKE, st.data())
+def test_every_part_is_a_batch_of_its_messages(pairs: list[tuple[bytes, bytes]], data: st.DataObject) -> None:
+    batch = coalesce([encode_message(key, payload) for key, payload in pairs])
+    assert batch is not None
+    start = data.draw(st.integers(0, len(pairs) - 1))
+    stop = data.draw(st.integers(start + 1, len(pairs)))
+    part = batch.part(start, stop)
+    assert Batch.parse(part.packet).plain == batch.plain[start:stop] == part.plain
+    wanted = sorted(data.draw(st.sets(st.sampled_from(range(len(part.keys))), min_size=1)))
+    keys = {part.keys[number] for number in wanted}
+    some = part.select(wanted)
+    assert Batch.parse(some.packet).plain == [
+        encode_message(key, payload) for key, payload in pairs[start:stop] if key in keys
+    ]
+    assert some.expanded == sum(map(len, some.plain))
+
+
+@settings(max_examples=300)
+@given(PAIRS | ALIKE, st.data())
+def test_spoilt_bytes_are_refused_or_a_batch_within_bounds(
+    pairs: list[tuple[bytes, bytes]], data: st.DataObject
+) -> None:
+    ((packet, _),) = pack(pairs, check_key, PACKET_BYTES)
+    spoilt = bytearray(packet)
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(spoilt) - 1))
+        spoilt[place] = data.draw(st.integers(0, 255))
+    check(bytes(spoilt))
+
+
+@given(st.binary(max_size=80))
+@example(b"")
+def test_any_bytes_are_refused_or_a_batch_within_bounds(tail: bytes) -> None:
+    check(b"CMSG batch\0" + tail)
+    check(b"CMSG batch\0\1" + tail)
+
+
+def check(packet: bytes) -> None:
+    try:
+        batch = Batch.parse(packet)
+    except PacketError:
+        return
+    assert len(packet) <= PACKET_BYTES
+    assert 1 <= len(batch.keys) <= min(batch.count, BATCH_KEYS)
+    assert batch.count <= BATCH_MESSAGES
+    assert len(batch.plain) == len(batch.payloads) == len(list(batch.messages())) == batch.count
+    assert sum(map(len, batch.plain)) == batch.expanded <= BATCH_EXPANDED
+    assert not any(b"\0" in key for key in batch.keys)
+    assert packet.endswith(b"".join(batch.keys) + b"".join(batch.payloads))
+
+
+# -- Columns against the lists of messages that they stand for
+
+KEYS_IN_COLUMNS = st.sampled_from([b"", b"a", b"a/b", b"b" * 30])
+
+PAIRS_IN_COLUMNS = st.lists(st.tuples(KEYS_IN_COLUMNS, st.binary(max_size=12)), min_size=1, max_size=40)
+
+ALIKE_IN_COLUMNS = st.lists(st.tuples(KEYS_IN_COLUMNS, st.binary(min_size=3, max_size=3)), min_size=1, max_size=200)
+
+NUMBERS = st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(0, 9), min_size=1, max_size=20)
+
+
+def columns_of(pairs: list[tuple[bytes, bytes]]) -> Columns:
+    names = [b"nobody's", *dict.fromkeys(key for key, _ in pairs)]
+    numbers = struct.pack(f"<{len(pairs)}i", *(names.index(key) for key, _ in pairs))
+    sizes = struct.pack(f"<{len(pairs)}I", *(len(payload) for _, payload in pairs))
+    (columns,) = Columns.grouped(names, numbers, sizes, b"".join(payload for _, payload in pairs))
+    return columns
+
+
+def opened(columns: Columns, messages: int, most: int) -> list[bytes]:
+    found: list[bytes] = []
+    for packet, count in columns.pack(messages, most):
+        found += [packet] if count == 1 else Batch.parse(packet).plain
+    return found
+
+
+@given(PAIRS_IN_COLUMNS | ALIKE_IN_COLUMNS, st.integers(1, 50), st.integers(1, 400), st.data())
+def test_nothing_is_lost_or_moved(
+    pairs: list[tuple[bytes, bytes]], messages: int, most: int, data: st.DataObject
+) -> None:
+    columns = columns_of(pairs)
+    plain = [encode_message(key, payload) for key, payload in pairs]
+    assert columns.packets() == opened(columns, messages, most) == plain
+    mask = bytes(data.draw(st.lists(st.booleans(), min_size=len(pairs), max_size=len(pairs))))
+    chosen = [packet for packet, wanted in zip(plain, mask, strict=True) if wanted]
+    some = columns.select(mask)
+    assert some.packets() == opened(some, messages, most) == chosen
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(pairs)), max_size=5)))
+    parts = [columns.part(start, stop) for start, stop in pairwise([0, *cuts, len(pairs)]) if start < stop]
+    joined = Columns.joined(parts)
+    assert joined is not None
+    assert joined.packets() == opened(joined, messages, most) == plain
+
+
+@given(NUMBERS | NUMBERS.map(sorted))
+def test_lengths_are_differences_or_an_error(offsets: list[int]) -> None:
+    expected = [end - start for start, end in pairwise(offsets)]
+    try:
+        found = lengths(struct.pack(f"<{len(offsets)}i", *offsets))
+    except ValueError:
+        assert offsets[0] < 0 or min(expected, default=0) < 0
+    else:
+        assert min(offsets) >= 0
+        assert list(struct.unpack(f"<{len(expected)}I", found)) == expected

@@ -1,21 +1,33 @@
-"""What a bus carried, counted, and the page that shows it."""
+"""Reports: traffic by key and time, subscriptions, curves, and tables in files."""
 
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
 from reports.rows import SECOND, START_NS, gap, in_memory, message
+from support import vectors
 
+from sbuslib.covering import covers
 from sbuslib.errors import UsageError
+from sbuslib.matcher import matches
 from sbuslib.reports import traffic
-from sbuslib.reports.exports import Table, write_csv
+from sbuslib.reports.by_key import KeyCount, _witness, by_key, by_level, by_pattern, coverage
+from sbuslib.reports.curves import _round_up, curves
+from sbuslib.reports.exports import Table, write_csv, write_parquet
 from sbuslib.reports.html import Report
+
+# -- What a bus carried, counted, and the page that shows it
 
 OTHER = b"!/cred/100/1001/99"
 
@@ -143,3 +155,185 @@ def test_the_busiest_period_is_that_of_all_hubs_together() -> None:
     rows = [message(b"a", at=second / 10, hub=f"hub-{second % 2}") for second in range(20)]
     found = tiles(made(*rows, seconds=1).page())
     assert found["a second in the busiest second"] == "10"
+
+
+# -- What is told by key: levels, patterns, and which patterns cover others
+
+
+def counts(*keys: bytes) -> list[KeyCount]:
+    """One message of two bytes under each key."""
+    return [KeyCount(key, 1, 2, 2) for key in keys]
+
+
+def test_rows_are_counted_by_key() -> None:
+    rows = [message(b"a\xff", b"123"), message(b"b"), message(b"a\xff", b"12345"), gap(3, "overflow"), message(b"")]
+    with in_memory(rows) as recorded:
+        assert sorted(by_key(recorded)) == [(b"", 1, 0, 0), (b"a\xff", 2, 8, 5), (b"b", 1, 0, 0)]
+
+
+def test_levels_are_bytes_up_to_a_separator() -> None:
+    keys = [b"a/b/c", b"a/b", b"a/\xff\xfe/d", b"a", b"", b"/x", b"$1/*/'\\"]
+    found = {(level, prefix): keys for level, prefix, _, _, keys, _ in by_level(counts(*keys), 2)}
+    assert found == {
+        (1, b"a/"): 3,
+        (1, b"a"): 1,
+        (1, b""): 1,
+        (1, b"/"): 1,
+        (1, b"$1/"): 1,
+        (2, b"a/b/"): 1,
+        (2, b"a/b"): 1,
+        (2, b"a/\xff\xfe/"): 1,
+        (2, b"/x"): 1,
+        (2, b"$1/*/"): 1,
+    }
+
+
+def test_levels_come_busiest_first_with_another_separator() -> None:
+    rows = [KeyCount(b"b.x", 1, 1, 1), KeyCount(b"a.x", 1, 1, 1), KeyCount(b"b.y", 1, 3, 3)]
+    assert by_level(rows, 1, b".") == [(1, b"b.", 2, 4, 2, 3), (1, b"a.", 1, 1, 1, 1)]
+    with pytest.raises(UsageError, match="levels"):
+        by_level(rows, 0)
+    with pytest.raises(UsageError, match="separator"):
+        by_level(rows, 1, b"7")
+
+
+def test_matches_are_those_of_the_matcher() -> None:
+    """For the keys and patterns of the protocol's vectors, all at once."""
+    cases = [case for case in vectors() if not case[2].startswith(b"!/")]
+    patterns, keys = sorted({pattern for _, pattern, _ in cases})[::5], {key for _, _, key in cases}
+    assert len(patterns) * len(keys) > 3_000
+    for pattern, messages, size, distinct in by_pattern(counts(*keys), patterns):
+        assert messages == distinct == size // 2 == sum(matches(pattern, key) for key in keys), pattern
+
+
+def test_every_pattern_has_a_row_the_busiest_first() -> None:
+    keys = [KeyCount(b"room/1/temp", 2, 5, 4), KeyCount(b"room/2/temp", 1, 0, 0), KeyCount(b"x", 1, 0, 0)]
+    patterns = [b"room/*/temp", b"", b"room/1/", b"nothing/here", b"\xff"]
+    assert by_pattern(keys, patterns) == [
+        (b"", 4, 5, 3),
+        (b"room/*/temp", 3, 5, 2),
+        (b"room/1/", 2, 5, 1),
+        (b"nothing/here", 0, 0, 0),
+        (b"\xff", 0, 0, 0),
+    ]
+    assert by_pattern([], [b"b/", b"a"]) == [(b"a", 0, 0, 0), (b"b/", 0, 0, 0)]
+
+
+def test_secret_keys_match_nothing() -> None:
+    assert by_pattern(counts(b"!/cred/1/2/3/x", b"!x"), [b"", b"!/"]) == [(b"", 1, 2, 1), (b"!/", 0, 0, 0)]
+    assert by_pattern(counts(b"!.cred.1", b"!/x"), [b""], b".") == [(b"", 1, 2, 1)]
+
+
+def test_coverage_agrees_with_covers() -> None:
+    patterns = sorted({pattern for _, pattern, _ in vectors()})[::8]
+    assert len(patterns) > 100
+    found = coverage([b"", *patterns])
+    for narrow in patterns:
+        assert found[narrow] == [wide for wide in patterns if wide and wide != narrow and covers(wide, narrow)]
+    assert any(found.values())
+
+
+def test_the_empty_pattern_does_not_mark_all_others_as_covered() -> None:
+    assert coverage([b"", b"a/b", b"a/"]) == {b"": [], b"a/b": [b"a/"], b"a/": []}
+
+
+@given(st.lists(st.sampled_from(b"a*/"), max_size=9).map(bytes))
+def test_a_witness_is_a_key_that_the_pattern_matches(pattern: bytes) -> None:
+    assert matches(pattern, _witness(pattern, b"/"))
+
+
+# -- Curves of rates over time: their steps, their scale, and the losses in them
+
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+COLUMNS = dict.fromkeys(("hub", "start", "messages", "bytes", "lost", "unknown"), "")
+
+
+def drawn(*rows: tuple[Any, ...], period: int = 10) -> tuple[str, dict[str, Any]]:
+    """The curve of messages, and what its script is told. A row is hub, seconds, messages, lost, unknown."""
+    table = Table(
+        COLUMNS,
+        [
+            (hub, None if seconds is None else START + timedelta(seconds=seconds), messages, 0, lost, unknown)
+            for hub, seconds, messages, lost, unknown in rows
+        ],
+    )
+    messages, _ = curves(table, period)
+    (told,) = re.findall(r'data-told="([^"]*)"', messages)
+    return str(messages), json.loads(unescape(told))
+
+
+def test_a_curve_has_a_step_for_each_period_also_where_nothing_came() -> None:
+    html, told = drawn(("a", 0, 100, 0, 0), ("a", 30, 50, 0, 0))
+    assert told["lines"] == [["a", ["10", "0", "0", "5"]]]
+    assert told["step"] == 10_000
+    assert 'viewBox="0 0 4 100"' in html
+    assert 'd="M0,100H0V0H1V100H3V50H4V100"' in html
+    assert "<span>10</span><span>5</span><span>0</span>" in html
+    assert "<span>12:00:00</span><span>12:00:10</span>" in html
+
+
+def test_losses_are_drawn_where_they_were_known_and_unknown() -> None:
+    html, told = drawn(("a", 0, 1, 7, 0), ("a", 10, 1, None, 1), ("b", 10, 1, 3, 0), ("a", 20, 1, 0, 0))
+    assert told["lost"] == {"0": "7", "1": "3 and nobody knows how many"}
+    gaps = re.findall(r'<i class="(gap[^"]*)" style="left:([\d.]+)%', html)
+    assert gaps == [("gap", "0.0"), ("gap unknown", "33.333333333333336")]
+
+
+def test_the_busiest_hubs_have_a_line_each_and_the_others_one() -> None:
+    _, told = drawn(*((f"hub-{n}", 0, n, 0, 0) for n in range(9)), (None, 0, 100, 0, 0))
+    assert dict(told["lines"]) == {
+        "\N{EN DASH}": ["10"],
+        "hub-8": ["0.8"],
+        "hub-7": ["0.7"],
+        "hub-6": ["0.6"],
+        "others": ["1.5"],
+    }
+
+
+def test_many_periods_are_drawn_as_fewer_steps() -> None:
+    _, told = drawn(*(("a", second, 10, 0, 0) for second in range(5_000)), period=1)
+    assert told["step"] == 5_000
+    assert told["lines"] == [["a", ["10"] * 1_000]]
+
+
+def test_without_a_time_there_is_no_curve() -> None:
+    assert curves(Table(COLUMNS, []), 10) == []
+    assert curves(Table(COLUMNS, [("a", None, 0, 0, 7, 0)]), 10) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "step", "expected"),
+    [(0, 1_000, 1), (0.003, 1_000, 0.005), (7, 1_000, 10), (999, 1_000, 1_000), (1_001, 1_000, 2_000),
+     (1_500, 1_024, 2 * 1_024), (1_000_000, 1_024, 1_000 * 1_024), (1 << 20, 1_024, 1 << 20)],
+)  # fmt: skip
+def test_scales_end_at_a_round_number(value: float, step: int, expected: float) -> None:
+    assert _round_up(value, step) == pytest.approx(expected)
+
+
+# -- The tables of a report as CSV and Parquet
+
+TIME = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def test_tables_are_written_and_replaced(tmp_path: Path) -> None:
+    columns = {"key": "binary", "count": "int64", "others": "keys", "at": "time"}
+    table = Table(columns, [(b'a"b\xff', 2, [b"x y", b"", b"z"], TIME), (None, None, [], None)])
+    for _ in range(2):
+        write_csv({"keys": table}, f"{tmp_path}/once")
+        write_parquet({"keys": table, "none": Table(columns, [])}, f"{tmp_path}/parquet")
+    with (tmp_path / "once" / "keys.csv").open(newline="") as file:
+        assert list(csv.reader(file)) == [
+            ["key", "count", "others", "at"],
+            ['a"b\\xff', "2", 'x\\x20y "" z', "2026-03-01 12:00:00+00:00"],
+            ["", "", "", ""],
+        ]
+    read = parquet.read_table(tmp_path / "parquet" / "keys.parquet")
+    assert [tuple(row.values()) for row in read.to_pylist()] == table.rows
+    empty = parquet.read_table(tmp_path / "parquet" / "none.parquet")
+    assert (empty.num_rows, empty.schema) == (0, read.schema)
+
+
+def test_a_table_tells_its_columns_and_sums() -> None:
+    table = Table({"a": "int64", "b": "int64"}, [(1, None), (2, 5)])
+    assert (table.column("b"), table.total("a"), table.total("b")) == ([None, 5], 3, 5)

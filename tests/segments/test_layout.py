@@ -1,24 +1,32 @@
-"""Names and headers of segments, and blocks whose rows are read back."""
+"""Names, headers and blocks of segments, and the lock of their directory."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from zlib import crc32
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from segments.journals import SALT, SENDER, block, gap
+from segments.journals import EXAMPLE, SALT, SENDER, block, gap, message, records_of, write
+from support import python
 
-from sbuslib.errors import CorruptJournalError
+from sbuslib.errors import CorruptJournalError, JournalInUseError
+from sbuslib.segments.directory import DirectoryLock, durable_sequence, is_recorded, list_segments, read_header
+from sbuslib.segments.encoding import encode_block, widened
 from sbuslib.segments.layout import (
     SEGMENT_HEADER_BYTES,
     Block,
     Record,
     SegmentHeader,
     first_sequence_of,
+    pack,
     segment_name,
 )
 from sbuslib.segments.reading import decode_block
+
+# -- Names and headers of segments, and blocks whose rows are read back
 
 
 def test_names_of_segments_are_parsed() -> None:
@@ -118,3 +126,79 @@ def test_a_part_of_a_block_has_its_rows(
     part = read.between(first, before)
     found = list(part.records()) if part is not None else []
     assert found == [one for one in records if first <= one.sequence < before]
+
+
+# -- Blocks that are made of columns
+
+SAMPLE = Path(__file__).parent / "sample"
+
+
+def test_the_sample_is_written_as_it_is_stored(journal: str) -> None:
+    """A new version of the format writes other bytes, and gets a sample of its own."""
+    for path in write(journal, *EXAMPLE):
+        assert Path(path).read_bytes() == (SAMPLE / os.path.basename(path)).read_bytes()
+
+
+@pytest.mark.parametrize("count", [1, 255, 256, 257, 5000])
+def test_blocks_of_any_length_are_read_back(count: int) -> None:
+    records = [message(number, b"k", b"same") for number in range(1, count + 1)]
+    read = decode_block(block(records), 0, SALT)
+    assert isinstance(read, Block)
+    assert list(read.records()) == records
+
+
+def test_payloads_may_lie_together() -> None:
+    ids = pack("q", [5, 5])
+    numbers = pack("i", [0, 0])
+    apart = encode_block(SALT, 1, ids, ids, ids, ids, numbers, numbers, [b"k"], [b"one", b"four"])
+    together = encode_block(SALT, 1, ids, ids, ids, ids, numbers, numbers, [b"k"], [b"onefour"], pack("i", [3, 4]))
+    assert apart == together
+
+
+def test_numbers_of_one_byte_are_widened() -> None:
+    assert widened(bytes([0, 7, 255])) == pack("i", [0, 7, 255])
+
+
+# -- Directories of segments: the order, and the lock
+
+ROWS = [record for blocks in EXAMPLE for rows in blocks for record in rows]
+
+
+def test_segments_are_listed_in_order_without_other_files(journal: str) -> None:
+    write(journal, *reversed(EXAMPLE))
+    Path(journal, "notes.txt").write_text("mine")
+    assert [one.first_sequence for one in list_segments(journal)] == [1, 4]
+    assert records_of(journal) == ROWS
+    assert [read_header(one.path).first_sequence for one in list_segments(journal)] == [1, 4]
+
+
+def test_the_last_durable_row_stays_known_while_the_next_recorder_starts(folder: str) -> None:
+    lock = DirectoryLock(folder)
+    assert durable_sequence(folder) == 0
+    lock.tell(12)
+    lock.release()
+    lock = DirectoryLock(folder)
+    assert durable_sequence(folder) == 12
+    lock.release()
+
+
+def test_a_directory_has_one_recorder(folder: str) -> None:
+    lock = DirectoryLock(folder)
+    assert is_recorded(folder)
+    for _ in range(2):
+        with pytest.raises(JournalInUseError, match=f"already by process {os.getpid()}$"):
+            DirectoryLock(folder)
+    code = f"""
+from sbuslib.segments.directory import DirectoryLock, is_recorded
+print(is_recorded({folder!r}))
+try:
+    DirectoryLock({folder!r})
+except Exception as error:
+    print(type(error).__name__)
+"""
+    assert python("-c", code).split() == ["True", "JournalInUseError"]
+    lock.release()
+    lock.release()
+    assert not is_recorded(folder)
+    DirectoryLock(folder).release()
+    assert (os.stat(os.path.join(folder, "recorder.lock")).st_mode & 0o777) == 0o600

@@ -1,8 +1,9 @@
-"""Rows published on a real bus: from frames and streams, with and without envelopes."""
+"""Rows published on a real bus, envelopes, and what workers keep."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,14 @@ from sbuslib.errors import NoHubError, UsageError
 from sbuslib.spark import unseal
 from sbuslib.spark.sessions import explain
 from sbuslib.spark.sink import BusWriter, Published, Target
+from sbuslib.spark.workers import settle_once
 
 if TYPE_CHECKING:
+    import pyarrow
     from pyspark.sql import SparkSession
+
+
+# -- Rows published on a real bus: from frames and streams, with and without envelopes
 
 
 def columns(text: str) -> StructType:
@@ -147,3 +153,21 @@ def test_the_mode_overwrite_is_refused(spark: SparkSession, bus: str) -> None:
     frame = spark.range(1).selectExpr("'k' AS key", "'p' AS payload")
     with pytest.raises(Exception, match="say mode"):
         frame.write.format("sbus").mode("overwrite").option("address", bus).save()
+
+
+# -- Workers exclude their objects from garbage collection
+
+
+def test_settling_freezes_objects_in_workers_only(spark: SparkSession) -> None:
+    def frozen(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        import pyarrow as pa
+
+        settle_once()
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"count": pa.array([gc.get_freeze_count()])})
+
+    before = gc.get_freeze_count()
+    settle_once()
+    assert gc.get_freeze_count() == before
+    ((count,),) = spark.range(1, numPartitions=1).mapInArrow(frozen, "count long").collect()
+    assert count > 10_000

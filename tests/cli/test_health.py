@@ -1,8 +1,9 @@
-"""``sbus hz`` as a program: how often messages come."""
+"""``sbus ping``, ``hz`` and ``doctor`` as programs."""
 
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -13,8 +14,68 @@ from support import PATIENCE, HubThread, Peer, PlainDaemon, eventually
 from sbuslib.blocking import Client
 from sbuslib.limits import Limits
 
+# -- ``sbus ping`` as a program
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
 Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+def test_each_answer_is_shown_and_their_times(run: Run, bus: HubThread, path: str) -> None:
+    done = run("sbuslib", "ping", "-a", path, "-n", "3", "-i", "0.001")
+    assert (done.returncode, done.stderr) == (0, "")
+    *lines, summary = done.stdout.splitlines()
+    assert len(lines) == 3
+    for number, line in enumerate(lines, 1):
+        assert re.fullmatch(rf"{re.escape(path)}: number={number} time=[0-9.]+ ms", line)
+    assert re.fullmatch(r"least/mean/most = [0-9.]+/[0-9.]+/[0-9.]+ ms", summary)
+
+
+def test_ctrl_c_ends_it_with_the_summary(start: Start, bus: HubThread, path: str) -> None:
+    process = start("sbuslib", "ping", "-a", path, "-i", "10")
+    assert process.stdout is not None
+    assert b"time=" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (0, b"")
+    assert output.startswith(b"least/mean/most = ")
+
+
+def test_it_outlives_its_hub(start: Start, bus: HubThread, path: str) -> None:
+    process = start("sbuslib", "ping", "-a", path, "-i", "0.001")
+    assert process.stdout is not None
+    for _ in range(5):
+        assert b"time=" in process.stdout.readline()
+    bus.stop()
+    assert process.stderr is not None
+    assert b"waiting for it" in process.stderr.readline()
+    with HubThread(path):
+        assert b"again" in process.stderr.readline()
+        assert b"time=" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+
+
+def test_json_has_the_time_of_each_answer(run: Run, bus: HubThread, path: str) -> None:
+    done = run("sbuslib", "ping", "-a", path, "-c", "2", "-i", "1ms", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [json.loads(line)["number"] for line in done.stdout.splitlines()] == [1, 2]
+
+
+def test_a_tree_with_a_hub_that_does_not_answer_is_partial(run: Run, folder: str) -> None:
+    path = f"{folder}/bus"
+    with HubThread(path, limits=Limits(sync_wait=0.01)), Peer(path) as silent:
+        assert "scope=tree" in run("sbuslib", "ping", "-a", path, "--tree", "-n", "1").stdout
+        silent.send(b"CMSG interest/on")
+        silent.barrier()
+        done = run("sbuslib", "ping", "-a", path, "--tree", "-n", "1")
+        assert (done.returncode, done.stderr) == (1, "")
+        assert "scope=partial" in done.stdout
+        assert run("sbuslib", "ping", "-a", path, "-n", "1").returncode == 0
+
+
+# -- ``sbus hz`` as a program: how often messages come
+
 Await = Callable[[int], None]
 
 
@@ -95,3 +156,29 @@ def test_it_ends_when_nothing_comes(run: Run, bus: HubThread, path: str) -> None
     done = run("sbuslib", "hz", "-a", path, "--timeout", "0.05", "")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"sbus: {path}: no message within 0.05 s\n"
+
+
+# -- ``sbus doctor`` as a program
+
+
+def test_findings_are_lines_and_the_status_is_0_without_a_problem(run: Run, bus: HubThread, path: str) -> None:
+    done = run("sbuslib", "doctor", "-a", path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"ok       address: {path} (given, 1 of 1): something listens\n" in done.stdout
+    assert "problem" not in done.stdout
+
+
+def test_a_problem_is_shown_with_what_to_do_and_is_status_1(run: Run, path: str) -> None:
+    done = run("sbuslib", "doctor", env={"SBUS_ADDRESS": f"{path}\x1b[31m"})
+    assert (done.returncode, done.stderr) == (1, "")
+    shown = f"{path}\\x1b[31m"
+    assert f"problem  address: {shown} (SBUS_ADDRESS, 1 of 1): it does not exist\n" in done.stdout
+    assert f"         -> start a hub: sbus hub -a {shown}; or name another: export SBUS_ADDRESS=PATH\n" in done.stdout
+
+
+def test_json_is_an_object_for_each_finding(run: Run, path: str) -> None:
+    done = run("sbuslib", "doctor", "-a", path, "--json")
+    assert (done.returncode, done.stderr) == (1, "")
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {(one["about"], one["level"]) for one in told} >= {("address", "problem")}
+    assert all(one.keys() == {"level", "about", "text", "advice"} for one in told)

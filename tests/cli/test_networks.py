@@ -1,9 +1,11 @@
-"""``sbus bridge`` as a program, and what ``sbus doctor`` tells of it."""
+"""``sbus gateway``, ``peer`` and ``bridge`` as programs."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -14,16 +16,177 @@ from typing import Any
 import pytest
 from bridge.accounts import Operator
 from bridge.servers import Server, mosquitto, nats_server, redis_server, secure_server
-from support import PATIENCE, HubThread
+from gevent import subprocess as waiting
+from support import PATIENCE, ROOT, HubThread, eventually
 
+from sbuslib import Hub
 from sbuslib.blocking import Client
 from sbuslib.border.keys import CONTROL
 from sbuslib.border.neighbours import decode_here
+from sbuslib.tcp import Discovery, Peer
 
 pytest_plugins = ["certificate_fixtures"]
 
-Start = Callable[..., "subprocess.Popen[bytes]"]
+
+# -- ``sbus gateway`` as a program: two gateways join two buses
+
+Listening = Callable[..., tuple[Any, str]]
+
+
+def test_what_is_exported_and_imported_crosses(listening: Listening, bus: HubThread, folder: str, path: str) -> None:
+    with HubThread(f"{folder}/far") as far, Client(path) as here, Client(far.hub.address) as there:
+        _, address = listening("gateway", "--bus", path, "--listen", ":0", "--export", "room/", "log/")
+        listening(
+            *("gateway", "--bus", far.hub.address, "--listen", ":0", "--connect", address, "--import", "room/", "hall/")
+        )
+        there.subscribe(b"hall/", b"log/", b"room/")
+        while True:  # a gateway does not tell when the other one knows what it wants
+            here.publish_many([(b"hall/1", b"not exported"), (b"log/1", b"not imported"), (b"room/1", b"crosses")])
+            try:
+                message = there.receive(timeout=0.1)
+                break
+            except TimeoutError:
+                continue
+        assert (message.key, message.payload) == (b"room/1", b"crosses")
+
+
+def test_a_gateway_goes_on_when_its_hub_is_back(listening: Listening, bus: HubThread, folder: str, path: str) -> None:
+    with HubThread(f"{folder}/far") as far, Client(far.hub.address) as there:
+        process, address = listening("gateway", "-a", path, "--listen", ":0", "--export", "room/")
+        listening("gateway", "-a", far.hub.address, "--listen", ":0", "--connect", address, "--import", "room/")
+        there.subscribe(b"room/")
+        with Client(path) as here:
+            carry(here, there, b"before")
+        bus.stop()
+        assert process.stderr.readline() == b"sbus: gateway bus: the bus has gone; waiting for it\n"
+        with HubThread(path), Client(path) as here:
+            assert process.stderr.readline() == b"sbus: gateway bus: joined the bus again\n"
+            carry(here, there, b"after")
+        assert process.stderr.readline() == b"sbus: gateway bus: the bus has gone; waiting for it\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+        assert process.stderr.read() == b""
+
+
+def test_a_signal_ends_a_gateway_with_status_0(listening: Listening, bus: HubThread, path: str) -> None:
+    process, _ = listening("gateway", "--bus", path, "--listen", ":0", "--export", "a")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 0
+    assert process.stderr.read() == b""
+
+
+# -- ``sbus peer`` as a program: what it shows and forwards, and whom it finds
+
+Make = Callable[..., Peer]
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def test_a_peer_shows_what_is_published_and_ends_on_a_signal(listening: Listening, make_peer: Make) -> None:
+    process, address = listening("peer", "--listen", ":0", "--sub", "//a")
+    peer = make_peer()
+    peer.connect(address)
+    peer.wait_for_subscriber("//a/b", timeout=20)
+    peer.publish("//a/b", b"\x1b[2J\n")
+    assert process.stdout.readline() == b"//a/b\t\\x1b[2J\\n\n"
+    process.terminate()
+    assert process.wait(20) == 0
+
+
+def test_a_peer_forwards_and_is_discovered(listening: Listening, make_peer: Make) -> None:
+    _, seed = listening("peer", "--listen", ":0", "--discover", "org", "--who", "seed", "--forward", "chat")
+    listening("peer", "--listen", ":0", "--connect", seed, "--discover", "org", "--who", "first")
+    peer = make_peer(discover=Discovery(org="org", who="second"))
+    peer.connect(seed)
+    eventually(lambda: sorted(link.who or "" for link in peer.links) == ["first", "seed"])
+    peer.wait_for_subscriber("//chat", timeout=20)
+
+
+def test_a_message_and_files_are_published_from_the_command_line(
+    run: Run, listening: Listening, tmp_path: Path
+) -> None:
+    into = tmp_path / "into"
+    into.mkdir()
+    process, address = listening("peer", "--listen", ":0", "--sub", "//a", "--receive", "//docs", str(into))
+    source = tmp_path / "report.bin"
+    source.write_bytes(os.urandom(3_000_000))
+    done = run("sbuslib", "peer", "--connect", address, "--pub", "//a/b", "hello", "--send", "//docs/1", str(source))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert process.stdout.readline() == b"//a/b\thello\n"
+    assert process.stdout.readline().decode() == f"{into}/report.bin\n"
+    assert (into / "report.bin").read_bytes() == source.read_bytes()
+    process.terminate()
+    assert process.wait(20) == 0
+    assert os.listdir(into) == ["report.bin"]
+
+
+def test_retained_data_is_for_those_that_come_later(listening: Listening, make_peer: Make) -> None:
+    _, address = listening("peer", "--listen", ":0", "--retain", "//motd", "closed on Monday")
+    peer = make_peer()
+    with peer.subscribe("//motd") as inbox:
+        peer.connect(address)
+        assert inbox.receive(timeout=20).data == b"closed on Monday"
+
+
+# -- What ``sbus peer`` and ``sbus gateway`` share: wrong arguments, and errors that nobody foresaw
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
+
+PLANTED = """
+import sys
+from gevent import socket
+from sbuslib.cli.main import main
+from sbuslib.cli.relay import main as relay
+from sbuslib.tcp import gateway, connections, discovery, link
+from sbuslib import relay as relays
+def fail(*arguments, **options):
+    raise ZeroDivisionError("planted")
+{0}
+sys.exit({1})
+"""
+
+
+@pytest.mark.parametrize(
+    ("planted", "command", "name"),
+    [
+        ("gateway.Gateway._stay_known = fail", "gateway", "gateway of 'bus'"),
+        ("gateway.Gateway._import_all = fail", "gateway", "gateway of 'bus'"),
+        ("gateway.Gateway._export_all = fail", "gateway", "gateway of 'bus'"),
+        ("connections.Connections._watch_time = fail", "peer", "peer at 127.0.0.1:"),
+        ("connections.Connections._dial = fail", "peer", "peer at 127.0.0.1:"),
+        ("connections.Connections._serve = fail", "peer", "peer at 127.0.0.1:"),
+        ("link.Link._read = fail", "peer", "peer at 127.0.0.1:"),
+        ("link.Link._write = fail", "peer", "peer at 127.0.0.1:"),
+        ("discovery.Discoverer._connect = fail", "peer", "peer at 127.0.0.1:"),
+        ("relays.LinkAbove.stay = fail", "relay", "relay to "),
+    ],
+)
+def test_an_unforeseen_error_in_any_greenlet_ends_the_command_and_is_told_with_its_name(
+    hub: Hub, folder: str, make_peer: Make, planted: str, command: str, name: str
+) -> None:
+    peer = make_peer()  # it wants what the commands offer, so that each of their greenlets has work
+    ours = ["--listen", "127.0.0.1:0", "--connect", peer.address]
+    run = {
+        "gateway": f"main({['gateway', '--bus', hub.address, '--export', 'a', '--import', 'b', *ours]!r})",
+        "peer": f"main({['peer', '--discover', 'org', '--sub', 'a', *ours]!r})",
+        "relay": f"relay({['--upstream', hub.address, '--listen', os.path.join(folder, 'below')]!r})",
+    }[command]
+    process: Any = waiting.Popen(
+        [sys.executable, "-c", PLANTED.format(planted, run)],
+        stdout=waiting.PIPE, stderr=waiting.PIPE, env=ENVIRONMENT, text=True,
+    )  # fmt: skip
+    said = process.communicate(timeout=50)[1]
+    assert process.returncode == 1
+    last = said.splitlines()[-1]
+    assert last.startswith(f"sbus-relay: {name}" if command == "relay" else f"sbus: {name}"), said
+    assert last.endswith("ended by an unforeseen error: ZeroDivisionError: planted")
+    assert "Traceback" in said
+
+
+# -- ``sbus bridge`` as a program, and what ``sbus doctor`` tells of it
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
 CONNECTED = b"sbus: connected to the server (Ctrl-C ends it)\n"
 
 
