@@ -38,7 +38,7 @@ class PacketWriter:
     ) -> int:
         """Send ``packets`` in order; how many went before the kernel would have blocked.
 
-        Raises :exc:`OSError` for the first packet alone, of which ``EMSGSIZE`` says that it is too long.
+        Raises :exc:`OSError` only if the first packet cannot be sent; ``EMSGSIZE``: it is too long.
         """
         if self._vector is None or len(packets) == 1 or flags != ONE_PACKET_FLAGS:
             return send_each(sock, packets, flags)

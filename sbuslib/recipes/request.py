@@ -87,7 +87,7 @@ def _is_of_a_caller(key: bytes, namespace: Namespace) -> bool:
 
 
 def parse_question(message: Message, now: float, namespace: Namespace) -> Question | None:
-    """The question in a message; ``None`` for what is none, or has no key of a caller to answer under."""
+    """The question in a message; ``None`` if it is none, or its reply key is not a caller's."""
     payload = message.payload
     if len(payload) < _QUESTION.size:
         return None
