@@ -40,7 +40,7 @@ __all__ = [
     "SETTLE_SECONDS",
     "TWO_PATHS",
     "USERS_MOST",
-    "Counts",
+    "BridgeCounts",
     "Doubled",
     "Expected",
     "Here",
@@ -228,7 +228,7 @@ _Remote = Annotated[str, Meta(pattern="^[0-9A-Za-z._-]{1,130}\\Z")]
 _Count = Annotated[int, Meta(ge=0, le=COUNT_MOST)]
 
 
-class Counts(msgspec.Struct, frozen=True):
+class BridgeCounts(msgspec.Struct, frozen=True):
     """Messages that a bridge carried, keeps, and lost by cause: see ``BridgeStatistics``."""
 
     exported: _Count = 0
@@ -251,7 +251,7 @@ class Here(msgspec.Struct, frozen=True, tag="here"):
     leaving: bool = False
     text: Annotated[str, Meta(max_length=300)] = ""
     doubled: bool = False
-    counts: Counts | None = None
+    counts: BridgeCounts | None = None
 
 
 def encode_here(here: Here) -> bytes:
@@ -357,7 +357,7 @@ class Neighbours:
             return True
         return False
 
-    def say_here(self, remotes: Iterable[str], text: str, counts: Counts, now: float) -> tuple[bytes, bytes]:
+    def say_here(self, remotes: Iterable[str], text: str, counts: BridgeCounts, now: float) -> tuple[bytes, bytes]:
         """The message that tells the others of this one, and to what it is connected now."""
         places = tuple(sorted(set(remotes))[:REMOTES_MOST])
         here = Here(self._me, self._group, places, text=text[:300], counts=counts, doubled=self._doubled.is_so)

@@ -30,7 +30,7 @@ import msgspec
 from ..aio import Client
 from ..border.crossing import Crossing
 from ..border.keys import CONTROL, LOST, Border, bus_of, fits_a_packet, process_of
-from ..border.neighbours import BEAT_SECONDS, COUNT_MOST, SETTLE_SECONDS, Counts, Neighbours
+from ..border.neighbours import BEAT_SECONDS, COUNT_MOST, SETTLE_SECONDS, BridgeCounts, Neighbours
 from ..covering import overlap
 from ..errors import SbusError, UsageError
 from ..matcher import matches
@@ -351,13 +351,13 @@ class AioBridge:
         too_long = sum(self._refused[reason] for reason in _TOO_LONG)
         return self._sending.lost + Counter(unread=self._engine.lost, bus=on_bus, too_long=too_long)
 
-    def _describe(self) -> tuple[str, Counts]:
+    def _describe(self) -> tuple[str, BridgeCounts]:
         """What the bus is told of this bridge: in one line, and in numbers."""
         exported, kept, lost = self._sending.exported, len(self._sending.kept), self._losses()
         text = f"bridge to {self._url_told()}: {'connected' if self._engine.connected.is_set() else 'away'}"
         text += f", {exported:,} out, {self._imported:,} in, {kept:,} kept, {lost.total():,} lost"
         told = {cause: min(count, COUNT_MOST) for cause, count in lost.items()}  # what an engine says may be forged
-        return text[:300], Counts(exported, self._imported, kept, told)  # type: ignore[arg-type]
+        return text[:300], BridgeCounts(exported, self._imported, kept, told)  # type: ignore[arg-type]
 
     def statistics(self) -> BridgeStatistics:
         """Counts since the bridge was made. Frozen, and true for this instant only."""

@@ -29,8 +29,8 @@ __all__ = [
     "Engine",
     "EngineOptions",
     "Incoming",
+    "Leaving",
     "Origin",
-    "Outgoing",
     "Take",
     "Unread",
     "next_batch",
@@ -51,7 +51,7 @@ _WARNINGS: Final = 100
 """Different warnings before there is a new connection."""
 
 
-class Outgoing(msgspec.Struct, gc=False):
+class Leaving(msgspec.Struct, gc=False):
     """A message on its way to the engine. ``number`` is its own among those of the bridge."""
 
     subject: str
@@ -188,7 +188,7 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    async def send(self, messages: Sequence[Outgoing]) -> None:
+    async def send(self, messages: Sequence[Leaving]) -> None:
         """Publish, and return when the engine has all of them. Raises :exc:`ConnectionError` if that is uncertain."""
 
     async def drain(self) -> None:  # noqa: B027

@@ -32,7 +32,7 @@ from ..border.mapping import Mapping
 from ..errors import UsageError
 from ..matcher import matches
 from ..wire.text import plainly
-from .engine import ORIGIN, UNREAD, Engine, EngineOptions, Incoming, Outgoing, Take, Unread, next_batch
+from .engine import ORIGIN, UNREAD, Engine, EngineOptions, Incoming, Leaving, Take, Unread, next_batch
 
 __all__ = ["Mqtt"]
 
@@ -176,7 +176,7 @@ class Mqtt(Engine):
         for message in messages:
             self._client.ack(message.mid, message.qos)
 
-    async def send(self, messages: Sequence[Outgoing]) -> None:
+    async def send(self, messages: Sequence[Leaving]) -> None:
         for start in range(0, len(messages), _WINDOW):
             # With quality of service 1, the client library sends what was not confirmed once there is a connection.
             if not self.connected.is_set() and not self._options.qos:
@@ -185,7 +185,7 @@ class Mqtt(Engine):
             self._awaited = sent[-1].mid, asyncio.get_running_loop().create_future()
             await self._awaited[1]
 
-    def _publish(self, message: Outgoing) -> MQTTMessageInfo:
+    def _publish(self, message: Leaving) -> MQTTMessageInfo:
         properties = None
         if self.has_origins:
             properties = copy(_NO_PROPERTIES)

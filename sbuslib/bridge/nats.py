@@ -27,7 +27,7 @@ from nats.js.errors import NotFoundError
 from ..border.mapping import Mapping
 from ..errors import UsageError
 from ..wire.text import plainly
-from .engine import BATCH, ORIGIN, UNREAD, Engine, EngineOptions, Incoming, Outgoing, Take, Unread, next_batch
+from .engine import BATCH, ORIGIN, UNREAD, Engine, EngineOptions, Incoming, Leaving, Take, Unread, next_batch
 
 __all__ = ["Nats"]
 
@@ -245,7 +245,7 @@ class Nats(Engine):
         self.payload_bytes = min(self._client.max_payload, self._stream_payload) - _HEADER_BYTES
         self._came()
 
-    async def send(self, messages: Sequence[Outgoing]) -> None:
+    async def send(self, messages: Sequence[Leaving]) -> None:
         try:
             async with asyncio.timeout(_CONFIRM_SECONDS) as self._patience:
                 if self.keeps:
@@ -261,7 +261,7 @@ class Nats(Engine):
         except Error as error:
             raise ConnectionError(str(error)) from error
 
-    async def _send_to_stream(self, message: Outgoing) -> Any:
+    async def _send_to_stream(self, message: Leaving) -> Any:
         headers = {ORIGIN: message.origin, "Nats-Msg-Id": f"{message.origin.partition('.')[0]}-{message.number}"}
         stream = self._options.stream
         return await self._streams.publish_async(message.subject, message.payload, stream=stream, headers=headers)
@@ -306,7 +306,7 @@ def _check_files(options: EngineOptions) -> None:
             raise UsageError(f"{path}: this file has no {what}") from None
 
 
-def _packet(message: Outgoing) -> bytes:
+def _packet(message: Leaving) -> bytes:
     """What ``publish`` of the client library makes, in a fifth of the time. There is no CR or LF in its words."""
     head = f"NATS/1.0\r\n{ORIGIN}: {message.origin}\r\n\r\n"  # in ASCII
     payload = message.payload

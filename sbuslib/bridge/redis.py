@@ -20,7 +20,7 @@ from redis.asyncio import SSLConnection
 from redis.exceptions import RedisError, ResponseError
 
 from ..border.mapping import Mapping
-from .engine import BATCH, Engine, EngineOptions, Incoming, Outgoing, Take
+from .engine import BATCH, Engine, EngineOptions, Incoming, Leaving, Take
 
 __all__ = ["Redis"]
 
@@ -135,7 +135,7 @@ class Redis(Engine):
     async def drain(self) -> None:
         await self._reading.acquire()
 
-    async def send(self, messages: Sequence[Outgoing]) -> None:
+    async def send(self, messages: Sequence[Leaving]) -> None:
         pipeline = self._connection.pipeline(transaction=False)
         for message in messages:
             if self._stream is None:

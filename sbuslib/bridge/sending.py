@@ -14,7 +14,7 @@ from typing import Final
 
 from ..wire.packets import Message
 from ..wire.text import plainly
-from .engine import Engine, Outgoing
+from .engine import Engine, Leaving
 from .numbers import Numbers
 
 __all__ = ["Sending"]
@@ -39,7 +39,7 @@ class Sending:
         self._numbers = Numbers(bridge)
         self._keep_bytes = keep_bytes
         self._refused = refused
-        self.kept: deque[Outgoing] = deque()
+        self.kept: deque[Leaving] = deque()
         self.kept_bytes = 0
         self.exported = 0
         self.lost = Counter[str]()
@@ -60,7 +60,7 @@ class Sending:
         self._number += 1
         bridge, count = self._numbers.next(message.key)
         origin = f"{bridge} {count} {claim}"
-        self.kept.append(Outgoing(subject, message.payload, origin, self._number, message.key))
+        self.kept.append(Leaving(subject, message.payload, origin, self._number, message.key))
         if len(self.kept) == 1:
             self._arrived.set()
 
@@ -106,5 +106,5 @@ class Sending:
         self.kept_bytes = self._being_sent = 0
 
 
-def _held(subject: str, message: Message | Outgoing) -> int:
+def _held(subject: str, message: Message | Leaving) -> int:
     return _MESSAGE_BYTES + sys.getsizeof(subject) + len(message.key) + len(message.payload)

@@ -1,11 +1,13 @@
-"""The connections of a peer: accepts and makes them, limits and counts them, and makes them again when they end.
+"""The lower half of a peer: accepts and makes connections, limits and counts them, and makes them again when they end.
 
-The commands over them are handled in :mod:`sbuslib.tcp.peer`.
+What is said over them is handled in :mod:`sbuslib.tcp.peer`.
 """
 
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from ipaddress import ip_address
 from time import monotonic
@@ -19,78 +21,88 @@ from gevent.ssl import SSLContext
 from gevent.timeout import Timeout
 
 from ..clients.reconnect import Backoff
+from ..core.service import ServiceGreenlets
 from ..core.violations import Violations
 from ..errors import StateError, UsageError
-from ..kernel.hosts import HostPort, is_loopback
+from ..kernel.hosts import HostPort, is_loopback, parse_host_port
 from ..wire.text import plainly
-from .link import Link, Owner
+from .limits import TcpLimits
+from .link import Owner, PeerLink
 from .tls import TLS
 
 __all__ = ["HOLDS_THE_MOST", "Connections"]
 
 HOLDS_THE_MOST: Final = "holds the most while all hold too much"
+_RECEIVE_BYTES: Final = 262_144
+"""Bytes taken from one peer before others have their turn: thousands of small messages."""
 
 logger = logging.getLogger("sbuslib")
 
 
-class Connections:
-    """The links of one peer, ``owner``, that listens at ``given``; ``greet`` is called with each new one."""
+class Connections(Owner):
+    """The connections of one peer, which is a class below this one."""
 
-    def __init__(
-        self,
-        owner: Owner,
-        given: HostPort | None,
-        tls: TLS | None,
-        insecure: bool,
-        greet: Callable[[Link], None],
-        forget: Callable[[Link], None],
-    ) -> None:
+    def __init__(self, listener: str | None, tls: TLS | None, insecure: bool, limits: TcpLimits | None) -> None:
+        given = None if listener is None else parse_host_port(listener)
         if given is not None and tls is None and not insecure and not is_loopback(given.host):
             raise UsageError(
                 f"{given}: other machines reach this address. Give certificates for TLS (tls=, "
                 "--tls-cert), or do without (insecure=True, --insecure)"
             )
-        self._owner = owner
-        self.limits = owner.limits
-        self._given = given
-        self._tls = None if tls is None else (tls, *tls.contexts(SSLContext))
+        self.limits = limits if limits is not None else TcpLimits()
+        self.greenlets = ServiceGreenlets(f"peer at {listener or 'no address'}", self.close)
+        self.area = memoryview(bytearray(_RECEIVE_BYTES))
+        self.held_bytes = 0
+        self._given = given  # where to listen
+        self._tls = None if tls is None else (tls, *tls.contexts(SSLContext))  # and the contexts for both ends
         self._insecure = insecure
-        self._greet = greet
-        self._forget_link = forget
-        self._server: StreamServer | None = None
-        self._watch: gevent.Greenlet[..., Any] | None = None
+        self._server: StreamServer | None = None  # while it listens
+        self._watch: gevent.Greenlet[..., Any] | None = None  # closes what is too slow, while the peer is started
         self._stopping = False
-        self._accepted = 0
-        self._shaking_hands: set[Any] = set()
-        self._links: dict[Link, None] = {}
-        self._dialling: dict[HostPort, gevent.Greenlet[..., Any]] = {}
-        self.breaches = Violations(self.limits.logged_breaches)
-        self.watchers: dict[Callable[[Link], None], None] = {}
-        """Called with each connection that has ended."""
-        self.changed = Event()
-        """Set when the number of connections has changed."""
-        self.total = self.received = self.unwanted = self.sent = self.lost = 0
+        self._accepted = 0  # connections that others made, handshakes included
+        self._shaking_hands: set[Any] = set()  # greenlets that wait for a TLS handshake
+        self._links: dict[PeerLink, None] = {}  # in the order in which they came
+        self._dialling: dict[HostPort, gevent.Greenlet[..., Any]] = {}  # what keeps each connection that this end made
+        self._breaches = Violations(self.limits.logged_breaches)  # of other peers
+        self._watchers: dict[Callable[[PeerLink], None], None] = {}  # called with each connection that has ended
+        self._links_changed = Event()  # set when a connection came or went, or another peer wants something new
+        self._links_total = 0  # connections that there ever were
+        self._ended = Counter(received=0, unwanted=0, sent=0, lost=0)  # messages over those that have ended
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop without waiting for anything."""
+
+    @abstractmethod
+    def _check_here(self) -> None:
+        """Raise unless started, and by this thread of this process."""
+
+    @abstractmethod
+    def _greet(self, link: PeerLink) -> None:
+        """Tell the other end of a new connection what this peer wants."""
+
+    @abstractmethod
+    def _take_back(self, link: PeerLink) -> None:
+        """Forget what the other end of a connection that has ended wanted."""
 
     @property
-    def address(self) -> HostPort | None:
-        """The address at which the peer listens, with the port that the kernel chose."""
-        if self._given is None or self._server is None:
-            return self._given
-        return HostPort(self._given.host, self._server.server_port or 0)
+    def address(self) -> str:
+        """``HOST:PORT`` at which this peer listens, with the port that the kernel chose; empty if it does not."""
+        if self._given is None:
+            return ""
+        port = self._given.port if self._server is None else self._server.server_port or 0
+        return str(HostPort(self._given.host, port))
 
-    def start(self) -> None:
-        """Listen. Raises :exc:`OSError`."""
-        self._stopping = False
+    def _listen(self) -> None:
         if self._given is not None:
             place = self._given.host, self._given.port
             server = StreamServer(place, self._on_connection, backlog=self.limits.backlog)
             server.start()
             self._server = server
-        self._watch = self._owner.greenlets.spawn(self._watch_time)
+        self._watch = self.greenlets.spawn(self._watch_time)
 
-    def stop(self, timeout: float) -> None:
+    def _end_all(self, timeout: float) -> None:
         """Stop accepting, send queued messages for at most ``timeout`` seconds, and close everything."""
-        self._stopping = True
         deadline = monotonic() + timeout
         try:
             if self._server is not None:
@@ -103,8 +115,8 @@ class Connections:
                     link.shut_down()
                 # The other end closes once it has read everything. Closing first could lose what it has not read.
                 while self._links and (left := deadline - monotonic()) > 0:
-                    self.changed.clear()
-                    self.changed.wait(left)
+                    self._links_changed.clear()
+                    self._links_changed.wait(left)
         finally:
             for link in self.links:
                 self._forget(link)
@@ -116,7 +128,7 @@ class Connections:
                 self._server = None
 
     def flush(self, timeout: float | None) -> bool:
-        """Wait until the kernel has taken all queued bytes; ``False`` after ``timeout`` seconds."""
+        """Wait until the kernel has taken everything for every peer; ``False`` after ``timeout`` seconds."""
         deadline = None if timeout is None else monotonic() + timeout
         flushed = True
         for link in self.links:
@@ -125,7 +137,7 @@ class Connections:
 
     def _on_connection(self, sock: Any, address: tuple[Any, ...]) -> None:
         """Called by gevent's server in a greenlet of its own, which becomes the reader's."""
-        self._owner.greenlets.run(self._accept, sock, address)
+        self.greenlets.run(self._accept, sock, address)
 
     def _accept(self, sock: Any, address: tuple[Any, ...]) -> None:
         """Serve one connection that another peer has made."""
@@ -173,33 +185,49 @@ class Connections:
         if self._stopping:
             sock.close()
             return
-        link = Link(self._owner, sock, remote, dialled)
+        link = PeerLink(self, sock, remote, dialled)
         self._links[link] = None
-        self.total += 1
+        self._links_total += 1
         self._greet(link)
-        self.changed.set()
+        self._links_changed.set()
         link.serve()
 
-    def connect(self, remote: HostPort, timeout: float | None, keep: bool, wait: bool) -> None:
-        """See :meth:`~sbuslib.tcp.peer.Peer.connect`."""
-        if remote == self.address:
+    def connect(self, address: str, *, timeout: float | None = None, keep: bool = True, wait: bool = True) -> None:
+        """Connect to the peer at ``HOST:PORT``.
+
+        :param timeout: seconds for the first attempt; without it, as the limits say.
+        :param keep: connect again, with growing pauses, whenever the connection is lost, until :meth:`disconnect`.
+        :param wait: return once connected, or raise. Without it, the first attempt is as any later one.
+
+        Raises :exc:`~sbuslib.errors.AddressError`, :exc:`~sbuslib.errors.StateError` when that address is connected
+        to already, :exc:`OSError` when it does not answer or its certificate is wrong, and :exc:`TimeoutError`.
+        """
+        self._check_here()
+        remote = parse_host_port(address)
+        if str(remote) == self.address:
             raise UsageError(f"{remote}: that is where this peer listens itself")
         if remote in self._dialling:
             raise StateError(f"{remote}: connected already")
         if self._tls is None and not self._insecure and not is_loopback(remote.host):
             logger.warning("peer: what is sent to %s can be read on the way: there is no TLS", remote)
         sock = self._dial(remote, timeout) if wait else None
-        self._dialling[remote] = self._owner.greenlets.spawn(self._keep, remote, sock, keep)
+        self._dialling[remote] = self.greenlets.spawn(self._keep, remote, sock, keep)
         if wait:
             gevent.sleep(0)  # lets the greenlet run that adds the connection to the others
 
-    def hang_up(self, remote: HostPort) -> None:
-        """End the connection that was made to ``remote``, and do not make it again."""
+    def disconnect(self, address: str) -> None:
+        """End the connection that :meth:`connect` made to ``address``, and do not make it again."""
+        self._check_here()
+        remote = parse_host_port(address)
         greenlet = self._dialling.pop(remote, None)
         for link in [link for link in self._links if link.dialled == remote]:
             self._forget(link)
         if greenlet is not None:
             greenlet.kill(block=False)
+
+    def is_dialling(self, address: str) -> bool:
+        """Whether a connection to ``address`` was made and is there, or is being made."""
+        return parse_host_port(address) in self._dialling
 
     def _dial(self, remote: HostPort, timeout: float | None = None) -> Any:
         """A connected socket. Raises :exc:`OSError`, of which :exc:`TimeoutError` is one."""
@@ -268,10 +296,10 @@ class Connections:
             for link in list(self._links):
                 reason = link.overdue(now)
                 if reason is not None:
-                    self.end(link, reason, True)
+                    self.end_link(link, reason, True)
 
-    def end(self, link: Link, reason: str, violation: bool) -> None:
-        """A link has ended, or has to end; ``violation`` says that the other end is the cause."""
+    def end_link(self, link: PeerLink, reason: str, violation: bool) -> None:
+        """End a link, or note that it has ended; ``violation``: by what the other end did."""
         if link not in self._links:
             return
         logger.debug("peer: %s: %s", link.remote, reason)
@@ -281,33 +309,36 @@ class Connections:
 
     def make_room(self) -> None:
         """Let those go that hold the most, while all hold too much."""
-        while self._links and self._owner.memory.used > self.limits.all_bytes:
-            self.end(max(self._links, key=lambda link: link.held), HOLDS_THE_MOST, True)
+        while self._links and self.held_bytes > self.limits.all_bytes:
+            self.end_link(max(self._links, key=lambda link: link.held), HOLDS_THE_MOST, True)
 
     def _note_violation(self, reason: str, host: str) -> None:
-        if self.breaches.note(reason, host):
+        if self._breaches.note(reason, host):
             logger.warning("peer at %s disconnected %s: %s (further ones are only counted)", self.address, host, reason)
 
-    def _forget(self, link: Link) -> None:
+    def _forget(self, link: PeerLink) -> None:
         del self._links[link]
-        self._forget_link(link)
+        self._take_back(link)
         link.close()
-        self.received += link.received
-        self.unwanted += link.unwanted
-        self.sent += link.sent
-        self.lost += link.lost
-        for watcher in tuple(self.watchers):
+        for name in self._ended:
+            self._ended[name] += getattr(link, name)
+        for watcher in tuple(self._watchers):
             watcher(link)
-        self.changed.set()
+        self._links_changed.set()
 
-    def is_dialling(self, remote: HostPort) -> bool:
-        """Whether a connection to ``remote`` is there or being made."""
-        return remote in self._dialling
+    def _total(self, name: str) -> int:
+        """A count of all connections, those that have ended included."""
+        of_links: int = sum(getattr(link, name) for link in self._links)
+        return self._ended[name] + of_links
 
     @property
-    def links(self) -> tuple[Link, ...]:
+    def links(self) -> tuple[PeerLink, ...]:
         """All connections."""
         return tuple(self._links)
 
-    def __contains__(self, link: Link) -> bool:
-        return link in self._links
+    def watch_links(self, watcher: Callable[[PeerLink], None], on: bool = True) -> None:
+        """Have ``watcher`` called with each connection that has ended, or, with ``on`` false, no longer."""
+        if on:
+            self._watchers[watcher] = None
+        else:
+            self._watchers.pop(watcher, None)

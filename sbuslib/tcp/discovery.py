@@ -31,7 +31,7 @@ from ..errors import SbusError, UsageError
 from ..kernel.hosts import HostPort, parse_host_port
 from ..wire.text import plainly
 from .limits import TcpLimits
-from .link import Link
+from .link import PeerLink
 from .mesh import Mesh
 
 __all__ = ["Allowed", "Directory", "Discoverer", "Discovery", "parse_announcement"]
@@ -181,9 +181,9 @@ class Announced(Protocol):
     def address(self) -> str: ...
 
     @property
-    def links(self) -> tuple[Link, ...]: ...
+    def links(self) -> tuple[PeerLink, ...]: ...
 
-    def watch_links(self, watcher: Callable[[Link], None], on: bool = True) -> None: ...
+    def watch_links(self, watcher: Callable[[PeerLink], None], on: bool = True) -> None: ...
 
     def retain(self, name: str, data: bytes) -> None: ...
 
@@ -193,7 +193,7 @@ class Announced(Protocol):
 
     def is_dialling(self, address: str) -> bool: ...
 
-    def end_link(self, link: Link, reason: str, violation: bool) -> None: ...
+    def end_link(self, link: PeerLink, reason: str, violation: bool) -> None: ...
 
 
 class Discoverer:
@@ -257,7 +257,7 @@ class Discoverer:
             except SbusError as error:
                 logger.error("peer at %s cannot announce itself: %s", self._peer.address, plainly(error))
 
-    def hear(self, link: Link, name: str, data: bytes, identity: str | None) -> None:
+    def hear(self, link: PeerLink, name: str, data: bytes, identity: str | None) -> None:
         """Take a forwarded message, which may be an announcement. Called by :class:`~sbuslib.tcp.mesh.Mesh`."""
         prefix = next((prefix for prefix in self._prefixes if name.startswith(prefix)), None)
         if prefix is None:
@@ -280,7 +280,7 @@ class Discoverer:
                 self.directory.refused += 1  # too many names are kept already: newcomers hear of it later
             self._wake.set()
 
-    def _part_from_twins(self, link: Link, who: str) -> None:
+    def _part_from_twins(self, link: PeerLink, who: str) -> None:
         """Keep one of several connections with a peer. The end whose name sorts first says which."""
         twins = [other for other in self._peer.links if other.who == who]
         if len(twins) < 2 or who < self._config.who:
@@ -290,7 +290,7 @@ class Discoverer:
             if twin is not keep:
                 self._peer.end_link(twin, "connected twice", False)
 
-    def link_gone(self, link: Link) -> None:
+    def link_gone(self, link: PeerLink) -> None:
         """Note that a connection has ended, so that its other end may be connected to again."""
         if link.who is not None:
             self._wake.set()

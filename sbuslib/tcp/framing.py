@@ -9,10 +9,10 @@ UTF-8 without space, CR and LF. A name is not empty; the empty substring is in e
 protocol's own page, "Simplest pubsub".
 
 Pure: no socket, no clock, no event loop. **The theory of the parser:** the start of the last message is tried first,
-and then a regular expression; no byte is looked at by Python code. Only what it does not know goes to
-:meth:`Parser._diagnose`, which finds out whether it may still become a command. What has not come whole is kept until
-it has, and a length beyond the limit is refused before any of its data is waited for. So what a parser holds is bounded
-by the limits: one header, or one message and one piece.
+and then a regular expression; no byte is looked at by Python code. Only what it does not know goes to ``_diagnose``,
+which finds out whether it may still become a command. What has not come whole is kept until it has, and a length beyond
+the limit is refused before any of its data is waited for. So what a parser holds is bounded by the limits: one header,
+or one message and one piece.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .limits import TcpLimits
 
 __all__ = [
     "Command",
-    "Parser",
+    "CommandParser",
     "Publish",
-    "Subscribe",
-    "Unsubscribe",
+    "Sub",
+    "Unsub",
     "check_data",
     "encode_publish",
     "encode_subscribe",
@@ -55,19 +55,19 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
-class Subscribe(msgspec.Struct, frozen=True, gc=False):
+class Sub(msgspec.Struct, frozen=True, gc=False):
     """The sender wants every message whose name contains ``substring``."""
 
     substring: str
 
 
-class Unsubscribe(msgspec.Struct, frozen=True, gc=False):
-    """The sender takes one earlier :class:`Subscribe` back."""
+class Unsub(msgspec.Struct, frozen=True, gc=False):
+    """The sender takes one earlier :class:`Sub` back."""
 
     substring: str
 
 
-Command: TypeAlias = Publish | Subscribe | Unsubscribe
+Command: TypeAlias = Publish | Sub | Unsub
 
 
 @lru_cache
@@ -79,7 +79,7 @@ def _expressions(name_bytes: int) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]
     )
 
 
-class Parser:
+class CommandParser:
     """The commands of one direction of one connection, as their bytes come in.
 
     After a :exc:`~sbuslib.errors.FramingError` there is no telling where the next command starts, so every
@@ -141,7 +141,7 @@ class Parser:
                         self._diagnose(data[position : position + self._start_bytes])
                         self._need = end - position + 1
                         break
-                    commands.append((Unsubscribe if line[1] else Subscribe)(self._decode(line[2])))
+                    commands.append((Unsub if line[1] else Sub)(self._decode(line[2])))
                     position = line.end()
                     continue
                 start, length = found[0], int(found[2])

@@ -25,7 +25,7 @@ from gevent.event import Event
 from ..border.crossing import Crossing
 from ..border.keys import CONTROL, Border, bus_of, fits_a_packet
 from ..border.mapping import Mapping
-from ..border.neighbours import BEAT_SECONDS, SETTLE_SECONDS, Counts, Neighbours
+from ..border.neighbours import BEAT_SECONDS, SETTLE_SECONDS, BridgeCounts, Neighbours
 from ..client import Client
 from ..clients.endpoint import Endpoint
 from ..core.service import ServiceGreenlets
@@ -34,7 +34,7 @@ from ..hub import Hub
 from ..wire.packets import Message
 from ..wire.text import plainly
 from .framing import Publish
-from .link import Link
+from .link import PeerLink
 from .peer import Peer
 from .statistics import GatewayStatistics
 
@@ -115,10 +115,10 @@ class Gateway:
         self._arrived = Event()  # set when something comes in
         self._changed = Event()  # set when there is something to tell the neighbours
         self._remotes: dict[
-            Link, tuple[str, str, str]
+            PeerLink, tuple[str, str, str]
         ] = {}  # bus, group and id of the gateway at each link's other end
-        self._leave_out: frozenset[Link] = frozenset()  # links over which a spare sends, or nobody
-        self._same_bus: frozenset[Link] = frozenset()  # links to gateways of this very bus
+        self._leave_out: frozenset[PeerLink] = frozenset()  # links over which a spare sends, or nobody
+        self._same_bus: frozenset[PeerLink] = frozenset()  # links to gateways of this very bus
         self._client: Client | None = None  # of the bus, while the gateway is started
         self._service = ServiceGreenlets(f"gateway of {name!r}", self.stop)
         self._greenlets: list[gevent.Greenlet[..., Any]] = []
@@ -302,8 +302,8 @@ class Gateway:
 
     # -- in -----------------------------------------------------------------------------------------
 
-    def take(self, messages: Sequence[Publish], source: Link) -> None:
-        """Take messages from a peer. Called by :class:`~sbuslib.tcp.link.Link`."""
+    def take(self, messages: Sequence[Publish], source: PeerLink) -> None:
+        """Take messages from a peer. Called by :class:`~sbuslib.tcp.link.PeerLink`."""
         greetings = [message for message in messages if message.name == self._greeting]
         if greetings:
             self._meet(greetings[-1].data, source)
@@ -357,7 +357,7 @@ class Gateway:
         remotes = {f"{where}.{group}" for where, group, _ in self._remotes.values()}
         text = f"gateway {self._name}: {'connected' if remotes else 'away'}"
         text += f", {self._exported:,} out, {self._imported:,} in, {len(self._incoming):,} kept, {self._lost:,} lost"
-        counts = Counts(self._exported, self._imported, len(self._incoming), {"outage": self._lost})
+        counts = BridgeCounts(self._exported, self._imported, len(self._incoming), {"outage": self._lost})
         client.publish_many([self._neighbours.say_here(remotes, text, counts, monotonic())])
         self._settle()
 
@@ -370,7 +370,7 @@ class Gateway:
                 self._say_here(client)
             self._settle()
 
-    def _meet(self, data: bytes, link: Link) -> None:
+    def _meet(self, data: bytes, link: PeerLink) -> None:
         """Take the greeting of the gateway at the other end of ``link``."""
         found = _GREETING.fullmatch(data)
         if found is None or self._client is None:
@@ -381,17 +381,17 @@ class Gateway:
             self._settle()
             self._changed.set()
 
-    def _link_gone(self, link: Link) -> None:
+    def _link_gone(self, link: PeerLink) -> None:
         if self._remotes.pop(link, None) is not None:
             self._settle()
             self._changed.set()
 
     def _settle(self) -> None:
         """Find connections over which this gateway does not send: a spare does, or they lead to its own bus."""
-        ends: dict[str, list[tuple[str, Link]]] = {}
+        ends: dict[str, list[tuple[str, PeerLink]]] = {}
         for link, (where, group, gateway) in self._remotes.items():
             ends.setdefault(f"{where}.{group}", []).append((gateway, link))
-        leave_out: set[Link] = set()
+        leave_out: set[PeerLink] = set()
         for remote, several in ends.items():
             several.sort(key=lambda end: end[0])
             first = 1 if self._neighbours.leads_to(remote) else 0

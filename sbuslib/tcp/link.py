@@ -18,10 +18,10 @@ from gevent.event import Event
 from ..core.service import ServiceGreenlets
 from ..errors import FramingError
 from ..kernel.hosts import HostPort
-from .framing import Command, Parser, Publish, Subscribe, Unsubscribe
+from .framing import Command, CommandParser, Publish, Sub, Unsub
 from .limits import TcpLimits
 
-__all__ = ["Link", "Owner", "Receiver"]
+__all__ = ["Owner", "PeerLink", "PeerReceiver"]
 
 _SEND_BYTES: Final = 262_144
 """Bytes handed to the kernel with one call, and joined for it. More gains nothing."""
@@ -30,7 +30,7 @@ _COMMANDS_A_TURN: Final = 64
 """Subscriptions taken from one peer before others have their turn. Each may cost work."""
 
 
-class Receiver(Protocol):
+class PeerReceiver(Protocol):
     """A receiver at this end: an inbox of the application, or a gateway."""
 
     def __hash__(self) -> int: ...
@@ -44,19 +44,20 @@ class Owner(Protocol):
     """What a link needs of its peer."""
 
     limits: TcpLimits
-    memory: Memory
     area: memoryview
+    held_bytes: int
+    """Bytes that all connections hold together. Each charges its own, and gives them back."""
     greenlets: ServiceGreenlets
 
-    def receivers_of(self, name: str) -> tuple[Receiver, ...] | None:
+    def receivers_of(self, name: str) -> tuple[PeerReceiver, ...] | None:
         """The receivers at this end that want ``name``; ``None`` when it is for :meth:`take_forwarded`."""
         ...
 
-    def take_forwarded(self, link: Link, message: Publish) -> None:
+    def take_forwarded(self, link: PeerLink, message: Publish) -> None:
         """Take a message that is forwarded to other peers."""
         ...
 
-    def take_command(self, link: Link, command: Subscribe | Unsubscribe) -> None:
+    def take_command(self, link: PeerLink, command: Sub | Unsub) -> None:
         """Take a subscription or its end. May raise :exc:`~sbuslib.errors.FramingError`."""
         ...
 
@@ -64,18 +65,12 @@ class Owner(Protocol):
         """Let those go that hold the most, while all hold too much."""
         ...
 
-    def end_link(self, link: Link, reason: str, violation: bool) -> None:
+    def end_link(self, link: PeerLink, reason: str, violation: bool) -> None:
         """Called when the link has ended by itself."""
         ...
 
 
-class Memory:
-    """Bytes that all connections of a peer hold together. Each charges its own, and gives them back."""
-
-    used = 0
-
-
-class Link:
+class PeerLink:
     """A connection to another peer.
 
     **Greenlets:** two. The *reader* waits for the socket to be readable, takes one piece, acts on it without
@@ -91,7 +86,7 @@ class Link:
         self._owner = owner
         self._limits = owner.limits
         self._socket = sock
-        self._parser = Parser(owner.limits)
+        self._parser = CommandParser(owner.limits)
         self._waiting = bytearray()
         self._waiting_count = 0
         self._sending = self._sending_count = 0
@@ -161,8 +156,8 @@ class Link:
     def charge(self, size: int) -> None:
         """Hold so many bytes more, or less. Whoever holds the most may have to go, which may be this link."""
         self.held += size
-        self._owner.memory.used += size
-        if size > 0 and self._owner.memory.used > self._limits.all_bytes:
+        self._owner.held_bytes += size
+        if size > 0 and self._owner.held_bytes > self._limits.all_bytes:
             self._owner.make_room()
 
     def wait_for_room(self, most: int, timeout: float | None) -> bool:
@@ -257,7 +252,7 @@ class Link:
         """Hand commands over in order, messages in runs for the same receivers."""
         owner = self._owner
         run: list[Publish] = []
-        receivers: tuple[Receiver, ...] | None = ()
+        receivers: tuple[PeerReceiver, ...] | None = ()
         name = None
         others = 0
         for command in commands:
@@ -279,7 +274,7 @@ class Link:
                 gevent.sleep(0)
         self._hand_over(run, receivers)
 
-    def _hand_over(self, run: list[Publish], receivers: tuple[Receiver, ...] | None) -> None:
+    def _hand_over(self, run: list[Publish], receivers: tuple[PeerReceiver, ...] | None) -> None:
         self.received += len(run)
         if receivers is None:
             for message in run:
@@ -313,7 +308,7 @@ class Link:
         self._fall_silent()
         self.charge(-self.held)
         # The mesh remembers this link for a while. It must not keep the received bytes with it.
-        self._parser = Parser(self._limits)
+        self._parser = CommandParser(self._limits)
         self._socket.close()  # which wakes the reader
         if self._writer is not None and self._writer is not gevent.getcurrent():
             self._writer.kill(block=False)

@@ -14,7 +14,7 @@ from ..errors import NameFormatError, UsageError
 from .forwarding import Forwarding, Seen, digest_of, number, unnumber
 from .framing import Publish, encode_publish
 from .limits import TcpLimits
-from .link import Link, Receiver
+from .link import PeerLink, PeerReceiver
 from .substrings import Substrings
 
 __all__ = ["Mesh"]
@@ -25,7 +25,7 @@ class _Retained:
 
     __slots__ = ("data", "hops", "identity", "source")
 
-    def __init__(self, data: bytes, identity: str | None, hops: int, source: Link | None) -> None:
+    def __init__(self, data: bytes, identity: str | None, hops: int, source: PeerLink | None) -> None:
         self.data = data
         self.identity = identity
         self.hops = hops
@@ -38,14 +38,14 @@ class Mesh:
     def __init__(
         self,
         forwarding: Forwarding,
-        remote: Substrings[Link],
-        local: Substrings[Receiver],
+        remote: Substrings[PeerLink],
+        local: Substrings[PeerReceiver],
         limits: TcpLimits,
     ) -> None:
         self.forwarding = forwarding
         self.seen = Seen(limits)
         self.forwarded = self.repeated = self.hop_limit = self.unwanted = 0
-        self.on_arrival: Callable[[Link, str, bytes, str | None], None] | None = None
+        self.on_arrival: Callable[[PeerLink, str, bytes, str | None], None] | None = None
         """Called with each forwarded message that comes, repeated ones too: link, name without number, data, id."""
         self._remote = remote
         self._local = local
@@ -78,7 +78,7 @@ class Mesh:
 
     # -- messages that come -------------------------------------------------------------------------
 
-    def arrived(self, link: Link, message: Publish) -> None:
+    def arrived(self, link: PeerLink, message: Publish) -> None:
         """Take a message that is numbered, or whose name is forwarded here."""
         now = monotonic()
         name, identity, hops = unnumber(message.name) or (message.name, None, 0)
@@ -113,7 +113,7 @@ class Mesh:
             return
         self._spread(base, data, identity, hops + 1, link, direct=False)
 
-    def _deliver(self, link: Link, trace: set[object], message: Publish) -> None:
+    def _deliver(self, link: PeerLink, trace: set[object], message: Publish) -> None:
         if self in trace:
             return
         receivers = self._local.subscribers(message.name)
@@ -126,7 +126,7 @@ class Mesh:
 
     # -- sending ------------------------------------------------------------------------------------
 
-    def _spread(self, plain: str, data: bytes, identity: str, hops: int, source: Link | None, direct: bool) -> None:
+    def _spread(self, plain: str, data: bytes, identity: str, hops: int, source: PeerLink | None, direct: bool) -> None:
         """Send a message to each link that wants ``plain``, once, and not back to ``source``."""
         copy = "//fwd/" + plain[2:]
         served = self._remote.subscribers(plain) if direct else ()
@@ -136,7 +136,7 @@ class Mesh:
         if source is not None:
             self.forwarded += len(others)
 
-    def _send(self, links: Iterable[Link], name: str, data: bytes, identity: str | None, hops: int) -> None:
+    def _send(self, links: Iterable[PeerLink], name: str, data: bytes, identity: str | None, hops: int) -> None:
         numbered: bytes | None = None
         plain: bytes | None = None
         for link in links:
@@ -161,7 +161,9 @@ class Mesh:
 
     # -- the last data under a name ------------------------------------------------------------------
 
-    def retain(self, name: str, data: bytes, identity: str | None, source: Link | None = None, hops: int = 0) -> None:
+    def retain(
+        self, name: str, data: bytes, identity: str | None, source: PeerLink | None = None, hops: int = 0
+    ) -> None:
         """Keep ``data`` for later subscribers. Raises :exc:`~sbuslib.errors.UsageError` when it is too much."""
         if name not in self._retained and len(self._retained) >= self._limits.retained:
             raise UsageError(f"more than {self._limits.retained:,} names whose data is to be kept")
@@ -171,7 +173,7 @@ class Mesh:
         """Stop keeping data under ``name``."""
         self._retained.pop(name, None)
 
-    def wanted_before(self, link: Link, substring: str) -> list[tuple[str, bool]]:
+    def wanted_before(self, link: PeerLink, substring: str) -> list[tuple[str, bool]]:
         """The names of kept data and its copies that contain ``substring`` and that ``link`` did not want before."""
         found = []
         for name, kept in self._retained.items():
@@ -189,7 +191,7 @@ class Mesh:
             found.append((name, in_name))
         return found
 
-    def catch_up(self, link: Link, names: Iterable[tuple[str, bool]]) -> None:
+    def catch_up(self, link: PeerLink, names: Iterable[tuple[str, bool]]) -> None:
         """Send what is kept under ``names``, as :meth:`wanted_before` gave them."""
         for name, itself in names:
             kept = self._retained[name]

@@ -2,16 +2,14 @@
 
 Bytes are in :mod:`sbuslib.tcp.framing`, one connection in :mod:`sbuslib.tcp.link`, all of them in
 :mod:`sbuslib.tcp.connections`, publishing in :mod:`sbuslib.tcp.publishing`, copies under ``//fwd/`` in
-:mod:`sbuslib.tcp.mesh`, and finding others in :mod:`sbuslib.tcp.discovery`. This module is long because it is the
-face: it has a method for each verb, and most of them are short.
+:mod:`sbuslib.tcp.mesh`, and finding others in :mod:`sbuslib.tcp.discovery`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Final
 
 import gevent
 from gevent.event import Event
@@ -20,34 +18,30 @@ from gevent.timeout import Timeout
 
 from ..core.service import ServiceGreenlets
 from ..errors import FramingError, StateError, UsageError
-from ..kernel.hosts import parse_host_port
 from .connections import HOLDS_THE_MOST, Connections
 from .discovery import Discoverer, Discovery
 from .forwarding import NUMBERED, Forwarding
 from .framing import (
     Publish,
-    Subscribe,
-    Unsubscribe,
+    Sub,
+    Unsub,
     encode_publish,
     encode_subscribe,
     encode_unsubscribe,
 )
 from .inbox import PeerInbox
 from .limits import TcpLimits
-from .link import Link, Memory, Receiver
+from .link import PeerLink, PeerReceiver
 from .mesh import Mesh
-from .publishing import Publisher
-from .statistics import LinkStatistics, PeerStatistics
+from .publishing import PeerPublisher
+from .statistics import PeerLinkStatistics, PeerStatistics
 from .substrings import Substrings
 from .tls import TLS
 
 __all__ = ["Peer"]
 
-_RECEIVE_BYTES: Final = 262_144
-"""Bytes taken from one peer before others have their turn: thousands of small messages."""
 
-
-class Peer:
+class Peer(Connections):
     """One end of any number of connections of Simplest pubsub, served by gevent's event loop.
 
     ::
@@ -62,9 +56,9 @@ class Peer:
     not sent on to others, except under names that are forwarded. Connect two peers in one direction only: over two
     connections, each message comes twice.
 
-    **Greenlets:** two for each connection, see :class:`~sbuslib.tcp.link.Link`; one that accepts; one that looks for
-    what takes too long; one for discovery, and more while it connects. A connection that is kept up uses its reader's
-    greenlet for connecting again. The methods here are for the thread that called :meth:`start`, and raise
+    **Greenlets:** two for each connection, see :class:`~sbuslib.tcp.link.PeerLink`; one that accepts; one that looks
+    for what takes too long; one for discovery, and more while it connects. A connection that is kept up uses its
+    reader's greenlet for connecting again. The methods here are for the thread that called :meth:`start`, and raise
     :exc:`~sbuslib.errors.StateError` in any other and in a forked child. Of them, only :meth:`connect`,
     :meth:`publish_many` with ``patience``, :meth:`flush`, :meth:`wait_for_subscriber`, :meth:`stop`,
     :meth:`serve_forever` and the inboxes' ``get`` wait.
@@ -90,40 +84,29 @@ class Peer:
         insecure: bool = False,
         limits: TcpLimits | None = None,
     ) -> None:
-        self.limits = limits if limits is not None else TcpLimits()
-        self.greenlets = ServiceGreenlets(f"peer at {listener or 'no address'}", self.close)
-        given = None if listener is None else parse_host_port(listener)
-        self._connections = Connections(self, given, tls, insecure, self._greet, self._forget)
+        super().__init__(listener, tls, insecure, limits)
         forwarding = Forwarding(forward)
         if discover is not None:
             forwarding.add(discover.forwarded)
-        self._remote: Substrings[Link] = Substrings(self.limits)
-        self._local: Substrings[Receiver] = Substrings(self.limits)
+        self._remote: Substrings[PeerLink] = Substrings(self.limits)  # what other peers want
+        self._local: Substrings[PeerReceiver] = Substrings(self.limits)  # what this end wants
         self.mesh = Mesh(forwarding, self._remote, self._local, self.limits)
-        self._publisher = Publisher(self._remote, self.mesh, self.limits)
+        self._publisher = PeerPublisher(self._remote, self.mesh, self.limits)
         self._discoverer = None if discover is None else Discoverer(self, discover)
         self._wanted: dict[str, int] = {}  # what other peers are told that this one wants, and for how many reasons
-        self._inboxes: set[PeerInbox] = set()
-        self._ignored = 0
-        self._running = self._stopping = False
-        self.memory = Memory()
-        self.area = memoryview(bytearray(_RECEIVE_BYTES))
+        self._inboxes: set[PeerInbox] = set()  # to be closed at the end
+        self._ignored = 0  # ends of subscriptions that nobody had
+        self._running = False
         for substring in forwarding.substrings():
             self._want(substring)
         if forwarding:
             self._want(NUMBERED)
 
     def __repr__(self) -> str:
-        state = f"{len(self.links)} connections" if self._running else "not started"
+        state = f"{len(self._links)} connections" if self._running else "not started"
         return f"<Peer at {self.address or 'no address'}, {state}>"
 
     # -- lifecycle ----------------------------------------------------------------------------------
-
-    @property
-    def address(self) -> str:
-        """``HOST:PORT`` at which this peer listens, with the port that the kernel chose; empty if it does not."""
-        address = self._connections.address
-        return "" if address is None else str(address)
 
     @property
     def started(self) -> bool:
@@ -155,11 +138,11 @@ class Peer:
         if self._running:
             raise StateError(f"{self!r} is started already")
         self.greenlets = ServiceGreenlets(f"peer at {self.address or 'no address'}", self.close)
-        self._connections.start()
+        self._stopping = False
+        self._listen()
         self._pid = os.getpid()
         self._event_loop: EventLoopHub = gevent.get_hub()
         self._stopped = Event()
-        self._stopping = False
         self._running = True
         if self._discoverer is not None:
             self._discoverer.start()
@@ -192,7 +175,7 @@ class Peer:
         if self._discoverer is not None:
             self._discoverer.stop()
         try:
-            self._connections.stop(timeout)
+            self._end_all(timeout)
         finally:
             for inbox in list(self._inboxes):
                 inbox.close()
@@ -212,66 +195,21 @@ class Peer:
         if gevent.get_hub() is not self._event_loop:
             raise StateError(f"{self!r} belongs to the thread that started it")
 
-    # -- connections --------------------------------------------------------------------------------
+    # -- what others say ----------------------------------------------------------------------------
 
-    def connect(self, address: str, *, timeout: float | None = None, keep: bool = True, wait: bool = True) -> None:
-        """Connect to the peer at ``HOST:PORT``.
-
-        :param timeout: seconds for the first attempt; without it, as the limits say.
-        :param keep: connect again, with growing pauses, whenever the connection is lost, until :meth:`disconnect`.
-        :param wait: return once connected, or raise. Without it, the first attempt is as any later one.
-
-        Raises :exc:`~sbuslib.errors.AddressError`, :exc:`~sbuslib.errors.StateError` when that address is connected
-        to already, :exc:`OSError` when it does not answer or its certificate is wrong, and :exc:`TimeoutError`.
-        """
-        self._check_here()
-        self._connections.connect(parse_host_port(address), timeout, keep, wait)
-
-    def disconnect(self, address: str) -> None:
-        """End the connection that :meth:`connect` made to ``address``, and do not make it again."""
-        self._check_here()
-        self._connections.hang_up(parse_host_port(address))
-
-    def is_dialling(self, address: str) -> bool:
-        """Whether a connection to ``address`` was made and is there, or is being made."""
-        return self._connections.is_dialling(parse_host_port(address))
-
-    @property
-    def links(self) -> tuple[Link, ...]:
-        """All connections."""
-        return self._connections.links
-
-    def watch_links(self, watcher: Callable[[Link], None], on: bool = True) -> None:
-        """Have ``watcher`` called with each connection that has ended, or, with ``on`` false, no longer."""
-        if on:
-            self._connections.watchers[watcher] = None
-        else:
-            self._connections.watchers.pop(watcher, None)
-
-    def make_room(self) -> None:
-        """Let those go that hold the most, while all hold too much. Called by :class:`~sbuslib.tcp.link.Link`."""
-        self._connections.make_room()
-
-    def end_link(self, link: Link, reason: str, violation: bool) -> None:
-        """End a link, or note that it has ended. Called by :class:`~sbuslib.tcp.link.Link`."""
-        self._connections.end(link, reason, violation)
-
-    def _greet(self, link: Link) -> None:
-        """Tell the other end of a new connection what this peer wants."""
+    def _greet(self, link: PeerLink) -> None:
         for substring in self._wanted:
             link.say(encode_subscribe(substring, self.limits))
 
-    def _forget(self, link: Link) -> None:
+    def _take_back(self, link: PeerLink) -> None:
         self._remote.discard(link)
 
-    # -- what others say ----------------------------------------------------------------------------
-
-    def take_command(self, link: Link, command: Subscribe | Unsubscribe) -> None:
-        """Take a subscription of another peer, or its end. Called by :class:`~sbuslib.tcp.link.Link`."""
-        if link not in self._connections:
+    def take_command(self, link: PeerLink, command: Sub | Unsub) -> None:
+        """Take a subscription of another peer, or its end. Called by :class:`~sbuslib.tcp.link.PeerLink`."""
+        if link not in self._links:
             return
         substring = command.substring
-        if not isinstance(command, Subscribe):
+        if not isinstance(command, Sub):
             gone = self._remote.remove(substring, link)
             if gone:
                 link.substring_bytes -= len(substring)
@@ -292,22 +230,22 @@ class Peer:
         if self._remote.add(substring, link):
             link.charge(len(substring))  # which may end this link
         while self._remote.distinct > self.limits.all_substrings:
-            self._connections.end(max(self.links, key=self._remote.count), HOLDS_THE_MOST, True)
-        if link not in self._connections:
+            self.end_link(max(self.links, key=self._remote.count), HOLDS_THE_MOST, True)
+        if link not in self._links:
             return
         if substring == NUMBERED:
             link.numbered = True
         self.mesh.catch_up(link, missed)
-        self._connections.changed.set()
+        self._links_changed.set()
 
-    def receivers_of(self, name: str) -> tuple[Receiver, ...] | None:
-        """The receivers at this end that want ``name``. Called by :class:`~sbuslib.tcp.link.Link`."""
+    def receivers_of(self, name: str) -> tuple[PeerReceiver, ...] | None:
+        """The receivers at this end that want ``name``. Called by :class:`~sbuslib.tcp.link.PeerLink`."""
         if name.startswith(NUMBERED) or self._publisher.start_of(name) is None:
             return None
         return self._local.subscribers(name)
 
-    def take_forwarded(self, link: Link, message: Publish) -> None:
-        """Take a message that is forwarded. Called by :class:`~sbuslib.tcp.link.Link`."""
+    def take_forwarded(self, link: PeerLink, message: Publish) -> None:
+        """Take a message that is forwarded. Called by :class:`~sbuslib.tcp.link.PeerLink`."""
         self.mesh.arrived(link, message)
 
     # -- publishing ---------------------------------------------------------------------------------
@@ -327,7 +265,7 @@ class Peer:
         messages: Iterable[tuple[str, bytes]],
         *,
         patience: float = 0.0,
-        leave_out: frozenset[Link] = frozenset(),
+        leave_out: frozenset[PeerLink] = frozenset(),
     ) -> int:
         """Publish pairs of name and data in order; how many there were.
 
@@ -370,12 +308,8 @@ class Peer:
         wanting = "no peer wants" if count == 1 else f"fewer than {count} peers want"
         with Timeout(timeout, TimeoutError(f"{wanting} {name} within {timeout} s")):
             while len(self._remote.subscribers(name)) < count:
-                self._connections.changed.clear()
-                self._connections.changed.wait()
-
-    def flush(self, timeout: float | None = None) -> bool:
-        """Wait until the kernel has taken everything for every peer; ``False`` after ``timeout`` seconds."""
-        return self._connections.flush(timeout)
+                self._links_changed.clear()
+                self._links_changed.wait()
 
     # -- subscribing --------------------------------------------------------------------------------
 
@@ -391,8 +325,8 @@ class Peer:
         self._inboxes.add(inbox)
         return inbox
 
-    def attach(self, receiver: Receiver, *substrings: str) -> None:
-        """Subscribe on behalf of any :class:`~sbuslib.tcp.link.Receiver`."""
+    def attach(self, receiver: PeerReceiver, *substrings: str) -> None:
+        """Sub on behalf of any :class:`~sbuslib.tcp.link.PeerReceiver`."""
         if not substrings:
             raise UsageError("subscribe to at least one substring; '' is everything")
         for substring in substrings:
@@ -401,7 +335,7 @@ class Peer:
             if self._local.add(substring, receiver):
                 self._want(substring)
 
-    def detach(self, receiver: Receiver) -> None:
+    def detach(self, receiver: PeerReceiver) -> None:
         """Take all subscriptions of ``receiver`` back."""
         for substring in self._local.discard(receiver):
             self._want(substring, -1)
@@ -429,28 +363,28 @@ class Peer:
 
     def statistics(self) -> PeerStatistics:
         """Counts since the peer was made. Frozen, and true for this instant only."""
-        links, gone, mesh = self.links, self._connections, self.mesh
+        mesh = self.mesh
         return PeerStatistics(
-            links=len(links),
-            links_total=gone.total,
+            links=len(self._links),
+            links_total=self._links_total,
             substrings=len(self._remote),
             published=self._publisher.published,
-            received=gone.received + sum(link.received for link in links),
-            unwanted=gone.unwanted + mesh.unwanted + sum(link.unwanted for link in links),
+            received=self._total("received"),
+            unwanted=mesh.unwanted + self._total("unwanted"),
             forwarded=mesh.forwarded,
             repeated=mesh.repeated,
             hop_limit=mesh.hop_limit,
-            sent=gone.sent + sum(link.sent for link in links),
-            lost=gone.lost + sum(link.lost for link in links),
-            queued_bytes=sum(link.queued_bytes for link in links),
+            sent=self._total("sent"),
+            lost=self._total("lost"),
+            queued_bytes=sum(link.queued_bytes for link in self._links),
             ignored=self._ignored,
-            breaches=dict(gone.breaches.counts),
+            breaches=dict(self._breaches.counts),
         )
 
-    def link_statistics(self) -> list[LinkStatistics]:
+    def link_statistics(self) -> list[PeerLinkStatistics]:
         """The statistics of each connection."""
         return [
-            LinkStatistics(
+            PeerLinkStatistics(
                 remote=str(link.remote),
                 who=link.who,
                 substrings=self._remote.count(link),

@@ -13,20 +13,20 @@ from typing import Final
 
 from .framing import check_data, publish_prefix
 from .limits import TcpLimits
-from .link import Link
+from .link import PeerLink
 from .mesh import Mesh
 from .substrings import CACHED_NAME_BYTES, Substrings
 
-__all__ = ["Publisher"]
+__all__ = ["PeerPublisher"]
 
 _RUN_BYTES: Final = 65_536
 """Bytes of messages under one name that are joined before they are queued: what may be lost at once."""
 
 
-class Publisher:
+class PeerPublisher:
     """The publishing half of one peer. ``remote`` is the index of what other peers want."""
 
-    def __init__(self, remote: Substrings[Link], mesh: Mesh, limits: TcpLimits) -> None:
+    def __init__(self, remote: Substrings[PeerLink], mesh: Mesh, limits: TcpLimits) -> None:
         self._remote = remote
         self._mesh = mesh
         self._limits = limits
@@ -52,7 +52,7 @@ class Publisher:
         self.publish_many(((name, data),))
 
     def publish_many(
-        self, messages: Iterable[tuple[str, bytes]], patience: float = 0.0, leave_out: frozenset[Link] = frozenset()
+        self, messages: Iterable[tuple[str, bytes]], patience: float = 0.0, leave_out: frozenset[PeerLink] = frozenset()
     ) -> int:
         """See :meth:`~sbuslib.tcp.peer.Peer.publish_many`."""
         before, limits = self.published, self._limits
@@ -79,7 +79,7 @@ class Publisher:
                 self._push(name, commands, patience, leave_out)
         return self.published - before
 
-    def _push(self, name: str, commands: list[bytes], patience: float, leave_out: frozenset[Link]) -> None:
+    def _push(self, name: str, commands: list[bytes], patience: float, leave_out: frozenset[PeerLink]) -> None:
         """Queue messages for each connection that wants them; wait for slow ones first, if that was asked for."""
         if not commands:
             return

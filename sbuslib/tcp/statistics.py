@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["GatewayStatistics", "LinkStatistics", "PeerStatistics"]
+__all__ = ["GatewayStatistics", "PeerLinkStatistics", "PeerStatistics"]
 
 
-class LinkStatistics(msgspec.Struct, frozen=True, kw_only=True):
+class PeerLinkStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """One connection at one instant: messages ``received``, ``sent`` and ``lost``, and what waits."""
 
     remote: str

@@ -66,7 +66,7 @@ class Substrings(Generic[S]):
         return substring in self._held.get(subscriber, ())
 
     def add(self, substring: str, subscriber: S) -> bool:
-        """Subscribe; ``True`` when ``subscriber`` did not hold this substring before."""
+        """Sub; ``True`` when ``subscriber`` did not hold this substring before."""
         held = self._held.setdefault(subscriber, {})
         count = held.get(substring, 0)
         held[substring] = count + 1

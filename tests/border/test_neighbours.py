@@ -14,7 +14,7 @@ from sbuslib.border.neighbours import (
     MEMBERS_MOST,
     REMOTES_MOST,
     USERS_MOST,
-    Counts,
+    BridgeCounts,
     Doubled,
     Expected,
     Here,
@@ -80,7 +80,7 @@ def test_spares_agree_on_the_one_that_sends() -> None:
     views = {me: neighbours(me) for me in ("g1", "g2")}
 
     def say(me: str, *remotes: str) -> None:
-        _, said = views[me].say_here(remotes, "", Counts(), 0)
+        _, said = views[me].say_here(remotes, "", BridgeCounts(), 0)
         for other, view in views.items():
             if other != me:
                 assert view.hear(Message(CONTROL, said), b"", 0)
@@ -111,7 +111,7 @@ def test_one_that_says_nothing_is_forgotten_unless_this_process_did_not_run_mean
     assert not one.beat(0)
     one.hear(word(Here("g2", "alike")), b"", 0.5)
     assert (one.is_asked, one.beat(1)) == (True, True)  # so that the new one hears of this one
-    one.say_here((), "", Counts(), 1)
+    one.say_here((), "", BridgeCounts(), 1)
     assert (one.is_asked, one.beat(2), one.others) == (False, True, 1)
     assert one.beat(100)
     assert one.beat(101)
@@ -124,7 +124,7 @@ def test_one_that_says_nothing_is_forgotten_unless_this_process_did_not_run_mean
 def test_words_of_strangers_are_bounded_and_those_that_are_known_stay() -> None:
     refused = Counter[str]()
     one = neighbours("me", refused)
-    one.say_here(("B.x",), "", Counts(), 0)
+    one.say_here(("B.x",), "", BridgeCounts(), 0)
     for number in range(10 * MEMBERS_MOST):
         one.hear(word(Here(f"forged{number}", "alike")), b"", 0)
     assert one.others == MEMBERS_MOST - 1

@@ -73,7 +73,7 @@ def make_peer(limits: TcpLimits) -> Iterator[Callable[..., Peer]]:
     gevent.sleep(0)
     for peer in peers:
         assert peer.links == ()
-        assert peer.memory.used == 0, "what a connection was charged it did not give back"
+        assert peer.held_bytes == 0, "what a connection was charged it did not give back"
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from sbuslib.errors import FramingError, NameFormatError, PayloadError, UsageError
 from sbuslib.tcp.framing import (
     Command,
-    Parser,
+    CommandParser,
     Publish,
-    Subscribe,
-    Unsubscribe,
+    Sub,
+    Unsub,
     encode_publish,
     encode_subscribe,
     encode_unsubscribe,
@@ -27,9 +27,9 @@ SMALL = TcpLimits(name_bytes=12, data_bytes=20, cached_names=2)
 GOOD: list[tuple[bytes, list[Command]]] = [
     (b"", []),
     (b"pub //o/chat 5 hello\n", [Publish("//o/chat", b"hello")]),
-    (b"sub //o/chat/\n", [Subscribe("//o/chat/")]),
-    (b"unsub //o/chat/\n", [Unsubscribe("//o/chat/")]),
-    (b"sub \nunsub \n", [Subscribe(""), Unsubscribe("")]),
+    (b"sub //o/chat/\n", [Sub("//o/chat/")]),
+    (b"unsub //o/chat/\n", [Unsub("//o/chat/")]),
+    (b"sub \nunsub \n", [Sub(""), Unsub("")]),
     (b"pub a 0 \n", [Publish("a", b"")]),
     (b"pub a 05 hello\n", [Publish("a", b"hello")]),
     (b"pub a 0000000000000000001 x\n", [Publish("a", b"x")]),
@@ -37,17 +37,17 @@ GOOD: list[tuple[bytes, list[Command]]] = [
     (b"pub a 2 \r\n\n", [Publish("a", b"\r\n")]),
     (b"pub a 10 pub b 1 x\n\n", [Publish("a", b"pub b 1 x\n")]),
     (b"pub a 4 \xff\x00\xfe \n", [Publish("a", b"\xff\x00\xfe ")]),
-    (b"pub \xc3\xa9 2 \xc3\xa9\nsub \xc3\xa9\n", [Publish("é", b"\xc3\xa9"), Subscribe("é")]),
+    (b"pub \xc3\xa9 2 \xc3\xa9\nsub \xc3\xa9\n", [Publish("é", b"\xc3\xa9"), Sub("é")]),
     (b"pub a\x00\tb 1 x\n", [Publish("a\x00\tb", b"x")]),
     (
         b"pub a 1 x\npub a 1 y\npub a 2 zz\npub b 1 x\n",
         [Publish(*m) for m in [("a", b"x"), ("a", b"y"), ("a", b"zz"), ("b", b"x")]],
     ),
-    (b"pub a 1 x\nsub a\npub a 1 y\n", [Publish("a", b"x"), Subscribe("a"), Publish("a", b"y")]),
-    (b"pub pub 3 sub\nsub sub\nsub pub\n", [Publish("pub", b"sub"), Subscribe("sub"), Subscribe("pub")]),
+    (b"pub a 1 x\nsub a\npub a 1 y\n", [Publish("a", b"x"), Sub("a"), Publish("a", b"y")]),
+    (b"pub pub 3 sub\nsub sub\nsub pub\n", [Publish("pub", b"sub"), Sub("sub"), Sub("pub")]),
     (b"pub a 2 1 \npub 1 1 x\n", [Publish("a", b"1 "), Publish("1", b"x")]),
     (b"pub " + b"n" * 12 + b" 20 " + b"d" * 20 + b"\n", [Publish("n" * 12, b"d" * 20)]),
-    (b"sub " + b"n" * 12 + b"\n", [Subscribe("n" * 12)]),
+    (b"sub " + b"n" * 12 + b"\n", [Sub("n" * 12)]),
     (b"".join(b"pub %d 1 x\n" % n for n in range(9)), [Publish(str(n), b"x") for n in range(9)]),
 ]
 
@@ -91,7 +91,7 @@ BAD: list[tuple[bytes, str]] = [
 
 def feed(pieces: list[bytes], limits: TcpLimits = SMALL) -> tuple[list[Command], str | None]:
     """What came of the pieces, and why it ended."""
-    parser = Parser(limits)
+    parser = CommandParser(limits)
     found: list[Command] = []
     for piece in pieces:
         try:
@@ -125,21 +125,21 @@ def test_scripts_follow_each_other(cases: list[tuple[bytes, list[Command]]], at:
 
 @pytest.mark.parametrize(("script", "reason"), BAD)
 def test_bytes_that_are_no_command_are_refused_with_a_reason(script: bytes, reason: str) -> None:
-    before = [Publish("a", b"x"), Subscribe("b")]
+    before = [Publish("a", b"x"), Sub("b")]
     for pieces in ([b"pub a 1 x\nsub b\n" + script], [b"pub a 1 x\nsub b\n", script]):
         assert feed(pieces) == (before, reason)
     assert feed([script[at : at + 1] for at in range(len(script))]) == ([], reason)
 
 
 def test_a_length_is_refused_before_its_data_is_waited_for() -> None:
-    parser = Parser(SMALL)
+    parser = CommandParser(SMALL)
     with pytest.raises(FramingError, match="data too long"):
         parser.feed(b"pub a 999999999 ")
     assert parser.pending == 0
 
 
 def test_after_an_error_there_are_no_more_commands() -> None:
-    parser = Parser()
+    parser = CommandParser()
     with pytest.raises(FramingError):
         parser.feed(b"nonsense\n")
     with pytest.raises(FramingError, match="unknown verb") as caught:
@@ -148,7 +148,7 @@ def test_after_an_error_there_are_no_more_commands() -> None:
 
 
 def test_the_end_inside_a_command_is_an_error() -> None:
-    parser = Parser()
+    parser = CommandParser()
     parser.finish()
     assert parser.feed(b"pub a 3 xy") == []
     assert parser.pending == 10
@@ -159,7 +159,7 @@ def test_the_end_inside_a_command_is_an_error() -> None:
 @given(st.binary(max_size=300), st.lists(st.integers(min_value=0, max_value=300)))
 def test_any_bytes_give_commands_or_an_error_and_the_parser_holds_a_bounded_number(data: bytes, at: list[int]) -> None:
     longest = len(b"unsub ") + SMALL.name_bytes + 21 + SMALL.data_bytes + 1
-    parser = Parser(SMALL)
+    parser = CommandParser(SMALL)
     for piece in cuts_of(data, at):
         try:
             parser.feed(piece)
@@ -180,7 +180,7 @@ def test_commands_mean_the_same_however_the_bytes_are_cut(parts: list[bytes], at
 
 def test_long_data_that_is_not_whole_costs_little_more_than_its_size() -> None:
     limits = TcpLimits(data_bytes=1_000_000)
-    parser = Parser(limits)
+    parser = CommandParser(limits)
     parser.feed(b"pub a 1000000 ")
     for _ in range(200_000):
         parser.feed(b"x")
@@ -196,8 +196,8 @@ names = st.text(st.characters(codec="utf-8", exclude_characters=" \r\n"), min_si
     st.lists(
         st.one_of(
             st.builds(Publish, names, st.binary(max_size=100)),
-            st.builds(Subscribe, names),
-            st.builds(Unsubscribe, names),
+            st.builds(Sub, names),
+            st.builds(Unsub, names),
         )
     )
 )
@@ -207,7 +207,7 @@ def test_encoded_commands_are_parsed_back(commands: list[Any]) -> None:
         if isinstance(command, Publish):
             encoded += encode_publish(command.name, command.data)
         else:
-            encode = encode_subscribe if isinstance(command, Subscribe) else encode_unsubscribe
+            encode = encode_subscribe if isinstance(command, Sub) else encode_unsubscribe
             encoded += encode(command.substring)
     assert feed([encoded], TcpLimits()) == (commands, None)
 
