@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ..errors import NameFormatError
-from ..wire.offers import is_behind_a_door
+from ..wire.offers import behind_a_door
 from .keys import Border
 from .mapping import Mapping
 
@@ -45,7 +45,7 @@ class Crossing:
 
     def name_for(self, key: bytes, payload: bytes) -> str | None:
         """The name under which a message leaves; ``None`` when it does not, which is counted."""
-        if is_behind_a_door(payload):
+        if behind_a_door(payload) is not None:
             self._refused["behind a door"] += 1
             return None
         name = self._known_names.get(key)

@@ -24,6 +24,7 @@ from ..blocking import Client
 from ..errors import PayloadError
 from ..limits import PACKET_BYTES
 from ..wire import control
+from ..wire.offers import behind_a_door
 from ..wire.packets import Message
 from ..wire.text import printable
 from .console import complain, progress, tell, yield_to_signals
@@ -257,9 +258,14 @@ def _moment(time: int | None) -> str:
     return moment.astimezone().isoformat(timespec="microseconds")
 
 
+def _text(payload: bytes) -> str:
+    offer = behind_a_door(payload)
+    return printable(payload) if offer is None else f"({offer.kind} at its publisher's door, {offer.size:,} bytes)"
+
+
 FIELDS: dict[str, Callable[[Message, int | None], str]] = {
     "{key}": lambda message, _: printable(message.key),
-    "{payload}": lambda message, _: printable(message.payload),
+    "{payload}": lambda message, _: _text(message.payload),
     "{size}": lambda message, _: str(len(message.payload)),
     "{sender}": lambda message, _: printable(message.sender or b""),
     "{time}": lambda _, time: _moment(time),

@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Container
+from contextlib import suppress
+from itertools import islice
 from time import monotonic
 from typing import Any, Final, Self, TypeVar
 
@@ -76,11 +78,14 @@ class Descriptor:
 
 
 class Handed(Subscribed[T]):
-    """What is offered under the patterns of a subscription, fetched at doors in the order of the messages."""
+    """What is offered under the patterns of a subscription, fetched at doors in the order of the messages.
 
-    def __init__(self, verbs: Basics, mailbox: Mailbox) -> None:
+    :param users: whose is taken; ``None``: everybody's.
+    """
+
+    def __init__(self, verbs: Basics, mailbox: Mailbox, users: Container[int] | None = None) -> None:
         super().__init__(verbs, mailbox)
-        self._messages: list[Message] = []  # that a caller took and left, oldest first
+        self._users = users
         self._ready: deque[T | DoorError] = deque()  # for the application, oldest first
 
     async def receive(self, *, timeout: float | None = None) -> T:
@@ -111,73 +116,69 @@ class Handed(Subscribed[T]):
 
     async def _fetch(self, timeout: float | None) -> None:
         """Make all ready that is here. A caller that gives up leaves the rest to the next."""
-        messages, self._messages = self._messages, []
-        if not messages:
-            mailbox = self._mailbox
-            if not await self._verbs.wait_until(lambda: bool(self._ready) or mailbox.is_ready(), timeout):
-                raise TimeoutError(f"nothing came within {timeout} s")
-            if self._ready:  # another caller asked for several
-                return
-            taken = (mailbox.take() for _ in range(MOST_TOKENS))
-            messages = [message for message in taken if message is not None]
-            if not messages and mailbox.closed:
-                raise DisconnectedError("the subscription was taken back")
+        mailbox, lead = self._mailbox, self._verbs.channel._lead
+        if not await self._verbs.wait_until(lambda: bool(self._ready) or mailbox.is_ready(), timeout):
+            raise TimeoutError(f"nothing came within {timeout} s")
+        if self._ready:  # another caller asked for several
+            return
+        messages = list(islice(iter(mailbox.take, None), MOST_TOKENS))
+        if not messages and mailbox.closed:
+            raise DisconnectedError("the subscription was taken back")
         try:
             while messages:
                 await self._fetch_some(messages)
         finally:
-            self._messages = messages + self._messages
-            with self._verbs.channel._lead.lock:
-                self._verbs.channel._lead.wake_all()  # other callers may wait for what is ready now
+            if messages:
+                mailbox.put_first(messages)
+            with lead.lock:
+                lead.wake_all()  # other callers may wait for what is ready now
 
     async def _fetch_some(self, messages: list[Message]) -> None:
         """Make the first messages ready, and take them off: one, or all that are asked for at one door."""
         first, offers = messages[0], list[Offer]()
         for message in messages:
-            found = self._read(message)
+            found: T | Offer | DoorError
+            try:
+                found = self._read(message)
+            except DoorError as error:
+                found = self._miss(message, error) if message is first else error
             if not isinstance(found, Offer):
                 break
-            if offers and (found.door != offers[0].door or message.sender != first.sender):
+            if offers and (found.door, message.sender) != (offers[0].door, first.sender):
                 break
             offers.append(found)
         if not offers:
-            self._put(messages.pop(0), found)
+            del messages[0]
+            self._ready.append(found)  # type: ignore[arg-type]  # no offer
             return
 
         missing, user, descriptors = DoorError("gone"), -1, list[int | None]()
         try:
-            user = self._user_behind(first)
+            user = _user_behind(self._verbs.channel, first)
+            if self._users is not None and user not in self._users:
+                raise DoorError("descriptor of another user")
             descriptors = await self._verbs.channel._asker.fetch(offers, user)
         except DoorError as error:
             missing, descriptors = error, [None] * len(offers)
         for offer, fd in zip(offers, descriptors, strict=True):
             message = messages.pop(0)
-            self._put(message, missing if fd is None else self._open(message, offer, fd, user))
-
-    def _put(self, message: Message, found: Any) -> None:
-        self._ready.append(self._miss(message, found) if isinstance(found, DoorError) else found)
+            self._ready.append(self._miss(message, missing) if fd is None else self._open(message, offer, fd, user))
 
     def _open(self, message: Message, offer: Offer, fd: int, user: int) -> T | DoorError:
         """What a descriptor stands for. It is closed elsewhere if it is not what was offered: that may take seconds."""
         try:
             return self._make(message, offer, fd, user)
-        except DoorError as error:
+        except (DoorError, OSError) as error:
             close_elsewhere([fd])
-            return error
-        except OSError as error:
-            close_elsewhere([fd])
-            return DoorError(plainly(error))
+            return self._miss(message, error if isinstance(error, DoorError) else DoorError(plainly(error)))
 
     @abstractmethod
-    def _read(self, message: Message) -> T | Offer | DoorError:
-        """What a message says: it has it all, or offers it."""
+    def _read(self, message: Message) -> T | Offer:
+        """What a message says: it has it all, or offers it. Raises :exc:`~sbuslib.errors.DoorError`."""
 
     @abstractmethod
     def _make(self, message: Message, offer: Offer, fd: int, user: int) -> T:
         """What a descriptor of this user stands for, which has the descriptor from then on."""
-
-    def _user_behind(self, message: Message) -> int:
-        return _user_behind(self._verbs.channel, message)
 
 
 class AioFrames(Handed[Frame]):
@@ -187,18 +188,15 @@ class AioFrames(Handed[Frame]):
         super().__init__(verbs, mailbox)
         self._most = most  # bytes of the largest frame that is taken
 
-    def _read(self, message: Message) -> Frame | Offer | DoorError:
-        try:
-            decoded = decode_offer(message.payload)
-        except DoorError as error:
-            return error
+    def _read(self, message: Message) -> Frame | Offer:
+        decoded = decode_offer(message.payload)
         if decoded is None:
             return _describe(PacketFrame(message.payload), message, b"")
         offer, data = decoded
         if offer.kind != "frame":
-            return DoorError(f"no frame but a {offer.kind}")
+            raise DoorError(f"no frame but a {offer.kind}")
         if offer.size > self._most:
-            return DoorError("larger than is taken")
+            raise DoorError("larger than is taken")
         return offer if offer.door is not None else _describe(PacketFrame(data), message, offer.meta)
 
     def _make(self, message: Message, offer: Offer, fd: int, user: int) -> Frame:
@@ -208,32 +206,22 @@ class AioFrames(Handed[Frame]):
         return frame
 
 
-class AioDescriptors(Handed[Descriptor]):
-    """The descriptors that are published under patterns. What ``client.subscribe_descriptors`` returns."""
-
-    def __init__(self, verbs: Basics, mailbox: Mailbox, users: Iterable[int]) -> None:
-        super().__init__(verbs, mailbox)
-        self._users = {os.geteuid(), *users}  # whose are taken
-
-    def _read(self, message: Message) -> Offer | DoorError:
-        try:
-            decoded = decode_offer(message.payload)
-        except DoorError as error:
-            return error
-        return decoded[0] if decoded is not None and decoded[0].kind == "descriptor" else DoorError("no descriptor")
-
-    def _make(self, message: Message, offer: Offer, fd: int, user: int) -> Descriptor:
-        return Descriptor(message.key, message.sender, offer.meta, fd)
-
-    def _user_behind(self, message: Message) -> int:
-        if (user := super()._user_behind(message)) not in self._users:
-            raise DoorError("descriptor of another user")
-        return user
-
-
 def _describe(frame: Frame, message: Message, meta: bytes) -> Frame:
     frame.key, frame.sender, frame.meta = message.key, message.sender, meta
     return frame
+
+
+class AioDescriptors(Handed[Descriptor]):
+    """The descriptors that are published under patterns. What ``client.subscribe_descriptors`` returns."""
+
+    def _read(self, message: Message) -> Offer:
+        decoded = decode_offer(message.payload)
+        if decoded is None or decoded[0].kind != "descriptor":
+            raise DoorError("no descriptor")
+        return decoded[0]
+
+    def _make(self, message: Message, offer: Offer, fd: int, user: int) -> Descriptor:
+        return Descriptor(message.key, message.sender, offer.meta, fd)
 
 
 class AioFiles(Subscribed[Received]):
@@ -290,16 +278,14 @@ class AioFiles(Subscribed[Received]):
 
     def _read(self, message: Message) -> Offer | None:
         """What a message offers, if that is a file that was not seen before."""
-        try:
+        with suppress(DoorError):
             decoded = decode_offer(message.payload)
-        except DoorError:
-            return None
-        if decoded is None or decoded[0].kind != "file" or decoded[0].token in self._known:
-            return None
-        self._known[decoded[0].token] = None
-        if len(self._known) > MOST_KNOWN:
-            self._known.popitem(last=False)
-        return decoded[0]
+            if decoded is not None and decoded[0].kind == "file" and decoded[0].token not in self._known:
+                self._known[decoded[0].token] = None
+                if len(self._known) > MOST_KNOWN:
+                    self._known.popitem(last=False)
+                return decoded[0]
+        return None
 
     async def _begin_copy(self, message: Message, offer: Offer) -> None:
         """Begin to copy a file, unless it is too large, which its sender is told."""
@@ -334,7 +320,4 @@ def _name(offer: Offer) -> str:
 def _user_behind(channel: Channel, message: Message) -> int:
     """The user whose door a message may send a client to. Raises :exc:`~sbuslib.errors.DoorError`."""
     trusted = {0, os.geteuid(), peer_credentials(channel._here()).uid}
-    user = user_behind(Namespace(channel.separator), message.sender, channel.credentials, trusted)
-    if user is None:
-        raise DoorError("sender behind a hub of another user")
-    return user
+    return user_behind(Namespace(channel.separator), message.sender, channel.credentials, trusted)

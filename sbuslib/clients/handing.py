@@ -11,8 +11,7 @@ from ..doors.copying import open_file
 from ..doors.memory import bytes_of
 from ..doors.transfers import Sent, Transfer
 from ..errors import PayloadError, PeerError, UsageError
-from ..limits import PACKET_BYTES
-from ..wire.offers import META_BYTES, Offer, encode_offer
+from ..wire.offers import MAGIC, META_BYTES, Offer, encode_offer
 from ..wire.text import printable
 from .basics import Basics
 
@@ -22,20 +21,22 @@ PAUSE: Final = 0.25
 """Seconds between two offers of a file."""
 LONGEST_NAME: Final = 255
 """Characters of a file's name."""
-
-_PACKET: Final = len(b"MSG \0")
+MOST_IN_PACKET: Final = 98_304
+"""Bytes of the largest frame that goes in its packet: longer ones are quicker as memory, also to one receiver."""
 
 
 async def publish_frame(verbs: Basics, key: bytes, frame: object, meta: bytes) -> None:
-    """Publish a frame: in its packet where it fits, which is quicker, or as memory."""
+    """Publish a frame: in its packet while that is quicker, or as memory."""
     view = bytes_of(frame)
+    if view.nbytes <= MOST_IN_PACKET and not meta and bytes(view[: len(MAGIC)]) != MAGIC:
+        await verbs.publish(key, bytes(view))
+        return
     _check(verbs, key, meta)
-    payload = encode_offer(Offer("frame", view.nbytes, meta), view if view.nbytes < PACKET_BYTES else b"")
-    if view.nbytes < PACKET_BYTES and _PACKET + len(key) + len(payload) <= PACKET_BYTES:
-        await verbs.publish(key, payload)
+    offer = Offer("frame", view.nbytes, meta)
+    if view.nbytes <= MOST_IN_PACKET:
+        await verbs.publish(key, encode_offer(offer, view))
     else:
-        token = verbs.channel._door.offer_frame(view)
-        await _publish(verbs, key, Offer("frame", view.nbytes, meta), token)
+        await _publish(verbs, key, offer, verbs.channel._door.offer_frame(view))
 
 
 async def publish_descriptor(verbs: Basics, key: bytes, descriptor: Any, meta: bytes) -> None:

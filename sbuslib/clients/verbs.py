@@ -199,7 +199,7 @@ class Verbs(Basics):
     async def publish_frame(self, key: Key, frame: Any, *, meta: bytes = b"") -> None:
         """Publish a frame of any size: ``bytes``, an array of NumPy, a buffer of Arrow.
 
-        What does not fit into a packet is copied once, into memory that receivers map. That is handed out for
+        What is longer than 96 KiB is copied once, into memory that receivers map. That is handed out for
         ``ClientLimits.offered_seconds``, and for a second at most once this client is closed or the program ends; who
         asks for it later has lost it.
 
@@ -243,7 +243,7 @@ class Verbs(Basics):
         Raises as :meth:`subscribe`.
         """
         await self.tell_senders()
-        descriptors = AioDescriptors(self, _mailbox(patterns), users)
+        descriptors = AioDescriptors(self, _mailbox(patterns), {os.geteuid(), *users})
         await descriptors.open()
         return descriptors
 

@@ -175,16 +175,20 @@ class Asker:
         raise DoorError("no descriptor left" if flags & socket.MSG_CTRUNC else "no such door")
 
 
-def user_behind(namespace: Namespace, sender: bytes | None, own: bytes, trusted: set[int]) -> int | None:
-    """The user whose door a message may send us to; ``None`` if its sender may not be who it is said to be.
+def user_behind(namespace: Namespace, sender: bytes | None, own: bytes, trusted: set[int]) -> int:
+    """The user whose door a message may send us to.
 
     The end of the sender's credential key names its user. What comes before are hubs on the way, each of which vouches
     for the next, so a stranger's hub could name anybody: all of them have to be that user's, or be ``trusted``. Those
     that are above our own hub are: they told us who we are. Without a sender it is our own user.
 
     :param own: the credential key of the client. :param trusted: ids of users, such as root's and the hub's.
+
+    Raises :exc:`~sbuslib.errors.DoorError` if the sender may not be who it is said to be.
     """
     if sender is None:
         return os.geteuid()
     *hubs, user = namespace.users(sender.removeprefix(namespace.prefix_of(own))) or (-1,)
-    return user if user >= 0 and all(hub == user or hub in trusted for hub in hubs) else None
+    if user < 0 or not all(hub == user or hub in trusted for hub in hubs):
+        raise DoorError("sender behind a hub of another user")
+    return user

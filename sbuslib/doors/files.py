@@ -1,18 +1,15 @@
-"""Files that are sent and received: where their bytes come from, and a folder that nothing leaves."""
+"""Files that come from others: a folder that nothing leaves."""
 
 from __future__ import annotations
 
 import errno
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
+from typing import Any, Final
 
-__all__ = ["FileSink", "Opened", "Source", "open_source", "safe_name"]
-
-Source: TypeAlias = "bytes | str | os.PathLike[str] | BinaryIO"
+__all__ = ["FileSink", "safe_name"]
 
 LONGEST_NAME: Final = 200
 """Bytes of a file's name. Most file systems take 255, and a number may be added."""
@@ -20,31 +17,6 @@ _NO_FILES_WITHOUT_NAME: Final = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 """What open(2) says to ``O_TMPFILE`` on file systems, and kernels, without it."""
 MOST_OF_A_NAME: Final = 1_000
 """Files of one name that a folder gets, with numbers."""
-
-
-class Opened(NamedTuple):
-    """Bytes to be sent: what reads some of them at an offset, how many there are, and the file's name if it has one."""
-
-    read: Callable[[int, int], bytes]
-    size: int
-    name: str
-
-
-@contextmanager
-def open_source(source: Source) -> Iterator[Opened]:
-    """Open what is to be sent. Raises :exc:`OSError` for a file that cannot be read at any offset, such as a pipe."""
-    if isinstance(source, bytes):
-        yield Opened(lambda at, size: source[at : at + size], len(source), "")
-        return
-    with ExitStack() as stack:
-        named = isinstance(source, (str, os.PathLike))
-        file: BinaryIO = stack.enter_context(open(source, "rb")) if named else source  # type: ignore[arg-type,assignment]
-
-        def read(at: int, size: int) -> bytes:
-            file.seek(at)
-            return file.read(size)
-
-        yield Opened(read, file.seek(0, os.SEEK_END), os.path.basename(file.name) if named else "")
 
 
 def safe_name(name: str, otherwise: str) -> str:

@@ -18,7 +18,8 @@ from typing import Annotated, Final, Self, TypeVar
 import msgspec
 from msgspec import Meta
 
-from ..doors.files import FileSink, Opened, Source, open_source, safe_name
+from ..doors.copying import Source, open_file
+from ..doors.files import FileSink, safe_name
 from ..doors.transfers import Received, Sent
 from ..errors import PeerError, UsageError
 from ..wire.text import plainly
@@ -77,12 +78,12 @@ def _decode(data: bytes, kind: type[S]) -> S | None:
 
 
 class _Sending:
-    """One file, and what its receivers have."""
+    """One file, open for reading, and what its receivers have."""
 
-    def __init__(self, peer: Peer, name: str, opened: Opened, offer: _Offer, words: PeerInbox) -> None:
+    def __init__(self, peer: Peer, name: str, fd: int, offer: _Offer, words: PeerInbox) -> None:
         self._peer = peer
         self._name = name
-        self._opened = opened
+        self._fd = fd
         self._offer = offer
         self._words = words
         self.taking: dict[str, int] = {}  # parts that each receiver has
@@ -109,8 +110,9 @@ class _Sending:
             if not self.taking:
                 break
             at = number * PART_BYTES
-            data = self._opened.read(at, min(PART_BYTES, self._offer.size - at)) if number < parts else digest.digest()
-            if number < parts and len(data) != min(PART_BYTES, self._offer.size - at):
+            size = min(PART_BYTES, self._offer.size - at)
+            data = os.pread(self._fd, size, at) if number < parts else digest.digest()
+            if number < parts and len(data) != size:
                 raise UsageError("the file became shorter while it was sent")
             digest.update(data)
             part = number.to_bytes(_INDEX, "little") + data
@@ -164,11 +166,15 @@ def send_large(peer: Peer, name: str, source: Source, *, receivers: int = 1, tim
     nobody has it in the end, :exc:`OSError` when it cannot be read, and :exc:`~sbuslib.errors.UsageError`.
     """
     identity = token_hex(16)
-    with open_source(source) as opened, peer.subscribe(f"{name}/{identity}/to") as words:
-        offer = _Offer(identity, opened.size, opened.name.encode(errors="replace").decode()[:255])
-        sending = _Sending(peer, name, opened, offer, words)
-        sending.gather(receivers, timeout)
-        return sending.stream(timeout)
+    fd, file_name = open_file(source)
+    try:
+        offer = _Offer(identity, os.fstat(fd).st_size, file_name.encode(errors="replace").decode()[:255])
+        with peer.subscribe(f"{name}/{identity}/to") as words:
+            sending = _Sending(peer, name, fd, offer, words)
+            sending.gather(receivers, timeout)
+            return sending.stream(timeout)
+    finally:
+        os.close(fd)
 
 
 class PeerFiles:

@@ -9,6 +9,7 @@ the descriptors of those that are :data:`GIVEN`. Of a file, the receiver says on
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
@@ -31,10 +32,10 @@ __all__ = [
     "Kind",
     "Offer",
     "Saying",
+    "behind_a_door",
     "decode_offer",
     "decode_saying",
     "encode_offer",
-    "is_behind_a_door",
 ]
 
 MAGIC: Final = b"\0sbus-door1\0"
@@ -104,13 +105,13 @@ def decode_offer(payload: bytes) -> tuple[Offer, memoryview] | None:
     return offer, rest[at:]
 
 
-def is_behind_a_door(payload: bytes) -> bool:
-    """Whether a message is of no use on another machine: what it is about has to be fetched at a door."""
-    try:
+def behind_a_door(payload: bytes) -> Offer | None:
+    """What a message is about that has to be fetched at a door: so it is of no use on another machine, or later."""
+    with suppress(DoorError):
         decoded = decode_offer(payload)
-    except DoorError:
-        return False
-    return decoded is not None and decoded[0].door is not None
+        if decoded is not None and decoded[0].door is not None:
+            return decoded[0]
+    return None
 
 
 class Saying(NamedTuple):

@@ -63,6 +63,17 @@ def test_bytes_that_cannot_be_printed_are_escaped(subscribed: Start, path: str, 
         assert output == shown + b"\t" + ODD_SHOWN + b"\n" + "plain/key\tü\n".encode()
 
 
+def test_what_is_behind_a_door_is_said_to_be(subscribed: Start, path: str) -> None:
+    subscriber = subscribed("-n", "2", "")
+    with Client(path) as client:
+        client.publish_frame("camera", bytes(1_000_001))
+        client.publish_frame("camera", b"small")
+    assert subscriber.communicate(timeout=PATIENCE)[0].splitlines() == [
+        b"camera\t(frame at its publisher's door, 1,000,001 bytes)",
+        b"camera\tsmall",
+    ]
+
+
 def test_characters_that_the_encoding_lacks_are_escaped(subscribed: Start, path: str) -> None:
     subscriber = subscribed("-n", "1", "", env={"PYTHONIOENCODING": "latin-1"})
     publish(path, (b"key", "ü€".encode()))

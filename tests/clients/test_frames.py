@@ -19,6 +19,7 @@ from worlds import World
 
 from sbuslib import aio, blocking
 from sbuslib.clients.endpoint import Endpoint
+from sbuslib.clients.handing import MOST_IN_PACKET
 from sbuslib.doors.memory import MappedFrame, PacketFrame
 from sbuslib.errors import DisconnectedError, DoorError, KeyFormatError, PayloadError, UsageError
 from sbuslib.limits import ClientLimits
@@ -52,15 +53,16 @@ def lost_one(frames: Any, reason: str) -> None:
     assert frames.lost == {reason: 1}
 
 
-@pytest.mark.parametrize("data", [b"", b"small", BIG])
-def test_a_frame_of_any_size_comes_as_a_buffer(data: bytes, server: HubThread, make: Make) -> None:
+@pytest.mark.parametrize("meta", [b"", b"shape"])
+@pytest.mark.parametrize("data", [b"", b"small", MAGIC, BIG[:MOST_IN_PACKET], BIG[: MOST_IN_PACKET + 1], BIG])
+def test_a_frame_of_any_size_comes_as_a_buffer(data: bytes, meta: bytes, server: HubThread, make: Make) -> None:
     sender, receiver = make(), make()
     with receiver.subscribe_frames("camera/*") as frames:
-        sender.publish_frame("camera/1", memoryview(data), meta=b"shape")
+        sender.publish_frame("camera/1", memoryview(data), meta=meta)
         with frames.receive(timeout=PATIENCE) as frame:
-            assert (bytes(frame), frame.size, frame.key, frame.meta) == (data, len(data), b"camera/1", b"shape")
+            assert (bytes(frame), frame.size, frame.key, frame.meta) == (data, len(data), b"camera/1", meta)
             assert frame.sender == sender.credentials
-            assert isinstance(frame, MappedFrame if data is BIG else PacketFrame)
+            assert isinstance(frame, MappedFrame if len(data) > MOST_IN_PACKET else PacketFrame)
 
 
 def test_frames_come_in_order_and_are_asked_for_together(server: HubThread, make: Make) -> None:

@@ -1,9 +1,8 @@
-"""What is sent and received: sources, names that strangers chose, and a folder that nothing leaves."""
+"""Files that come from others: names that strangers chose, and a folder that nothing leaves."""
 
 from __future__ import annotations
 
 import errno
-import io
 import os
 from pathlib import Path
 
@@ -12,33 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbuslib.doors import files
-from sbuslib.doors.files import FileSink, Source, open_source, safe_name
-
-
-def test_bytes_paths_and_open_files_are_sources(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"0123456789")
-    sources: list[tuple[Source, str]] = [
-        (b"0123456789", ""),
-        (path, "a.txt"),
-        (str(path), "a.txt"),
-        (io.BytesIO(b"0123456789"), ""),
-    ]
-    for source, name in sources:
-        with open_source(source) as opened:
-            assert (opened.size, opened.name) == (10, name)
-            assert [opened.read(at, 4) for at in (8, 0, 4)] == [b"89", b"0123", b"4567"]
-
-
-def test_a_pipe_is_no_source(tmp_path: Path) -> None:
-    reading, writing = os.pipe()
-    with (
-        os.fdopen(writing, "wb"),
-        os.fdopen(reading, "rb") as pipe,
-        pytest.raises(OSError, match="seek"),
-        open_source(pipe),
-    ):
-        pass
+from sbuslib.doors.files import FileSink, safe_name
 
 
 @pytest.mark.parametrize(
