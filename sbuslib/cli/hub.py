@@ -1,15 +1,19 @@
-"""``sbus hub``: a hub in the foreground; and ``sbus hub reload``, which has it read its configuration file again."""
+"""``sbus hub``: a hub in the foreground, its configuration file read again, and the systemd units of a bus."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from argparse import Namespace
+from pathlib import Path
 
+from ..errors import StateError, UsageError
 from .arguments import Parser, add_address
 from .console import tell
 from .daemon import add_hub_arguments, run_hub
 
-__all__ = ["add_hub", "add_hub_reload"]
+__all__ = ["add_hub", "add_hub_reload", "add_hub_units", "program_folder", "read_unit", "unit_names"]
 
 
 def add_hub(parser: Parser) -> None:
@@ -60,3 +64,114 @@ def _reload(arguments: Namespace) -> None:
 
     with messages.connected(arguments) as client:
         print(client.reload())
+
+
+_UNITS = Path(__file__).parent / "systemd"
+
+
+_PLACEHOLDER = "@BIN@"
+
+
+SYSTEM_FOLDER = "/etc/systemd/system"
+
+
+CONFIG_FOLDER = "/etc"
+
+
+CONFIG_FILE = "sbus.toml"
+
+
+def add_hub_units(parser: Parser) -> None:
+    """Complete the parser of the command."""
+    parser.description = "List, print or install the systemd units of a bus."
+    parser.epilog = (
+        "examples:\n"
+        "  sbus hub units                                  list them\n"
+        "  sbus hub units sbus.service                     print one\n"
+        f"  sbus hub units --install                        write those of the machine to {SYSTEM_FOLDER}\n"
+        "  sbus hub units --install --session                 write those of a user session to ~/.config/systemd/user\n"
+        "\n"
+        "The units name the programs by the path that they are installed at. A file that is there already with other "
+        "contents is not replaced. sbus.toml, which the bus of the machine reads, goes to /etc, unless it is there."
+    )
+    parser.add_argument("unit", metavar="UNIT", nargs="?", help="the unit to print; without: list all")
+    parser.add_argument(
+        "--install", metavar="DIR", nargs="?", const="", help="write units to DIR, or where systemd looks"
+    )
+    parser.add_argument("--session", action="store_true", help="only the units of a user session, not of the machine")
+    parser.hide("--session", "--user")
+    parser.set_defaults(run=_units)
+
+
+def unit_names(user: bool | None = None) -> list[str]:
+    """The names of the units: of user sessions, of the machine, or all."""
+    names = sorted(path.name for path in _UNITS.iterdir())
+    return [name for name in names if user is None or name.startswith("sbus-user.") is user]
+
+
+def program_folder() -> str:
+    """The folder in which ``sbusd`` is installed. Raises :exc:`~sbuslib.errors.StateError`."""
+    for folder in (os.path.dirname(os.path.abspath(sys.argv[0])), os.path.dirname(sys.executable)):
+        if os.access(os.path.join(folder, "sbusd"), os.X_OK):
+            return folder
+    found = shutil.which("sbusd")
+    if found is None:
+        raise StateError("sbusd is not installed, so units cannot name it: pip install sbuslib")
+    return os.path.dirname(os.path.abspath(found))
+
+
+def read_unit(name: str, folder: str) -> str:
+    """A unit whose programs are in ``folder``."""
+    return (_UNITS / name).read_text("utf-8").replace(_PLACEHOLDER, folder)
+
+
+def _units(arguments: Namespace) -> None:
+    session: bool = arguments.session
+    if arguments.install is not None:
+        _install(_target(arguments.install, session), session)
+    elif arguments.unit is None:
+        for name in unit_names(session or None):
+            print(f"{name:<22} {_title(name)}")
+    elif arguments.unit in unit_names():
+        print(read_unit(arguments.unit, program_folder()), end="")
+    else:
+        raise UsageError(f"there is no unit {arguments.unit}: {', '.join(unit_names())}")
+
+
+def _title(name: str) -> str:
+    """The comment that a unit begins with."""
+    return (_UNITS / name).read_text("utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def _target(folder: str, user: bool) -> Path:
+    if folder or not user:
+        return Path(folder or SYSTEM_FOLDER)
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return Path(config, "systemd", "user")
+
+
+def _install(target: Path, user: bool) -> None:
+    """Write units into a folder, none of them where one is there with other contents. Raises as files do.
+
+    A configuration file that is there already is kept as it is.
+    """
+    programs = program_folder()
+    units = {_place(target, name): read_unit(name, programs) for name in unit_names(user)}
+    units = {path: text for path, text in units.items() if path.name != CONFIG_FILE or not path.exists()}
+    for path, text in units.items():
+        if path.exists() and path.read_text("utf-8") != text:
+            raise StateError(f"{path} is there with other contents: remove it, and keep changes with systemctl edit")
+    target.mkdir(parents=True, exist_ok=True)
+    for path, text in units.items():
+        path.write_text(text, "utf-8")
+        print(path)
+    systemctl = "systemctl --user" if user else "systemctl"
+    socket = "sbus-user.socket" if user else "sbus.socket"
+    first = f"move {target / CONFIG_FILE} to {CONFIG_FOLDER}, then " if _place(target, CONFIG_FILE) in units else ""
+    first = "" if target == Path(SYSTEM_FOLDER) else first
+    print(f"then: {first}{systemctl} daemon-reload && {systemctl} enable --now {socket}", file=sys.stderr)
+
+
+def _place(target: Path, name: str) -> Path:
+    """Where a file goes: the configuration to where the unit looks for it, if the units go to where systemd looks."""
+    return Path(CONFIG_FOLDER, name) if name == CONFIG_FILE and target == Path(SYSTEM_FOLDER) else target / name

@@ -21,8 +21,8 @@ from support import PATIENCE, ROOT, HubThread, Peer
 
 from sbuslib.blocking import Client
 from sbuslib.cli import process, relay
+from sbuslib.cli.hub import read_unit, unit_names
 from sbuslib.cli.log import QUIET_SECONDS, HubLog
-from sbuslib.cli.units import read_unit, unit_names
 from sbuslib.kernel.users import name_of_user
 from sbuslib.limits import Limits
 

@@ -15,7 +15,7 @@ import pytest
 from support import PATIENCE, WHOAMI
 
 from sbuslib.blocking import Client
-from sbuslib.cli.units import read_unit
+from sbuslib.cli.hub import read_unit
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 

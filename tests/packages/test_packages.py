@@ -25,7 +25,7 @@ from docs.pages import blocks
 from support import PATIENCE, ROOT
 
 import sbuslib
-from sbuslib.cli import daemon, manual, units
+from sbuslib.cli import daemon, hub, manual
 
 MADE = (".git", ".tox", ".venv", "build", "dist", "__pycache__", "*.egg-info", ".*_cache", ".hypothesis")
 """What is in a checkout that was worked in, and in no package."""
@@ -100,7 +100,7 @@ def test_the_wheel_has_what_belongs_to_the_programs(wheel: Path) -> None:
         names = archive.namelist()
         text = archive.read(next(name for name in names if name.endswith("/METADATA"))).decode()
     shared = "sbuslib-[^/]*.data/data/share/"
-    wanted = [f"sbuslib/cli/systemd/{name}" for name in units.unit_names()]
+    wanted = [f"sbuslib/cli/systemd/{name}" for name in hub.unit_names()]
     wanted += [f"{shared}{name}" for name in manual.files()]
     wanted += ["sbuslib/py.typed", "sbuslib/web/static/uplot.LICENSE", "sbuslib-[^/]*/(licenses/)?LICENSE"]
     for pattern in wanted:
@@ -197,7 +197,7 @@ def test_the_debian_package_is_made_and_complete(checkout: Path) -> None:
     assert {f"usr/share/man/man1/{name}.gz" for name in manual.pages()} <= names
     assert {"etc/sbus.toml", "usr/lib/sysusers.d/sbus.conf", "usr/lib/tmpfiles.d/sbus.conf"} <= names
     shipped = [unpacked / name for name in names if "/systemd/" in name and "dist-packages" not in name]
-    assert {path.name for path in shipped} == {*units.unit_names()} - {"sbus.toml"}
+    assert {path.name for path in shipped} == {*hub.unit_names()} - {"sbus.toml"}
     assert not [path for path in shipped if "@BIN@" in path.read_text()]
 
 

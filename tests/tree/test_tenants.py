@@ -18,7 +18,7 @@ from accounting import acting_as
 from support import PATIENCE, ROOT, WHOAMI, Peer
 
 from sbuslib.blocking import Client
-from sbuslib.cli.units import read_unit
+from sbuslib.cli.hub import read_unit
 from sbuslib.tree.tree import LINKS_OF_A_USER
 from sbuslib.wire.control import Notice
 
