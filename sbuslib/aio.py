@@ -166,6 +166,7 @@ class Client(Channel):
     """
 
     _OWNER = "the event loop that connected it"
+    _AWAITS = True
     _WORKERS = 16
     _loop: asyncio.AbstractEventLoop | None = None  # that of all tasks that may use it
     _thread = 0  # of the event loop

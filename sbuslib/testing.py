@@ -19,7 +19,7 @@ from .errors import StateError
 from .hub import Hub
 from .kernel.threads import unpatched
 from .matcher import matches
-from .wire.packets import Message
+from .wire.packets import Key, Message, as_key, check_payload
 from .wire.text import printable
 
 __all__ = ["HubThread", "Recording"]
@@ -141,9 +141,9 @@ class HubThread:
         """A client of the hub, which the caller closes."""
         return blocking.Client(self.address, **options)
 
-    def record(self, *patterns: bytes) -> Recording:
+    def record(self, *patterns: Key) -> Recording:
         """What is published from now on under keys that match one of ``patterns``, or all of it, but for secrets."""
-        return self.call(Recording, self, patterns or (b"",))
+        return self.call(Recording, self, tuple(as_key(pattern, "pattern") for pattern in patterns or (b"",)))
 
 
 class Recording:
@@ -177,13 +177,14 @@ class Recording:
         self._messages.clear()
 
     def assert_published(
-        self, pattern: bytes, payload: bytes | None = None, *, count: int | None = None, timeout: float = 5.0
+        self, pattern: Key, payload: bytes | None = None, *, count: int | None = None, timeout: float = 5.0
     ) -> list[Message]:
         """Wait until a message under ``pattern`` was published, with ``payload`` if given; all such messages.
 
         With ``count``, exactly so many. Raises :exc:`AssertionError`, which shows what was published instead.
         """
         __tracebackhide__ = True
+        pattern = _checked(pattern, payload)
         with suppress(StateError):
             self._server.call(self._wait, pattern, payload, count or 1, timeout)
         messages = self.messages
@@ -192,13 +193,13 @@ class Recording:
             raise AssertionError(self._explain(found, messages, pattern, payload, count, timeout))
         return found
 
-    def assert_not_published(self, pattern: bytes, payload: bytes | None = None) -> None:
+    def assert_not_published(self, pattern: Key, payload: bytes | None = None) -> None:
         """No message under ``pattern`` was published until now, with ``payload`` if given.
 
         Raises :exc:`AssertionError`, which shows those that were.
         """
         __tracebackhide__ = True
-        messages = self.messages
+        pattern, messages = _checked(pattern, payload), self.messages
         found = self._select(messages, pattern, payload)
         if found:
             raise AssertionError(self._explain(found, found, pattern, payload, 0, 0))
@@ -236,6 +237,12 @@ class Recording:
         lines = [f"  {_short(message.key)}  {_short(message.payload)}" for message in shown[-_SHOWN:]]
         what = f"of {len(shown)} messages the last {_SHOWN} are" if len(shown) > _SHOWN else "published were"
         return "\n".join([f"{text}; {what}:", *lines])
+
+
+def _checked(pattern: Key, payload: bytes | None) -> bytes:
+    if payload is not None:
+        check_payload(payload)
+    return as_key(pattern, "pattern")
 
 
 def _short(data: bytes) -> str:

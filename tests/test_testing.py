@@ -6,6 +6,7 @@ import configparser
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import gevent
 import pytest
@@ -13,7 +14,7 @@ from docs.pages import DOCS, blocks
 from support import PATIENCE, ROOT, in_thread, python
 
 from sbuslib import pytest_plugin
-from sbuslib.errors import AddressInUseError, StateError
+from sbuslib.errors import AddressInUseError, KeyFormatError, PayloadError, StateError
 from sbuslib.testing import HubThread, Recording
 
 # -- A hub in a thread that anybody can stop, and assertions about what was published through it
@@ -81,12 +82,18 @@ with HubThread() as server:
 
 def test_assertions_wait_for_what_is_published() -> None:
     with HubThread() as server, server.client() as client:
-        recorded = server.record(b"room/")
+        recorded = server.record("room/")
         threading.Timer(0.05, client.publish_many, [[(b"hall", b""), (b"room/1", b"a"), (b"room/2", b"b")]]).start()
-        (found,) = recorded.assert_published(b"room/*", b"b", timeout=PATIENCE)
+        (found,) = recorded.assert_published("room/*", b"b", timeout=PATIENCE)
         assert (found.key, found.sender) == (b"room/2", client.credentials)
         assert [message.payload for message in recorded.assert_published(b"room/", count=2)] == [b"a", b"b"]
-        recorded.assert_not_published(b"hall")
+        recorded.assert_not_published("hall")
+        verbs: list[Any] = [recorded.assert_published, recorded.assert_not_published]
+        for verb in verbs:
+            with pytest.raises(PayloadError, match="payload is bytes, not str"):
+                verb("room/1", "a")
+            with pytest.raises(KeyFormatError, match="pattern is bytes or str, not int"):
+                verb(5)
         recorded.clear()
         assert recorded.messages == []
         client.publish(b"room/3", b"c")

@@ -259,7 +259,7 @@ class ClientBase(ABC):
         if self._closed:
             raise self._disconnected()
         if not self._reconnect or left == 0:
-            raise self._dialer.advised(error)
+            raise self._dialer.advised(error) from None
         logger.info("client of %s: waiting for a hub: %s", self.address, error)
         pause = self._reconnecting.pause()
         return pause if left is None else min(pause, left)

@@ -58,6 +58,8 @@ class Channel(ClientBase):
     _WAITS_IN_GEVENT: ClassVar[bool] = False
     _SHARES_TURNS: ClassVar[bool] = True
     """Whether callers that share a client take turns in one thread."""
+    _AWAITS: ClassVar[bool] = False
+    """Whether functions of the application may be coroutine functions."""
     _WORKERS: ClassVar[int] = 1
     """How many questions a server answers at a time, unless told."""
     _socket: socket.SocketType

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Iterable
+from inspect import iscoroutinefunction
 from time import monotonic
 from typing import Any, TypeAlias
 
@@ -54,8 +55,8 @@ class Verbs(Basics):
         :exc:`~sbuslib.errors.KeyFormatError`, :exc:`TimeoutError`, :exc:`~sbuslib.errors.DisconnectedError`, and
         with ``last`` :exc:`~sbuslib.errors.NoServerError` without such a service.
         """
-        if on_message is not None and not callable(on_message):
-            raise UsageError(f"on_message is called with each message: {on_message!r} cannot be called")
+        if on_message is not None:
+            self._check_function(on_message, "message")
         mailbox = _mailbox(patterns)
         subscription = AioSubscription(self, mailbox)
         if last:
@@ -165,7 +166,7 @@ class Verbs(Basics):
         this returns, and the end of its ``with``, take no more questions, and wait until those that were taken are
         answered. Raises as ``subscribe``.
         """
-        _check_callable(function, "question")
+        self._check_function(function, "question")
         client, mailbox = self.channel, Mailbox(as_key(pattern, "pattern"))
         count = client._WORKERS if workers is None else workers
 
@@ -319,13 +320,19 @@ class Verbs(Basics):
         Raises :exc:`~sbuslib.errors.UsageError`.
         """
         if function is not None:
-            _check_callable(function, "job")
+            self._check_function(function, "job")
         tag, client = os.urandom(8).hex().encode(), self.channel
         queue = as_key(name, "name")
         work = Work(self, client.credentials, client.separator, tag, queue, room, monotonic, trusted)
         worker = AioWorker(self, work, function, at_once)
         await worker.start()
         return worker
+
+    def _check_function(self, function: Any, what: str) -> None:
+        if not callable(function):
+            raise UsageError(f"a function is called with each {what}: {function!r} cannot be called")
+        if iscoroutinefunction(function) and not self.channel._AWAITS:
+            raise UsageError(f"coroutine functions such as {function!r} are for sbuslib.aio.Client")
 
     # -- the end ------------------------------------------------------------------------------------
 
@@ -339,8 +346,3 @@ class Verbs(Basics):
 
 def _mailbox(patterns: Iterable[Key]) -> Mailbox:
     return Mailbox(*(as_key(pattern, "pattern") for pattern in patterns))
-
-
-def _check_callable(function: Any, what: str) -> None:
-    if not callable(function):
-        raise UsageError(f"a function is called with each {what}: {function!r} cannot be called")

@@ -279,7 +279,8 @@ class Work:
                 try:
                     await called(function, job)
                 except (Exception, SystemExit):  # the latter would end this thread alone
-                    logger.exception("queue %s: job %d failed", printable(self._name), job.number)
+                    text = "queue %s: job %d under %s failed"
+                    logger.exception(text, printable(self._name), job.number, printable(job.key))
                     self.failed(job)
                 else:
                     self.done(job)

@@ -237,7 +237,7 @@ async def test_wrong_arguments_are_told_in_the_words_of_the_verb(bus: Bus, serve
     client = await bus.client()
     wrong: list[tuple[Any, tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
         (client.subscribe, (), {}, UsageError, "at least one pattern"),
-        (client.subscribe, (b"a",), {"on_message": 5}, UsageError, "on_message is called with each message"),
+        (client.subscribe, (b"a",), {"on_message": 5}, UsageError, "called with each message: 5"),
         (client.sync, ("world",), {}, UsageError, "scope"),
         (client.publish, (b"a\0", b""), {}, KeyFormatError, "NUL"),
         (client.publish, (b"a", "text"), {}, PayloadError, "payload is bytes, not str"),
@@ -258,6 +258,29 @@ async def test_wrong_arguments_are_told_in_the_words_of_the_verb(bus: Bus, serve
         with pytest.raises(error):
             await bus.client(**options)
     await client.sync()
+
+
+@script
+async def test_a_client_that_awaits_nothing_says_which_takes_coroutine_functions(bus: Bus, server: HubThread) -> None:
+    client, heard = await bus.client(), list[bytes]()
+
+    async def handle(message: Message) -> bytes:
+        heard.append(message.payload)
+        return b""
+
+    if bus.kind is aio.Client:
+        async with client.serve("q", handle), client.subscribe("a", on_message=handle):
+            await client.publish("a", b"x")
+            assert await client.request("q", b"y") == b""
+        assert sorted(heard) == [b"x", b"y"]
+        return
+    for verb, arguments, options in (
+        (client.serve, ("q", handle), {}),
+        (client.work, ("q", handle), {}),
+        (client.subscribe, ("a",), {"on_message": handle}),
+    ):
+        with pytest.raises(UsageError, match=r"are for sbuslib\.aio\.Client"):
+            await verb(*arguments, **options)
 
 
 @script
