@@ -93,19 +93,16 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     user_pattern_bytes: int = 16 * 1024 * 1024
     """Bytes of those patterns. The index takes some ten times as much memory."""
     user_pattern_steps: int = 1_024
-    """Steps that all patterns of one user may add to the look-up of one key. room/*/x takes 2 steps, for the segments
-    from its first star on; a hundred thousand patterns that differ from it in words alone share these 2. A step takes a
-    third of a microsecond."""
+    """Steps that all patterns of one user may add to the look-up of one key: a third of a millisecond. room/*/x takes 2
+    steps, and shares them with all patterns that differ from it in words alone."""
 
     # -- what is remembered -----------------------------------------------------------------------------------------
     cached_keys: int = 16_384
     """Keys whose receivers are remembered. A remembered key needs no search of the index."""
     cached_receivers: int = 4_194_304
-    """Receivers that the remembered keys may have together, at 8 bytes each. Thousands of clients can be combined in as
-    many ways as there are keys."""
+    """Receivers that the remembered keys may have together, at 8 bytes each."""
     allowed_bytes: int = 64 * 1024 * 1024
-    """Bytes of keys that are remembered as allowed by authorize=, so that it is not asked again. Shared out among
-    users: one alone may have half."""
+    """Bytes of keys that are remembered as allowed by authorize=. Shared out among users: one alone may have half."""
 
     # -- turns ------------------------------------------------------------------------------------------------------
     batch: int = 64
@@ -126,8 +123,7 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     user_queued_bytes: int = 128 * 1024 * 1024
     """Bytes that may wait for all clients of one user, shared out in the same way."""
     queued_answers: int = 1_024
-    """Answers to control packets that may wait for one client. Answers are never discarded, so a client that asks more
-    and does not read is disconnected."""
+    """Answers to control packets that may wait for one client. One that asks for more is disconnected."""
     block_timeout: float = 30.0
     """Seconds for which a receiver in block mode may hold publishers back. One that has made no room by then is
     disconnected."""
@@ -147,17 +143,14 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     """Connections that one user may have, if its share of the descriptors is not less. The hub's own user and root may
     have more. Each costs 2 KiB in the hub, and up to 32 KiB in the kernel if the client does not read."""
     spare_descriptors: int = 64
-    """Descriptors of the process (of its RLIMIT_NOFILE) that clients may not use up. The application needs some, and
-    the hub needs one to refuse a client politely."""
+    """Descriptors of the process (of its RLIMIT_NOFILE) that clients may not use up: the application needs some."""
     backlog: int = 256
-    """Connections that may wait to be accepted. All users wait in one queue of the kernel, so whoever fills it makes
-    others wait for so many. The kernel caps it at net.core.somaxconn."""
+    """Connections that may wait to be accepted, of all users together. The kernel caps it at net.core.somaxconn."""
     idle_send_buffer: int = 8_192
-    """Send buffer of each new connection, in bytes, which the kernel doubles. It is small, because what waits in it is
-    charged to no user."""
+    """Send buffer of each new connection, in bytes, which the kernel doubles. Small: it is charged to no user."""
     send_buffer: int = PACKET_BYTES + 4 * CONTROL_EXTRA
-    """Send buffer of a client that falls behind or is sent a longer packet, in bytes: the longest control packet and
-    the bookkeeping for it. The kernel doubles it, and caps it at net.core.wmem_max."""
+    """Send buffer of a client that falls behind or is sent a longer packet, in bytes: room for the longest packet. The
+    kernel doubles it, and caps it at net.core.wmem_max."""
     send_buffers: int = 1024 * 1024 * 1024
     """Bytes that all these larger send buffers may have together. Shared out among users: one alone may have half. What
     clients do not read takes memory of the hub."""
@@ -166,11 +159,11 @@ class Limits(_Numbers, frozen=True, kw_only=True):
 
     # -- trees of hubs ----------------------------------------------------------------------------------------------
     prefix_wait: float = 3.0
-    """Seconds after the start of a relay for which a whoami waits for the hub above, which tells the prefix of this
-    hub's credential keys. A hub that is there answers in milliseconds."""
+    """Seconds after the start of a relay for which a whoami waits for the prefix of this hub's credential keys. A hub
+    that is there answers in milliseconds."""
     settle: float = 0.5
-    """Seconds without a new link after which a hub that was started tells the hubs below that it knows what is wanted.
-    Subscribers that lost the hub come back in that time. For missing links it waits up to ten times as long."""
+    """Seconds without a new link after which a hub that was started tells those below that it knows what is wanted. For
+    links that are missing it waits up to ten times as long."""
     sync_wait: float = 2.0
     """Seconds for which a hub/sync of the whole tree waits for other hubs, before it is answered as partial."""
     link_wait: float = 10.0
