@@ -21,6 +21,17 @@ if TYPE_CHECKING:
 __all__ = ["add_journal_ingest", "add_journal_seal"]
 
 
+class _Made:
+    """Tells each file that is written, and counts."""
+
+    def __init__(self) -> None:
+        self.rows = self.bytes = self.files = 0
+
+    def add(self, written: Written) -> None:
+        self.rows, self.bytes, self.files = self.rows + written.rows, self.bytes + written.bytes, self.files + 1
+        tell(f"{written.name}: {written.rows:,} rows, {written.bytes:,} bytes")
+
+
 def add_journal_ingest(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
@@ -62,12 +73,7 @@ def _ingest_with(arguments: Namespace, spark: SparkSession | None) -> None:
         from ..spark.lake import on_spark
 
         options["run"] = on_spark(spark)
-    rows = size = files = 0
-
-    def show(written: Written) -> None:
-        nonlocal rows, size, files
-        rows, size, files = rows + written.rows, size + written.bytes, files + 1
-        tell(f"{written.name}: {written.rows:,} rows, {written.bytes:,} bytes")
+    made = _Made()
 
     def fail(failure: Failure) -> None:
         if told.get(failure.place) != str(failure.error):  # with --follow, once
@@ -81,11 +87,11 @@ def _ingest_with(arguments: Namespace, spark: SparkSession | None) -> None:
         follow=arguments.follow,
         stop=jobs.stop_event() if arguments.follow else threading.Event(),
         on_corrupt="skip" if arguments.skip_corrupt else "error",
-        progress=show,
+        progress=made.add,
         failed=fail if several else None,
         **options,
     )
-    print(f"{arguments.lake}: {rows:,} new rows in {files:,} files, {size:,} bytes")
+    print(f"{arguments.lake}: {made.rows:,} new rows in {made.files:,} files, {made.bytes:,} bytes")
     if told and not arguments.follow:
         raise StateError(f"{len(told):,} of {len(arguments.journals):,} journals could not be taken in")
 
@@ -126,13 +132,7 @@ def add_journal_seal(parser: Parser) -> None:
 def _run(arguments: Namespace) -> None:
     from ..lake.sealing import FOLLOW_SECONDS, Sealing
 
-    rows = files = 0
-
-    def show(written: Written) -> None:
-        nonlocal rows, files
-        rows, files = rows + written.rows, files + 1
-        tell(f"{written.name}: {written.rows:,} rows, {written.bytes:,} bytes")
-
+    made = _Made()
     os.nice(_NICENESS)
     sealing = Sealing(
         arguments.directory,
@@ -140,10 +140,10 @@ def _run(arguments: Namespace) -> None:
         on_corrupt="skip" if arguments.skip_corrupt else "error",
         keep_bytes=arguments.max_bytes,
         keep_seconds=arguments.max_age,
-        progress=show,
+        progress=made.add,
     )
     stop = jobs.stop_event() if arguments.follow else None
     sealing.run()
     while stop is not None and not stop.wait(FOLLOW_SECONDS):
         sealing.run()
-    print(f"{sealing.target}: {rows:,} rows sealed, in {files:,} files")
+    print(f"{sealing.target}: {made.rows:,} rows sealed, in {made.files:,} files")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from ..errors import UsageError
-from . import control
 
 __all__ = ["HARD", "ORDER", "SOFT", "Hard", "Order", "Soft", "mode_keys"]
 
@@ -26,6 +25,8 @@ def mode_keys(soft: str | None, hard: str | None, order: str | None) -> list[byt
 
     Raises :exc:`~sbuslib.errors.UsageError` for a mode that there is not.
     """
+    from . import control  # which needs msgspec; parsers of arguments, which need these names, are made without it
+
     choices: list[tuple[str, str | None, tuple[str, ...], bytes]] = [
         ("soft", soft, SOFT, control.SOFT),
         ("hard", hard, HARD, control.HARD),
