@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .matcher import SEPARATOR, cut, stars_after
+from .matcher import SEPARATOR, Pattern, stars_after
 
 __all__ = ["covers", "narrow", "overlap", "segment_covers"]
 
@@ -57,30 +57,27 @@ def covers(p: bytes, q: bytes, separator: bytes = SEPARATOR) -> bool:
     """
     if not p or p == q:
         return True
-    wide, wide_below = cut(p, separator)
-    narrow_, narrow_below = cut(q, separator)
-    if wide_below:
-        if len(narrow_) < len(wide) + (not narrow_below):
+    wider, narrower = Pattern(p, separator), Pattern(q, separator)
+    pairs = list(zip(wider.segments, narrower.segments, strict=False))
+    if wider.below:
+        if len(narrower.segments) < len(wider.segments) + (not narrower.below):
             return False
-        return all(segment_covers(a, b, False) for a, b in zip(wide, narrow_, strict=False))
-    if narrow_below or len(wide) != len(narrow_):
+        return all(segment_covers(a, b, False) for a, b in pairs)
+    if narrower.below or len(wider.segments) != len(narrower.segments):
         return False
-    return all(segment_covers(a, b, False) for a, b in zip(wide[:-1], narrow_[:-1], strict=True)) and segment_covers(
-        wide[-1], narrow_[-1], True
-    )
+    return all(segment_covers(a, b, False) for a, b in pairs[:-1]) and segment_covers(*pairs[-1], True)
 
 
 def overlap(p: bytes, q: bytes, separator: bytes = SEPARATOR) -> bool:
     """Whether some key may match both: never wrong when it says no, and sometimes when it says yes."""
-    one, one_below = cut(p, separator)
-    other, other_below = cut(q, separator)
-    if not one_below and not other_below and len(one) != len(other):
+    shorter, longer = sorted((Pattern(p, separator), Pattern(q, separator)), key=lambda one: len(one.segments))
+    # A pattern that goes on below has at least one segment more in each key.
+    if len(shorter.segments) < len(longer.segments):
+        if not shorter.below:
+            return False
+    elif shorter.below is not longer.below:
         return False
-    if one_below and not other_below and len(other) <= len(one):
-        return False
-    if other_below and not one_below and len(one) <= len(other):
-        return False
-    for a, b in zip(one, other, strict=False):
+    for a, b in zip(shorter.segments, longer.segments, strict=False):
         stem, stem_of_other = a.rstrip(b"*"), b.rstrip(b"*")
         if len(stem) == len(a) and len(stem_of_other) == len(b):
             if a != b:

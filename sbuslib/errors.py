@@ -13,7 +13,8 @@
     │   ├── DoorError                       a frame, file or descriptor that cannot be had
     │   ├── FramingError                    bytes that are no command of Simplest pubsub
     │   ├── PacketError                     a packet of no known form
-    │   │   └── ReservedKeyError            a use of the reserved token ``!`` that is not allowed
+    │   │   ├── ReservedKeyError            a use of the reserved token ``!`` that is not allowed
+    │   │   └── TooManyPatternsError        more than a user may subscribe to
     │   └── HubIdentityError                the hub does not run as the user that was asked for
     ├── JournalError                        a journal that cannot be read or written
     │   ├── CorruptJournalError             bytes of a segment are not what was written
@@ -61,6 +62,7 @@ __all__ = [
     "SbusError",
     "ServiceError",
     "StateError",
+    "TooManyPatternsError",
     "UsageError",
 ]
 
@@ -103,6 +105,13 @@ class PacketError(PeerError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class TooManyPatternsError(PacketError):
+    """A client subscribes to more than its user may hold."""
+
+    def __init__(self) -> None:
+        super().__init__("too many patterns")
 
 
 class DoorError(PeerError):

@@ -45,18 +45,7 @@ from typing import Generic, TypeVar
 
 from .errors import UsageError
 
-__all__ = [
-    "SEPARATOR",
-    "Shapes",
-    "Subscriptions",
-    "check_separator",
-    "cut",
-    "is_literal",
-    "matches",
-    "segments_match",
-    "shape_of",
-    "stars_after",
-]
+__all__ = ["SEPARATOR", "Pattern", "Shapes", "Subscriptions", "check_separator", "matches", "stars_after"]
 
 SEPARATOR = b"/"
 
@@ -82,44 +71,70 @@ def matches(pattern: bytes, key: bytes, separator: bytes = SEPARATOR) -> bool:
     >>> matches(b"room/*/temp", b"room/1/temp"), matches(b"room/", b"room/1/temp"), matches(b"a/*", b"a/")
     (True, True, False)
     """
-    return segments_match(*cut(pattern, separator), key, separator)
+    return Pattern(pattern, separator).matches(key)
 
 
-def cut(pattern: bytes, separator: bytes = SEPARATOR) -> tuple[list[bytes], bool]:
-    """The segments of ``pattern``, and whether it also matches all keys with further segments.
+class Pattern:
+    """A pattern that was cut at its separators, once for all who look at its parts.
 
-    >>> cut(b"a/*"), cut(b"a/*/"), cut(b"")
-    (([b'a', b'*'], False), ([b'a', b'*'], True), ([], True))
+    >>> [(pattern.segments, pattern.below) for pattern in map(Pattern, (b"a/*", b"a/*/", b""))]
+    [([b'a', b'*'], False), ([b'a', b'*'], True), ([], True)]
     """
-    segments = pattern.split(separator)
-    below = not segments[-1]
-    if below:
-        segments.pop()
-    return segments, below
 
+    __slots__ = ("below", "raw", "segments", "separator")
 
-def segments_match(segments: list[bytes], below: bool, key: bytes, separator: bytes = SEPARATOR) -> bool:
-    """:func:`matches` for a pattern that was :func:`cut` before: for one pattern and many keys."""
-    count = len(segments)
-    parts = key.split(separator, count)
-    if len(parts) != count + below:
-        return False
-    last = -1 if below else count - 1  # the segment of the pattern that meets the last segment of the key
-    for number, segment in enumerate(segments):
-        part = parts[number]
-        if segment == part:
-            continue
-        stem = segment.rstrip(b"*")
-        stars = len(segment) - len(stem)
-        if not stars or not part.startswith(stem):
+    def __init__(self, raw: bytes, separator: bytes = SEPARATOR) -> None:
+        self.raw = raw
+        self.separator = separator  # one byte
+        self.segments = raw.split(separator)
+        self.below = not self.segments[-1]  # whether it also matches all keys with further segments
+        if self.below:
+            self.segments.pop()
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether it matches one key only: itself."""
+        return not self.below and b"*" not in self.raw
+
+    @property
+    def shape(self) -> bytes:
+        """Which segments end in stars, with the length of each stem and the number of its stars; empty if none does.
+
+        >>> [Pattern(raw).shape for raw in (b"room/*/temp", b"house/*/door", b"a/b**/", b"a/b/")]
+        [b'/0*1/', b'/0*1/', b'/1*2', b'']
+        """
+        if b"*" not in self.raw:
+            return b""
+        marks = []
+        for segment in self.segments:
+            stem = segment.rstrip(b"*")
+            marks.append(b"%d*%d" % (len(stem), len(segment) - len(stem)) if len(stem) < len(segment) else b"")
+        return b"/".join(marks) if any(marks) else b""
+
+    def matches(self, key: bytes) -> bool:
+        """Whether it matches a key."""
+        segments, below = self.segments, self.below
+        count = len(segments)
+        parts = key.split(self.separator, count)
+        if len(parts) != count + below:
             return False
-        met = stars_after(part, len(stem))
-        if number != last:
-            if met >= stars:
+        last = -1 if below else count - 1  # the segment of the pattern that meets the last segment of the key
+
+        for number, segment in enumerate(segments):
+            part = parts[number]
+            if segment == part:
+                continue
+            stem = segment.rstrip(b"*")
+            stars = len(segment) - len(stem)
+            if not stars or not part.startswith(stem):
                 return False
-        elif met != stars - 1 or len(stem) + met == len(part):
-            return False
-    return True
+            met = stars_after(part, len(stem))
+            if number != last:
+                if met >= stars:
+                    return False
+            elif met != stars - 1 or len(stem) + met == len(part):
+                return False
+        return True
 
 
 def stars_after(text: bytes, start: int) -> int:
@@ -128,21 +143,6 @@ def stars_after(text: bytes, start: int) -> int:
         return 0
     rest = text[start:]
     return len(rest) - len(rest.lstrip(b"*"))
-
-
-def shape_of(pattern: bytes, separator: bytes = SEPARATOR) -> bytes:
-    """Which segments end in stars, with the length of each stem and the number of its stars; empty if none does.
-
-    >>> shape_of(b"room/*/temp"), shape_of(b"house/*/door"), shape_of(b"a/b**/"), shape_of(b"a/b/")
-    (b'/0*1/', b'/0*1/', b'/1*2', b'')
-    """
-    if b"*" not in pattern:
-        return b""
-    marks = []
-    for segment in cut(pattern, separator)[0]:
-        stem = segment.rstrip(b"*")
-        marks.append(b"%d*%d" % (len(stem), len(segment) - len(stem)) if len(stem) < len(segment) else b"")
-    return b"/".join(marks) if any(marks) else b""
 
 
 class Shapes:
@@ -174,11 +174,6 @@ class Shapes:
                 self._counts[shape] = left
             else:
                 self.steps -= self.would_add(shape)
-
-
-def is_literal(pattern: bytes, separator: bytes = SEPARATOR) -> bool:
-    """Whether ``pattern`` matches one key only: itself."""
-    return bool(pattern) and b"*" not in pattern and not pattern.endswith(separator)
 
 
 class _Node(Generic[S]):
@@ -314,75 +309,78 @@ class Subscriptions(Generic[S]):
         """How many times ``subscriber`` subscribed to just this pattern."""
         return self._held.get(subscriber, {}).get(pattern, 0)
 
-    def add(self, pattern: bytes, subscriber: S) -> bool:
+    def add(self, pattern: Pattern, subscriber: S) -> bool:
         """Subscribe; ``True`` when ``subscriber`` did not hold this pattern before."""
+        raw = pattern.raw
         held = self._held.setdefault(subscriber, {})
-        count = held.get(pattern, 0)
-        held[pattern] = count + 1
+        count = held.get(raw, 0)
+        held[raw] = count + 1
         if count:
             return False
-        if is_literal(pattern, self._separator):
-            self._literal.setdefault(pattern, {})[subscriber] = None
+        if pattern.is_literal:
+            self._literal.setdefault(raw, {})[subscriber] = None
             return True
-        segments, below = cut(pattern, self._separator)
+
         node = self._root
-        for segment in segments:
+        for segment in pattern.segments:
             node = node.child(segment)
-        ends = self._wild[pattern] = node.end(below)
+        ends = self._wild[raw] = node.end(pattern.below)
         ends[subscriber] = None
-        depth = len(segments)
+        depth = len(pattern.segments)
         self._depths[depth] = self._depths.get(depth, 0) + 1
         self._depth = max(self._depth, depth)
         return True
 
-    def remove(self, pattern: bytes, subscriber: S) -> bool | None:
+    def remove(self, pattern: Pattern, subscriber: S) -> bool | None:
         """Unsubscribe once. ``True``: that was the last of this pattern. ``None``: there was none."""
+        raw = pattern.raw
         held = self._held.get(subscriber)
-        if held is None or pattern not in held:
+        if held is None or raw not in held:
             return None
-        if held[pattern] > 1:
-            held[pattern] -= 1
+        if held[raw] > 1:
+            held[raw] -= 1
             return False
-        del held[pattern]
+        del held[raw]
         if not held:
             del self._held[subscriber]
         self._forget(pattern, subscriber)
         return True
 
-    def withdraw(self, pattern: bytes, subscriber: S, left: int = 0) -> bool:
+    def withdraw(self, pattern: Pattern, subscriber: S, left: int = 0) -> bool:
         """Unsubscribe until ``left`` are left, which takes no longer for many; ``True`` when none is."""
         held = self._held.get(subscriber, {})
-        if held.get(pattern, 0) <= left:
+        if held.get(pattern.raw, 0) <= left:
             return False
-        held[pattern] = max(1, left)
+        held[pattern.raw] = max(1, left)
         return not left and bool(self.remove(pattern, subscriber))
 
-    def discard_one(self, subscriber: S) -> bytes | None:
+    def discard_one(self, subscriber: S) -> Pattern | None:
         """Take out one of ``subscriber``'s patterns, whatever its count, and return it. ``None``: none is left."""
         held = self._held.get(subscriber)
         if held is None:
             return None
-        pattern, _ = held.popitem()
+        pattern = Pattern(held.popitem()[0], self._separator)
         if not held:
             del self._held[subscriber]
         self._forget(pattern, subscriber)
         return pattern
 
-    def _forget(self, pattern: bytes, subscriber: S) -> None:
-        if is_literal(pattern, self._separator):
-            subscribers = self._literal[pattern]
+    def _forget(self, pattern: Pattern, subscriber: S) -> None:
+        if pattern.is_literal:
+            subscribers = self._literal[pattern.raw]
             del subscribers[subscriber]
             if not subscribers:
-                del self._literal[pattern]
+                del self._literal[pattern.raw]
             return
-        segments, below = cut(pattern, self._separator)
+
+        segments = pattern.segments
         path = [self._root]
         for segment in segments:
             path.append(path[-1].child(segment))
-        ends = path[-1].end(below)
+        ends = path[-1].end(pattern.below)
         del ends[subscriber]
         if not ends:
-            del self._wild[pattern]
+            del self._wild[pattern.raw]
         for segment, parent, node in zip(reversed(segments), reversed(path[:-1]), reversed(path), strict=False):
             if not node.is_empty():
                 break

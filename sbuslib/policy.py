@@ -24,7 +24,7 @@ import msgspec
 
 from .covering import covers, narrow
 from .errors import UsageError
-from .matcher import SEPARATOR, cut, segments_match
+from .matcher import SEPARATOR, Pattern
 from .secrets import OVERFLOW_ID, Credentials, Namespace
 
 __all__ = ["Answer", "Policy", "Rule", "Scope", "User", "Verb", "check_template"]
@@ -96,7 +96,7 @@ class Scope:
         self.publish = tuple(dict.fromkeys(publish))
         self.subscribe = tuple(dict.fromkeys(subscribe))
         self._separator = separator
-        self._cut = [cut(pattern, separator) for pattern in self.publish]
+        self._patterns = [Pattern(pattern, separator) for pattern in self.publish]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Scope):
@@ -108,7 +108,7 @@ class Scope:
     def allows(self, verb: Verb, key: bytes) -> bool:
         """Whether the user may publish under a key, or subscribe to a pattern."""
         if verb == "publish":
-            return any(segments_match(segments, below, key, self._separator) for segments, below in self._cut)
+            return any(pattern.matches(key) for pattern in self._patterns)
         return any(covers(pattern, key, self._separator) for pattern in self.subscribe)
 
     def narrow(self, pattern: bytes) -> list[bytes]:

@@ -8,7 +8,7 @@ from hashlib import blake2b
 
 from ..errors import ReservedKeyError, UsageError
 from ..limits import PACKET_BYTES
-from ..matcher import SEPARATOR, Subscriptions
+from ..matcher import SEPARATOR, Pattern, Subscriptions
 from ..secrets import RESERVED, Namespace
 from ..wire.control import Features
 from ..wire.packets import MSG, check_key
@@ -68,7 +68,7 @@ class Border:
             check_key(pattern, "pattern")
             if self.is_reserved(pattern):
                 raise UsageError(f"{printable(pattern)}: secret and reserved keys never cross")
-            self._index.add(pattern, None)
+            self._index.add(Pattern(pattern, separator), None)
 
     def is_reserved(self, key: bytes) -> bool:
         """Whether ``key`` uses the reserved token in any way."""

@@ -20,7 +20,7 @@ from functools import reduce
 
 from ..covering import overlap
 from ..errors import NameFormatError
-from ..matcher import SEPARATOR, cut
+from ..matcher import SEPARATOR, Pattern
 
 __all__ = ["Mapping", "apart"]
 
@@ -89,9 +89,9 @@ class Mapping:
 
     def filter_of(self, pattern: bytes) -> str:
         """A filter that takes the name of each key that ``pattern`` matches."""
-        segments, below = cut(pattern, self._separator)
-        parts = [self._one if segment.endswith(b"*") else self._segment(segment) for segment in segments]
-        return self._named([*parts, self._rest] if below else parts)
+        cut = Pattern(pattern, self._separator)
+        parts = [self._one if segment.endswith(b"*") else self._segment(segment) for segment in cut.segments]
+        return self._named([*parts, self._rest] if cut.below else parts)
 
     def filters_for(self, patterns: Iterable[bytes]) -> list[str]:
         """Filters that take all that ``patterns`` match. No two take the same name, or it would come twice."""
@@ -134,9 +134,9 @@ def apart(patterns: Iterable[bytes], separator: bytes = SEPARATOR) -> list[bytes
 
 def _join(one: bytes, other: bytes, separator: bytes) -> bytes:
     """A pattern that matches what either of two matches."""
-    (left, left_below), (right, right_below) = cut(one, separator), cut(other, separator)
-    parts = [a if a == b else b"*" for a, b in zip(left, right, strict=False)]
-    if left_below or right_below or len(left) != len(right):
-        shortest = min(len(left) + left_below, len(right) + right_below)  # of the keys
+    left, right = Pattern(one, separator), Pattern(other, separator)
+    parts = [a if a == b else b"*" for a, b in zip(left.segments, right.segments, strict=False)]
+    if left.below or right.below or len(left.segments) != len(right.segments):
+        shortest = min(len(left.segments) + left.below, len(right.segments) + right.below)  # of the keys
         parts[shortest - 1 :] = [b""]
     return separator.join(parts)

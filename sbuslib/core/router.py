@@ -25,9 +25,9 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from itertools import chain
 from typing import Final, Generic, TypeVar
 
-from ..errors import PacketError
+from ..errors import PacketError, TooManyPatternsError
 from ..limits import Limits
-from ..matcher import SEPARATOR, Subscriptions, cut, is_literal, segments_match, shape_of
+from ..matcher import SEPARATOR, Pattern, Subscriptions
 from ..secrets import Credentials, Namespace
 from ..wire.packets import MSG
 from .quotas import SEGMENT_BYTES, Account, Quotas
@@ -95,33 +95,42 @@ class Router(Generic[S]):
         """
         self.check_size(pattern)
         index = self._secret if self.namespace.check_pattern(pattern, credentials) else self._plain
-        if not index.holds(pattern, subscriber) and not self._quotas.take_pattern(account, *self._price(pattern)):
-            raise PacketError("too many patterns")
-        self._add(index, pattern, subscriber, account)
+        cut = Pattern(pattern, self.namespace.separator)
+        if not index.holds(pattern, subscriber) and not self._quotas.take_pattern(account, *_price(cut)):
+            raise TooManyPatternsError
+        self._add(index, cut, subscriber, account)
 
     def subscribe_anyway(self, pattern: bytes, subscriber: S, account: Account) -> None:
         """Put a plain pattern in force even beyond the quota: for a link."""
+        cut = Pattern(pattern, self.namespace.separator)
         if not self._plain.holds(pattern, subscriber):
-            self._quotas.force_pattern(account, *self._price(pattern))
-        self._add(self._plain, pattern, subscriber, account)
+            self._quotas.force_pattern(account, *_price(cut))
+        self._add(self._plain, cut, subscriber, account)
 
-    def _add(self, index: Subscriptions[S], pattern: bytes, subscriber: S, account: Account) -> None:
+    def _add(self, index: Subscriptions[S], pattern: Pattern, subscriber: S, account: Account) -> None:
         if index.add(pattern, subscriber):
             self._subscribers.add(subscriber)
-            self.reconsider(pattern)
-            if self.watch is not None and index is self._plain:
-                self.watch(subscriber, account, pattern, True)
+            self._changed(index, pattern, subscriber, account, True)
+
+    def _changed(
+        self, index: Subscriptions[S], pattern: Pattern, subscriber: S, account: Account, wanted: bool
+    ) -> None:
+        """A subscriber began or ceased to hold a pattern."""
+        if not wanted:
+            self._quotas.give_pattern(account, *_price(pattern))
+        self.reconsider(pattern)
+        if self.watch is not None and index is self._plain:
+            self.watch(subscriber, account, pattern.raw, wanted)
 
     def unsubscribe(self, pattern: bytes, subscriber: S, account: Account) -> bool:
         """Take one ``SUB`` back; ``False`` when there was none to take."""
         index = self._secret if self.namespace.is_secret(pattern) else self._plain
-        gone = index.remove(pattern, subscriber)
-        if gone:
-            self._quotas.give_pattern(account, *self._price(pattern))
-            self.reconsider(pattern)
-            if self.watch is not None and index is self._plain:
-                self.watch(subscriber, account, pattern, False)
-        return gone is not None
+        if not index.holds(pattern, subscriber):
+            return False  # not cut first: nobody has looked at its length
+        cut = Pattern(pattern, self.namespace.separator)
+        if index.remove(cut, subscriber):
+            self._changed(index, cut, subscriber, account, False)
+        return True
 
     def times(self, pattern: bytes, subscriber: S) -> int:
         """How many times ``subscriber`` subscribed to a plain pattern."""
@@ -129,11 +138,9 @@ class Router(Generic[S]):
 
     def withdraw(self, pattern: bytes, subscriber: S, account: Account, left: int = 0) -> None:
         """Take plain subscriptions to a pattern back until there are ``left``, however many there were."""
-        if self._plain.withdraw(pattern, subscriber, left):
-            self._quotas.give_pattern(account, *self._price(pattern))
-            self.reconsider(pattern)
-            if self.watch is not None:
-                self.watch(subscriber, account, pattern, False)
+        cut = Pattern(pattern, self.namespace.separator)
+        if self._plain.withdraw(cut, subscriber, left):
+            self._changed(self._plain, cut, subscriber, account, False)
 
     def retire(self, subscriber: S, account: Account) -> bool:
         """``subscriber`` leaves. Returns whether :meth:`forget_some` has work to do for its user from now on.
@@ -155,7 +162,7 @@ class Router(Generic[S]):
             subscriber, account = retired[0]
             pattern = self._plain.discard_one(subscriber)
             if pattern is not None and self.watch is not None:
-                self.watch(subscriber, account, pattern, False)
+                self.watch(subscriber, account, pattern.raw, False)
             if pattern is None:
                 pattern = self._secret.discard_one(subscriber)
             if pattern is None:
@@ -165,7 +172,7 @@ class Router(Generic[S]):
                 self._subscribers.discard(subscriber)
                 gone.add(subscriber)
                 continue
-            self._quotas.give_pattern(account, *self._price(pattern))
+            self._quotas.give_pattern(account, *_price(pattern))
             count -= 1
         if gone:
             self._forget_receivers(gone)
@@ -180,8 +187,7 @@ class Router(Generic[S]):
         """Take all secret patterns of a subscriber out. Returns whether there were any."""
         found = False
         while (pattern := self._secret.discard_one(subscriber)) is not None:
-            self._quotas.give_pattern(account, *self._price(pattern))
-            self.reconsider(pattern)
+            self._changed(self._secret, pattern, subscriber, account, False)
             found = True
         return found
 
@@ -226,14 +232,6 @@ class Router(Generic[S]):
             known = self._tuples[found] = found
         return known
 
-    def _price(self, pattern: bytes) -> tuple[int, bytes]:
-        """What is charged for ``pattern``: bytes, for itself and for its segments in the index, and its shape."""
-        separator = self.namespace.separator
-        if is_literal(pattern, separator):
-            return len(pattern), b""
-        size = len(pattern) + (pattern.count(separator) + 1) * SEGMENT_BYTES
-        return size, shape_of(pattern, separator)
-
     def is_tap(self, receiver: S) -> bool:
         """Whether a receiver only listens in."""
         return receiver in self._taps
@@ -255,24 +253,24 @@ class Router(Generic[S]):
         """Who holds just this plain pattern."""
         return self._plain.holders(pattern)
 
-    def reconsider(self, pattern: bytes) -> None:
-        """``pattern`` came or went: forget the routes of the keys that it matches."""
-        separator = self.namespace.separator
-        if is_literal(pattern, separator):
-            self._forget([b"MSG %b\0" % pattern])
+    def reconsider(self, pattern: Pattern) -> None:
+        """A pattern came or went: forget the routes of the keys that it matches."""
+        if pattern.is_literal:
+            self._forget([b"MSG %b\0" % pattern.raw])
             return
-        segments, below = cut(pattern, separator)
-        if not segments:
+        if not pattern.segments:
             self.reconsider_all()
             return
-        stem = MSG + pattern.partition(b"*")[0]
+        stem = MSG + pattern.raw.partition(b"*")[0]
         headers = [header for header in self.routes if header.startswith(stem)]
         if len(headers) > COMPARED:
             self.reconsider_all()
             return
-        self._forget(
-            [header for header in headers if segments_match(segments, below, header[len(MSG) : -1], separator)]
-        )
+        self._forget([header for header in headers if pattern.matches(header[len(MSG) : -1])])
+
+    def reconsider_key(self, key: bytes) -> None:
+        """What ``adjust`` says of a key has changed."""
+        self._forget([b"MSG %b\0" % key])
 
     def _forget(self, headers: Iterable[bytes]) -> None:
         for header in headers:
@@ -298,3 +296,10 @@ class Router(Generic[S]):
         self._remembered = 0
         self.routes.clear()
         self._tuples.clear()
+
+
+def _price(pattern: Pattern) -> tuple[int, bytes]:
+    """What is charged for a pattern: bytes, for itself and for its segments in the index, and its shape."""
+    if pattern.is_literal:
+        return len(pattern.raw), b""
+    return len(pattern.raw) + (len(pattern.segments) + pattern.below) * SEGMENT_BYTES, pattern.shape

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..covering import covers
 from ..errors import UsageError
-from ..matcher import SEPARATOR, Subscriptions, check_separator, matches
+from ..matcher import SEPARATOR, Pattern, Subscriptions, check_separator, matches
 from ..secrets import RESERVED
 from .sql import Recorded
 
@@ -82,7 +82,7 @@ def by_pattern(
 def _index(patterns: Iterable[bytes], separator: bytes) -> Subscriptions[bytes]:
     index: Subscriptions[bytes] = Subscriptions(check_separator(separator))
     for pattern in patterns:
-        index.add(pattern, pattern)
+        index.add(Pattern(pattern, separator), pattern)
     return index
 
 

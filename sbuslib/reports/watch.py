@@ -24,7 +24,7 @@ from ..lake.blocks import blocks
 from ..lake.pieces import contents, plan
 from ..lake.places import absolute
 from ..lake.selection import Selection
-from ..matcher import SEPARATOR, Subscriptions, check_separator
+from ..matcher import SEPARATOR, Pattern, Subscriptions, check_separator
 from ..secrets import Namespace
 from ..wire import control
 from ..wire.text import printable
@@ -295,7 +295,7 @@ def follow(
     judge, own = Judge(rules, seconds, separator), check_separator(separator).join((ALERTS, b""))
     index: Subscriptions[int] = Subscriptions(separator)
     for number, rule in enumerate(rules):
-        index.add(rule.pattern, number)
+        index.add(Pattern(rule.pattern, separator), number)
 
     width = round(seconds * 1000) * 1_000_000
     begun = first = under_way(seconds, clock())  # the start of the oldest window that is not complete

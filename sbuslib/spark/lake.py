@@ -21,7 +21,7 @@ from ..lake.places import Sealed, absolute, looked_again
 from ..lake.rows import SCHEMA
 from ..lake.sealing import Failure, Unit, Written, attempt
 from ..lake.selection import EVERYTHING, Selection
-from ..matcher import SEPARATOR, cut
+from ..matcher import SEPARATOR, Pattern
 from ..segments.reading import OnCorrupt
 from .reader import encode_plan
 from .sessions import session as any_session
@@ -93,22 +93,22 @@ def _chosen(frame: DataFrame, wanted: Selection, separator: bytes) -> DataFrame:
 def regex(pattern: bytes, separator: bytes = SEPARATOR) -> str:
     """A regular expression that a key, read as Latin-1, matches as a whole where ``pattern`` matches it.
 
-    It says what :func:`sbuslib.matcher.segments_match` does.
+    It says what :meth:`sbuslib.matcher.Pattern.matches` does.
     """
-    segments, below = cut(pattern, separator)
+    cut = Pattern(pattern, separator)
     between = re.escape(separator.decode("latin-1"))
     parts = []
-    for number, segment in enumerate(segments):
+    for number, segment in enumerate(cut.segments):
         stem = segment.rstrip(b"*")
         stars = len(segment) - len(stem)
         literal, start = _escaped(segment), _escaped(stem)
         if not stars:
             parts.append(literal)
-        elif number == len(segments) - 1 and not below:
+        elif number == len(cut.segments) - 1 and not cut.below:
             parts.append(rf"(?:{literal}|{start}\*{{{stars - 1}}}[^*{between}][^{between}]*)")
         else:
             parts.append(rf"(?:{literal}|{start}(?!\*{{{stars}}})[^{between}]*)")
-    return between.join([*parts, "(?:.|\n)*"] if below else parts)
+    return between.join([*parts, "(?:.|\n)*"] if cut.below else parts)
 
 
 def _escaped(data: bytes) -> str:

@@ -14,7 +14,7 @@ from typing import Final
 
 from ..core.protocols import Routes
 from ..core.publisher import Publisher
-from ..errors import PacketError, ReservedKeyError
+from ..errors import PacketError, ReservedKeyError, TooManyPatternsError
 from ..secrets import Credentials
 from ..wire import control
 from ..wire.packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control
@@ -139,7 +139,7 @@ class LinkBelow(Link):
             self.narrowed.subscribe(pattern)
         except PacketError as error:
             self.drop(error.reason)
-            if error.reason == "too many patterns":
+            if isinstance(error, TooManyPatternsError):
                 self.say(encode_control(control.INTEREST_WIDEN))
                 if not self.narrowed.holds(b""):
                     with suppress(PacketError):  # the link may read nothing at all

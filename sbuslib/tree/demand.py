@@ -13,7 +13,7 @@ from contextlib import suppress
 from ..core.context import Context
 from ..covering import narrow
 from ..errors import PacketError
-from ..matcher import Subscriptions
+from ..matcher import Pattern, Subscriptions
 from .narrowing import Holder, Narrowed
 from .pruning import KeyTable
 
@@ -26,7 +26,7 @@ def index(patterns: Iterable[bytes] | None, separator: bytes) -> Subscriptions[b
         return None
     made: Subscriptions[bytes] = Subscriptions(separator)
     for pattern in patterns:
-        made.add(pattern, b"")
+        made.add(Pattern(pattern, separator), b"")
     return made
 
 
@@ -132,11 +132,11 @@ class Demand:
     def prune(self, key: bytes) -> None:
         """Nobody above wants a key."""
         for one in (key, *self.pruned.add(key)):
-            self._router.reconsider(one)
+            self._router.reconsider_key(one)
 
     def graft(self, key: bytes) -> bool:
         """Somebody above may want a key again. Whether it was pruned."""
         if not self.pruned.discard(key):
             return False
-        self._router.reconsider(key)
+        self._router.reconsider_key(key)
         return True

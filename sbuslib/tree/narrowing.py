@@ -17,7 +17,7 @@ from typing import Protocol
 from ..core.context import Context
 from ..core.protocols import Receiver
 from ..core.quotas import Account
-from ..errors import PacketError
+from ..errors import PacketError, TooManyPatternsError
 
 __all__ = ["Holder", "Narrowed"]
 
@@ -80,7 +80,7 @@ class Narrowed:
         if anyway:
             quotas.force_pattern(self._account, len(pattern))
         elif not quotas.take_pattern(self._account, len(pattern)):
-            raise PacketError("too many patterns")
+            raise TooManyPatternsError
         self._enter(pattern, 1, parts)
         if not parts:
             raise PacketError("subscription refused")

@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from ..matcher import cut, is_literal, segments_match
+from ..matcher import Pattern
 
 __all__ = ["SEARCHES", "KeyTable", "Pruning"]
 
@@ -94,19 +94,19 @@ class Pruning:
 
     def want(self, pattern: bytes, user: int) -> None:
         """Somebody began to want a pattern: the links have to send what it matches. The work belongs to ``user``."""
-        if not self._links or (is_literal(pattern, self._separator) and pattern not in self._links):
+        wanted = Pattern(pattern, self._separator)
+        if not self._links or (wanted.is_literal and pattern not in self._links):
             return
-        self._searches.setdefault(user, deque()).append(self._search(pattern))
+        self._searches.setdefault(user, deque()).append(self._search(wanted))
         if sum(map(len, self._searches.values())) > SEARCHES:
             # Forgetting all keys costs less than searching for those that match, and loses no message.
             most = max(self._searches, key=lambda one: len(self._searches[one]))
-            self._searches[most] = deque([self._search(b"")])
+            self._searches[most] = deque([self._search(Pattern(b"", self._separator))])
 
-    def _search(self, pattern: bytes) -> Iterator[None]:
-        segments, below = cut(pattern, self._separator)
-        for key in [pattern] if is_literal(pattern, self._separator) else list(self._links):
+    def _search(self, pattern: Pattern) -> Iterator[None]:
+        for key in [pattern.raw] if pattern.is_literal else list(self._links):
             yield
-            if segments_match(segments, below, key, self._separator):
+            if pattern.matches(key):
                 for link in list(self._links.get(key, ())):
                     link.graft(key)
                     yield

@@ -14,7 +14,7 @@ from sbuslib.core.quotas import Quotas
 from sbuslib.core.router import Router
 from sbuslib.errors import ReservedKeyError
 from sbuslib.limits import Limits
-from sbuslib.matcher import Shapes, Subscriptions, is_literal, matches, shape_of
+from sbuslib.matcher import Pattern, Shapes, Subscriptions, matches
 from sbuslib.secrets import Credentials, Namespace
 from sbuslib.wire.packets import message_header
 
@@ -34,7 +34,7 @@ TEXTS = st.one_of(
 def test_the_index_equals_the_plain_function(patterns: list[bytes], keys: list[bytes], separator: bytes) -> None:
     index: Subscriptions[int] = Subscriptions(separator)
     for number, pattern in enumerate(patterns):
-        index.add(pattern, number)
+        index.add(Pattern(pattern, separator), number)
     for key in [*keys, *patterns]:
         expected = {number for number, pattern in enumerate(patterns) if matches(pattern, key, separator)}
         found = index.subscribers(key)
@@ -53,8 +53,8 @@ def test_a_look_up_visits_no_more_nodes_than_the_shapes_have_steps(patterns: lis
     visited = count_visits(index)
     shapes = Shapes()
     for pattern in patterns:
-        index.add(pattern, pattern)
-        shapes.add(shape_of(pattern))
+        index.add(Pattern(pattern), pattern)
+        shapes.add(Pattern(pattern).shape)
     deepest = max((pattern.count(b"/") + 1 for pattern in patterns), default=0)
     for key in keys:
         visited.clear()
@@ -84,7 +84,7 @@ def test_the_plain_function_is_the_rule_as_it_is_worded(pattern: bytes, key: byt
 
 @given(pattern=TEXTS, key=TEXTS, separator=SEPARATORS)
 def test_a_literal_pattern_matches_itself_alone(pattern: bytes, key: bytes, separator: bytes) -> None:
-    if is_literal(pattern, separator):
+    if Pattern(pattern, separator).is_literal:
         assert matches(pattern, key, separator) is (pattern == key)
 
 
@@ -101,7 +101,7 @@ class IndexMachine(RuleBasedStateMachine):
     @rule(pattern=TEXTS, subscriber=st.integers(0, 3))
     def add(self, pattern: bytes, subscriber: int) -> None:
         held = self.model.setdefault(subscriber, {})
-        assert self.index.add(pattern, subscriber) is (pattern not in held)
+        assert self.index.add(Pattern(pattern, self.separator), subscriber) is (pattern not in held)
         held[pattern] = held.get(pattern, 0) + 1
 
     @rule(data=st.data(), subscriber=st.integers(0, 3))
@@ -109,17 +109,17 @@ class IndexMachine(RuleBasedStateMachine):
         held = self.model.get(subscriber, {})
         pattern = data.draw(st.sampled_from(sorted(held)) if held else TEXTS)
         if pattern not in held:
-            assert self.index.remove(pattern, subscriber) is None
+            assert self.index.remove(Pattern(pattern, self.separator), subscriber) is None
             return
         held[pattern] -= 1
-        assert self.index.remove(pattern, subscriber) is (held[pattern] == 0)
+        assert self.index.remove(Pattern(pattern, self.separator), subscriber) is (held[pattern] == 0)
         if not held[pattern]:
             del held[pattern]
 
     @rule(pattern=TEXTS, subscriber=st.integers(0, 3))
     def remove_what_may_not_be_held(self, pattern: bytes, subscriber: int) -> None:
         if pattern not in self.model.get(subscriber, {}):
-            assert self.index.remove(pattern, subscriber) is None
+            assert self.index.remove(Pattern(pattern, self.separator), subscriber) is None
 
     @rule(subscriber=st.integers(0, 3))
     def discard_one(self, subscriber: int) -> None:
@@ -128,7 +128,7 @@ class IndexMachine(RuleBasedStateMachine):
         if gone is None:
             assert not held
         else:
-            del held[gone]
+            del held[gone.raw]
 
     @rule(key=TEXTS)
     def ask(self, key: bytes) -> None:

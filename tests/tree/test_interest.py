@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbuslib.matcher import Subscriptions
+from sbuslib.matcher import Pattern, Subscriptions
 from sbuslib.tree.interest import Interest, Reader
 
 PATTERNS = [b"", b"a", b"b", b"a/", b"a/*", b"*/b", b"c/**"]
@@ -46,11 +46,11 @@ class Holdings:
         del self.readers[link], self.held[link]
 
     def want(self, who: Any, pattern: bytes) -> None:
-        if self.router.index.add(pattern, who):
+        if self.router.index.add(Pattern(pattern), who):
             self.interest.changed(pattern, who, True)
 
     def unwant(self, who: Any, pattern: bytes) -> None:
-        if self.router.index.remove(pattern, who):
+        if self.router.index.remove(Pattern(pattern), who):
             self.interest.changed(pattern, who, False)
 
     def read(self, link: Any, count: int = 1_000) -> None:
