@@ -355,9 +355,11 @@ class Client(Channel):
     publish.__doc__ = Verbs.publish.__doc__
 
     async def receive(self, *, timeout: float | None = None, flags: int = 0) -> Message:
-        inbox = self._inbox
-        if inbox and not flags and get_ident() == self._thread:
-            return inbox.popleft()
+        if not flags and get_ident() == self._thread:
+            try:
+                return self._inbox.popleft()
+            except IndexError:
+                pass
         return await self._core.receive(timeout=timeout, flags=flags)
 
     receive.__doc__ = Verbs.receive.__doc__

@@ -182,6 +182,8 @@ class ClientBase(ABC):
         self._session.inbox.clear()
         self._session.notices.clear()
         self._session.mailboxes = None
+        for mailbox in self._session.named:
+            mailbox.clear()
 
     @abstractmethod
     def _make_locks(self) -> None:

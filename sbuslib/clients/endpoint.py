@@ -112,6 +112,23 @@ class Subscription(_Subscribed[Message]):
     __doc__ = AioSubscription.__doc__
     receive_many = blocking(AioSubscription.receive_many)
 
+    def __init__(self, core: AioSubscription) -> None:
+        super().__init__(core)
+        self._take = core._mailbox.take  # the quick way while something is here
+
+    def receive(self, *, timeout: float | None = None) -> Message:
+        return self._take() or super().receive(timeout=timeout)
+
+    receive.__doc__ = AioSubscription.receive.__doc__
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages as they come, until the subscription is taken back or the client closed.
+
+        Raises :exc:`~sbuslib.errors.DisconnectedError` when the hub closes the connection.
+        """
+        while (message := self._take() or run(self._core.next())) is not None:
+            yield message
+
 
 class Frames(_Subscribed[Frame]):
     __doc__ = AioFrames.__doc__

@@ -21,9 +21,10 @@ import os, sys
 from sbuslib import Client, blocking
 from sbuslib.errors import StateError
 client = {"gevent": Client, "blocking": blocking.Client}[sys.argv[2]](sys.argv[1], reconnect=sys.argv[3] == "1")
-subscription = client.subscribe(b"k")
+subscription, used = client.subscribe(b"k"), client.subscribe(b"used").__enter__()
 for number in range(5):
     client.publish(b"k", b"%d" % number)
+client.publish(b"used", b"x")
 client.sync()  # they are in this process now
 client.publish(b"k", b"5")  # this one is in the kernel
 batch, iterating = client.batch().__enter__(), iter(client)
@@ -44,6 +45,8 @@ verbs = {
     "receive_many": client.receive_many,
     "iteration": lambda: next(iterating),
     "subscription": lambda: subscription.receive(),
+    "a queue with messages": lambda: used.receive(),
+    "iteration over it": lambda: next(iter(used)),
     "request": lambda: client.request(b"k"),
     "drain": client.drain,
 }
@@ -60,7 +63,7 @@ if not child:
     del client
     sys.exit()  # with all that an interpreter does at its end
 assert os.waitpid(child, 0)[1] == 0
-print([client.receive(timeout=10).payload for _ in range(6)], client.sync())
+print([client.receive(timeout=10).payload for _ in range(6)], used.receive().payload, client.sync())
 client.close()
 """
 
@@ -69,7 +72,7 @@ client.close()
 @pytest.mark.parametrize("kind", ["gevent", "blocking"])
 def test_a_fork_cannot_use_its_parents_client(server: HubThread, address: str, kind: str, reconnect: str) -> None:
     printed = python("-c", FORKED, address, kind, reconnect)
-    assert printed == "[b'0', b'1', b'2', b'3', b'4', b'5'] local\n"
+    assert printed == "[b'0', b'1', b'2', b'3', b'4', b'5'] b'x' local\n"
 
 
 FORKED_TASKS = """
