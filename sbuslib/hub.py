@@ -7,7 +7,6 @@ The parts are in :mod:`sbuslib.core`. They share a :class:`~sbuslib.core.context
 from __future__ import annotations
 
 import os
-import resource
 import weakref
 from collections.abc import Callable, Iterable
 from time import monotonic
@@ -20,7 +19,7 @@ from gevent.event import Event
 from .client import Client
 from .clients.batch import BatchPublisher, Pair
 from .clients.questions import warn_of_wildcard
-from .core.acceptor import Acceptor
+from .core.acceptor import Acceptor, most_connections
 from .core.authorization import Authorization, Authorize
 from .core.client_role import ClientRole
 from .core.context import Context
@@ -45,9 +44,6 @@ from .wire.addresses import Address, parse_address
 from .wire.packets import Key, as_key
 
 __all__ = ["Hub"]
-
-_FEWEST_CLIENTS: Final = 16
-"""A hub that can hold fewer clients does not start: shared out among users, they would soon be none for each."""
 
 _BATCH: Final = ClientLimits()
 """How much the embedder puts into one batch: as much as a client does."""
@@ -122,36 +118,27 @@ class Hub:
         self._stopping = False
         self.context = context = Context(
             self.limits,
-            Quotas(self.limits, self._connections_most(), frozenset({os.getuid(), 0})),
+            Quotas(self.limits, most_connections(self.limits), frozenset({os.getuid(), 0})),
             Authorization(authorize),
             trusted=told.trusted,
             separator=separator.encode() if isinstance(separator, str) else separator,
             address=lambda: self.address,
+            parts=self._make_parts,
+            on_senders=lambda: self.tree.on_senders(),
         )
         """What the parts of this hub share. An embedder does not need it: relays and recorders do."""
-        self._clients = context.members = Clients(context)
-        self._fan_outs = context.fan_out = FanOuts(context)
         self._review = Review(context, self._clients.connections)
         self.tree = Tree(context, self._clients, told.relays)
         """The hubs above and below. An embedder does not need it: relays do."""
         self._reporter = Reporter(context, self._clients, self.tree, Links(self.tree))
-        self._clients.role = self.tree.client_role = ClientRole(context, self.tree, self._reporter)
-        self._clients.on_forget = self.tree.forget
-        self._clients.on_last = self._on_last
-        self._clients.on_outbox_empty = self._on_outbox_empty
-        self.reloads = Reloads(context, self._review)
+        self.reloads = Reloads(self._review)
         """What is done where a trusted client says ``hub/reload``: set its ``function``."""
+        self._role = ClientRole(context, self.tree, self._reporter, self.reloads)
 
-    def _connections_most(self) -> int:
-        """For how many clients there are descriptors. Raises StateError if there are too few to share out."""
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        needed = self.limits.spare_descriptors + _FEWEST_CLIENTS
-        if soft != resource.RLIM_INFINITY and soft < needed:
-            raise StateError(
-                f"this process may open {soft} files, and a hub needs {needed}: raise the limit with "
-                f"`ulimit -n {max(needed, 1024)}`, or LimitNOFILE= in a systemd unit"
-            )
-        return (soft if soft != resource.RLIM_INFINITY else 2**20) - self.limits.spare_descriptors
+    def _make_parts(self, context: Context) -> tuple[Clients, FanOuts]:
+        self._clients = Clients(context, lambda client: self.tree.forget(client), self._on_last, self._on_outbox_empty)
+        self._fan_outs = FanOuts(context)
+        return self._clients, self._fan_outs
 
     def __repr__(self) -> str:
         state = f"{len(self._clients.connections)} clients" if self.started else "not started"
@@ -214,7 +201,7 @@ class Hub:
         self._me = Embedder(self.context)
         self.tree.start()
         try:
-            self._acceptor = Acceptor(self.context, self._clients, listener, self._mode, self._users)
+            self._acceptor = Acceptor(self.context, self._clients, self._role, listener, self._mode, self._users)
         except OSError:
             self._listener = None
             self.context.stop()

@@ -5,24 +5,28 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import resource
 import socket
 from contextlib import suppress
 from functools import partial
 from time import thread_time
 from typing import Any, Final
 
+from ..errors import StateError
 from ..kernel.sockets import Listener, accept, peer_credentials
 from ..kernel.vectors import ONE_PACKET_FLAGS
+from ..limits import Limits
 from ..secrets import Credentials
 from ..wire import control
 from .callbacks import log
 from .context import Context
 from .members import Clients
 from .outgoing import READ
+from .publisher import Role
 from .quotas import Account
 from .scheduler import ACCEPTOR
 
-__all__ = ["ACCEPT_PAUSE", "Acceptor"]
+__all__ = ["ACCEPT_PAUSE", "Acceptor", "most_connections"]
 
 ACCEPT_PAUSE: Final = 0.1
 """Seconds without accepting after the kernel ran out of descriptors or memory. Trying again sooner would use up the
@@ -30,6 +34,9 @@ processor, and a client in the listen backlog loses nothing."""
 
 _ACCEPTS: Final = 8
 """Connections accepted in a turn: a tenth of a millisecond, or up to one where much was sent on them already."""
+
+_FEWEST_CLIENTS: Final = 16
+"""A hub that can hold fewer clients does not start: shared out among users, they would soon be none for each."""
 
 # accept(2): over at once, and not our doing.
 _TRANSIENT = {errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.EPERM}
@@ -44,14 +51,16 @@ class Acceptor:
     client of the connection, is a turn of its own user. So whoever connects without pause waits for itself. No more
     connections of a user wait to be served than it may have: what is beyond that is closed at once, and counted.
 
-    ``users`` are the ids that may connect, or ``None`` for all that the socket lets in.
+    :param role: what each client begins as.
+    :param users: the ids that may connect; ``None``: all that the socket lets in.
     """
 
     def __init__(
-        self, context: Context, clients: Clients, listener: Listener, mode: int, users: set[int] | None
+        self, context: Context, clients: Clients, role: Role, listener: Listener, mode: int, users: set[int] | None
     ) -> None:
         self._context = context
         self._clients = clients
+        self._role = role
         self.closed = False
         self._accepted: dict[socket.SocketType, tuple[Credentials, Account]] = {}
         """Connections that are charged to their user and not served yet."""
@@ -135,7 +144,7 @@ class Acceptor:
 
     def _serve(self, sock: socket.SocketType) -> None:
         if sock in self._accepted:
-            self._clients.admit(sock, *self._accepted.pop(sock))
+            self._clients.admit(sock, *self._accepted.pop(sock), self._role)
 
     def set_users(self, users: set[int] | None) -> None:
         """From now on only these users may connect. Those who are connected and may not are disconnected."""
@@ -199,3 +208,18 @@ def _turn_away(sock: socket.SocketType, reason: str) -> None:
     with suppress(OSError):
         sock.send(control.Kicked(reason).encode(), ONE_PACKET_FLAGS)
     sock.close()
+
+
+def most_connections(limits: Limits) -> int:
+    """For how many clients there are descriptors.
+
+    Raises :exc:`~sbuslib.errors.StateError` if there are too few to share out.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = limits.spare_descriptors + _FEWEST_CLIENTS
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        raise StateError(
+            f"this process may open {soft} files, and a hub needs {needed}: raise the limit with "
+            f"`ulimit -n {max(needed, 1024)}`, or LimitNOFILE= in a systemd unit"
+        )
+    return (soft if soft != resource.RLIM_INFINITY else 2**20) - limits.spare_descriptors

@@ -15,6 +15,7 @@ from .context import Context
 from .outgoing import Outgoing
 from .protocols import Routes
 from .publisher import Publisher
+from .reloads import Reloads
 from .reporting import Reporter
 
 __all__ = ["ClientRole", "Neighbours"]
@@ -65,10 +66,11 @@ class ClientRole:
     is_link = False
     longest = PACKET_BYTES
 
-    def __init__(self, context: Context, neighbours: Neighbours, answers: Reporter) -> None:
+    def __init__(self, context: Context, neighbours: Neighbours, answers: Reporter, reloads: Reloads) -> None:
         self._context = context
         self._neighbours = neighbours
         self._answers = answers
+        self._reloads = reloads
 
     @property
     def asks(self) -> bool:
@@ -136,7 +138,7 @@ class ClientRole:
                     raise PacketError("token too long")
                 client.answer(encode_control(control.WANTED, token + b"\0" + self._is_wanted(client, key)))
             case control.RELOAD if client.credentials.uid in context.trusted:
-                context.on_reload(client.answer)
+                self._reloads.ask(client.answer)
             case control.RELOAD:
                 client.answer(encode_control(control.RELOAD, b""))
             case control.INTEREST_ON:

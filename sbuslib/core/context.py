@@ -73,11 +73,13 @@ class FanOut(Protocol):
 
 
 class Context:
-    """What all parts of a hub share. It lives as long as the hub. :meth:`start` makes some of it anew."""
+    """What all parts of a hub share. It lives as long as the hub. :meth:`start` makes some of it anew.
 
-    members: Members
-    """The hub sets this and ``fan_out``."""
-    fan_out: FanOut
+    :param address: tells where the hub listens.
+    :param parts: makes the clients and the fan-out queues, which need the context themselves.
+    :param on_senders: called when :attr:`senders` changes from or to 0 or 1: a hub is told if anybody but itself wants
+        senders.
+    """
 
     credentials: Credentials
     """This process as a sender and a receiver. :meth:`start` sets this and the next five."""
@@ -98,6 +100,8 @@ class Context:
         trusted: frozenset[int],
         separator: bytes,
         address: Callable[[], str],
+        parts: Callable[[Context], tuple[Members, FanOut]],
+        on_senders: Callable[[], None],
     ) -> None:
         self.limits = limits
         self.quotas = quotas
@@ -113,13 +117,11 @@ class Context:
         """How many messages the embedder published."""
         self.senders = 0
         """How many receivers want messages with their sender, hubs below and above among them."""
-        self.on_reload: Callable[[Callable[[bytes], None]], None] = lambda answer: None
-        """Called where a client that is trusted asks the hub to read its configuration again, with what answers it."""
-        self.on_senders: Callable[[], None] = lambda: None
-        """Called when ``senders`` changes from or to 0 or 1: a hub is told if anybody but itself wants senders."""
-        self._timers: set[Any] = set()
+        self._on_senders = on_senders
+        self._timers: set[Any] = set()  # that run
         self._pid = 0  # of the process that serves; 0: none
-        self._event_loop: Any = None
+        self._event_loop: Any = None  # gevent's hub, of the thread that serves
+        self.members, self.fan_out = parts(self)
 
     # -- the event loop -----------------------------------------------------------------------------
 
@@ -194,4 +196,4 @@ class Context:
         """One receiver more (1), or one less (-1), wants messages with their sender."""
         self.senders += change
         if min(self.senders, self.senders - change) <= 1:
-            self.on_senders()
+            self._on_senders()

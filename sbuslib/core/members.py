@@ -64,12 +64,18 @@ class Totals:
 class Clients:
     """The clients and inboxes of one hub. Implements :class:`~.context.Members`.
 
-    ``role`` is what each client begins as, and is set before the first one is admitted.
+    :param on_forget: called with each client that has left.
+    :param on_last: called when the last client has left.
+    :param on_outbox_empty: called when the outbox of a receiver has become empty.
     """
 
-    role: Role
-
-    def __init__(self, context: Context) -> None:
+    def __init__(
+        self,
+        context: Context,
+        on_forget: Callable[[Outgoing], None],
+        on_last: Callable[[], None],
+        on_outbox_empty: Callable[[], None],
+    ) -> None:
         self._context = context
         self.connections: dict[Receiver, Connection] = {}
         """By the receivers that routes hold."""
@@ -80,21 +86,18 @@ class Clients:
         """What clients and inboxes that have left did."""
         self.left_by_user: dict[int, Totals] = {}
         """The same by user."""
-        self.on_forget: Callable[[Outgoing], None] = lambda client: None
-        """Called with each client that has left."""
-        self.on_last: Callable[[], None] = lambda: None
-        """Called when the last client has left."""
-        self.on_outbox_empty: Callable[[], None] = lambda: None
-        """Called when the outbox of a receiver has become empty."""
-        self._to_kick: list[tuple[Receiver, str]] = []
+        self.on_outbox_empty = on_outbox_empty
+        self._on_forget = on_forget
+        self._on_last = on_last
+        self._to_kick: list[tuple[Receiver, str]] = []  # when the turn at hand has ended
         self._cut: set[Publisher] = set()  # those that left and have still to finish
-        self._stopping = False
+        self._stopping = False  # nothing is put off any more
 
     # -- clients ------------------------------------------------------------------------------------
 
-    def admit(self, sock: socket.SocketType, credentials: Credentials, account: Account) -> None:
+    def admit(self, sock: socket.SocketType, credentials: Credentials, account: Account, role: Role) -> None:
         """Serve a client whose connection was accepted, and charged to its user."""
-        connection = Connection(self._context, sock, credentials, account, self.role)
+        connection = Connection(self._context, sock, credentials, account, role)
         self.connections[connection.outgoing] = connection
         self.total += 1
         connection.number = self.total
@@ -104,7 +107,7 @@ class Clients:
         log(logging.DEBUG, "client %s of %s: %s", member.credentials, self._context.address(), why)
         self.forget(member)
         if not self.connections:
-            self.on_last()
+            self._on_last()
 
     def kick(self, member: Receiver, reason: str) -> None:
         connection = self.connections.get(member)
@@ -136,7 +139,7 @@ class Clients:
         context, client = self._context, connection.outgoing
         connection.close()  # first, since what follows may try to kick it
         self.finish(connection.publisher)
-        self.on_forget(client)
+        self._on_forget(client)
         self._retire(client, client.account)
         context.fan_out.forget()
         self._release(client.account)

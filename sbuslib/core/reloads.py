@@ -11,7 +11,6 @@ import gevent
 from ..errors import SbusError
 from ..wire import control
 from .callbacks import log
-from .context import Context
 from .review import Review
 
 __all__ = ["Reloads"]
@@ -23,13 +22,11 @@ _MOST: Final = 1_024
 class Reloads:
     """The clients that wait for an answer. They ask in callbacks of the event loop; a greenlet does what they ask."""
 
-    def __init__(self, context: Context, review: Review) -> None:
+    def __init__(self, review: Review) -> None:
         self.function: Callable[[], str] | None = None
         """What takes the settings up. It returns what to tell, and raises errors of the library."""
-        self._context = context
         self._review = review
         self._waiting: list[Callable[[bytes], None]] = []
-        context.on_reload = self.ask
 
     def ask(self, answer: Callable[[bytes], None]) -> None:
         """A client asks. Those that ask while a reload is under way get the answer of the next one, together."""

@@ -12,6 +12,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Final
 
+from ..core.client_role import ClientRole
 from ..core.protocols import Routes
 from ..core.publisher import Publisher
 from ..errors import PacketError, ReservedKeyError, TooManyPatternsError
@@ -61,6 +62,9 @@ class LinkBelow(Link):
         self._pruned_at = monotonic()  # when that was worked out
         self.reader: Reader | None = None
         """Which patterns it has still to be told, in mode ``announce``."""
+        role = publisher.role
+        assert isinstance(role, ClientRole)
+        self._as_client = role  # acts on what the link says as any client does
         publisher.become(self)
         outgoing.become_link(publisher.sender)
         if mode == "announce":
@@ -131,7 +135,7 @@ class LinkBelow(Link):
                 self.context.ignored += not self.narrowed.unsubscribe(pattern)
                 publisher.refresh()
             case _:
-                self.place.client_role.act_on(publisher, packet)
+                self._as_client.act_on(publisher, packet)
 
     def _subscribe(self, pattern: bytes) -> None:
         """Hold a pattern for the link. Where that is one too many, everything is sent to it."""

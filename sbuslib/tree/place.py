@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ..core.client_role import ClientRole
 from ..core.context import Context
 from ..core.members import Clients
 from ..core.outgoing import Outgoing
@@ -40,13 +39,9 @@ class Place:
     :param links: those to the hubs below.
     """
 
-    client_role: ClientRole
-    """Acts on what a link says as any client does. The hub sets this."""
-
     def __init__(self, context: Context, clients: Clients, links: Mapping[Outgoing, Below]) -> None:
         self.context = context
         self.clients = clients
-        context.on_senders = self._on_senders
         self.above: Above | None = None
         """The hub above, while a relay is started."""
         self.telling = Telling(context, self._on_want)
@@ -85,7 +80,7 @@ class Place:
         self.telling.pruning.want(key, self.own.uid)
         self.wake()
 
-    def _on_senders(self) -> None:
+    def on_senders(self) -> None:
         """Somebody wants messages with their sender, or nobody does any more: for some link, or for all."""
         self._tell_all()  # only as often as there is room: a client that turns senders on and off floods no link
 

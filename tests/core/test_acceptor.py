@@ -22,6 +22,7 @@ from sbuslib import Hub
 from sbuslib.core import acceptor
 from sbuslib.core import acceptor as acceptor_module
 from sbuslib.core.acceptor import Acceptor
+from sbuslib.core.publisher import Role
 from sbuslib.core.quotas import Account
 from sbuslib.core.scheduler import Scheduler
 from sbuslib.kernel.sockets import accept as accept_one
@@ -61,7 +62,7 @@ def refused(peer: Peer) -> bool:
 
 def test_strangers_share_the_connections(bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 12, a first user may have 6, a second 2; the hub's own user has the rest."""
-    monkeypatch.setattr(Hub, "_connections_most", lambda self: 12)
+    monkeypatch.setattr("sbuslib.hub.most_connections", lambda limits: 12)
     hub = bus({"mode": 0o777})
     first = [connect_as(1001) for _ in range(7)]
     assert [refused(peer) for peer in first] == [False] * 6 + [True]
@@ -182,10 +183,10 @@ def test_a_newcomer_is_served_before_the_rest_of_another_users_storm(
     served: list[int] = []
     admit = hub._clients.admit
 
-    def note(sock: socket.SocketType, credentials: Credentials, account: Account) -> None:
+    def note(sock: socket.SocketType, credentials: Credentials, account: Account, role: Role) -> None:
         served.append(credentials.uid)
         busy_for(0.0005)  # a turn that costs something
-        admit(sock, credentials, account)
+        admit(sock, credentials, account, role)
 
     monkeypatch.setattr(hub._clients, "admit", note)
     for _ in range(300):
