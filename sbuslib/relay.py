@@ -65,12 +65,13 @@ class Relay:
         self.hub = hub
         self._client_limits = client_limits if client_limits is not None else ClientLimits()
         self._upstream_user = upstream_user
-        self._dialers = self._make_dialers(upstream, upstream_user)
+        self._dialers = self._make_dialers(upstream, upstream_user)  # in the order in which they are tried
         self.above = HubAbove(hub.tree, self.stop, _patterns("export", export), _patterns("import_", import_))
         """What is known of the hub above."""
         self._link: LinkAbove | None = None  # the last one
-        self._greenlet: gevent.Greenlet[..., object] | None = None
+        self._greenlet: gevent.Greenlet[..., object] | None = None  # dials and waits
         self.service = ServiceGreenlets("relay", self.stop)
+        """The greenlets, and the error that ended them."""
         self._address = self._dialers[0].address  # that is joined, or was dialled last
         self._moving = False  # from the hub that it has joined to one that is configured now
         self._somebody = False  # whether anybody listened at one of the addresses, in the last round of them

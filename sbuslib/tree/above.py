@@ -58,15 +58,14 @@ class LinkAbove(Link):
         super().__init__(above.tree, self._connection.publisher, above.up, f"the hub above at {address}")
         self.is_up = False  # until this hub has joined
         self._above = above
-        self._tree = above.tree
+        self._tree = above.tree  # of this hub
         self._address = address
-        self._separator = context.router.namespace.separator
+        self._separator = context.router.namespace.separator  # which the hub above has to have, too
         self._features: control.Features | None = None  # None: it knows no extensions
         self._key = b""  # the credential key of this link
         self._secrets = b""  # the pattern for secrets, once the hub above was asked for them
         self._wanted: Wanted | None = None  # what the hub above is asked for, once this hub has joined
-        self._complete = False  # whether the hub above has said all that it wants
-        self._told_all = False  # whether it was told all that is wanted here
+        self._has_said_all = False  # what it wants
         self._tokens = 0  # of questions to it, so far
         self._questions_below = 0  # its questions that are open
         self._controls: deque[Control] = deque()  # to be acted on after the turn, since they may end the link
@@ -86,6 +85,8 @@ class LinkAbove(Link):
         above = self._above
         joined_at: float | None = None
         self._on("connect")
+
+        # 1. While the hub above has to answer, not for long.
         try:
             while above.link is self:
                 waits = JOINING.get(above.step)
@@ -98,6 +99,8 @@ class LinkAbove(Link):
         except BaseException:
             self.end("stopped")
             raise
+
+        # 2. It has ended.
         above.report(f"{self._address}: {self._why}")
         if self._refused:
             return 0.0
@@ -154,6 +157,7 @@ class LinkAbove(Link):
         above.apart = None
         above.plain = self._features is None
         self.is_up = True
+        self.complete = not self._knows(control.INTEREST_ON)  # such a hub would not know the word
         if above.plain:
             self._tree.set_path(())
         if self._knows(control.BATCH_ON):
@@ -177,7 +181,7 @@ class LinkAbove(Link):
         # 3. Those who wait can be answered.
         self.place.questions.note_joined()
         self.place.wake()
-        if self._complete or self.mode == "plain":
+        if self._has_said_all or self.mode == "plain":
             self._on("complete")
 
     def _settle_demand(self) -> Iterator[None]:
@@ -343,7 +347,7 @@ class LinkAbove(Link):
                 for pattern in control.decode_patterns(payload):
                     above.demand.take_back(pattern)
             case control.INTEREST_COMPLETE:
-                self._complete = True
+                self._has_said_all = True
                 self._on("complete")
             case control.INTEREST_PRUNE:
                 if self.mode == "prune":
@@ -425,10 +429,6 @@ class LinkAbove(Link):
         return self._wanted is not None and not self._wanted.is_told
 
     @property
-    def is_told(self) -> bool:
-        return super().is_told if self._features is not None else not self.has_changes
-
-    @property
     def may_ask(self) -> bool:
         return self.is_told and self._above.up.open  # messages that are kept come before a question that is younger
 
@@ -437,12 +437,6 @@ class LinkAbove(Link):
         changes = self._wanted.take(most)
         self.say(*(encode_subscribe(p) if added else encode_unsubscribe(p) for added, p in changes))
         return len(changes) if self._wanted.is_told else most
-
-    def tell_complete(self) -> None:
-        if not self._told_all and self.place.has_settled:
-            self._told_all = True
-            if self._knows(control.INTEREST_ON):
-                self.say(encode_control(control.INTEREST_COMPLETE))
 
     # -- questions ----------------------------------------------------------------------------------
 

@@ -43,11 +43,9 @@ class LinkBelow(Link):
         uid, pid = outgoing.credentials.uid, outgoing.credentials.pid
         super().__init__(place, publisher, outgoing, f"the relay {pid} of user {uid}")
         self.mode = mode
-        self.trusted = mode == "announce"
+        self.trusted = mode == "announce"  # others may delay nobody
         self.losses = LinkLosses(self.context, lambda lost: place.pass_notice(lost, outgoing))
         """Losses on the way up that a trusted link reported."""
-        self.complete = False
-        """Whether it was told all that is wanted for the first time."""
         self.told_all = False
         """Whether it has told all that is wanted below it."""
         self.pruned = KeyTable(self.context.limits.pruned_keys) if mode == "prune" else None
@@ -244,11 +242,6 @@ class LinkBelow(Link):
         for _ in range(count):
             self._tell_graft(self._grafts.popleft())
         return count
-
-    def tell_complete(self) -> None:
-        if not self.complete and self.place.has_settled and self.may_ask:
-            self.complete = True
-            self.say(encode_control(control.INTEREST_COMPLETE))
 
     def tell_links(self, count: int) -> None:
         """Tell a trusted link how many of them this hub has."""

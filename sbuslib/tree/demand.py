@@ -38,13 +38,15 @@ class Demand:
     """
 
     def __init__(self, context: Context, holder: Holder, export: list[bytes] | None) -> None:
-        self._router = context.router
+        self._router = context.router  # of this hub
         self._export = export
-        self._holds = Narrowed(context, holder, self._narrow)
-        self._all = self._too_many = False
-        self._announced: dict[bytes, None] = {}
-        self._former: dict[bytes, None] = {}  # of the last epoch, and not announced anew
+        self._holds = Narrowed(context, holder, self._narrow)  # the patterns, narrowed to those that may go up
+        self._all = False  # whether it is taken to want everything
+        self._too_many = False  # whether it announced more than may be held, so that this is so for the whole link
+        self._announced: dict[bytes, None] = {}  # over this link
+        self._former: dict[bytes, None] = {}  # over the last link, and not announced anew
         self.pruned = KeyTable(context.limits.pruned_keys)
+        """Keys that nobody above wants."""
 
     def __len__(self) -> int:
         """How many patterns were announced."""

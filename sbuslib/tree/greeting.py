@@ -5,22 +5,14 @@ Everything here comes from another process, so it is checked, and bounded, befor
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from ..errors import PeerError
 from ..secrets import Credentials, Namespace
 from ..wire import control
 from ..wire.text import printable
 
-__all__ = [
-    "ApartError",
-    "DeepError",
-    "LinkError",
-    "LoopError",
-    "check_features",
-    "check_key",
-    "is_unknown",
-]
+__all__ = ["ApartError", "LinkError", "check_features", "check_key", "is_unknown"]
 
 _SHOWN = 80
 """Bytes of a wrong answer that are shown."""
@@ -31,22 +23,15 @@ class LinkError(PeerError):
 
 
 class ApartError(LinkError):
-    """This hub has to stay apart from the hub above, and is the root of its own tree."""
+    """This hub has to stay apart from the hub above, and is the root of its own tree.
 
-    state: ClassVar[Literal["loop", "deep"]]
-    """What the state of the link is then."""
+    :param state: ``loop``: joining would put this hub above itself; ``deep``: the tree would be deeper than
+        :attr:`~sbuslib.limits.Limits.path_hubs`.
+    """
 
-
-class LoopError(ApartError):
-    """Joining would put this hub above itself."""
-
-    state = "loop"
-
-
-class DeepError(ApartError):
-    """The tree would be deeper than :attr:`~sbuslib.limits.Limits.path_hubs`."""
-
-    state = "deep"
+    def __init__(self, state: Literal["loop", "deep"], why: str) -> None:
+        super().__init__(why)
+        self.state = state
 
 
 def check_features(features: control.Features, hub_id: bytes, separator: bytes, most: int) -> None:
@@ -57,10 +42,11 @@ def check_features(features: control.Features, hub_id: bytes, separator: bytes, 
     if features.separator != separator:
         raise LinkError(f"its separator is {printable(features.separator)}, ours {printable(separator)}")
     if hub_id in features.path:
-        raise LoopError("this hub is above that one: joining it would make a loop, so it stays apart")
+        raise ApartError("loop", "this hub is above that one: joining it would make a loop, so it stays apart")
     if len(features.path) >= most:
-        raise DeepError(
-            f"{len(features.path)} hubs are above this one, and a path may have {most} (path_hubs): it stays apart"
+        count = len(features.path)
+        raise ApartError(
+            "deep", f"{count} hubs are above this one, and a path may have {most} (path_hubs): it stays apart"
         )
 
 

@@ -65,7 +65,7 @@ class HubAbove:
         self, tree: Tree, stop: Callable[[], None], export: list[bytes] | None, import_: list[bytes] | None
     ) -> None:
         self.tree = tree
-        self.context = tree.context
+        self.context = tree.context  # of this hub
         self.close = stop
         self.up = Uplink(self.context, self._tell_loss)
         """What routes hold for it."""
@@ -74,7 +74,7 @@ class HubAbove:
         self.bounds = import_
         self.imports = index(import_, self._separator)
         """These patterns as an index; ``None``: there are no bounds."""
-        self.step: State = "stopped"
+        self.step: State = "stopped"  # of the table
         self.apart: ApartError | None = None
         """Why this hub stays apart from the hub above, until it joins one."""
         self.address = ""
@@ -289,6 +289,7 @@ class HubAbove:
         """The link; it carries what has these receivers if it is one of them."""
         up, path, link = self.up, self.tree.path, self.link
         peer = self._connection.credentials if self._connection is not None else _NOBODY
+
         return LinkStatistics(
             direction="above",
             number=0,

@@ -99,9 +99,9 @@ class Instances:
     def __init__(self, context: Context, join: Callable[[Publisher], None]) -> None:
         self._context = context
         self._join = join
-        self._links: dict[Instance, tuple[Outgoing, int]] = {}
-        self._waiting: dict[Instance, tuple[Publisher, int]] = {}
-        self._of: dict[Outgoing, Instance] = {}
+        self._links: dict[Instance, tuple[Outgoing, int]] = {}  # that have joined, and their epochs
+        self._waiting: dict[Instance, tuple[Publisher, int]] = {}  # for the end of the old link, at most one each
+        self._of: dict[Outgoing, Instance] = {}  # what each of both said
 
     def arrive(self, publisher: Publisher, said: Said | None) -> bool:
         """A client said ``interest/on``, and perhaps who it is. ``False``: it joins later, or was refused."""
@@ -115,11 +115,15 @@ class Instances:
             self._of[newcomer] = instance
             self._links[instance] = newcomer, epoch
             return True
+
+        # 1. Of two processes, the one that was started last stays.
         has_gone = is_hung_up(old.socket)
         members = self._context.members
         if epoch < old_epoch and not has_gone:
             members.kick_later(newcomer, "a later process has joined from its address")
             return False
+
+        # 2. It takes the place of one that waits already, and waits until the old link has been read to its end.
         waiting = self._waiting.pop(instance, None)
         if waiting is not None:
             del self._of[waiting[0].outgoing]

@@ -47,8 +47,8 @@ class Interest:
     def __init__(self, router: Index, most: int) -> None:
         self._router = router
         self.most = most
-        self._readers: dict[Hashable, Reader] = {}
-        self._log: list[bytes] = []
+        self._readers: dict[Hashable, Reader] = {}  # by link
+        self._log: list[bytes] = []  # patterns that changed, each as often as it did
         self.first = 0
         """The number of the first change in the log."""
         self._snapshot: tuple[list[bytes], int] | None = None  # all patterns, and after which change
@@ -135,7 +135,7 @@ class Reader:
     def __init__(self, interest: Interest, link: Hashable) -> None:
         self._interest = interest
         self._link = link
-        self.told: set[bytes] = set()
+        self.held: set[bytes] = set()
         """The patterns that the other end holds."""
         self._later: deque[bytes] = deque()  # patterns to be looked at, after all of the snapshot
         self._for_all = False  # whether the patterns were last looked at while the link had to hold the empty one
@@ -150,7 +150,7 @@ class Reader:
         self._for_all = self._takes_all
         self._all, self.place = ([], self._interest.number) if self._for_all else self._interest.snapshot()
         self._at = 0  # how many of the snapshot were looked at
-        self._later = deque(self.told)  # after them: so nothing is missed meanwhile
+        self._later = deque(self.held)  # after them: so nothing is missed meanwhile
 
     def widen(self) -> None:
         """The other end takes no more patterns: ask for everything."""
@@ -159,7 +159,7 @@ class Reader:
     @property
     def _takes_all(self) -> bool:
         interest = self._interest
-        if len(self.told) > interest.most:
+        if len(self.held) > interest.most:
             self._full = True
         elif len(interest) * 2 <= interest.most:
             self._full = False
@@ -178,30 +178,30 @@ class Reader:
     @property
     def is_told(self) -> bool:
         """Whether all was told."""
-        return self._is_level and (b"" in self.told) is self._for_all
+        return self._is_level and (b"" in self.held) is self._for_all
 
     def take(self, count: int) -> list[tuple[bool, bytes]]:
         """Up to ``count`` changes to tell, in order: whether it is wanted, and the pattern.
 
         There may be more although fewer are returned, since only so many patterns are looked at.
         """
-        interest, told, taken = self._interest, self.told, list[tuple[bool, bytes]]()
+        interest, held, taken = self._interest, self.held, list[tuple[bool, bytes]]()
         if self._for_all is not self._takes_all or self.place < interest.first:
             self._look_at_all()
-        if self._for_all and b"" not in told and count > 0:
-            told.add(b"")
+        if self._for_all and b"" not in held and count > 0:
+            held.add(b"")
             taken.append((True, b""))
         looks = LOOKED_AT * count
         while looks > 0 and len(taken) < count and (pattern := self._next()) is not None:
             looks -= 1
             wanted = not self._for_all and interest.by_others(pattern, self._link)
-            if pattern and wanted is not (pattern in told):
-                (told.add if wanted else told.remove)(pattern)
+            if pattern and wanted is not (pattern in held):
+                (held.add if wanted else held.remove)(pattern)
                 taken.append((wanted, pattern))
-                if wanted and len(told) > interest.most:
+                if wanted and len(held) > interest.most:
                     break  # too many
-        if not self._for_all and b"" in told and self._is_level and len(taken) < count:
-            told.remove(b"")
+        if not self._for_all and b"" in held and self._is_level and len(taken) < count:
+            held.remove(b"")
             taken.append((False, b""))
         return taken
 

@@ -87,7 +87,7 @@ class Link:
 
     def __init__(self, place: Place, publisher: Publisher, receiver: Receiver, name: str) -> None:
         self.place = place
-        self.context = place.context
+        self.context = place.context  # of the hub
         self.publisher = publisher
         self.outgoing = publisher.outgoing
         """What sends to the other end."""
@@ -99,7 +99,9 @@ class Link:
         """Whether anybody waits for the other end."""
         self.is_up = True
         """Whether the other end can be told anything."""
-        self.questions = OpenQuestions()
+        self.complete = False
+        """Whether it was told all that is wanted for the first time, or need not be told that."""
+        self.questions = OpenQuestions()  # to the other end
         self._to_ask: deque[bytes] = deque()  # tokens of questions that wait until all is told
         self._told_senders = False  # whether the other end was told that senders are wanted
         self._vouchers: dict[bytes, Voucher] = {}  # by what the other end calls them
@@ -114,10 +116,6 @@ class Link:
 
     def tell_changes(self, most: int) -> int:
         """Tell up to ``most`` changes. Returns how many."""
-        raise NotImplementedError
-
-    def tell_complete(self) -> None:
-        """All was told. This may have to be said."""
         raise NotImplementedError
 
     def ask(self, token: bytes) -> bool:
@@ -255,8 +253,9 @@ class Link:
             self.say(encode_control(control.SENDERS_ON if wants else control.SENDERS_OFF))
         count = self.tell_changes(max(0, min(most, self.room)))
 
-        if self.is_told:
-            self.tell_complete()
+        if self.is_told and not self.complete and self.place.has_settled:
+            self.complete = True
+            self.say(encode_control(control.INTEREST_COMPLETE))
         while self._to_ask and self.room > 0 and self.may_ask:
             self.ask_now(self._to_ask.popleft())
         return count

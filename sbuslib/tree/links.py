@@ -37,6 +37,8 @@ class Links:
         link = tree.links.get(outgoing)
         lost = dict[str, int](outgoing.lost)
         instance, epoch = tree.instances.said_by(outgoing)
+
+        # A relay in mode "plain" has no link.
         uncertain, lag, lagging = 0, 0.0, False
         if link is not None:
             lag = link.questions.lag

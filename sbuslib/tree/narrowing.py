@@ -41,13 +41,13 @@ class Narrowed:
         self, context: Context, connection: Holder, narrow: Callable[[bytes], list[bytes]] | None = None
     ) -> None:
         self._context = context
-        self._router = context.router
+        self._router = context.router  # of the hub, which holds the parts
         self._connection = connection
-        self._account = connection.account
+        self._account = connection.account  # which is charged
         self._asked: dict[bytes, tuple[int, list[bytes]]] = {}  # how many times, and its parts
-        self._bytes = 0
+        self._bytes = 0  # of these patterns
         self._parts: Counter[bytes] = Counter()  # for how many of these patterns each part is held
-        self._narrow = narrow or self._narrow_to_rules
+        self._narrow = narrow or self._narrow_to_rules  # the parts of a pattern
 
     def _narrow_to_rules(self, pattern: bytes) -> list[bytes]:
         return self._context.authorization.narrow(self._account, self._connection.credentials, pattern)

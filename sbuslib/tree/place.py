@@ -44,11 +44,12 @@ class Place:
         self.clients = clients
         self.above: Above | None = None
         """The hub above, while a relay is started."""
-        self.telling = Telling(context, self._on_want)
+        self.telling = Telling(context, self._on_want)  # which links have to be told something
         self.dropped = Violations(context.limits.logged_breaches)
         """Packets that links should not have sent."""
-        self.questions = Questions(context, links, lambda: self.above, self.wake)
+        self.questions = Questions(context, links, lambda: self.above, self.wake)  # that clients and hubs asked
         self.settling = Settling(context, links.values, lambda: self.questions.knows_prefix, self._tell_all)
+        """Whether this hub knows what is wanted."""
         self.own: Account = context.quotas.account(os.getuid())
         """What the hub above and the hub itself change is charged to this user: the hub's own."""
         self.started = False

@@ -28,8 +28,8 @@ class KeyTable:
     def __init__(self, most: int, most_bytes: int = TABLE_BYTES) -> None:
         self._most = most
         self._most_bytes = most_bytes
-        self._keys: OrderedDict[bytes, None] = OrderedDict()
-        self.bytes = 0
+        self._keys: OrderedDict[bytes, None] = OrderedDict()  # oldest first
+        self.bytes = 0  # of all of them
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -77,7 +77,7 @@ class Pruning:
 
     def __init__(self, separator: bytes) -> None:
         self._separator = separator
-        self._links: dict[bytes, dict[Pruned, None]] = {}
+        self._links: dict[bytes, dict[Pruned, None]] = {}  # by key
         self._searches: dict[int, deque[Iterator[None]]] = {}  # by the user whose patterns they are for
 
     def add(self, key: bytes, link: Pruned) -> None:

@@ -48,8 +48,9 @@ class Settling:
         self._knows_prefix = knows_prefix
         self._on_settled = on_settled
         self.done = False
+        """Whether it knows."""
         self._expected = 0  # links of trusted users
-        self._quiet_at = self._end_at = 0.0
+        self._quiet_at = self._end_at = 0.0  # when no link has come for a while, and when it waits no longer
         self._counting = False  # whether the links are about to be told how many they are
 
     def begin(self) -> None:

@@ -35,7 +35,9 @@ class Telling:
         self._context = context
         self._on_want = on_want
         self.interest = Interest(context.router, context.limits.link_patterns)
+        """Which patterns links have to hold."""
         self.pruning = Pruning(context.router.namespace.separator)
+        """Which keys links were told not to send."""
         self._links: dict[Hashable, Neighbour] = {}  # all but those in mode "prune", by what routes hold for them
         self._pruned: dict[Neighbour, None] = {}  # links in mode "prune"
         self._behind: OrderedDict[Neighbour, None] = OrderedDict()  # may have to be told something

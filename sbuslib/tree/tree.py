@@ -47,16 +47,16 @@ class Tree(Place):
     """What one hub knows of the tree that it belongs to. Used in the hub's thread only."""
 
     def __init__(self, context: Context, clients: Clients, relays: tuple[frozenset[int], frozenset[int]]) -> None:
-        self.links: dict[Outgoing, LinkBelow] = {}
+        self.links: dict[Outgoing, LinkBelow] = {}  # to hubs below; those in mode "plain" have none
         super().__init__(context, clients, self.links)
         self.hub_id = secrets.token_hex(8).encode()
         """16 hexadecimal digits that no other hub has."""
         self.path: tuple[bytes, ...] = (self.hub_id,)
         """The hubs from this one to the root."""
-        self.instances = Instances(context, self._join)
+        self.instances = Instances(context, self._join)  # which hub is behind which relay
         self.addresses: dict[Outgoing, str] = {}
         """Where hubs below listen, as their relays say."""
-        self._relay_users, self._relay_groups = relays
+        self._relay_users, self._relay_groups = relays  # of whom hubs may join in mode "prune"
         self._links_of: Counter[int] = Counter()  # by user
         self._told_path: set[Outgoing] = set()  # the relays of hubs below, in whatever mode
 
@@ -123,6 +123,7 @@ class Tree(Place):
             mode = "prune"
             if self._links_of[client.account.uid] >= LINKS_OF_A_USER:
                 raise PacketError("too many links")
+
         client.answer(encode_control(control.INTEREST_ON, mode.encode()))
         if mode == "plain":
             return
@@ -209,6 +210,8 @@ class Tree(Place):
         router = self.context.router
         changed = router.namespace.prefix != prefix
         router.namespace.prefix = prefix
+
+        # The secrets of now may be those of others.
         if changed:
             for link in self.links.values():
                 link.prefix_changed()

@@ -58,7 +58,7 @@ class Kept:
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
         self._most_bytes = most_bytes
-        self._items: deque[Item] = deque()
+        self._items: deque[Item] = deque()  # oldest first
         self.bytes = 0
         """Bytes of all of them."""
 
@@ -122,7 +122,9 @@ class Uplink:
         self.acknowledged = 0
         """Messages that the hub above has passed on, or that are uncertain."""
         self.waiting = Kept(context.limits.link_packets, context.limits.link_buffer)
+        """Messages that are kept."""
         self.losses = LinkLosses(context, self._tell_loss)
+        """Messages that were lost on their way up, or may have been."""
         self._outgoing: Outgoing | None = None  # of the connection, while there is one
         self._ask: Callable[[Answer], None] = lambda answer: None  # asks the hub above what it has passed on
         self._watcher: SendWatcher | None = None  # while anything waits that may be sent

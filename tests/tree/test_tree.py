@@ -61,7 +61,7 @@ def test_links_are_told_in_turns_of_the_user_who_changed_a_pattern(
     stranger.barrier()
     reader = link.reader
     assert reader is not None
-    eventually(lambda: b"b/0" not in reader.told and b"b/49" in reader.told)
+    eventually(lambda: b"b/0" not in reader.held and b"b/49" in reader.held)
     assert {user for user, _ in spent} == {STRANGER}
 
 
