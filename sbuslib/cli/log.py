@@ -27,6 +27,9 @@ SHARE: Final = 0.001
 ASK_LOOKS: Final = 3
 """After so many looks the hubs below are asked for an answer: else nobody would find that one is stopped."""
 
+LINKS_A_LOOK: Final = 16
+"""Links of which one look says what became of them. The rest is a number: a hub that starts may have a thousand."""
+
 QUIET_SECONDS: Final = 10.0
 """When nothing was lost for so long, the losing has ended, and the sum is told."""
 
@@ -99,14 +102,24 @@ class HubLog:
 
     def _look_at_links(self, links: list[LinkStatistics]) -> None:
         before, self._links = self._links, {}
+        news: list[tuple[int, str]] = []
+
+        # 1. What has changed.
         for link in links:
             where = printable(link.address.encode("utf-8", "replace")) or "a hub"
             name = f"link from {where}, process {link.pid} of user {name_of_user(link.uid)}"
             self._links[link.number] = name, link.state
             _, was = before.pop(link.number, (name, ""))
             if not was:
-                logger.info("%s: joined", name)
+                news.append((logging.INFO, f"{name}: joined"))
             elif link.state != was:
-                logger.warning("%s: %s", name, "it does not answer" if link.state == "lagging" else "it answers again")
-        for name, _ in before.values():
-            logger.info("%s: ended", name)
+                what = "it does not answer" if link.state == "lagging" else "it answers again"
+                news.append((logging.WARNING, f"{name}: {what}"))
+        news += [(logging.INFO, f"{name}: ended") for name, _ in before.values()]
+
+        # 2. What matters most is logged, the rest is counted.
+        news.sort(key=lambda one: one[0], reverse=True)
+        for level, text in news[:LINKS_A_LOOK]:
+            logger.log(level, "%s", text)
+        if len(news) > LINKS_A_LOOK:
+            logger.info("likewise of %s other links", f"{len(news) - LINKS_A_LOOK:,}")

@@ -120,7 +120,7 @@ class LinkAbove(Link):
             case Action.JOIN:
                 self._join()
             case Action.OPEN:
-                self._tree.do_later(self._settle_demand())
+                self.place.telling.do_later(self._settle_demand())
             case Action.HOLD:
                 self._above.up.hold()
             case Action.CLOSE:
@@ -178,9 +178,9 @@ class LinkAbove(Link):
             above.away_since = 0.0
         self._log_once_that_all_goes_up()
 
-        # 3. Those who wait can be answered.
+        # 3. Those who wait can be answered, and the hub above is told what is wanted.
         self.place.questions.note_joined()
-        self.place.wake()
+        self.mark()
         if self._has_said_all or self.mode == "plain":
             self._on("complete")
 
@@ -232,7 +232,6 @@ class LinkAbove(Link):
         for token in self._to_ask:
             self.place.questions.answered(token, self, self._scope_alone)
         self.place.questions.note_joined()
-        self.place.wake()
 
     def leave_for(self, address: str) -> None:
         """End the link, to join another hub instead, and lose nothing that is on its way. For a greenlet.
@@ -354,7 +353,7 @@ class LinkAbove(Link):
                     above.demand.prune(payload)
             case control.INTEREST_GRAFT:
                 if above.demand.graft(payload):
-                    self.place.want_again(payload)
+                    self.place.telling.want_again(payload)
             case control.SENDERS_ON | control.SENDERS_OFF:
                 self.outgoing.set_senders(key == control.SENDERS_ON)
 
@@ -366,7 +365,6 @@ class LinkAbove(Link):
                 if self._wanted is not None:
                     self._wanted.reader.widen()
                     self.mark()
-                    self.place.wake()
             case control.INTEREST_SYNC:
                 self._take_question(payload)
             case control.NOTICE_LOST | control.NOTICE_AWAY | control.NOTICE_KICKED | control.NOTICE_CREDENTIALS:
@@ -479,4 +477,4 @@ class LinkAbove(Link):
             self._questions_below -= 1
             self.say(encode_control(control.INTEREST_SYNC, token + b"\0" + scope))
 
-        self.place.questions.sync_below(answer, self.place.own.uid)
+        self._tree.sync_below(answer)

@@ -84,7 +84,7 @@ class LinkBelow(Link):
         if self.pruned is not None:
             for key in self.pruned.all_keys():
                 self.graft(key)
-            self.place.wake(self.outgoing.account)
+            self.place.telling.wake(self.outgoing.account.uid)
         return self.narrowed.review()
 
     # -- what comes from the link -------------------------------------------------------------------
@@ -221,7 +221,7 @@ class LinkBelow(Link):
         if self.pruned.discard(key):
             self.place.telling.pruning.discard(key, self)
             self._grafts.append(key)
-            self.mark()
+            self.place.telling.mark([self])  # whoever wants it wakes
 
     # -- what is told -------------------------------------------------------------------------------
 

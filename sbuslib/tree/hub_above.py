@@ -198,7 +198,7 @@ class HubAbove:
         review = self.demand.set_export(export)
         self.bounds, self.imports = import_, index(import_, self._separator)
         if self.step != "stopped":
-            self.tree.do_later(review)
+            self.tree.telling.do_later(review)
         if self.wanted is not None and self.link is not None:
             self.wanted.set_bounds(import_)
             self.link.mark()
@@ -217,7 +217,7 @@ class HubAbove:
             self.address, self.links_beside = address, 0
         self.link, self._connection = link, connection
         if self.demand.begin_anew():
-            self.tree.want_again(b"")
+            self.tree.telling.want_again(b"")
 
     def end_link(self) -> None:
         """The connection is about to be closed."""

@@ -214,8 +214,9 @@ class Link:
         self.outgoing.answer_all([*packets])
 
     def mark(self) -> None:
-        """There is something to tell."""
+        """There is something to tell that the hub itself has changed."""
         self.place.telling.mark([self])
+        self.place.telling.wake()
 
     @property
     def room(self) -> int:

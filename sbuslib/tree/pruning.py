@@ -6,7 +6,7 @@ below one hub, so a new pattern costs nothing for links that were told of no key
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from typing import Final, Protocol
 
@@ -16,6 +16,9 @@ __all__ = ["SEARCHES", "KeyTable", "Pruning"]
 
 TABLE_BYTES: Final = 1024 * 1024
 """Bytes of the keys in one :class:`KeyTable`. Keys that are longer than most make it forget others sooner."""
+
+SEARCHED_A_STEP: Final = 64
+"""Keys that are compared with a pattern before the next turn may begin: about 50 microseconds."""
 
 SEARCHES: Final = 64
 """Most new patterns for which the pruned keys are searched. If more patterns wait, the links are told to send all of
@@ -78,7 +81,9 @@ class Pruning:
     def __init__(self, separator: bytes) -> None:
         self._separator = separator
         self._links: dict[bytes, dict[Pruned, None]] = {}  # by key
-        self._searches: dict[int, deque[Iterator[None]]] = {}  # by the user whose patterns they are for
+        self.searches: dict[int, int] = {}
+        """The searches that are not over, by number, and the users whose patterns they are for."""
+        self._number = 0  # of the last search
 
     def add(self, key: bytes, link: Pruned) -> None:
         """A link was told not to send a key."""
@@ -92,42 +97,32 @@ class Pruning:
             if not links:
                 del self._links[key]
 
-    def want(self, pattern: bytes, user: int) -> None:
-        """Somebody began to want a pattern: the links have to send what it matches. The work belongs to ``user``."""
-        wanted = Pattern(pattern, self._separator)
-        if not self._links or (wanted.is_literal and pattern not in self._links):
-            return
-        self._searches.setdefault(user, deque()).append(self._search(wanted))
-        if sum(map(len, self._searches.values())) > SEARCHES:
-            # Forgetting all keys costs less than searching for those that match, and loses no message.
-            most = max(self._searches, key=lambda one: len(self._searches[one]))
-            self._searches[most] = deque([self._search(Pattern(b"", self._separator))])
+    def want(self, pattern: bytes, user: int) -> tuple[int, Iterator[None]] | None:
+        """Somebody began to want a pattern: the links have to send what it matches.
 
-    def _search(self, pattern: Pattern) -> Iterator[None]:
-        for key in [pattern.raw] if pattern.is_literal else list(self._links):
-            yield
+        Returns whose work that is, and the work, in small steps; ``None``: there is none.
+        """
+        if not self._links:
+            return None
+        wanted = Pattern(pattern, self._separator)
+        if wanted.is_literal and pattern not in self._links:
+            return None
+        if len(self.searches) >= SEARCHES:
+            # Forgetting all keys costs less than searching for those that match, and loses no message.
+            [(user, _)] = Counter(self.searches.values()).most_common(1)
+            self.searches = {number: other for number, other in self.searches.items() if other != user}
+            wanted = Pattern(b"", self._separator)
+        self._number += 1
+        self.searches[self._number] = user
+        return user, self._search(self._number, wanted)
+
+    def _search(self, number: int, pattern: Pattern) -> Iterator[None]:
+        for at, key in enumerate([pattern.raw] if pattern.is_literal else list(self._links)):
+            if at % SEARCHED_A_STEP == 0:
+                yield
+            if number not in self.searches:
+                return
             if pattern.matches(key):
                 for link in list(self._links.get(key, ())):
                     link.graft(key)
-                    yield
-
-    @property
-    def searches(self) -> bool:
-        """Whether keys are still to be searched for any pattern."""
-        return bool(self._searches)
-
-    def has_work(self, user: int) -> bool:
-        """Whether keys are still to be searched for a user's patterns."""
-        return user in self._searches
-
-    def work(self, steps: int, user: int) -> bool:
-        """Do up to ``steps`` steps of the searches for a user's patterns; whether there is more to do."""
-        while steps > 0 and (searches := self._searches.get(user)):
-            steps -= 1
-            try:
-                next(searches[0])
-            except StopIteration:
-                searches.popleft()
-                if not searches:
-                    del self._searches[user]
-        return user in self._searches
+        self.searches.pop(number, None)

@@ -83,20 +83,12 @@ class Questions:
 
     :param links: those to the hubs below.
     :param above: the hub above, if this hub has a relay.
-    :param wake: links have been asked something.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        links: Mapping[Any, Below],
-        above: Callable[[], Above | None],
-        wake: Callable[[], None],
-    ) -> None:
+    def __init__(self, context: Context, links: Mapping[Any, Below], above: Callable[[], Above | None]) -> None:
         self._context = context
         self._links = links
         self._above = above
-        self._wake = wake
         self.knows_prefix = True
         """Whether the first prefix is known, or nobody waits for it any more."""
         self._until_prefix: dict[Asker, list[Reply]] = {}  # who asked whoami
@@ -196,13 +188,11 @@ class Questions:
         """Ask all other hubs, for the clients of a user."""
         self._asked_by_clients[user] = round_ = self._make_round(user, self._requests.pop(user))
         self._ask_above(round_)
-        self._wake()
         self._check(round_)
 
     def sync_below(self, reply: Reply, user: int) -> None:
         """The hub above, whose changes count as those of ``user``, asks when all it told is in force below."""
         self._check(self._make_round(user, {None: [reply]}))
-        self._wake()
 
     def _make_round(self, user: int, requests: dict[object, list[Reply]]) -> _Round:
         self._tokens += 1

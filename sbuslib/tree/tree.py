@@ -2,8 +2,8 @@
 
 The parts:
 
-* :mod:`sbuslib.tree.interest` decides, without I/O, which patterns each link has to hold,
-  :mod:`sbuslib.tree.telling` which links have to be told something, and :mod:`sbuslib.tree.place` in whose turns.
+* :mod:`sbuslib.tree.interest` decides, without I/O, which patterns each link has to hold, and
+  :mod:`sbuslib.tree.telling` which links have to be told something, and in whose turns.
 * :class:`sbuslib.tree.below.LinkBelow` is the link to one hub below, :class:`sbuslib.tree.above.LinkAbove` that to the
   hub above, and :class:`sbuslib.tree.hub_above.HubAbove` what outlives it.
 * :mod:`sbuslib.tree.instances` knows which hub is behind a link, and retires the old link of one that comes back.
@@ -64,28 +64,28 @@ class Tree(Place):
 
     def start(self) -> None:
         """The hub listens."""
-        self.started = True
+        self.telling.start()
         self.path = (self.hub_id,)
         self.context.router.namespace.prefix = b""
         self.settling.begin()
 
     def stop(self) -> None:
         """The hub stops."""
-        self.started = False
+        self.telling.stop()
         if self.above is not None:
             self.above.close()
         self._forget_all()
 
     def abandon(self) -> None:
         """In the child of a fork."""
-        self.started = False
+        self.telling.stop()
         if self.above is not None:
             self.above.abandon()
             self.above = None
         self._forget_all()
 
     def _forget_all(self) -> None:
-        super()._forget_all()
+        self.questions.clear()
         self.instances.clear()
         self.addresses.clear()
         self._told_path.clear()
@@ -130,7 +130,7 @@ class Tree(Place):
         self._links_of[client.account.uid] += 1
         self.links[client] = LinkBelow(self, publisher, mode)
         self.settling.links_changed()
-        self.wake(client.account)
+        self.telling.wake(client.account.uid)
 
     def note_address(self, client: Outgoing, address: bytes) -> None:
         """The relay of a hub below says where its hub listens. It may say anything: this is only told to others."""
@@ -165,7 +165,7 @@ class Tree(Place):
             link.narrowed.close()
             self._links_of -= Counter([client.account.uid])
             self.telling.forget(link)
-            self.wake(client.account)
+            self.telling.wake(client.account.uid)
             self.settling.links_changed()
         self.questions.forget(client, link, client.account.uid)
 
@@ -183,7 +183,7 @@ class Tree(Place):
         """The relay has ended for good: this hub is a root again."""
         self.above = None
         self.set_path(())
-        if self.started:
+        if self.telling.started:
             self.set_prefix(b"")
 
     def features(self) -> bytes:
@@ -245,4 +245,4 @@ class Tree(Place):
 
     def sync_below(self, reply: Reply) -> None:
         """The hub above asks to be told when all that it said is in force below."""
-        self.questions.sync_below(reply, self.own.uid)
+        self.questions.sync_below(reply, self.telling.own)

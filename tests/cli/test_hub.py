@@ -12,6 +12,7 @@ import socket
 import stat
 import subprocess
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import gevent
@@ -22,7 +23,7 @@ from support import PATIENCE, ROOT, HubThread, Peer
 from sbuslib.blocking import Client
 from sbuslib.cli import process, relay
 from sbuslib.cli.hub import read_unit, unit_names
-from sbuslib.cli.log import QUIET_SECONDS, HubLog
+from sbuslib.cli.log import LINKS_A_LOOK, QUIET_SECONDS, HubLog
 from sbuslib.kernel.users import name_of_user
 from sbuslib.limits import Limits
 
@@ -108,6 +109,22 @@ def test_a_link_is_told_when_it_joins_does_not_answer_and_ends(path: str, caplog
             other.barrier()
         while not look().endswith(": ended"):
             pass
+
+
+def test_of_many_links_at_once_some_are_named_and_the_rest_is_counted(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "sbuslib"), HubThread(path) as bus, ExitStack() as stack:
+        log = bus.call(lambda: HubLog(bus.hub))
+        bus.call(log.close)
+        for _ in range(LINKS_A_LOOK + 3):
+            link = stack.enter_context(Peer(path))
+            link.send(b"CMSG interest/on")
+            link.barrier()
+        log._not_before = 0.0
+        bus.call(log.look)
+        assert [text.rpartition(": ")[2] for text in caplog.messages[:-1]] == ["joined"] * LINKS_A_LOOK
+        assert caplog.messages[-1] == "likewise of 3 other links"
 
 
 # -- What systemd is told: that a service is ready, and that it is alive

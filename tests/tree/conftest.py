@@ -9,7 +9,7 @@ import pytest
 from support import Peer
 from worlds import FAST, RELAY, STRANGER, World
 
-from sbuslib.tree import place
+from sbuslib.tree import pruning
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def make_link(world: World) -> Callable[[], Peer]:
 @pytest.fixture
 def stranger(world: World, monkeypatch: pytest.MonkeyPatch) -> Peer:
     """A client of a user that the hub does not know, which holds 300 patterns."""
-    monkeypatch.setattr(place, "STEPS_A_TURN", 5)
+    monkeypatch.setattr(pruning, "SEARCHED_A_STEP", 5)
     world.hub("top", relays=[RELAY])
     client = world.peer_of("top", STRANGER)
     client.subscribe(*(b"a/%d" % n for n in range(300)))

@@ -13,7 +13,7 @@ from worlds import FAST, World, key_of, received, settle
 
 from sbuslib.clients.channel import run
 from sbuslib.secrets import Credentials
-from sbuslib.tree import above, place
+from sbuslib.tree import above
 
 
 def test_only_exported_keys_go_up_and_only_imported_keys_come_down(world: World) -> None:
@@ -199,8 +199,7 @@ def test_changed_exports_are_told_to_hubs_below(world: World) -> None:
         assert keys_at(above) == up
 
 
-def test_imports_may_change_while_patterns_are_still_being_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "STEPS_A_TURN", 1)
+def test_imports_may_change_while_patterns_are_still_being_told(world: World) -> None:
     world.chain("top", "left")
     world.relays["left"].stop()
     below, above = world.client("left"), world.client("top")

@@ -9,7 +9,7 @@ import pytest
 from support import PATIENCE, Peer, eventually
 from worlds import FAST, World
 
-from sbuslib.tree import place, pruning
+from sbuslib.tree import pruning
 from sbuslib.tree.pruning import KeyTable
 
 
@@ -44,7 +44,7 @@ def test_all_keys_are_grafted_when_too_many_patterns_come_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "SEARCHES", 4)
-    monkeypatch.setattr(place, "STEPS_A_TURN", 1)
+    monkeypatch.setattr(pruning, "SEARCHED_A_STEP", 1)
     world.hub("top", relays=[12_345])
     world.uids["top"] = 12_345
     link = world.peer("top")
@@ -57,7 +57,7 @@ def test_all_keys_are_grafted_when_too_many_patterns_come_at_once(
     (only,) = world.hubs["top"].tree.links.values()
     client = world.client("top")
     client.subscribe(*(b"other/*/%d" % n for n in range(8)))
-    assert sum(map(len, world.hubs["top"].tree.telling.pruning._searches.values())) <= 4
+    assert len(world.hubs["top"].tree.telling.pruning.searches) <= 4
     eventually(lambda: only.pruned is not None and not len(only.pruned))
     assert sum(packet.startswith(b"CMSG interest/graft") for packet in link.pending()) == 50
 

@@ -50,7 +50,7 @@ def test_a_link_that_reads_late_is_told_all(world: World, monkeypatch: pytest.Mo
     patterns = {b"%d/" % n + bytes([97 + n % 26]) * 1_000 for n in range(3_000)}
     client = world.peer("top")
     client.subscribe(*patterns)
-    eventually(lambda: told(world).is_full)
+    eventually(lambda: told(world)._full)
     held = Held(link)
     eventually(lambda: held.read() == patterns)
 
