@@ -35,6 +35,7 @@ class Daemon:
 
     def __init__(self, address: str, pids: list[int], below: str | None = None) -> None:
         self.address = address
+        #: Where receivers connect, which may be a hub below.
         self.below = below if below is not None else address
         self.pids = pids
 

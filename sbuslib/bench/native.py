@@ -48,9 +48,10 @@ class Tools:
         compiler = shutil.which("cc")
         if compiler is None:
             raise StateError("a benchmark needs a C compiler, cc: apt-get install gcc libc6-dev")
-        self.compiler = compiler
+        self.compiler = compiler  # its path
         self.forwarder = self._compile(folder, "forwarder")
         """The program."""
+        #: Makes and takes messages.
         self.load = Load([str(self._compile(folder, "load"))])
 
     def _compile(self, folder: Path, name: str) -> Path:

@@ -78,10 +78,16 @@ class Bench:
         self._plan = plan
         self._say = say
         self._address = address
+
+        #: Whether a hub of this package is measured.
         self._own = address is None or beside
+        #: A line for each thing that was not measured.
         self.left_out: list[str] = []
+        #: Of the packages and programs that are measured.
         self.versions = {"sbuslib": version, "gevent": importlib.metadata.version("gevent")}
+        #: The programs in C.
         self.tools = Tools(folder)
+        #: What is measured, by its name.
         self._places: dict[str, daemons.Daemon | None] = {}
         if address is not None:
             self._places[OTHER] = daemons.other(address)
@@ -176,6 +182,7 @@ class Bench:
 
     def measure(self, scenarios: Sequence[Scenario]) -> Results:
         """Measure the scenarios. Cases that fail are left out, with a message."""
+        # 1. What there is to measure. Each is tried once, so that a round has only what works.
         end = time.monotonic() + 60 * self._plan.minutes
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         machine = describe_machine()
@@ -183,6 +190,8 @@ class Bench:
         self._say(f"{len(cases)} cases, {self._plan.rounds} rounds; first each is tried once, which does not count")
         counts = {id(case): count for case in cases if (count := self._try(case))}
         cases = [case for case in cases if id(case) in counts]
+
+        # 2. In rounds, so that what else the machine does falls on all alike.
         records: list[Record] = []
         before, longest = time.monotonic(), 0.0
         for number in range(self._plan.rounds):
@@ -197,6 +206,8 @@ class Bench:
                 run = self._run(case, counts[id(case)])
                 if run is not None:
                     records.append(Record(scenario=case.scenario.name, target=case.target, round=number, run=run))
+
+        # 3. In the order of the table.
         order = {(case.scenario.name, case.target): n for n, case in enumerate(cases)}
         records.sort(key=lambda record: (record.round, order[record.scenario, record.target]))
         return Results(

@@ -102,6 +102,8 @@ def rows(results: Results, target: str = "hub") -> list[list[str]]:
         if target not in results.targets(name):
             continue
         ours, limit = (name, target), (name, "forwarder")
+
+        # Round trips are compared by time, all else by rate.
         rate = spread(results.figure(*ours, "rate"), count)
         if scenario.job == "trip":
             rate = spread(results.figure(*ours, "trip"), micro) + " µs"
@@ -137,6 +139,7 @@ def everything(results: Results, title: Title = title_of) -> list[list[str]]:
         name = scenario.name
         for target in results.targets(name):
             ours, other, faster = (name, "hub"), (name, target), None
+
             if target != "hub":
                 trip = scenario.job == "trip"
                 faster = results.ratio(other, ours, "trip") if trip else results.ratio(ours, other, "rate")

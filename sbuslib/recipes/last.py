@@ -72,6 +72,8 @@ async def fetch(ask: Ask, patterns: Sequence[bytes], separator: bytes) -> dict[b
                 answer = await ask(question_key(pattern, separator), msgspec.msgpack.encode(after))
             except NoServerError:
                 raise NoServerError(f"nobody keeps {printable(pattern)}: start sbus retain with this pattern") from None
+
+            # The answer may come from anybody: in order, so that this ends, and no more than fits in memory.
             try:
                 page = msgspec.msgpack.decode(answer, type=Page)
             except (ValueError, RecursionError) as error:
@@ -92,6 +94,7 @@ async def subscribe(party: Party, mailbox: Mailbox, ask: Ask, separator: bytes, 
     """
     await party.open_mailbox(mailbox)
     try:
+        # What comes between the two looks at the tree is newer than what is fetched under its key.
         for _ in range(TRIES):
             began = epoch()
             await party.sync("tree")

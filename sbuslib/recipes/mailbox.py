@@ -38,8 +38,9 @@ class Mailbox:
     def __init__(self, *patterns: bytes, messages: int = MAILBOX_MESSAGES, size: int = MAILBOX_BYTES) -> None:
         self.patterns = list(patterns)
         """The client keeps it true: a secret pattern changes its name with the client's credentials."""
+        #: Those that nobody took yet, the oldest first.
         self.messages: deque[Message] = deque()
-        self.lost = 0
+        self.lost = 0  # messages for which there was no room
         self.closed = False
         """Whether nothing more will come. A recipe that works in the background ends then."""
         self._most = messages  # how many are kept

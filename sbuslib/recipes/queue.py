@@ -228,17 +228,21 @@ class Work:
         check_name(self._name, separator)
         if not 1 <= room <= MOST_ROOM:
             raise UsageError(f"a worker has room for 1 to {MOST_ROOM:,} jobs, not {room!r}")
+        #: The jobs come here, under a secret key of the worker.
         self.mailbox = Mailbox(own + separator + queue_key(self._name, separator, tag))
-        self._key = queue_key(self._name, separator, b"work")
+        self._key = queue_key(self._name, separator, b"work")  # where the service hears of it
         self._room = room
         self._clock = clock
+        #: Users whose service this worker works for, beside its own and root.
         self._trusted = frozenset(trusted)
+        #: It tells the users of senders.
         self._namespace = Namespace(separator)
+        #: The service's key, and what it calls this worker; empty before it was heard of.
         self._service = self._token = b""
         self._jobs: deque[Job] = deque()  # not begun
         self._held: dict[int, Job] = {}  # not acknowledged
         self._done: deque[int] = deque()
-        self._failed: deque[int] = deque()
+        self._failed: deque[int] = deque()  # jobs whose function raised an error, not told yet
         self._working: list[None] = []  # one for each part at work
 
     def parts(self, function: Callable[[Job], object] | None, at_once: int) -> list[Coroutine[Any, Any, None]]:

@@ -88,6 +88,7 @@ def _is_of_a_caller(key: bytes, namespace: Namespace) -> bool:
 
 def parse_question(message: Message, now: float, namespace: Namespace) -> Question | None:
     """The question in a message; ``None`` if it is none, or its reply key is not a caller's."""
+    # 1. Its head: how long it waits, and under which key an answer is awaited.
     payload = message.payload
     if len(payload) < _QUESTION.size:
         return None
@@ -95,6 +96,8 @@ def parse_question(message: Message, now: float, namespace: Namespace) -> Questi
     start = _QUESTION.size + length
     if asked != ASKED or length > _LONGEST_KEY or start > len(payload):
         return None
+
+    # 2. Nobody may have a server publish under any key: it has to be one on which only a caller listens.
     reply_to = payload[_QUESTION.size : start]
     if not _is_of_a_caller(reply_to, namespace):
         return None
@@ -122,8 +125,11 @@ class _Pending:
 
     def __init__(self, most: int) -> None:
         self.most = most
+        #: Bytes of answers that are still taken.
         self.room = MAILBOX_BYTES
+        #: Senders of whom answers count.
         self.takers: list[bytes | None] = []
+        #: Those that have come.
         self.answers: list[Answer] = []
 
     def is_from_a_taker(self, sender: bytes | None) -> bool:
@@ -151,8 +157,11 @@ class Asking(Mailbox):
     def __init__(self, reply_to: bytes, clock: Callable[[], float]) -> None:
         super().__init__(reply_to)
         self.clock = clock
+        #: Questions in flight, by number.
         self._pending: dict[int, _Pending] = {}
+        #: Who opens the mailbox, while that is under way.
         self._opener: dict[str, object] = {}
+        #: Whether the mailbox is open.
         self._opened = False
 
     async def open(self, party: Party) -> None:
@@ -171,6 +180,7 @@ class Asking(Mailbox):
 
     def put(self, message: Message) -> None:
         """An answer has come. What is none, or to no question in flight, is dropped."""
+        # 1. Which question it is about.
         payload = message.payload
         if len(payload) < _ANSWER.size:
             return
@@ -178,12 +188,16 @@ class Asking(Mailbox):
         if answered != ANSWERED:
             return
         pending = self._pending.get(number)
+
+        # 2. A server has taken it, and maybe others. From now on answers of this sender count.
         if kind == TAKEN:
             if pending is not None:
                 pending.is_from_a_taker(message.sender)
             for (other,) in NUMBER.iter_unpack(payload[13 : 13 + 8 * (min(len(payload) - 13, 8 * MOST_NUMBERS) // 8)]):
                 if (pending := self._pending.get(other)) is not None:
                     pending.is_from_a_taker(message.sender)
+
+        # 3. An answer, or the error of a server.
         elif kind in (REPLY, FAILED) and pending is not None and pending.is_from_a_taker(message.sender):
             pending.room -= len(payload)
             if pending.is_answered() or pending.room < 0:
@@ -218,14 +232,19 @@ async def request(party: Party, asking: Asking, key: bytes, payload: bytes, time
         await asking.open(party)
     started = asking.clock()
     number, pending = asking.ask(1)
+
     try:
         await party.post(key, encode_question(number, timeout, asking.patterns[0], payload))
+
+        # 1. Whether a server takes it, which it says at once.
         short = TAKEN_WITHIN if timeout is None else min(timeout, TAKEN_WITHIN)
         taken = await _is_taken(party, key, pending, short)
         if not taken and short < TAKEN_WITHIN:
             raise TimeoutError(f"{printable(key)}: no answer within {timeout:g} s, and no server took the question")
         if not taken:
             raise NoServerError(f"nobody serves {printable(key)}: no server took the question within {short:g} s")
+
+        # 2. The answer, which may take long.
         if not pending.answers:
             left = None if timeout is None else max(0.0, timeout + started - asking.clock())
             answered: bool = await party.wait_until(pending.is_answered, left)

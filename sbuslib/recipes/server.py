@@ -65,6 +65,7 @@ class Server:
         self._namespace = namespace
         self._clock = clock
         self._user_of = user_of
+        #: Questions that wait, with turns for the users who ask.
         self._jobs = Turns[Question](MOST_QUESTIONS, MAILBOX_BYTES)
         self._untaken: dict[int, Question] = {}  # read, and neither taken with a word nor answered yet; by id
         self._answers: list[tuple[bytes, bytes]] = []  # to be sent together

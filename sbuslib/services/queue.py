@@ -80,14 +80,20 @@ class QueueService:
         trusted: Iterable[int] = (),
     ) -> None:
         self.jobs = jobs
+        #: Jobs, ever: stored, turned away, and acknowledged by a worker.
         self.accepted = self.refused = self.done = 0
         self._store = store
+        #: Set by :meth:`stop`.
         self._stopping = False
+        #: When the last turn was, by the monotonic clock.
         self._at = monotonic()
+        #: The clock of the jobs. It stands still while this process is stopped, so that no job seems late then.
         self._now = 0.0
         self._dead: list[Entry] = []  # not published yet
         self._out: list[tuple[bytes, bytes]] = []
+        #: Which service this is: of two, the older one stays.
         self._me = Presence(time_ns(), os.urandom(8))
+        #: Its own client: nobody else may use it.
         self.client = client = Client(
             address,
             timeout=5.0,

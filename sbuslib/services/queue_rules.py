@@ -52,9 +52,11 @@ class Entry:
         self.payload = payload
         self.owner = owner
         self.attempts = attempts
+        #: What it costs in memory, in bytes.
         self.size = len(key) + len(payload) + JOB_EXTRA
+        #: Who has it now.
         self.holder: Worker | None = None
-        self.given = 0.0
+        self.given = 0.0  # when, on the clock of the service
 
 
 class Worker:
@@ -66,11 +68,14 @@ class Worker:
         self.key = key
         self.sender = sender
         self.token = token
+        #: How many jobs it takes at once.
         self.room = 0
+        #: When it was last heard of, on the clock of the service.
         self.seen = 0.0
+        #: The jobs that it has and has not acknowledged.
         self.held: dict[int, Entry] = {}
-        self.bytes = 0
-        self.total = 0
+        self.bytes = 0  # of those jobs
+        self.total = 0  # jobs that it was ever given
 
     def free(self) -> int:
         """How many more jobs it may be given."""
@@ -114,7 +119,9 @@ class Jobs:
     """
 
     def __init__(self, most: int, most_bytes: int, limit: float, attempts: int, *, ordered: bool = False) -> None:
+        #: All that are neither done nor dead, by number.
         self.jobs: dict[int, Entry] = {}
+        #: By the keys that they are reached under.
         self.workers: dict[bytes, Worker] = {}
         self._count, self._bytes = Shares(most, frozenset({None})), Shares(most_bytes, frozenset({None}))
         self._limit, self._attempts = limit, attempts
@@ -122,7 +129,7 @@ class Jobs:
         self._lines: dict[bytes, deque[Entry]] | None = {} if ordered else None
         self._number = self._stored = 0  # of the newest job, and of the newest before this turn
         self._finished: list[int] = []
-        self._dead: list[Entry] = []
+        self._dead: list[Entry] = []  # given too often, since the last turn
 
     # -- what goes in -------------------------------------------------------------------------------
 
@@ -241,12 +248,15 @@ class Jobs:
 
     def turn(self, now: float) -> Turn:
         """Give each job that may be given to the worker with most room; among equals, to the one that had least."""
+        # 1. Who has room: a heap, the one with most of it first.
         given: dict[Worker, list[Entry]] = {}
         again: list[Entry] = []
         ready, jobs, workers, stored = self._ready, self.jobs, self.workers, self._stored
         able = (worker for worker in workers.values() if ready and worker.free() > 0)
         free = [(-worker.free(), worker.total, worker.key) for worker in able]
         heapify(free)
+
+        # 2. The oldest job to the first of them, until there is no job or no room.
         while free and ready:
             job = ready.popleft()
             if job.number not in jobs:
@@ -261,6 +271,8 @@ class Jobs:
                 heapreplace(free, (-left, worker.total, worker.key))
             else:
                 heappop(free)
+
+        # 3. What the store has to know of this turn.
         new = [jobs[number] for number in range(stored + 1, self._number + 1)]
         finished, self._finished = self._finished, []
         dead, self._dead = [job for job in self._dead if job.number in jobs], []

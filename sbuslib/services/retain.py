@@ -157,12 +157,15 @@ class Kept:
 
     def page(self, pattern: bytes, after: bytes | None, separator: bytes = SEPARATOR) -> Page:
         """The values of a pattern, whose keys come after one in order."""
+        # 1. Where the keys begin that may match; they are sorted once after each change.
         if not self._order:
             self._order = sorted(self.values)
         start = pattern.partition(b"*")[0]
         at = bisect_left(self._order, start)
         if after is not None:
             at = max(at, bisect_right(self._order, after))
+
+        # 2. As many as fit, and at least one.
         found, size = list[tuple[bytes, bytes]](), 0
         for number in range(at, len(self._order)):
             key = self._order[number]
@@ -191,6 +194,7 @@ class Retain:
         keys: int = KEYS,
         size: int = SIZE,
     ) -> None:
+        #: Its own client: nobody else may use it.
         self.client = Client(address, reconnect=True, senders=True, on_notice=self._on_notice)
         with ExitStack() as undo:
             undo.callback(self.client.close)
@@ -200,6 +204,8 @@ class Retain:
             self._separator = features.separator if features is not None else SEPARATOR
             self._own = question_key(b"", self._separator)
             self.client.flood_control(hard="block")
+
+            # Another service may have values that came before this one. They are newer than those in the file.
             try:
                 self._subscription = self.client.subscribe(*patterns, last=True)
                 self.kept.clear()
