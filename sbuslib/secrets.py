@@ -33,8 +33,11 @@ secret keys."""
 _DEEPEST = 64
 """Most hubs in a sender's credential key: no tree is deeper, and longer keys would take long to check."""
 
-_DIGITS = 10
-"""Most digits of an id, which the kernel keeps in 32 bits."""
+_SEGMENTS = 5
+"""Segments of ``!/cred/<gid>/<uid>/<pid>``. Nobody else knows."""
+
+_DIGITS, _LARGEST = 10, 2**32 - 1
+"""Most digits of an id, and the largest: the kernel keeps it in 32 bits."""
 
 
 class Credentials(msgspec.Struct, frozen=True, order=True):
@@ -79,27 +82,30 @@ class Namespace:
 
     def is_below(self, sender: bytes, above: bytes) -> bool:
         """Whether ``sender`` is the credential key ``above``, extended by one or more credentials."""
-        return sender.startswith(above + self.separator) and self.is_credential(sender[len(above) + 1 :])
+        return sender.startswith(above + self.separator) and bool(self.chain(sender[len(above) + 1 :]))
 
-    def is_credential(self, key: bytes) -> bool:
-        """Whether ``key`` is a credential key: one ``!/cred/<gid>/<uid>/<pid>`` or several, one behind the other."""
-        fields = key.split(self.separator, 5 * _DEEPEST)
-        return len(fields) % 5 == 0 and all(
-            fields[at] == RESERVED
-            and fields[at + 1] == b"cred"
-            and all(len(field) <= _DIGITS and field.isdigit() for field in fields[at + 2 : at + 5])
-            for at in range(0, len(fields), 5)
-        )
+    def chain(self, key: bytes) -> tuple[Credentials, ...]:
+        """The credentials in a credential key, from the root of the tree on; none in any other key.
 
-    def users(self, key: bytes) -> list[int]:
-        """The ids of the users in a credential key, from the root of the tree on; none in any other key."""
-        fields = key.split(self.separator, 5 * _DEEPEST)
-        return [int(field) for field in fields[3::5]] if self.is_credential(key) else []
+        A credential key is one ``!/cred/<gid>/<uid>/<pid>`` or several, one behind the other.
+        """
+        fields = key.split(self.separator, _SEGMENTS * _DEEPEST)
+        if len(fields) % _SEGMENTS:
+            return ()
+        found = []
+        for at in range(0, len(fields), _SEGMENTS):
+            reserved, word, *ids = fields[at : at + _SEGMENTS]
+            if (reserved, word) != (RESERVED, b"cred") or not all(len(i) <= _DIGITS and i.isdigit() for i in ids):
+                return ()
+            found.append(Credentials(*map(int, ids)))
+            if max(found[-1].gid, found[-1].uid, found[-1].pid) > _LARGEST:
+                return ()
+        return tuple(found)
 
     def prefix_of(self, key: bytes) -> bytes:
         """What comes before the last credentials of a credential key: the prefix of the hub they are known to."""
         fields = key.split(self.separator)
-        return b"".join(field + self.separator for field in fields[:-5])
+        return b"".join(field + self.separator for field in fields[:-_SEGMENTS])
 
     def uses_reserved(self, key: bytes) -> bool:
         """Whether the reserved token is in a key or pattern: it is that of a secret, or nobody may use it."""
@@ -160,9 +166,9 @@ def stranger(sender: bytes | None, own: bytes, separator: bytes, trusted: frozen
     """
     if sender is None:
         return None
-    *prefix, _, _, _, uid, _ = own.split(separator)
-    fields = sender.split(separator)
-    if fields[: len(prefix)] == prefix:
-        fields = fields[len(prefix) :]
-    users = {0, int(uid), *trusted} - {OVERFLOW_ID}
-    return next((uid for uid in map(int, fields[3::5]) if uid not in users), None)
+    namespace = Namespace(separator)
+    users = {0, namespace.chain(own)[-1].uid, *trusted} - {OVERFLOW_ID}
+    chain = namespace.chain(sender.removeprefix(namespace.prefix_of(own)))
+    if not chain:
+        return OVERFLOW_ID  # no hub says so
+    return next((one.uid for one in chain if one.uid not in users), None)

@@ -245,6 +245,25 @@ def test_the_prefix_of_a_slave() -> None:
             space.check_pattern(wrong, ME)
 
 
+def test_the_credentials_in_a_key() -> None:
+    space = Namespace()
+    key = b"!/cred/7/8/9/!/cred/100/1000/4711"
+    assert space.chain(key) == (Credentials(gid=7, uid=8, pid=9), ME)
+    assert space.prefix_of(key) == b"!/cred/7/8/9/"
+    for wrong in (
+        b"",
+        b"k",
+        key + b"/",
+        key + b"/x",
+        key[:-1] + b"x",
+        b"x" + key,
+        key.replace(b"cred", b"x"),
+        key * 65,
+    ):
+        assert space.chain(wrong) == ()
+    assert space.chain(b"!/cred/1/4294967296/1") == space.chain(b"!/cred/1/2/" + b"0" * 11) == ()
+
+
 def test_another_separator() -> None:
     space = Namespace(b".")
     assert space.credential_key(ME) == b"!.cred.100.1000.4711"

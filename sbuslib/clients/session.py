@@ -153,10 +153,10 @@ class Session:
         if not old or old == new:
             return []
         # First keys that name this client; then keys with an empty id under the prefix of the hub, for others too.
-        start = _namespace(self.separator).start
+        namespace = _namespace(self.separator)
         starts = [
             (old + self.separator, new + self.separator),
-            (self._prefix(old) + start, self._prefix(new) + start),
+            (namespace.prefix_of(old) + namespace.start, namespace.prefix_of(new) + namespace.start),
         ]
         moved: list[bytes] = []
         held, self.held = self.held, Counter()
@@ -170,11 +170,6 @@ class Session:
         if moved:
             self.forget_places()
         return moved
-
-    def _prefix(self, key: bytes) -> bytes:
-        """The prefix under which a credential key stands: what comes before its last five segments."""
-        prefix, *own = key.rsplit(self.separator, 5)
-        return prefix + self.separator if len(own) == 5 else b""
 
     @property
     def separator(self) -> bytes:

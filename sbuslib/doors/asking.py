@@ -188,7 +188,8 @@ def user_behind(namespace: Namespace, sender: bytes | None, own: bytes, trusted:
     """
     if sender is None:
         return os.geteuid()
-    *hubs, user = namespace.users(sender.removeprefix(namespace.prefix_of(own))) or (-1,)
+    chain = namespace.chain(sender.removeprefix(namespace.prefix_of(own)))
+    *hubs, user = [one.uid for one in chain] or (-1,)
     if user < 0 or not all(hub == user or hub in trusted for hub in hubs):
         raise DoorError("sender behind a hub of another user")
     return user

@@ -9,7 +9,6 @@ connection, become gap rows.
 from __future__ import annotations
 
 import os
-import re
 import threading
 from contextlib import ExitStack, suppress
 from time import monotonic, time_ns
@@ -18,7 +17,7 @@ from ..blocking import Client
 from ..clients.endpoint import Endpoint
 from ..errors import DisconnectedError, JournalError
 from ..matcher import SEPARATOR
-from ..secrets import Credentials, Namespace
+from ..secrets import Namespace
 from ..segments.recovery import OUTAGE
 from ..wire import control
 from ..wire.packets import Message, encode_message
@@ -32,9 +31,6 @@ __all__ = ["Follower"]
 _SENDERS_KEPT = 1_024
 _SENDER_BYTES = 512
 """Longest sender that is remembered. It is enough for a tree of many floors."""
-
-_NUMBER = re.compile(rb"[0-9]{1,10}")
-_LARGEST_ID = 2**32 - 1
 
 
 class Follower:
@@ -217,22 +213,15 @@ class Follower:
         return found
 
     def _parse(self, sender: bytes | None) -> tuple[int | None, int | None, int | None]:
-        start = self._prefix + self._namespace.start
-        if sender is None or not sender.startswith(start):
+        if sender is None or not sender.startswith(self._prefix):
             return None, None, None
-        fields = sender[len(start) :].split(self._namespace.separator, 3)[:3]
-        if len(fields) < 3 or not all(map(_NUMBER.fullmatch, fields)) or max(map(int, fields)) > _LARGEST_ID:
-            return None, None, None
-        gid, uid, pid = map(int, fields)
-        return Credentials(gid, uid, pid).known()
+        chain = self._namespace.chain(sender[len(self._prefix) :])
+        return chain[0].known() if chain else (None, None, None)
 
     def _learn_namespace(self) -> None:
         features = self.client.features
         self._namespace = Namespace(features.separator if features is not None else SEPARATOR)
-        key = self.client.credentials
-        # This client's key is the hub's prefix and a credential of five segments.
-        self._prefix = self._namespace.separator.join(key.split(self._namespace.separator)[:-5])
-        self._prefix += self._namespace.separator if self._prefix else b""
+        self._prefix = self._namespace.prefix_of(self.client.credentials)
         self._ids.clear()
 
     def _hub_id(self) -> bytes:

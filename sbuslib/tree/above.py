@@ -287,7 +287,7 @@ class LinkAbove(Link):
 
     def vouch(self, name: bytes) -> Voucher:
         # Empty is a sender that nobody above knows: one beyond a hub without features.
-        if name and not self.context.router.namespace.is_credential(name):
+        if name and not self.context.router.namespace.chain(name):
             raise PacketError("malformed sender")
         return Voucher(bytes, self.outgoing.credentials, name)
 

@@ -52,7 +52,7 @@ def check_features(features: control.Features, hub_id: bytes, separator: bytes, 
 
 def check_key(key: bytes, namespace: Namespace) -> bytes:
     """The credential key of a link, as the hub above tells it. Raises :exc:`LinkError` when it is none."""
-    if not namespace.is_credential(key):
+    if not namespace.chain(key):
         raise LinkError(f"its answer to whoami is no credential key: {printable(key[:_SHOWN])}")
     return key
 

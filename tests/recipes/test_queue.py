@@ -48,6 +48,7 @@ KEY = OWN + b"/queue/q/k"
         (b"!/cred/5/1001/9/!/cred/5/1000/9", OWN, 1001),  # says a hub of a stranger
         (b"!/cred/5/33/9/!/cred/5/1000/9", b"!/cred/5/33/9/" + OWN, None),  # below our own hub
         (b"!/cred/5/34/9/!/cred/5/1000/9", b"!/cred/5/33/9/" + OWN, 34),
+        (b"nonsense", b"!/cred/1/1000/9", 65534),  # no hub says so
     ],
 )
 def test_who_is_a_stranger(sender: bytes | None, own: bytes, found: int | None) -> None:
