@@ -127,7 +127,7 @@ class Connections(Owner):
                 self._server.close()
                 self._server = None
 
-    def flush(self, timeout: float | None) -> bool:
+    def flush(self, timeout: float | None = None) -> bool:
         """Wait until the kernel has taken everything for every peer; ``False`` after ``timeout`` seconds."""
         deadline = None if timeout is None else monotonic() + timeout
         flushed = True

@@ -7,8 +7,6 @@ peers want.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import groupby
-from operator import itemgetter
 from typing import Final
 
 from .framing import check_data, publish_prefix
@@ -20,7 +18,7 @@ from .substrings import CACHED_NAME_BYTES, Substrings
 __all__ = ["PeerPublisher"]
 
 _RUN_BYTES: Final = 65_536
-"""Bytes of messages under one name that are joined before they are queued: what may be lost at once."""
+"""Bytes of messages that are joined before they are queued: what may be lost at once."""
 
 
 class PeerPublisher:
@@ -56,39 +54,50 @@ class PeerPublisher:
     ) -> int:
         """See :meth:`~sbuslib.tcp.peer.Peer.publish_many`."""
         before, limits = self.published, self._limits
-        for name, run in groupby(messages, itemgetter(0)):
-            start = self.start_of(name)
-            if start is None:
-                for _, data in run:
+        commands: list[bytes] = []  # for the same connections, queued together, which is much faster
+        links: tuple[PeerLink, ...] = ()
+        size, last, start = 0, None, None
+        header, length = b"", -1  # what a message under this name starts with, if its data is so long
+        try:
+            for name, data in messages:
+                if name != last:
+                    last, start, length = name, self.start_of(name), -1
+                    wanting = self._remote.subscribers(name)
+                    if start is None or wanting != links:
+                        commands, size, whole = [], 0, commands
+                        self._push(links, whole, patience, leave_out)
+                        links = wanting
+                if start is None:
                     self._mesh.publish(name, data)
                     self.published += 1
-                continue
+                    continue
 
-            # Messages under one name are queued together, which is much faster.
-            commands: list[bytes] = []
-            size = 0
-            try:
-                for _, data in run:
+                if len(data) != length or type(data) is not bytes:
                     check_data(data, limits)
-                    commands.append(b"%b%d %b\n" % (start, len(data), data))
-                    size += len(data)
-                    if size > _RUN_BYTES:
-                        commands, size, whole = [], 0, commands
-                        self._push(name, whole, patience, leave_out)
-            finally:
-                self._push(name, commands, patience, leave_out)
+                    length = len(data)
+                    header = b"%b%d " % (start, length)
+                commands += (header, data, b"\n")
+                size += length
+                if size > _RUN_BYTES:
+                    commands, size, whole = [], 0, commands
+                    self._push(links, whole, patience, leave_out)
+                    last = None  # the connections are looked up again, as sending may have waited
+        finally:
+            self._push(links, commands, patience, leave_out)
         return self.published - before
 
-    def _push(self, name: str, commands: list[bytes], patience: float, leave_out: frozenset[PeerLink]) -> None:
-        """Queue messages for each connection that wants them; wait for slow ones first, if that was asked for."""
+    def _push(
+        self, links: tuple[PeerLink, ...], commands: list[bytes], patience: float, leave_out: frozenset[PeerLink]
+    ) -> None:
+        """Queue messages for each of these connections; wait for slow ones first, if that was asked for."""
         if not commands:
             return
-        self.published += len(commands)
-        links, limit = self._remote.subscribers(name), self._limits.queued_bytes
-        joined = b"".join(commands) if links else b""
+        count = len(commands) // 3
+        self.published += count
+        joined, limit = b"".join(commands) if links else b"", self._limits.queued_bytes
         for link in links:
             if link in leave_out:
                 continue
             if patience and link.queued_bytes > limit // 2 and not link.slow:
                 link.slow = not link.wait_for_room(limit // 4, patience)
-            link.push(joined, len(commands))
+            link.push(joined, count)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from sbuslib.errors import PayloadError
 from sbuslib.tcp import Peer
 
 Make = Callable[..., Peer]
@@ -43,3 +46,16 @@ def test_retained_data_is_sent_to_later_subscribers(make_peer: Make, raw: Connec
     peer.release("//state/door")
     peer.publish("//state/door", b"end")
     late.expect(b"pub //state/door 3 end\n")
+
+
+def test_what_came_before_a_pair_at_fault_was_published(make_peer: Make, raw: Connect) -> None:
+    peer = make_peer()
+    stranger = raw(peer)
+    stranger.send(b"sub a\n")
+    peer.wait_for_subscriber("a", timeout=10)
+    wrong: list[Any] = [("a", b"1"), ("a", b"2"), ("ab", b"3"), ("a", "4")]
+    with pytest.raises(PayloadError):
+        peer.publish_many(wrong)
+    assert peer.statistics().published == 3
+    peer.flush()
+    stranger.expect(b"pub a 1 1\npub a 1 2\npub ab 1 3\n")
