@@ -14,7 +14,7 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import gevent
@@ -33,6 +33,14 @@ TEST_SECONDS = 60
 """A test that takes longer hangs: the slowest takes a few seconds, even on a busy machine."""
 
 
+OPTIONAL = {"cryptography", "duckdb", "jinja2", "nats", "nkeys", "numpy", "paho", "pandas", "polars"} | {
+    "prometheus_client", "pyarrow", "pyspark", "redis", "rich", "selenium"
+}  # fmt: skip
+"""Packages that only some tests need."""
+_skipped: list[str] = []
+"""Files that need one which is not installed."""
+
+
 class TestHangs(SystemExit):
     """Raised into a test that hangs. A ``SystemExit``, which gevent passes from its event loop to the main greenlet."""
 
@@ -47,6 +55,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share a Spark session run last: it opens and closes sockets in threads of its own until the end."""
     items.sort(key=lambda item: "spark" in item.path.relative_to(ROOT / "tests").parts)
+
+
+def skip_without(report: Any, where: str) -> None:
+    """Make a skip of a failure for want of a package that is not installed, unless all tests are to run."""
+    if not report.failed or os.environ.get("SBUS_ALL_TESTS"):
+        return
+    text = str(report.longrepr)
+    missing = next(
+        (name for name in OPTIONAL if f"No module named '{name}" in text or f"{name} is missing" in text), ""
+    )
+    if missing or any(path in text for path in _skipped):  # a file imports what is in another
+        if report.nodeid == where:
+            _skipped.append(where)
+        reason = f"Skipped: needs {missing or 'what another file needs'}: pip install -e '.[everything]'"
+        report.outcome, report.longrepr = "skipped", (where, 1, reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    report: Any = yield
+    skip_without(report, collector.nodeid)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    report: Any = yield
+    skip_without(report, item.nodeid.partition("::")[0])
+    return report
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -20,6 +20,8 @@ from sbuslib.services.retain import Retain
 
 from .servers import mosquitto, nats_server
 
+pytest.importorskip("nats")
+
 
 def test_hubs_of_one_process_are_joined_and_go_on_meanwhile(folder: str) -> None:
     server = nats_server(folder)

@@ -96,7 +96,7 @@ def test_programs_run(path: Path, desk: Desk) -> None:
                 timeout=PATIENCE,
                 check=False,
             )
-            assert (done.returncode, done.stderr) == (0, ""), f"{name_of(path)}:{block.line}"
+            assert (done.returncode, done.stderr) == (0, ""), f"{name_of(path)}:{block.line}: {done.stderr}"
 
 
 @pytest.mark.parametrize(("path", "block"), of_language("packets"))

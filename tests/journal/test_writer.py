@@ -213,6 +213,7 @@ def test_segments_are_sealed_as_they_end(hub: Hub, journal: str) -> None:
 
 
 def test_a_sealer_that_is_killed_loses_nothing(hub: Hub, journal: str, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("pyarrow")
     with Recorder(hub, journal, limits=LIMITS) as recorder:
         publish(hub, recorder, 1)
         before = records_of(journal)
