@@ -34,22 +34,14 @@ SILENCE: Final = 10.0
 """Seconds for which a user whose door took longer is not asked: so that a silent one costs 5 % of the time."""
 MOST_SILENT: Final = 64
 """Users that are remembered as silent."""
-TRIES: Final = 3
-"""How often to connect: a door cuts connections off when it has too many."""
 PAUSE: Final = 0.01
-"""Seconds before asking again at a door that has too much under way, or a full backlog."""
+"""Seconds before asking again at a door that has too much under way, or a full backlog, or cut the connection off."""
 
+_SILENT: Final = "door that does not answer"
 _SEND_BUFFER: Final = 4_096  # requests are short
 
 WaitReadable: TypeAlias = Callable[[int, float], Awaitable[bool]]
 Sleep: TypeAlias = Callable[[float], Awaitable[None]]
-
-
-class _SilentError(DoorError):
-    """A door does not answer."""
-
-    def __init__(self) -> None:
-        super().__init__("door that does not answer")
 
 
 class Asker:
@@ -63,7 +55,7 @@ class Asker:
         self._wait_readable = wait_readable
         self._sleep = sleep
         self._folder = folder
-        self._kept: dict[bytes, socket.SocketType] = {}  # connections by the door's name, the longest unused first
+        self._kept: dict[tuple[bytes | None, int], socket.SocketType] = {}  # by door and user, the longest unused first
         self._silent: dict[int, float] = {}  # until when a user is not asked, by time.monotonic
         self._closed = False
         abandon_in_child(self, Asker.close)
@@ -80,12 +72,11 @@ class Asker:
         Raises :exc:`~sbuslib.errors.DoorError`.
         """
         sock, descriptors = await self._ask(offers, user)
-        door = offers[0].door
-        assert door is not None
-        if self._closed or door in self._kept:
+        place = offers[0].door, user
+        if self._closed or place in self._kept:
             sock.close()
         else:
-            self._kept[door] = sock
+            self._kept[place] = sock
             if len(self._kept) > MOST_KEPT:
                 self._kept.pop(next(iter(self._kept))).close()
         return descriptors
@@ -101,60 +92,61 @@ class Asker:
     async def _ask(self, offers: Sequence[Offer], user: int) -> tuple[socket.SocketType, list[int | None]]:
         now, is_ours = monotonic(), user in (0, os.geteuid())
         if self._silent.get(user, now) > now:
-            raise _SilentError
+            raise DoorError(_SILENT)
         try:
             return await self._ask_until(now + (ANSWER_SECONDS if is_ours else STRANGER_SECONDS), offers, user)
-        except _SilentError:
+        except TimeoutError as error:
             if not is_ours:
                 if len(self._silent) >= MOST_SILENT:
                     del self._silent[next(iter(self._silent))]
                 self._silent[user] = monotonic() + SILENCE
-            raise
+            raise DoorError(str(error)) from None
 
     async def _ask_until(
         self, deadline: float, offers: Sequence[Offer], user: int
     ) -> tuple[socket.SocketType, list[int | None]]:
-        """Ask, on another connection if one was cut off."""
-        door, in_folder = offers[0].door, offers[0].in_folder
-        assert door is not None
-        request = ASK + b"".join(offer.token for offer in offers)
-        for _ in range(TRIES):
-            sock = self._kept.pop(door, None) or await self._connect(door, in_folder, deadline)
-            try:
-                if peer_credentials(sock).uid != user:
-                    raise DoorError("door of another user")
-                words, found = await self._exchange(sock, request, deadline)
-                while BUSY in words:
-                    await self._sleep(PAUSE)
-                    if monotonic() >= deadline:
-                        raise DoorError("door that has too much under way")
+        """Ask until there is an answer. Raises :exc:`TimeoutError`."""
+        request, why = ASK + b"".join(offer.token for offer in offers), _SILENT
+        while monotonic() < deadline:
+            sock = self._kept.pop((offers[0].door, user), None) or self._connect(offers[0], user)
+            if sock is not None:
+                try:
                     words, found = await self._exchange(sock, request, deadline)
-            except ConnectionError:  # perhaps cut off, which is no matter
+                    if BUSY not in words:
+                        given = iter(found)
+                        return sock, [next(given) if word == GIVEN else None for word in words]
+                    why = "door that has too much under way"
+                except ConnectionError:  # perhaps cut off, which is no matter
+                    why = "door that closes"
+                except BaseException:  # an answer that comes later is nobody's
+                    sock.close()
+                    raise
                 sock.close()
-            except BaseException:  # an answer that comes later is nobody's
-                sock.close()
-                raise
-            else:
-                given = iter(found)
-                return sock, [next(given) if word == GIVEN else None for word in words]
-        raise DoorError("door that closes")
+            await self._sleep(PAUSE)
+        raise TimeoutError(why)
 
-    async def _connect(self, door: bytes, in_folder: bool, deadline: float) -> socket.SocketType:
-        if in_folder and self._folder is None:
+    def _connect(self, offer: Offer, user: int) -> socket.SocketType | None:
+        """A connection to a door of this user; ``None`` if its backlog is full."""
+        assert offer.door is not None
+        if offer.in_folder and self._folder is None:
             raise DoorError("door in a folder that this client was not given")
-        address = door_address(door, self._folder if in_folder else None)
-        while True:
-            try:
-                return connect(address, _SEND_BUFFER, descriptors=True)
-            except BlockingIOError:  # its backlog is full
-                if monotonic() >= deadline:
-                    raise _SilentError from None
-                await self._sleep(PAUSE)
-            except OSError:
-                raise DoorError("no door") from None
+        try:
+            sock = connect(
+                door_address(offer.door, self._folder if offer.in_folder else None), _SEND_BUFFER, descriptors=True
+            )
+        except BlockingIOError:
+            return None
+        except OSError:
+            raise DoorError("no door") from None
+        if peer_credentials(sock).uid != user:
+            sock.close()
+            raise DoorError("door of another user")
+        return sock
 
     async def _exchange(self, sock: socket.SocketType, request: bytes, deadline: float) -> tuple[bytes, list[int]]:
-        """Ask: a byte for each token, and the descriptors. Raises :exc:`ConnectionError` if the door ends it."""
+        """Ask: a byte for each token, and the descriptors. Raises :exc:`TimeoutError`, and
+        :exc:`ConnectionError` if the door ends it.
+        """
         with suppress(BlockingIOError):  # a door that reads nothing does not answer either
             sock.send(request, socket.MSG_NOSIGNAL)
         while True:
@@ -163,7 +155,7 @@ class Asker:
                 break
             except BlockingIOError:
                 if not await self._wait_readable(sock.fileno(), max(0.0, deadline - monotonic())):
-                    raise _SilentError from None
+                    raise TimeoutError(_SILENT) from None
 
         _, found = descriptors_in(control, flags)
         asked = (len(request) - len(ASK)) // TOKEN_BYTES

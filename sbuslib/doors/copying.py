@@ -19,7 +19,6 @@ from typing import Any, BinaryIO, Final, TypeAlias
 
 from ..errors import DoorError, UsageError
 from ..kernel.descriptors import in_a_thread
-from ..kernel.threads import unpatched
 from ..wire.offers import COPYING, FAILED, HAVE
 from ..wire.text import plainly
 from .asking import WaitReadable
@@ -134,62 +133,56 @@ class Copying:
     def __init__(self, sock: socket.SocketType, token: bytes, fd: int, size: int, sink: FileSink) -> None:
         self._result: Any = None  # what the sink made of it
         self._error: Exception | None = None  # why there is none
-        self._changes = os.eventfd(0, os.EFD_CLOEXEC)  # can be read when it has gone on, or ended
-        self._sock = sock
-        self._token = token
-        self._fd = fd
-        self._size = size
-        self._sink = sink
-        self._said = monotonic()  # when the sender was told last
-        self._lock = unpatched("_thread", "allocate_lock")()  # over the next two
-        self.has_ended = False
         self._is_left = False  # whether nobody waits for it any more
-        in_a_thread(self._run)
+        self._news, self._tells = os.pipe2(
+            os.O_CLOEXEC | os.O_NONBLOCK
+        )  # a byte when it has gone on, closed at its end
+        in_a_thread(self._run, sock, token, fd, size, sink)
 
     async def wait(self, wait_readable: WaitReadable, timeout: float) -> Any:
         """Wait for the file. Who gives up may wait again later, or :meth:`stop` it.
 
         Raises what went wrong, and :exc:`~sbuslib.errors.DoorError` when it does not go on for ``timeout`` seconds.
         """
-        while not self.has_ended:
-            if not await wait_readable(self._changes, timeout):
+        goes_on = True
+        while goes_on:
+            if not await wait_readable(self._news, timeout):
                 raise DoorError("file that does not go on")
-            os.eventfd_read(self._changes)
+            goes_on = bool(os.read(self._news, 4_096))
         if self._error is not None:
             raise self._error
         return self._result
 
     async def stop(self, wait_readable: WaitReadable) -> None:
         """Let go of it. Nothing is left of what is not whole, unless the disk takes longer than a second."""
-        with self._lock:
-            self._is_left = True
-        while not self.has_ended and await wait_readable(self._changes, STOP_SECONDS):
-            os.eventfd_read(self._changes)
-        with self._lock:
-            if self.has_ended:
-                os.close(self._changes)
+        self._is_left = True
+        while await wait_readable(self._news, STOP_SECONDS) and os.read(self._news, 4_096):
+            pass
+        os.close(self._news)
 
-    def _run(self) -> None:
+    def _run(self, sock: socket.SocketType, token: bytes, fd: int, size: int, sink: FileSink) -> None:
+        said = monotonic()
+
+        def goes_on() -> bool:
+            nonlocal said
+            if monotonic() - said > PAUSE:
+                said = monotonic()
+                say(sock, COPYING, token)
+            with suppress(OSError):  # it is full, or nobody reads it any more
+                os.write(self._tells, b".")
+            return not self._is_left
+
         try:
-            copy_file(self._fd, self._sink.fileno(), self._size, self._goes_on)
-            self._result = self._sink.finish()
-            say(self._sock, HAVE, self._token)
+            copy_file(fd, sink.fileno(), size, goes_on)
+            self._result = sink.finish()
+            say(sock, HAVE, token)
         except Exception as error:
             self._error = error
-            self._sink.discard()
-            say(self._sock, FAILED, self._token, plainly(error))
-        os.close(self._fd)
-        self._sock.close()
-        with self._lock:
-            self.has_ended = True
-            os.eventfd_write(self._changes, 1)
-
-    def _goes_on(self) -> bool:
-        if monotonic() - self._said > PAUSE:
-            self._said = monotonic()
-            say(self._sock, COPYING, self._token)
-        os.eventfd_write(self._changes, 1)
-        return not self._is_left
+            sink.discard()
+            say(sock, FAILED, token, plainly(error))
+        os.close(fd)
+        sock.close()
+        os.close(self._tells)
 
 
 def say(sock: socket.SocketType, word: bytes, token: bytes, text: str = "") -> None:

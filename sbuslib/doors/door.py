@@ -357,18 +357,15 @@ class Door:
         if visitor.count_unread():  # it asks, and does not read
             self._cut_off(visitor)
             return
-        is_busy = self._has_too_much(visitor.user)
-
         with self._lock:  # nobody closes a descriptor before it is sent
             found = [self._find(token, visitor) for token in tokens]
-            words = bytes(GONE if one is None else BUSY if is_busy else GIVEN for one in found)
-            given = [] if is_busy else [one.fd for one in found if one is not None]
-            try:
-                _send(visitor.sock, words, given)
-            except OSError:  # mostly ETOOMANYREFS: our user has as many under way as the kernel allows
-                given = []
-                with suppress(OSError):
-                    _send(visitor.sock, words.replace(bytes([GIVEN]), bytes([BUSY])), [])
+            for is_busy in (self._has_too_much(visitor.user), True):
+                words = bytes(GONE if one is None else BUSY if is_busy else GIVEN for one in found)
+                given = [] if is_busy else [one.fd for one in found if one is not None]
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", given))] if given else []
+                with suppress(OSError):  # mostly ETOOMANYREFS: our user has as many under way as the kernel allows
+                    visitor.sock.sendmsg([words], rights, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+                    break
 
             visitor.unread = len(given)
             for one in found:
@@ -406,11 +403,6 @@ class Door:
         with self._lock:
             for transfer in self._transfers.values():
                 transfer.leave(number, visitor.is_ours)
-
-
-def _send(sock: socket.SocketType, words: bytes, descriptors: list[int]) -> None:
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
-    sock.sendmsg([words], rights, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 
 
 _open: set[Door] = set()  # those of this process whose threads run

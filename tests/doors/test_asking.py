@@ -85,12 +85,20 @@ def test_a_door_that_is_busy_for_too_long(asker: Asker, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(asking, "monotonic", lambda: now)
     asker._sleep = sleep
-    with playing(answering(bytes([BUSY]))) as name, pytest.raises(DoorError, match="too much under way"):
+    with playing(answering(bytes([BUSY])), connections=2) as name, pytest.raises(DoorError, match="too much under way"):
         fetch(asker, at(name))
 
 
-def test_a_door_that_closes_each_connection(asker: Asker) -> None:
-    played = playing(lambda sock: sock.recv(1_000), connections=asking.TRIES)
+def test_a_door_that_closes_each_connection(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += 1.0
+
+    monkeypatch.setattr(asking, "monotonic", lambda: now)
+    asker._sleep = sleep
+    played = playing(lambda sock: sock.recv(1_000), connections=2)
     with played as name, pytest.raises(DoorError, match="that closes"):
         fetch(asker, at(name))
 
