@@ -101,7 +101,7 @@ class Hub:
         stop_when_empty: bool = False,
         limits: Limits | None = None,
     ) -> None:
-        self._given: Address | HasFileno | Listener
+        self._given: Address | HasFileno | Listener  # where to listen
         if isinstance(listener, (Listener, HasFileno)):
             self._given = listener
         else:
@@ -109,13 +109,14 @@ class Hub:
         if not isinstance(mode, int) or not 0 <= mode <= 0o777:
             raise UsageError(f"mode is permission bits, such as 0o770, not {mode!r}")
         self.limits = limits if limits is not None else Limits()
+        """What the hub allows."""
         told = Settings(users, trusted, relays, authorize)
-        self._users = told.users
+        self._users = told.users  # ids of those who may connect; ``None``: all that the socket lets in
         self._mode = mode
         self._reuse = reuse
         self._stop_when_empty = stop_when_empty
-        self._listener: Listener | None = None
-        self._stopping = False
+        self._listener: Listener | None = None  # while it is started
+        self._stopping = False  # whether it drains
         self.context = context = Context(
             self.limits,
             Quotas(self.limits, most_connections(self.limits), frozenset({os.getuid(), 0})),
@@ -127,13 +128,13 @@ class Hub:
             on_senders=lambda: self.tree.telling.mark_all(),
         )
         """What the parts of this hub share. An embedder does not need it: relays and recorders do."""
-        self._review = Review(context, self._clients.connections)
+        self._review = Review(context, self._clients.connections)  # of what clients hold, after a reload
         self.tree = Tree(context, self._clients, told.relays)
         """The hubs above and below. An embedder does not need it: relays do."""
-        self._reporter = Reporter(context, self._clients, self.tree, Links(self.tree))
+        self._reporter = Reporter(context, self._clients, self.tree, Links(self.tree))  # gathers statistics
         self.reloads = Reloads(self._review)
         """What is done where a trusted client says ``hub/reload``: set its ``function``."""
-        self._role = ClientRole(context, self.tree, self._reporter, self.reloads)
+        self._role = ClientRole(context, self.tree, self._reporter, self.reloads)  # what clients begin as
 
     def _make_parts(self, context: Context) -> tuple[Clients, FanOuts]:
         self._clients = Clients(context, lambda client: self.tree.forget(client), self._on_last, self._on_outbox_empty)
@@ -185,6 +186,7 @@ class Hub:
         Raises :exc:`~sbuslib.errors.StateError` when started already,
         :exc:`~sbuslib.errors.AddressInUseError`, and :exc:`OSError` when the kernel refuses the address.
         """
+        # 1. Listen.
         if self._listener is not None:
             raise StateError(f"{self!r} is started already")
         if not isinstance(self._given, Listener):
@@ -193,6 +195,8 @@ class Hub:
             raise StateError(f"the listener that {self!r} was given is closed")
         else:
             listener = self._given
+
+        # 2. Serve.
         self._listener = listener
         self._stopping = False
         self._stopped = Event()
@@ -377,6 +381,7 @@ class Hub:
         context.check_here()
         if not patterns:
             raise UsageError("subscribe to at least one pattern; b'' is everything")
+
         inbox = self._new_inbox()
         try:
             for pattern in patterns:

@@ -151,8 +151,8 @@ class Shapes:
     __slots__ = ("_counts", "steps")
 
     def __init__(self) -> None:
-        self._counts: dict[bytes, int] = {}
-        self.steps = 0
+        self._counts: dict[bytes, int] = {}  # of patterns, by shape
+        self.steps = 0  # of all shapes
 
     def would_add(self, shape: bytes) -> int:
         """The steps that one more pattern of this shape adds: none if there is one already."""
@@ -185,11 +185,10 @@ class _Node(Generic[S]):
     __slots__ = ("below", "children", "here", "lengths", "starred")
 
     def __init__(self) -> None:
-        self.children: dict[bytes, _Node[S]] | None = None
-        # Those children that end in stars, again: stem -> number of stars -> child. And how many stems
-        # there are of each length: a look-up probes each length.
+        self.children: dict[bytes, _Node[S]] | None = None  # by segment
+        # Those children that end in stars, again: stem -> number of stars -> child.
         self.starred: dict[bytes, dict[int, _Node[S]]] | None = None
-        self.lengths: dict[int, int] | None = None
+        self.lengths: dict[int, int] | None = None  # how many of these stems are so long: a look-up probes each length
         self.here: dict[S, None] | None = None  # the pattern ended with the segment that led here
         self.below: dict[S, None] | None = None  # it ended with the separator after that segment
 
@@ -269,13 +268,13 @@ class Subscriptions(Generic[S]):
     """
 
     def __init__(self, separator: bytes = SEPARATOR) -> None:
-        self._separator = check_separator(separator)
-        self._held: dict[S, dict[bytes, int]] = {}
-        self._literal: dict[bytes, dict[S, None]] = {}
+        self._separator = check_separator(separator)  # one byte
+        self._held: dict[S, dict[bytes, int]] = {}  # by subscriber: patterns, and how many times each
+        self._literal: dict[bytes, dict[S, None]] = {}  # holders of patterns that match one key
         self._wild: dict[bytes, dict[S, None]] = {}  # as in the node that each ends in
         self._root: _Node[S] = _Node()
-        self._depths: dict[int, int] = {}
-        self._depth = 0
+        self._depths: dict[int, int] = {}  # how many patterns have so many segments
+        self._depth = 0  # the most segments of any pattern
 
     def __len__(self) -> int:
         """How many pairs of subscriber and distinct pattern are in force."""

@@ -93,10 +93,10 @@ class Scope:
     """What one user may do. Two scopes are equal if they allow the same by the same patterns."""
 
     def __init__(self, publish: Iterable[bytes], subscribe: Iterable[bytes], separator: bytes = SEPARATOR) -> None:
-        self.publish = tuple(dict.fromkeys(publish))
-        self.subscribe = tuple(dict.fromkeys(subscribe))
+        self.publish = tuple(dict.fromkeys(publish))  # patterns of keys
+        self.subscribe = tuple(dict.fromkeys(subscribe))  # patterns of patterns
         self._separator = separator
-        self._patterns = [Pattern(pattern, separator) for pattern in self.publish]
+        self._patterns = [Pattern(pattern, separator) for pattern in self.publish]  # cut once
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Scope):
@@ -133,10 +133,10 @@ class Policy:
         look_up: Callable[[int], tuple[bytes, frozenset[int]]],
         separator: bytes = SEPARATOR,
     ) -> None:
-        self.rules = tuple(rules)
+        self.rules = tuple(rules)  # the first that says yes decides
         self._look_up = look_up
         self._separator = separator
-        self._namespace = Namespace(separator)
+        self._namespace = Namespace(separator)  # which keys no rule is asked about
 
     def __call__(self, credentials: Credentials, verb: Verb, key: bytes) -> bool:
         """Whether a client may publish under a key, or subscribe to a pattern. Asks the system about its user anew."""

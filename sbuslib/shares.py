@@ -30,7 +30,7 @@ class Shares:
     def __init__(self, maximum: int, exempt: frozenset[int | None] = frozenset()) -> None:
         self.maximum = self.remaining = maximum
         self._exempt = exempt
-        self._held: dict[int | None, int] = {}
+        self._held: dict[int | None, int] = {}  # units by user
 
     def take(self, user: int | None, units: int) -> bool:
         """Charge ``units`` to ``user``; ``False``, and nothing charged, when that is more than its share."""

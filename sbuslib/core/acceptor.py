@@ -61,15 +61,15 @@ class Acceptor:
         self._context = context
         self._clients = clients
         self._role = role
-        self.closed = False
+        self.closed = False  # whether the hub accepts nobody any more
         self._accepted: dict[socket.SocketType, tuple[Credentials, Account]] = {}
         """Connections that are charged to their user and not served yet."""
         self._listener = listener
         self._mode = mode
         self._users = users
-        self._spare: int | None = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self._pause: Any = None
-        self._watcher: Any = context.loop.io(listener.socket.fileno(), READ)
+        self._spare: int | None = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # to turn one client away
+        self._pause: Any = None  # the timer of a pause, during one
+        self._watcher: Any = context.loop.io(listener.socket.fileno(), READ)  # stopped while others have turns
         self._watcher.start(self._on_acceptable)
 
     @property

@@ -23,7 +23,7 @@ class Authorization:
 
     def __init__(self, function: Authorize | None) -> None:
         self.function = function
-        self.failures = 0
+        self.failures = 0  # of this function: the first is logged
 
     @property
     def is_asked(self) -> bool:

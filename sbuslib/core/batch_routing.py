@@ -107,6 +107,7 @@ def _look_up_some(publisher: Publisher, batch: Batch, routes: dict[bytes, Routes
         used = batch.used()
         stop = batch.count
         until = publisher.until
+
         for position, number in enumerate(used):
             key = keys[number]
             if routes[key] is None:
@@ -116,6 +117,7 @@ def _look_up_some(publisher: Publisher, batch: Batch, routes: dict[bytes, Routes
                     publisher.spent = max(publisher.spent, publisher.most)
                     break
                 routes[key] = publisher.look_up(b"MSG %b\0" % key, batch.times(number))
+
         if stop < batch.count or len(used) < len(keys):
             batch = batch.part(0, stop)
     return batch, [found for key in batch.keys if (found := routes[key]) is not None]

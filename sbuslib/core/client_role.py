@@ -123,6 +123,7 @@ class ClientRole:
                 client.set_batches(packet.key == control.BATCH_ON)
             case control.NOTICES_ON | control.NOTICES_OFF:
                 client.set_notices(packet.key == control.NOTICES_ON)
+            # What it asks.
             case control.STATISTICS | control.CLIENTS | control.LINKS:
                 client.answer(encode_control(packet.key, self._tell(client, packet)))
             case control.FEATURES:
@@ -141,6 +142,7 @@ class ClientRole:
                 self._reloads.ask(client.answer)
             case control.RELOAD:
                 client.answer(encode_control(control.RELOAD, b""))
+            # What only a hub below says.
             case control.INTEREST_ON:
                 self._neighbours.add_link(publisher, packet.payload or b"")
             case control.INTEREST_ADDRESS:

@@ -58,12 +58,12 @@ class Connection:
         self.credentials = credentials
         self.number = 0
         """Set by :class:`~.members.Clients`: 1 for its first client, then more."""
-        self.outgoing = Outgoing(context, sock, credentials, account)
-        self.publisher = Publisher(context, self, self.outgoing, role)
+        self.outgoing = Outgoing(context, sock, credentials, account)  # what sends to this client
+        self.publisher = Publisher(context, self, self.outgoing, role)  # what is remembered of it between turns
         self._most: int | None = None  # packets to receive at once; None: as many as the area takes
         self._lone: int | None = None  # the round of the event loop in which the last packet came alone
         self._postponed = False
-        self._reader = context.loop.io(sock.fileno(), READ)
+        self._reader = context.loop.io(sock.fileno(), READ)  # stopped while it is held, or waits for its turn
         self._reader.start(self._on_readable)
 
     # -- as a sender --------------------------------------------------------------------------------
@@ -133,6 +133,8 @@ class Connection:
         publisher = self.publisher
         if self.outgoing.closed:
             return False
+
+        # 1. What is left of the last turn, before anything else is received.
         publisher.begin_turn()
         commands = publisher.commands
         taken = len(publisher.left)
@@ -148,8 +150,12 @@ class Connection:
         except PacketError as error:
             publisher.forget_left()
             publisher.end = (True, error.reason)
+
+        # 2. How much at once next time.
         if self._most is not None or publisher.left or publisher.commands != commands:
             self._choose_most(taken, (publisher.commands - commands) * 2 > taken)
+
+        # 3. The area is free: a later turn goes on, or what came after all packets is acted on.
         role = publisher.role
         if publisher.left:
             if not self._postponed:
@@ -231,7 +237,8 @@ class Connection:
 
     def statistics(self) -> ClientStatistics:
         outgoing = self.outgoing
-        outbox = outgoing.outbox if outgoing.has_outbox else None
+        outbox = outgoing.outbox if outgoing.has_outbox else None  # not made for this
+
         return ClientStatistics(
             number=self.number,
             credentials=self.key.decode(),

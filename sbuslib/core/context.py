@@ -25,7 +25,7 @@ from .router import Router
 from .scheduler import Scheduler
 from .send_buffers import SendBuffers
 from .unsent import Unsent
-from .work import Work
+from .user_work import UserWork
 
 __all__ = ["Context", "FanOut", "Members"]
 
@@ -89,7 +89,7 @@ class Context:
     """Where packets are received. Its content is good until the end of the turn that received it."""
     writer: PacketWriter
     scheduler: Scheduler
-    work: Work
+    work: UserWork
 
     def __init__(
         self,
@@ -108,9 +108,9 @@ class Context:
         self.authorization = authorization
         self.trusted = trusted
         self.address = address
-        self.router: Router[Receiver] = Router(limits, quotas, separator)
-        self.buffers = SendBuffers(limits, quotas.send_buffers)
-        self.unsent = Unsent(self.after, PASSED_WAIT)
+        self.router: Router[Receiver] = Router(limits, quotas, separator)  # who receives what
+        self.buffers = SendBuffers(limits, quotas.send_buffers)  # what clients have in the kernel's memory
+        self.unsent = Unsent(self.after, PASSED_WAIT)  # receivers for which messages wait
         self.ignored = 0
         """How many control messages and unsubscriptions had no meaning."""
         self.published = 0
@@ -134,7 +134,7 @@ class Context:
         self.area = make_area(self.limits.batch)
         self.writer = PacketWriter()
         self.scheduler = Scheduler(self.loop)
-        self.work = Work(self.scheduler, self.limits.turn_time)
+        self.work = UserWork(self.scheduler, self.limits.turn_time)
 
     def stop(self) -> None:
         self._pid = 0

@@ -20,8 +20,8 @@ class Embedder:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._namespace = context.router.namespace
-        self.credentials = context.credentials
+        self._namespace = context.router.namespace  # the hub's, with its prefix
+        self.credentials = context.credentials  # this process
 
     @property
     def key(self) -> bytes:

@@ -33,6 +33,7 @@ class FanOuts:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        # An account refers to its queue while anything waits.
         self._queues: WeakValueDictionary[Account, FanOutQueue] = WeakValueDictionary()
         # By the identity of a tuple of receivers: this tuple, kept so that no other gets its identity; its groups, by
         # user; and the receivers with these groups, by the publishing user (None: a user without a group).
@@ -44,6 +45,7 @@ class FanOuts:
     def with_groups(self, receivers: Routes, sender: Sender) -> Routes:
         if len(receivers) < self._context.limits.fanout or not self._is_in_force():
             return receivers
+        # 1. The groups among these receivers, remembered for as long as nobody leaves.
         found = self._groups.get(id(receivers))
         if found is None:
             limits = self._context.limits
@@ -52,6 +54,8 @@ class FanOuts:
                 self.forget()
                 self._remembered = len(receivers)
             found = self._groups[id(receivers)] = receivers, self._make_groups(receivers), {}
+
+        # 2. These receivers for a publisher of this user, whose own group is taken apart.
         _, groups, results = found
         uid: int | None = sender.credentials.uid
         if uid not in groups:

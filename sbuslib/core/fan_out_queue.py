@@ -86,13 +86,13 @@ class FanOutQueue:
         self._context = context
         self._account = account
         self._waiting = waiting
-        self._entries: deque[_Entry] = deque()
+        self._entries: deque[_Entry] = deque()  # oldest first
         self._names = 0  # receivers of all groups that have entries
         self._answers = 0
         self._missed: _Entry | None = None  # losses of groups with too many receivers, while open
         self._postponed = False
-        self.queued = 0
-        self.delivered = 0
+        self.queued = 0  # messages that wait; one for a group counts once
+        self.delivered = 0  # messages that have gone to all of their receivers, ever
 
     # -- in -----------------------------------------------------------------------------------------
 

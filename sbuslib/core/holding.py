@@ -26,7 +26,7 @@ class Holding:
         self._receiver = receiver
         self._context = context
         self._on_timeout = on_timeout
-        self._timer: Any = None
+        self._timer: Any = None  # while any is held
         self.publishers: dict[Holdable, float] = {}
         """Each publisher, and since when it is held; the one that is held for longest comes first."""
 

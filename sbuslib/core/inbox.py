@@ -34,17 +34,17 @@ class Inbox:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self.credentials = context.credentials
-        self.account = context.quotas.account(self.credentials.uid)
-        self._limits = context.limits
-        self._waiting: deque[tuple[bytes, bytes]] = deque()
-        self._bytes = 0
-        self._ready = Event()
-        self.closed = False
-        self.routed = 0
-        self.taken = 0
-        self.peak = 0
-        self.lost: dict[str, int] = {}
+        self.credentials = context.credentials  # this process
+        self.account = context.quotas.account(self.credentials.uid)  # of the hub's own user
+        self._limits = context.limits  # the hub's
+        self._waiting: deque[tuple[bytes, bytes]] = deque()  # credential key of the sender, and packet
+        self._bytes = 0  # of the packets that wait
+        self._ready = Event()  # set when a message comes, or the end
+        self.closed = False  # it receives nothing more
+        self.routed = 0  # messages that were to come here, ever
+        self.taken = 0  # messages that the application has taken
+        self.peak = 0  # most messages that waited
+        self.lost: dict[str, int] = {}  # messages without room, by cause
 
     def __enter__(self) -> Inbox:
         return self

@@ -28,7 +28,7 @@ class Losses:
     __slots__ = ("_untold", "total")
 
     def __init__(self) -> None:
-        self.total: Counter[str] = Counter()
+        self.total: Counter[str] = Counter()  # messages by cause, ever
         self._untold: dict[str, tuple[int, float]] = {}  # how many, and since when
 
     def add(self, cause: str, count: int, now: float) -> None:

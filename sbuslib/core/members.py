@@ -49,8 +49,8 @@ class Totals:
     """What clients that have left did: messages by what became of them."""
 
     def __init__(self) -> None:
-        self.received = self.routed = self.delivered = 0
-        self.lost: Counter[str] = Counter()
+        self.received = self.routed = self.delivered = 0  # messages
+        self.lost: Counter[str] = Counter()  # messages by cause
 
     def add(self, received: int, routed: int, delivered: int, lost: Mapping[str, int]) -> None:
         """Count what one more client did."""
@@ -79,9 +79,9 @@ class Clients:
         self._context = context
         self.connections: dict[Receiver, Connection] = {}
         """By the receivers that routes hold."""
-        self.inboxes: set[Inbox] = set()
-        self.violations = Violations(context.limits.logged_breaches)
-        self.peak = self.total = 0
+        self.inboxes: set[Inbox] = set()  # of the embedder and the recorder
+        self.violations = Violations(context.limits.logged_breaches)  # by clients
+        self.peak = self.total = 0  # most clients at a time, and how many ever
         self.left = Totals()
         """What clients and inboxes that have left did."""
         self.left_by_user: dict[int, Totals] = {}

@@ -87,7 +87,7 @@ class Received:
         self.area = area
         self.writer = writer
         self.lengths = lengths
-        self._copies: dict[int, bytes] = {}
+        self._copies: dict[int, bytes] = {}  # by slot, as far as they were asked for
         self._shortest = shortest
 
     @property
@@ -123,7 +123,7 @@ class InArea(Messages):
         self._received = received
         self._batch: Batched | bool | None = None  # False: not worth it
         self.slots = slots
-        self.count = len(slots)
+        self.count = len(slots)  # messages
 
     @property
     def size(self) -> int:
@@ -176,9 +176,9 @@ class OneInArea(Messages):
     count = 1
 
     def __init__(self, area: PlainArea, writer: PacketWriter, length: int) -> None:
-        self._view = area.first(length)
+        self._view = area.first(length)  # where it was received
         self._writer = writer
-        self._copy: bytes | None = None
+        self._copy: bytes | None = None  # once asked for
 
     @property
     def size(self) -> int:
@@ -216,8 +216,8 @@ class Copied(Messages):
         self._writer = writer
         self._packets = packets
         self._batch = batch
-        self._size = self._shortest = 0
-        self.count = len(packets)
+        self._size = self._shortest = 0  # once asked for
+        self.count = len(packets)  # messages
 
     @property
     def size(self) -> int:
@@ -263,9 +263,9 @@ class Batched(Messages):
 
     def __init__(self, writer: PacketWriter, batch: Batch) -> None:
         self._writer = writer
-        self._plain: Copied | None = None
+        self._plain: Copied | None = None  # a packet each, once asked for
         self.batch = batch
-        self.count = batch.count
+        self.count = batch.count  # messages
 
     @property
     def size(self) -> int:

@@ -103,25 +103,25 @@ class Outbox:
     def __init__(self, limits: Limits, account: Account) -> None:
         self._limits = limits
         self._account = account
-        self._by_user = Room(limits.queued_packets, limits.queued_bytes)
-        self._items: deque[SentPacket] = deque()
+        self._by_user = Room(limits.queued_packets, limits.queued_bytes)  # room here, by sender's user
+        self._items: deque[SentPacket] = deque()  # in the order in which they go, but for ``random``
         # In place of _items while the order is "random": largest first, oldest first among equals.
         self._heap: list[tuple[int, int, SentPacket]] | None = None
         self._urgent: deque[SentPacket] = deque()  # answers, while the order is not "queue"
         self._batches_waiting = 0  # batches that wait or were taken
         self._extra = 0  # messages in the batches that wait, less one for each batch
-        self._taken: list[SentPacket] = []
-        self._number = self._number_back = 0
-        self._work = 0
-        self.soft: Soft = "queue"
-        self.hard: Hard = "discard"
-        self.order: Order = "queue"
+        self._taken: list[SentPacket] = []  # and not settled yet
+        self._number = self._number_back = 0  # of the last packets that came into the heap, and came back
+        self._work = 0  # messages that came since the order was last put into effect
+        self.soft: Soft = "queue"  # where the kernel takes no more
+        self.hard: Hard = "discard"  # where the queue has no room
+        self.order: Order = "queue"  # in which packets go
         self.tells = False
         """Whether the receiver is told of losses, by notices in the queue."""
-        self.bytes = 0
-        self.answers = 0
-        self.peak = 0
-        self.losses = Losses()
+        self.bytes = 0  # of all that waits
+        self.answers = 0  # that wait
+        self.peak = 0  # most messages that waited
+        self.losses = Losses()  # messages for this receiver that were lost
 
     def __len__(self) -> int:
         return len(self._items) + len(self._urgent) + (len(self._heap) if self._heap is not None else 0) + self._extra
@@ -149,6 +149,7 @@ class Outbox:
         :attr:`Action.HOLD` if that was said for one, else :attr:`Action.LOSE` if one was lost. ``now`` is the time in
         seconds since the epoch.
         """
+        # 1. All of them, mostly.
         size = sum(map(len, packets))
         action = self._take_room(len(packets), size, sender, may_hold)
         if action is not None:
@@ -161,6 +162,8 @@ class Outbox:
                     self._push((packet, sender))
             self.peak = max(self.peak, len(self))
             return action
+
+        # 2. One by one: some may have room.
         worst = Action.KEEP
         for position, packet in enumerate(packets):
             action = self._offer_one(packet, sender, may_hold, now)

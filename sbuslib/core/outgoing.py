@@ -71,23 +71,30 @@ class Outgoing:
 
     def deliver(self, sender: Sender, messages: Messages) -> None:
         """Send messages. If that is not possible at once, do what the receiver chose."""
+        # 1. Not for this client, or not now: its user's fan-out queue goes first.
         if sender is self._owner:
             return
         queue: Queue | None = self.account.queue
         if queue is not None and not self._mute and queue.takes(sender):
             queue.add(self, sender, messages)
             return
+
+        # 2. In the form that this client takes.
         if self.takes_batches:
             messages = messages.as_batch() or messages
         elif messages.is_batch:
             messages = messages.as_packets()
         count = messages.count
         self.routed += count
+
+        # 3. What was lost a moment ago is lost again, at next to no cost.
         if self._refusal is not None:
             if self._refusal.loses(sender.credentials.uid, messages.shortest, self.account.releases, count):
                 return
             self._end_refusal()
             self._update()
+
+        # 4. Straight on while nothing waits; else the order is kept.
         sent = 0
         if self._direct:
             try:
@@ -102,6 +109,8 @@ class Outgoing:
             sent = self._send_now(sender, messages)
             if not self._senders:
                 self._update()
+
+        # 5. The kernel took not all: once more with the full buffer, and the rest waits or is lost.
         if sent < count and self._grow():
             messages = messages.after(sent) if sent else messages
             count -= sent

@@ -40,8 +40,8 @@ class Room:
     def __init__(self, packets: int, size: int) -> None:
         self.releases = 0
         """Goes up whenever room is released. A user that found no room finds none before it goes up."""
-        self.packets = Shares(packets)
-        self.queued_bytes = Shares(size)
+        self.packets = Shares(packets)  # by sender's user
+        self.queued_bytes = Shares(size)  # by sender's user
 
     def take_room(self, sender: int, packets: int, size: int) -> bool:
         """Charge room on behalf of ``sender``; ``False``, and nothing charged, beyond its share."""
@@ -90,9 +90,9 @@ class Account(Room):
     def __init__(self, uid: int, limits: Limits) -> None:
         super().__init__(limits.user_queued_packets, limits.user_queued_bytes)
         self.uid = uid
-        self.connections = 0
-        self.patterns = 0
-        self.pattern_bytes = 0
+        self.connections = 0  # accepted, or closed and not finished
+        self.patterns = 0  # distinct ones of each client
+        self.pattern_bytes = 0  # of these, with what their segments cost
         self.shapes = Shapes()
         """The shapes of its clients' patterns, and what these may add to the look-up of one key."""
         self.fan_out = Room(limits.fanout_packets, limits.fanout_bytes)
@@ -117,8 +117,8 @@ class Quotas:
     def __init__(self, limits: Limits, connections: int, exempt: frozenset[int] = frozenset()) -> None:
         self._limits = limits
         self._exempt = exempt
-        self._accounts: dict[int, Account] = {}
-        self.connections = Shares(connections, exempt)
+        self._accounts: dict[int, Account] = {}  # by user
+        self.connections = Shares(connections, exempt)  # by user
         self.allowed = Shares(limits.allowed_bytes)
         """Bytes of keys remembered as allowed by ``authorize=``."""
         self.send_buffers = Shares(limits.send_buffers)

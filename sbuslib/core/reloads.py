@@ -26,7 +26,7 @@ class Reloads:
         self.function: Callable[[], str] | None = None
         """What takes the settings up. It returns what to tell, and raises errors of the library."""
         self._review = review
-        self._waiting: list[Callable[[bytes], None]] = []
+        self._waiting: list[Callable[[bytes], None]] = []  # what answers the clients that asked
 
     def ask(self, answer: Callable[[bytes], None]) -> None:
         """A client asks. Those that ask while a reload is under way get the answer of the next one, together."""

@@ -49,8 +49,8 @@ class Router(Generic[S]):
     """The receivers of each message on one hub. Not for several threads at once."""
 
     def __init__(self, limits: Limits, quotas: Quotas, separator: bytes = SEPARATOR) -> None:
-        self.namespace = Namespace(separator)
-        self.routes: dict[bytes, tuple[S, ...]] = {}
+        self.namespace = Namespace(separator)  # which keys are secret
+        self.routes: dict[bytes, tuple[S, ...]] = {}  # receivers by header
         self.version = 0
         """Goes up whenever a remembered route is forgotten, so that other caches of routes know when to forget."""
         self.watch: Callable[[S, Account, bytes, bool], None] | None = None
@@ -59,9 +59,9 @@ class Router(Generic[S]):
         """The receivers of a key, which may be secret, besides or but for the hub above."""
         self._limits = limits
         self._quotas = quotas
-        self._plain: Subscriptions[S] = Subscriptions(separator)
-        self._secret: Subscriptions[S] = Subscriptions(separator)
-        self._taps: dict[S, bool] = {}
+        self._plain: Subscriptions[S] = Subscriptions(separator)  # of all keys that are not secret
+        self._secret: Subscriptions[S] = Subscriptions(separator)  # of keys that are
+        self._taps: dict[S, bool] = {}  # who listens in, and whether to secrets
         self._retired: dict[int, deque[tuple[S, Account]]] = {}  # subscribers that left, by user
         self._tuples: dict[tuple[S, ...], tuple[S, ...]] = {}
         self._subscribers: set[S] = set()  # all that subscribed and did not leave: tuples may name them
@@ -159,12 +159,15 @@ class Router(Generic[S]):
         """Take up to ``count`` patterns of a user's retired subscribers out. Returns whether more are left."""
         gone: set[S] = set()
         while count and (retired := self._retired.get(user)):
+            # 1. A pattern of the first of them. No routes are forgotten for it: see _forget_receivers.
             subscriber, account = retired[0]
             pattern = self._plain.discard_one(subscriber)
             if pattern is not None and self.watch is not None:
                 self.watch(subscriber, account, pattern.raw, False)
             if pattern is None:
                 pattern = self._secret.discard_one(subscriber)
+
+            # 2. It had no more.
             if pattern is None:
                 retired.popleft()
                 if not retired:
@@ -172,6 +175,7 @@ class Router(Generic[S]):
                 self._subscribers.discard(subscriber)
                 gone.add(subscriber)
                 continue
+
             self._quotas.give_pattern(account, *_price(pattern))
             count -= 1
         if gone:
@@ -215,6 +219,7 @@ class Router(Generic[S]):
         return bool(found if self.adjust is None else self.adjust(key, secret, found))
 
     def _look_up(self, key: bytes) -> tuple[S, ...]:
+        # 1. Subscribers, the hub above, and who listens in.
         secret = self.namespace.check_key(key)
         found = (self._secret if secret else self._plain).subscribers(key)
         if self.adjust is not None:
@@ -222,6 +227,8 @@ class Router(Generic[S]):
         if self._taps:
             taps = (tap for tap, secrets in self._taps.items() if secrets or not secret)
             found = tuple(dict.fromkeys((*found, *taps)))
+
+        # 2. Equal tuples are one object.
         known = self._tuples.get(found)
         if known is None:
             if len(self._tuples) >= self._limits.cached_keys:

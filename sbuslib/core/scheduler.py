@@ -61,7 +61,7 @@ class Scheduler:
         self._shares: dict[int, _Share] = {}  # of users that wait, or whose tag is above the virtual time
         self._queue: list[tuple[float, int, _Share]] = []  # a heap: users with waiting clients, by tag, then by arrival
         self._arrivals = 0
-        self._virtual = 0.0
+        self._virtual = 0.0  # the tag of the user that went last
         self._running: _Share | None = None  # whose turn it is
         self._clients = 1  # how many clients the turn at hand serves
         self._began = 0.0  # the turn at hand, by the processor time of this thread

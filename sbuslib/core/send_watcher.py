@@ -23,8 +23,8 @@ class SendWatcher:
     def __init__(self, loop: Any, sock: socket.SocketType, on_writable: Callable[[], None]) -> None:
         self._loop = loop
         self._on_writable = on_writable
-        self._retry: Any = None
-        self._writer = loop.io(sock.fileno(), WRITE)
+        self._retry: Any = None  # the timer of a pause, during one
+        self._writer = loop.io(sock.fileno(), WRITE)  # stopped during a pause
         self._writer.start(on_writable)
 
     def pause(self) -> None:

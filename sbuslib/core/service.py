@@ -30,7 +30,7 @@ class ServiceGreenlets:
 
     def __init__(self, name: str, stop: Callable[[], object]) -> None:
         self.name = name
-        self.error: ServiceError | None = None
+        self.error: ServiceError | None = None  # the first that ended the service
         self.failed = Event()
         """Set once the service has been ended because of an error."""
         self._stop = stop

@@ -29,7 +29,8 @@ class Settings:
         if authorize is not None and not callable(authorize):
             raise UsageError("authorize is a function of credentials, verb and key")
         own = os.getuid()
+        # Ids; ``None``: all that the socket lets in.
         self.users = None if users is None else {own, *resolve_users("users", users)}
-        self.trusted = frozenset({own, 0, *resolve_users("trusted", trusted)})
-        self.relays = resolve_users_and_groups("relays", relays)
+        self.trusted = frozenset({own, 0, *resolve_users("trusted", trusted)})  # always these two
+        self.relays = resolve_users_and_groups("relays", relays)  # users, and groups
         self.authorize = authorize

@@ -49,7 +49,7 @@ class Undelivered(Generic[Which]):
 
     def __init__(self, sender: Sender, plan: Iterable[tuple[Which, Sequence[Receiver]]]) -> None:
         self._sender = sender
-        self._plan = deque(plan)
+        self._plan = deque(plan)  # what is left of it
         self._done = 0  # receivers of the first that have got it
 
     def messages(self, which: Which) -> Messages:

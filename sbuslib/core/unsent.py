@@ -57,13 +57,13 @@ class Unsent:
     def __init__(self, after: Callable[[float, Callable[[], None]], object], wait: float) -> None:
         self._after = after
         self._wait = wait
-        self._behind: dict[Waiting, None] = {}
-        self._lagging: set[Waiting] = set()
+        self._behind: dict[Waiting, None] = {}  # receivers for which messages wait, and questions with them
+        self._lagging: set[Waiting] = set()  # clients for which messages wait, and no questions any more
         self._answers: list[Callable[[], None]] = []  # to the questions that wait
         self._due: dict[Waiting, float] = {}  # how much each receiver has to have been sent before they are called
         self._next: list[Callable[[], None]] = []  # to those that came later
         self._until = 0.0
-        self._timing = False
+        self._timing = False  # whether a timer runs
 
     def note(self, receiver: Waiting, waits: bool) -> None:
         """Whether anything waits for a receiver may have changed."""

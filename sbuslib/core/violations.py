@@ -12,14 +12,14 @@ class Violations:
     """Counts violations by reason, and says which to log: the first of each reason and user."""
 
     def __init__(self, remembered: int) -> None:
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()  # by reason
         self._remembered = remembered
-        self._told: set[tuple[str, Hashable]] = set()
+        self._logged: set[tuple[str, Hashable]] = set()  # by reason, and by whom
 
     def note(self, reason: str, who: Hashable, times: int = 1) -> bool:
         """Count violations of ``who``, such as the id of a user; ``True`` when the first is to be logged."""
         self.counts[reason] += times
-        if (reason, who) in self._told or len(self._told) >= self._remembered:
+        if (reason, who) in self._logged or len(self._logged) >= self._remembered:
             return False
-        self._told.add((reason, who))
+        self._logged.add((reason, who))
         return True

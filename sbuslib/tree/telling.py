@@ -3,7 +3,7 @@
 There is one index for all links in mode ``announce`` (:mod:`sbuslib.tree.interest`) and one for all links in mode
 ``prune`` (:mod:`sbuslib.tree.pruning`). A change of patterns is noted in both at once, and visits no link. Links that
 have to be told something stand in a queue, and are told it in turns of the user whose change it was
-(:class:`~sbuslib.core.work.Work`). A change that the hub above makes counts as one of the hub's own user.
+(:class:`~sbuslib.core.user_work.UserWork`). A change that the hub above makes counts as one of the hub's own user.
 """
 
 from __future__ import annotations

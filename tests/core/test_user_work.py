@@ -9,7 +9,7 @@ import pytest
 from support import eventually
 
 from sbuslib.core.scheduler import Scheduler
-from sbuslib.core.work import Work
+from sbuslib.core.user_work import UserWork
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def job(done: list[str], name: str, steps: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("turn_time", [0.0, 1e6])
 def test_the_jobs_of_a_user_take_turns_until_all_are_done(scheduler: Scheduler, turn_time: float) -> None:
-    work, done = Work(scheduler, turn_time), list[str]()
+    work, done = UserWork(scheduler, turn_time), list[str]()
     work.add(1, job(done, "a", 3))
     work.add(1, job(done, "b", 2))
     assert work.waits
@@ -38,7 +38,7 @@ def test_the_jobs_of_a_user_take_turns_until_all_are_done(scheduler: Scheduler, 
 
 
 def test_a_user_with_much_work_does_not_keep_another_waiting(scheduler: Scheduler) -> None:
-    work, done = Work(scheduler, 0.0), list[str]()
+    work, done = UserWork(scheduler, 0.0), list[str]()
     work.add(1, job(done, "much", 100_000))
     work.add(2, job(done, "little", 1))
     eventually(lambda: "little" in done)
@@ -54,7 +54,7 @@ def test_a_job_that_fails_ends_alone(scheduler: Scheduler, monkeypatch: pytest.M
 
     told: list[object] = []
     monkeypatch.setattr(gevent.get_hub(), "handle_error", lambda context, kind, value, trace: told.append(value))
-    work, done = Work(scheduler, 0.0), list[str]()
+    work, done = UserWork(scheduler, 0.0), list[str]()
     work.add(1, fail())
     work.add(1, job(done, "good", 5))
     eventually(lambda: not work.waits)
@@ -63,7 +63,7 @@ def test_a_job_that_fails_ends_alone(scheduler: Scheduler, monkeypatch: pytest.M
 
 
 def test_work_that_was_cleared_is_not_done(scheduler: Scheduler) -> None:
-    work, done = Work(scheduler, 0.0), list[str]()
+    work, done = UserWork(scheduler, 0.0), list[str]()
     work.add(1, job(done, "a", 5))
     work.clear()
     for _ in range(10):

@@ -13,10 +13,10 @@ from time import monotonic
 
 from .scheduler import Scheduler
 
-__all__ = ["Work"]
+__all__ = ["UserWork"]
 
 
-class Work:
+class UserWork:
     """The jobs of all users. A job is an iterator; each step of it is short.
 
     :param turn_time: seconds after which a turn ends, between two steps.
