@@ -97,11 +97,6 @@ class ClientBase(ABC):
         return self._dialer.address
 
     @property
-    def reconnects(self) -> bool:
-        """Whether this client connects again when the hub goes away."""
-        return bool(self._reconnect)
-
-    @property
     def connected(self) -> bool:
         """Whether there is a connection, and the hub knows all that this client said.
 
