@@ -35,9 +35,9 @@ class _Deadlines:
     """One timer looks after the deadlines of all tasks that wait, as hardly any of them comes."""
 
     def __init__(self) -> None:
-        self._deadlines: dict[asyncio.Future[bool], float] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._rings_at = inf
+        self._deadlines: dict[asyncio.Future[bool], float] = {}  # of each future that waits, by time.monotonic
+        self._timer: asyncio.TimerHandle | None = None  # of the first of them
+        self._rings_at = inf  # when it rings, by time.monotonic
 
     async def wait(self, future: asyncio.Future[bool], timeout: float | None) -> bool:
         """Wait until a future is set; ``False`` after ``timeout`` seconds."""
@@ -283,6 +283,8 @@ class Client(Channel):
     async def _wait(self, sock: socket.SocketType, events: int, timeout: float | None) -> bool:
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[bool] = loop.create_future()
+
+        # For the caller that reads with flags: as with _read, close() wakes it.
         if events == select.POLLIN:
             self._reader = ready
             loop.add_reader(sock.fileno(), _set, ready, True)
@@ -292,6 +294,8 @@ class Client(Channel):
             finally:
                 self._reader, self._watched = None, False
                 loop.remove_reader(sock.fileno())
+
+        # Several tasks may wait for room, and a loop has one watcher for each descriptor.
         self._writers.append(ready)
         loop.add_writer(sock.fileno(), self._wake_writers)
         try:

@@ -23,7 +23,7 @@ class _Waiter:
     __slots__ = ("_lock",)
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held until the thread is woken
         self._lock.acquire()
 
     async def wait(self, timeout: float | None) -> bool:

@@ -27,7 +27,7 @@ class _Waiter:
     __slots__ = ("_waiter",)
 
     def __init__(self) -> None:
-        self._waiter: Any = Waiter()
+        self._waiter: Any = Waiter()  # gevent's own
 
     async def wait(self, timeout: float | None) -> bool:
         waiter = self._waiter

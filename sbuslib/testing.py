@@ -39,14 +39,15 @@ class HubThread:
     """
 
     def __init__(self, address: str | None = None, **options: Any) -> None:
+        # Where the socket is, unless an address was given.
         self._folder = tempfile.TemporaryDirectory(prefix="sbus-") if address is None else None
         self.hub = Hub(address or os.path.join(self._folder.name if self._folder else "", "bus"), **options)
         """The hub, for :meth:`call`: its methods are for its own thread."""
-        self._jobs: Any = unpatched("queue", "SimpleQueue")()
+        self._jobs: Any = unpatched("queue", "SimpleQueue")()  # functions to call in the hub's thread
         self._lock = unpatched("_thread", "allocate_lock")()  # held while the thread may be given a job
         self._ended = unpatched("_thread", "allocate_lock")()  # held while the thread runs
         self._thread = 0
-        self._answers: set[Any] = set()
+        self._answers: set[Any] = set()  # of callers that wait
 
     @property
     def address(self) -> str:
@@ -81,6 +82,7 @@ class HubThread:
         except BaseException as error:
             started.put(error)
         finally:
+            # Nobody may be left waiting for a thread that has ended.
             with self._lock:
                 self._thread = 0
                 wake.close()
@@ -106,6 +108,7 @@ class HubThread:
         """
         if self._thread == unpatched("_thread", "get_ident")():
             return function(*arguments)
+
         answer = unpatched("queue", "SimpleQueue")()
         with self._lock:
             if not self._thread:
@@ -113,6 +116,7 @@ class HubThread:
             self._answers.add(answer)
             self._jobs.put((lambda: function(*arguments), answer))
             self._wake.send()
+
         done, result = answer.get()
         self._answers.discard(answer)
         if not done:
@@ -150,12 +154,12 @@ class Recording:
     """Messages that were published, for assertions. Any thread may use it. :meth:`HubThread.record` makes it."""
 
     def __init__(self, server: HubThread, patterns: tuple[bytes, ...]) -> None:
-        self._server = server
-        self._separator = server.hub.context.router.namespace.separator
-        self._patterns = patterns
-        self._messages: list[Message] = []
-        self._inbox = server.hub.tap()
-        self._more = Event()
+        self._server = server  # whose hub is listened to
+        self._separator = server.hub.context.router.namespace.separator  # of keys
+        self._patterns = patterns  # what is kept
+        self._messages: list[Message] = []  # since the start or clear()
+        self._inbox = server.hub.tap()  # everything but secrets
+        self._more = Event()  # set when something was kept
         gevent.spawn(self._take)
 
     def _take(self) -> None:

@@ -31,8 +31,8 @@ class Basics:
     """What one client can do at least. ``channel`` is its connection."""
 
     def __init__(self, channel: Channel) -> None:
-        self.channel = channel
-        self._session = channel._session
+        self.channel = channel  # its connection
+        self._session = channel._session  # the connection's
         self._posted: list[Pair] = []  # to be sent together
 
     # -- publishing ---------------------------------------------------------------------------------
@@ -161,6 +161,7 @@ class Basics:
         peeked: list[Message] = []
         deadline = client._deadline(0 if flags & socket.MSG_DONTWAIT else timeout)
         what = f"no message within {timeout} s"
+
         while True:
             try:
                 await client._until(
@@ -173,6 +174,8 @@ class Basics:
                 if flags & socket.MSG_DONTWAIT:
                     raise BlockingIOError(errno.EAGAIN, "no message is here") from None
                 raise
+
+            # A message that was only looked at stays in the socket, so nobody else has taken it.
             with client._lead.lock:
                 if peeked:
                     return peeked[0]

@@ -94,11 +94,11 @@ class BatchPublisher:
         """``send`` is given as much as the limits let a batch hold. ``headers`` has the keys known to be good."""
         self._headers = headers
         self._encode = encode
-        self._send = send
-        self._most = limits.batch_bytes
+        self._send = send  # of the client or hub
+        self._most = limits.batch_bytes  # bytes that one packet takes
         # Each message counts as at least so many bytes, so that one sum bounds both bytes and messages.
         self._apiece = -(-limits.batch_bytes // limits.batch_messages)
-        self._pairs: list[Pair] = []
+        self._pairs: list[Pair] = []  # collected and not sent
         self._room = -1  # bytes that may still be collected; below zero outside the block, too
 
     def publish(self, key: Key, payload: bytes = b"") -> None:
@@ -156,7 +156,7 @@ class AioBatchPublisher:
         """As :class:`BatchPublisher`, with a ``send`` to be awaited."""
         self._full: list[list[Pair]] = []  # what is to be sent now
         self._batch = BatchPublisher(headers, encode, self._full.append, limits)
-        self._send = send
+        self._send = send  # of the client or hub
 
     async def publish(self, key: Key, payload: bytes = b"") -> None:
         """As :meth:`BatchPublisher.publish`."""

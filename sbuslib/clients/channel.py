@@ -27,7 +27,7 @@ from .base import ClientBase, Event
 from .batch import plain
 from .held_sockets import HeldSockets
 from .lead import Lead, Waiter, time_left
-from .questions import Question
+from .questions import HubQuestion
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff
 
 __all__ = ["Channel", "Running", "run"]
@@ -352,6 +352,8 @@ class Channel(ClientBase):
                 if error.errno not in NO_MEMORY:
                     raise
                 failure = error
+
+            # What the kernel did not take waits until it has room, or memory.
             if done < len(packets):
                 await self._wait_for_room(failure, deadline)
 
@@ -404,13 +406,13 @@ class Channel(ClientBase):
                 raise
         return epoch
 
-    async def _ask(self, ask: Callable[[], Question], timeout: float | None = None) -> bytes:
+    async def _ask(self, ask: Callable[[], HubQuestion], timeout: float | None = None) -> bytes:
         """Ask the hub, and wait for the answer, without ``timeout`` as long as for any. Asks again on a new connection.
 
         Raises :exc:`TimeoutError`.
         """
         deadline = self._deadline(self.timeout if timeout is None else timeout)
-        question, epoch = Question(b""), 0
+        question, epoch = HubQuestion(b""), 0
 
         def packets() -> list[bytes]:
             nonlocal question

@@ -292,6 +292,8 @@ class AioFiles(Subscribed[Received]):
         channel = self._verbs.channel
         user = _user_behind(channel, message)
         sock, fd = await channel._asker.visit(offer, user)
+
+        # A file of another user is read only where that cannot stall: its owner may have it anywhere.
         try:
             if offer.size > self._most:
                 raise UsageError(f"{offer.size:,} bytes are more than {self._most:,}")

@@ -66,10 +66,13 @@ async def send_file(verbs: Basics, key: bytes, source: Any, name: str | None, re
         raise UsageError(f"receivers is at least 1, not {receivers!r}")
     verbs.channel._session.check_publishable(key)
     door = verbs.channel._door
+
+    # Receivers say in other threads how it goes; an eventfd wakes the caller.
     fd, found = open_file(source)
     changes = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
     transfer = Transfer(fd, lambda: os.eventfd_write(changes, 1))
     token = door.lend(transfer)
+
     try:
         told = (found if name is None else name)[:LONGEST_NAME].encode(errors="replace")
         offer = door.named(Offer("file", os.fstat(fd).st_size, told), token)

@@ -19,9 +19,9 @@ class HeldSockets:
 
     def __init__(self, lock: AbstractContextManager[object]) -> None:
         """``lock`` can be taken again by the thread that holds it."""
-        self._lock = lock
-        self._waiting: Counter[socket.SocketType] = Counter()
-        self._to_close: set[socket.SocketType] = set()
+        self._lock = lock  # over what follows
+        self._waiting: Counter[socket.SocketType] = Counter()  # callers that wait for each
+        self._to_close: set[socket.SocketType] = set()  # by the last of them
 
     @contextmanager
     def holding(self, sock: socket.SocketType) -> Iterator[None]:

@@ -37,8 +37,8 @@ class Lead:
     """
 
     def __init__(self, lock: AbstractContextManager[object], make_waiter: Callable[[], Waiter]) -> None:
-        self.lock = lock
-        self.taken = False
+        self.lock = lock  # see above
+        self.taken = False  # whether a caller has the lead
         self._make_waiter = make_waiter
         self._followers: dict[Waiter, Callable[[], bool]] = {}  # who waits for the lead, and until what holds
         self._was_shared = False
@@ -57,6 +57,7 @@ class Lead:
         """
         with self.lock:
             found = self._look(None, ready, check)
+
         while not isinstance(found, bool):
             in_time = False
             try:
@@ -65,6 +66,7 @@ class Lead:
                 if not in_time:
                     with self.lock:
                         self._leave(found)
+
             if not in_time:
                 raise TimeoutError
             with self.lock:
@@ -99,7 +101,7 @@ class Lead:
 
     def give_back(self) -> None:
         """Let another caller read, and those go on that have what they wait for."""
-        self.taken = False
+        self.taken = False  # whether a caller has the lead
         self._was_shared = bool(self._followers)
         if self._followers:
             for waiter in [waiter for waiter, ready in self._followers.items() if ready()]:
@@ -116,7 +118,7 @@ class Lead:
 
     def abandon(self) -> None:
         """Those who read and wait are gone, with their event loop."""
-        self.taken = False
+        self.taken = False  # whether a caller has the lead
         self._followers.clear()
 
     def wake_all(self) -> None:

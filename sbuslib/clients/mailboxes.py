@@ -32,12 +32,12 @@ class Mailboxes:
     def __init__(
         self, separator: bytes, inbox: deque[Message], held: Callable[[], Counter[bytes]], lost: Counter[str]
     ) -> None:
-        self._separator = separator
-        self._reserved = RESERVED + separator
+        self._separator = separator  # of keys
+        self._reserved = RESERVED + separator  # how secret keys begin
         self._inbox = inbox
         self._held = held
-        self._lost = lost
-        self._open: tuple[Mailbox, ...] = ()
+        self._lost = lost  # by cause
+        self._open: tuple[Mailbox, ...] = ()  # replaced as a whole
         self._places: dict[bytes, list[Callable[[Message], None]]] = {}  # by key
         self._unread = 0  # bytes in the inbox, or more
         self._full_at = 0  # how many messages were in the inbox when it was found full

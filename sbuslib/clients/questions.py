@@ -13,7 +13,7 @@ from ..wire import control
 from ..wire.packets import check_key
 from ..wire.text import printable
 
-__all__ = ["PatternRequest", "Question", "Scope", "all_clients", "all_links", "reloaded", "warn_of_wildcard"]
+__all__ = ["HubQuestion", "PatternRequest", "Scope", "all_clients", "all_links", "reloaded", "warn_of_wildcard"]
 
 _warned_of: set[bytes] = set()  # patterns
 
@@ -46,19 +46,19 @@ class PatternRequest:
             check_key(pattern, "pattern")
             warn_of_wildcard(pattern, separator)
         self.patterns = patterns
-        self.mailbox = mailbox
+        self.mailbox = mailbox  # where their messages go; None: the inbox
         self.refused: str | None = None
         """Why the hub refused them."""
 
 
-class Question:
+class HubQuestion:
     """A question to the hub: its packet, and the answer once it came."""
 
     __slots__ = ("__weakref__", "answer", "packet")
 
     def __init__(self, packet: bytes) -> None:
-        self.packet = packet
-        self.answer: bytes | None = None
+        self.packet = packet  # what asks it
+        self.answer: bytes | None = None  # None until it came
 
 
 class Scope(str):

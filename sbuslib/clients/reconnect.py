@@ -57,10 +57,10 @@ class Reconnecting:
     """
 
     def __init__(self, shortest: float, longest: float) -> None:
-        self._backoff = Backoff(shortest, longest)
+        self._backoff = Backoff(shortest, longest)  # the pauses
         self.was_useful = False
         """Whether anything came over the connection since it was brought to the client's state."""
-        self._nobody = False
+        self._nobody = False  # whether no hub listened at the last attempt
 
     def failed(self, error: Exception) -> None:
         """An attempt failed."""

@@ -39,7 +39,7 @@ from ..wire.packets import (
 )
 from ..wire.text import printable
 from .mailboxes import Mailboxes
-from .questions import PatternRequest, Question
+from .questions import HubQuestion, PatternRequest
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -97,9 +97,9 @@ class Session:
         """All mailboxes, opened or not, whose patterns are to be kept true."""
         self._header = b""  # of the last message that came: MSG, its key and NUL
         self._key = b""  # the key in it
-        self._own = Question(b"")  # for our credentials: the first question of each connection
-        self._asked: defaultdict[bytes, deque[Question]] = defaultdict(deque)  # on this connection, by key, in order
-        self._by_token: WeakValueDictionary[bytes, Question] = WeakValueDictionary()  # those that somebody waits for
+        self._own = HubQuestion(b"")  # for our credentials: the first question of each connection
+        self._asked: defaultdict[bytes, deque[HubQuestion]] = defaultdict(deque)  # on this connection, by key, in order
+        self._by_token: WeakValueDictionary[bytes, HubQuestion] = WeakValueDictionary()  # those that somebody waits for
         self._token = 0  # the newest
 
     # -- what to send -------------------------------------------------------------------------------
@@ -186,17 +186,17 @@ class Session:
         is_extension = key in (control.SENDERS_ON, control.NOTICES_ON)
         return key in self.choices.values() and (not is_extension or self.can(key))
 
-    def ask(self, key: bytes, payload: bytes = b"") -> Question:
+    def ask(self, key: bytes, payload: bytes = b"") -> HubQuestion:
         """A question that the hub answers under the same key, in the order of such questions."""
-        question = Question(encode_control(key, payload))
+        question = HubQuestion(encode_control(key, payload))
         self._asked[key].append(question)
         return question
 
-    def ask_by_token(self, key: bytes, rest: bytes) -> Question:
+    def ask_by_token(self, key: bytes, rest: bytes) -> HubQuestion:
         """A question that the hub answers with a token that it has; ``rest`` of its payload comes after that."""
         self._token += 1
         token = b"%x" % self._token
-        self._by_token[token] = question = Question(encode_control(key, token + rest))
+        self._by_token[token] = question = HubQuestion(encode_control(key, token + rest))
         return question
 
     def knows_itself(self) -> bool:
@@ -316,9 +316,12 @@ class Session:
         header, key, size = self._header, self._key, len(self._header)
         append = self.inbox.append if self.mailboxes is None else self.mailboxes.put
         for offset, length in zip(offsets, lengths, strict=False):
+            # 1. The key of the message before: most messages, and nothing is parsed.
             if size and length >= size and data[offset : offset + size] == header:
                 append(Message(key, data[offset + size : offset + length]))
                 continue
+
+            # 2. The end, or many messages in one packet.
             if not length:
                 return True
             if data[offset] == _CONTROL and data[offset : offset + len(BATCH)] == BATCH:
@@ -327,6 +330,8 @@ class Session:
                 except PacketError as error:
                     raise PeerError(f"the hub sent a packet that no hub sends: {error.reason}") from error
                 continue
+
+            # 3. A message with another key, or something about the client.
             packet = data[offset : offset + length]
             if packet.startswith(MSG):
                 key, nul, payload = packet[len(MSG) :].partition(b"\0")
@@ -350,10 +355,13 @@ class Session:
             value = parse(packet)
             if isinstance(value, Message):
                 return [value]
+
+            # Not a message, so it is an answer, a notice, or a message in a wrapper that names its sender.
             if not isinstance(value, Control) or value.payload is None:
                 raise PacketError("not for a client")
             if value.key != control.FROM:
                 return value
+
             sender, inner = control.unwrap_from(value.payload)
             if inner.startswith(BATCH):
                 return list(Batch.parse(inner).messages(sender))
