@@ -91,7 +91,7 @@ def new_epoch() -> int:
 
 
 class Instances:
-    """The hubs below that have said who they are, and those that wait until their old link has ended.
+    """The hubs below that have said who they are.
 
     :param join: has a hub join whose old link has ended.
     """
@@ -99,68 +99,58 @@ class Instances:
     def __init__(self, context: Context, join: Callable[[Publisher], None]) -> None:
         self._context = context
         self._join = join
-        self._links: dict[Instance, tuple[Outgoing, int]] = {}  # that have joined, and their epochs
-        self._waiting: dict[Instance, tuple[Publisher, int]] = {}  # for the end of the old link, at most one each
-        self._of: dict[Outgoing, Instance] = {}  # what each of both said
+        self._relays: dict[Instance, list[Publisher]] = {}  # the one that has joined, and one that waits for its end
+        self._said: dict[Outgoing, tuple[Instance, int]] = {}  # by these, and their epochs
 
     def arrive(self, publisher: Publisher, said: Said | None) -> bool:
         """A client said ``interest/on``, and perhaps who it is. ``False``: it joins later, or was refused."""
-        newcomer = publisher.outgoing
+        members, newcomer = self._context.members, publisher.outgoing
         uid = newcomer.credentials.known()[1]
         if said is None or uid is None:
             return True
-        instance, epoch = (uid, said.id), said.epoch
-        old, old_epoch = self._links.get(instance, (None, 0))
-        if old is None:
-            self._of[newcomer] = instance
-            self._links[instance] = newcomer, epoch
-            return True
+        instance = uid, said.id
+        relays = self._relays.setdefault(instance, [])
 
-        # 1. Of two processes, the one that was started last stays.
-        has_gone = is_hung_up(old.socket)
-        members = self._context.members
-        if epoch < old_epoch and not has_gone:
-            members.kick_later(newcomer, "a later process has joined from its address")
-            return False
+        # Of two processes, the one that was started last stays. It waits until the old link has been read to its end.
+        if relays:
+            old = relays[0].outgoing
+            has_gone = is_hung_up(old.socket)
+            if said.epoch < self._said[old][1] and not has_gone:
+                members.kick_later(newcomer, "a later process has joined from its address")
+                return False
+            if len(relays) > 1:
+                waiting = relays.pop().outgoing
+                del self._said[waiting]
+                members.kick_later(waiting, "joined again")
+            if not has_gone:
+                self._context.after(RETIRE_WAIT, lambda: self._drop(relays, old))
 
-        # 2. It takes the place of one that waits already, and waits until the old link has been read to its end.
-        waiting = self._waiting.pop(instance, None)
-        if waiting is not None:
-            del self._of[waiting[0].outgoing]
-            members.kick_later(waiting[0].outgoing, "joined again")
-        self._of[newcomer] = instance
-        self._waiting[instance] = publisher, epoch
-        if not has_gone:
-            self._context.after(RETIRE_WAIT, lambda: self._drop(instance, old))
-        return False
+        relays.append(publisher)
+        self._said[newcomer] = instance, said.epoch
+        return len(relays) == 1
 
     def said_by(self, connection: Outgoing) -> tuple[bytes, int]:
         """The instance and the epoch that a connection said; empty and 0 if none."""
-        instance = self._of.get(connection)
-        if instance is None:
-            return b"", 0
-        joined, epoch = self._links[instance]
-        return instance[1], epoch if joined is connection else self._waiting[instance][1]
+        (_, id_), epoch = self._said.get(connection, ((0, b""), 0))
+        return id_, epoch
 
-    def _drop(self, instance: Instance, old: Outgoing) -> None:
+    def _drop(self, relays: list[Publisher], old: Outgoing) -> None:
         """An old link whose process lives on has had its time."""
-        if instance in self._waiting and self._links[instance][0] is old and not is_hung_up(old.socket):
+        if len(relays) > 1 and relays[0].outgoing is old and not is_hung_up(old.socket):
             self._context.members.kick(old, "its hub has joined again")
 
     def forget(self, connection: Outgoing) -> None:
         """A connection has ended, and what came over it was handed on: a new link of the same hub may join."""
-        instance = self._of.pop(connection, None)
+        instance, _ = self._said.pop(connection, (None, 0))
         if instance is None:
             return
-        if self._links[instance][0] is not connection:
-            del self._waiting[instance]  # it did not wait any longer
-            return
-        del self._links[instance]
-        waiting = self._waiting.pop(instance, None)
-        if waiting is not None:
-            publisher, epoch = waiting
-            self._links[instance] = publisher.outgoing, epoch
-            self._context.after(0, lambda: self._join_now(publisher))
+        relays = self._relays[instance]
+        had_joined = relays[0].outgoing is connection
+        relays[:] = [publisher for publisher in relays if publisher.outgoing is not connection]
+        if not relays:
+            del self._relays[instance]
+        elif had_joined:
+            self._context.after(0, lambda: self._join_now(relays[0]))
 
     def _join_now(self, publisher: Publisher) -> None:
         if publisher.closed:
@@ -172,6 +162,5 @@ class Instances:
 
     def clear(self) -> None:
         """The hub has stopped."""
-        self._links.clear()
-        self._waiting.clear()
-        self._of.clear()
+        self._relays.clear()
+        self._said.clear()

@@ -11,7 +11,7 @@ patterns, until half as many are wanted by anybody: then more comes from it than
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Sequence
 from typing import Final, Protocol
 
 from ..covering import narrow
@@ -46,6 +46,8 @@ class Interest:
 
     def __init__(self, router: Index, most: int) -> None:
         self._router = router
+        self.holders = router.holders
+        """Who holds just a pattern."""
         self.most = most
         self._readers: dict[Hashable, Reader] = {}  # by link
         self._log: list[bytes] = []  # patterns that changed, each as often as it did
@@ -74,7 +76,7 @@ class Interest:
 
     def by_others(self, pattern: bytes, link: Hashable) -> bool:
         """Whether anybody but a link wants a pattern."""
-        holders = self._router.holders(pattern)
+        holders = self.holders(pattern)
         return len(holders) > (link in holders)
 
     # -- links --------------------------------------------------------------------------------------
@@ -98,7 +100,7 @@ class Interest:
         """A subscriber began or ceased to hold a pattern: the router knows that already."""
         if not self._readers:
             return
-        holders = self._router.holders(pattern)
+        holders = self.holders(pattern)
         count = len(holders)
         if count == wanted:  # nobody else holds it
             self._note(pattern)
@@ -124,9 +126,9 @@ class Interest:
             del self._log[:count]
             self.first += count
 
-    def change(self, number: int) -> bytes:
-        """The pattern of a change. It must be in the log."""
-        return self._log[number - self.first]
+    def changes(self, number: int, most: int) -> list[bytes]:
+        """The patterns of up to ``most`` changes from one on, which must be in the log."""
+        return self._log[number - self.first : number - self.first + most]
 
 
 class Reader:
@@ -191,30 +193,38 @@ class Reader:
         if self._for_all and b"" not in held and count > 0:
             held.add(b"")
             taken.append((True, b""))
-        looks = LOOKED_AT * count
-        while looks > 0 and len(taken) < count and (pattern := self._next()) is not None:
-            looks -= 1
-            wanted = not self._for_all and interest.by_others(pattern, self._link)
-            if pattern and wanted is not (pattern in held):
-                (held.add if wanted else held.remove)(pattern)
-                taken.append((wanted, pattern))
-                if wanted and len(held) > interest.most:
-                    break  # too many
+
+        # Some patterns at a time, until there are enough changes, or the link holds one too many.
+        looks, holders_of, link = LOOKED_AT * count, interest.holders, self._link
+        while True:
+            room = count if self._for_all else interest.most + 1 - len(held)
+            patterns = self._next(min(looks, count - len(taken), room))
+            if not patterns:
+                break
+            looks -= len(patterns)
+            for pattern in patterns:
+                holders = () if self._for_all else holders_of(pattern)
+                wanted = len(holders) > (link in holders)
+                if pattern and wanted is not (pattern in held):
+                    (held.add if wanted else held.remove)(pattern)
+                    taken.append((wanted, pattern))
+
         if not self._for_all and b"" in held and self._is_level and len(taken) < count:
             held.remove(b"")
             taken.append((False, b""))
         return taken
 
-    def _next(self) -> bytes | None:
+    def _next(self, most: int) -> Sequence[bytes]:
+        """Up to ``most`` patterns that have to be looked at next."""
         if self._at < len(self._all):
-            self._at += 1
-            return self._all[self._at - 1]
-        if self._later:
-            return self._later.popleft()
-        if self.place == self._interest.number:
-            return None
-        self.place += 1
-        return self._interest.change(self.place - 1)
+            patterns = self._all[self._at : self._at + most]
+            self._at += len(patterns)
+        elif self._later:
+            patterns = [self._later.popleft() for _ in range(min(most, len(self._later)))]
+        else:
+            patterns = self._interest.changes(self.place, most)
+            self.place += len(patterns)
+        return patterns
 
 
 class Wanted:

@@ -111,7 +111,7 @@ def test_a_hub_that_has_left_leaves_nothing_behind(world: World) -> None:
     hub = world.hubs["top"]
     world.relays["left"].stop()
     eventually(lambda: not hub.tree.links)
-    assert not any((hub.tree.instances._links, hub.tree.instances._waiting, hub.tree.instances._of))
+    assert not any((hub.tree.instances._relays, hub.tree.instances._said))
 
 
 def test_the_id_stays_the_same_as_long_as_the_place_does(folder: str) -> None:
