@@ -156,7 +156,7 @@ def _hub(hub: HubStatistics) -> Row:
         "waiting": hub.queued,
         "lost": sum(hub.lost.values()),
         "causes": hub.lost,
-        "breaches": hub.breaches,
+        "violations": hub.breaches,
         "dropped": hub.dropped,
     }
 

@@ -23,6 +23,17 @@ CLIENTS = 10
 ORDERS = ("number", "published", "delivered", "waiting", "lost", "patterns")
 
 
+_NAMES = {
+    "received": "published",
+    "queued": "waiting",
+    "queued_peak": "waiting_peak",
+    "queued_packets": "waiting_packets",
+    "queued_bytes": "waiting_bytes",
+    "breaches": "violations",
+}
+"""What a field of the statistics is called wherever people see it."""
+
+
 def add_stat(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
@@ -101,9 +112,22 @@ def _hub(arguments: Namespace) -> None:
         local = is_local(client)
     hub = msgspec.structs.replace(hub, per_client=tuple(clients), per_link=tuple(links))
     if arguments.json:
-        tables.show_json(hub)
+        tables.show_json(_named(hub))
     else:
         print("\n".join(describe(hub, local=local)), flush=True)
+
+
+def _named(value: object) -> object:
+    """Statistics for JSON, with the names that tables, the page and the metrics have for a number."""
+    import msgspec
+
+    value = msgspec.to_builtins(value)
+    if isinstance(value, (list, tuple)):
+        return [_named(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    names = {"queued": "waiting"} if "direction" in value else _NAMES  # what a link received was published elsewhere
+    return {names.get(name, name): _named(one) for name, one in value.items()}
 
 
 def describe(hub: HubStatistics, *, local: bool = False) -> Iterator[str]:
@@ -154,7 +178,7 @@ def _clients(arguments: Namespace) -> None:
         pairs.sort(key=lambda pair: pair[1][arguments.sort], reverse=True)
     pairs = pairs[: arguments.rows]
     if arguments.json:
-        tables.show_json([one for one, _ in pairs])
+        tables.show_json(_named([one for one, _ in pairs]))
     else:
         print("\n".join(tables.table("stat clients", [row for _, row in pairs])), flush=True)
 
@@ -172,7 +196,7 @@ def _tree(arguments: Namespace) -> None:
         sleep(arguments.window)
     seen = survey(arguments.address, key)
     if arguments.json:
-        tables.show_json(seen)
+        tables.show_json(_named(seen))
     else:
         print("\n".join(draw(seen, before, monotonic() - began)), flush=True)
 

@@ -20,8 +20,8 @@ from ..survey import SeenHub, survey
 
 __all__ = ["CLIENTS_SHOWN", "LINKS_SHOWN", "Feed", "Moment"]
 
-CLIENTS_SHOWN: Final = 200
-"""Most clients that the page lists: those with the longest queues and the most messages."""
+CLIENTS_SHOWN: Final = 1_000
+"""Most clients that the page is told of, for its filter: those with the longest queues and the most messages."""
 
 LINKS_SHOWN: Final = 60
 """Most links in the picture of the tree."""

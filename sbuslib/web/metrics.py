@@ -10,17 +10,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from platform import python_version
 from time import monotonic
 from typing import Any, Final, Protocol
 
 import msgspec
 from gevent.lock import Semaphore
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from .. import __version__
 from ..border.keys import CONTROL, process_of
 from ..border.neighbours import ASK
+from ..core.losses import CAUSES
 from ..diagnosis import bridges_heard
 from ..errors import DisconnectedError
 from ..hub import Hub
@@ -34,7 +37,7 @@ __all__ = ["HubCollector", "Records", "serve_metrics"]
 _FRESH: Final = 1.0
 """Seconds for which the metrics that were gathered are the answer to all who ask: any user of this machine may ask."""
 
-_LINK = ["direction", "uid"]
+_LINK = ["direction", "uid", "pid"]
 _PROCESS = ["uid", "pid"]
 
 
@@ -55,6 +58,7 @@ def serve_metrics(
     """
     registry = CollectorRegistry()
     registry.register(HubCollector(hub, relay, recorder))
+    ProcessCollector(registry=registry)
     server = LocalServer(address, _Text(registry).answer)
     server.start()
     return server
@@ -112,14 +116,15 @@ class HubCollector(Collector):
 
 
 def _of_hub(told: HubStatistics) -> Iterator[Metric]:
+    yield InfoMetricFamily("sbus_build", "What runs.", {"version": __version__, "python": python_version()})
     yield _gauge("clients", "Clients that are connected.", told.clients)
     yield _counter("clients_connected", "Clients that have ever connected.", told.clients_total)
     yield _gauge("patterns", "Patterns in force.", told.patterns)
-    yield _counter("received_messages", "Messages that were published.", told.received)
+    yield _counter("published_messages", "Messages that were published.", told.received)
     yield _counter("routed_messages", "Messages, once for each receiver.", told.routed)
     yield _counter("delivered_messages", "Messages handed to the kernel or the program.", told.delivered)
-    yield _gauge("queued_messages", "Messages that wait for receivers.", told.queued)
-    yield _counters("lost_messages", "Messages lost.", "cause", told.lost)
+    yield _gauge("waiting_messages", "Messages that wait for receivers.", told.queued)
+    yield _counters("lost_messages", "Messages lost.", "cause", {**dict.fromkeys(CAUSES, 0), **told.lost})
     yield _counters("violations", "Clients disconnected for a violation.", "reason", told.breaches)
     yield _counter("ignored_packets", "Packets without a meaning.", told.ignored)
     yield _counters("dropped_packets", "Packets that relays should not have sent.", "reason", told.dropped)
@@ -127,42 +132,45 @@ def _of_hub(told: HubStatistics) -> Iterator[Metric]:
 
 def _of_users(told: HubStatistics) -> Iterator[Metric]:
     gauges = {
-        "connections": "Clients of a user that are connected.",
-        "patterns": "Patterns of a user in force.",
-        "queued_packets": "Packets that wait for clients of a user.",
-        "queued_bytes": "Bytes that wait for clients of a user.",
-        "buffer_bytes": "Bytes of the larger send buffers of a user.",
+        "connections": ("connections", "Clients of a user that are connected."),
+        "patterns": ("patterns", "Patterns of a user in force."),
+        "waiting_packets": ("queued_packets", "Packets that wait for clients of a user."),
+        "waiting_bytes": ("queued_bytes", "Bytes that wait for clients of a user."),
+        "buffer_bytes": ("buffer_bytes", "Bytes of the larger send buffers of a user."),
     }
     counters = {
-        "received": "Messages that a user's clients published.",
-        "routed": "Messages for clients of a user.",
-        "delivered": "Messages handed to clients of a user.",
+        "published": ("received", "Messages that a user's clients published."),
+        "routed": ("routed", "Messages for clients of a user."),
+        "delivered": ("delivered", "Messages handed to clients of a user."),
     }
-    for name, text in gauges.items():
-        values = [((str(user.uid),), getattr(user, name)) for user in told.per_user]
+    for name, (field, text) in gauges.items():
+        values = [((str(user.uid),), getattr(user, field)) for user in told.per_user]
         yield _family(GaugeMetricFamily, f"user_{name}", text, ["uid"], values)
-    for name, text in counters.items():
-        values = [((str(user.uid),), getattr(user, name)) for user in told.per_user]
+    for name, (field, text) in counters.items():
+        values = [((str(user.uid),), getattr(user, field)) for user in told.per_user]
         yield _family(CounterMetricFamily, f"user_{name}_messages", text, ["uid"], values)
-    lost = [((str(user.uid), cause), count) for user in told.per_user for cause, count in user.lost.items()]
+    # With zeros: the first loss of a user has a value before it, from which a rate can be told.
+    lost = [
+        ((str(user.uid), cause), user.lost.get(cause, 0))
+        for user in told.per_user
+        for cause in sorted({*CAUSES, *user.lost})
+    ]
     text = "Messages lost for clients of a user."
     yield _family(CounterMetricFamily, "user_lost_messages", text, ["uid", "cause"], lost)
 
 
 def _of_links(links: Iterable[LinkStatistics]) -> Iterator[Metric]:
-    """By direction and user: what a hub below says of itself is no label, as it may say anything."""
-    count = Counter[tuple[str, ...]]()
-    queued = Counter[tuple[str, ...]]()
-    lag: dict[tuple[str, ...], float] = {}
-    for link in links:
-        who = (link.direction, str(link.uid))
-        count[(*who, link.state)] += 1
-        queued[who] += link.queued
-        lag[who] = max(link.lag, lag.get(who, 0.0))
-    yield _family(GaugeMetricFamily, "links", "Links to other hubs.", [*_LINK, "state"], count.items())
-    text = "Messages that wait for other hubs."
-    yield _family(GaugeMetricFamily, "link_queued_messages", text, _LINK, queued.items())
-    yield _family(GaugeMetricFamily, "link_lag_seconds", "How late the latest of other hubs is.", _LINK, lag.items())
+    """By direction, user and process: what a hub below says of itself is no label, as it may say anything."""
+    seen = [((link.direction, str(link.uid), str(link.pid)), link) for link in links]
+    states = [((*who, link.state), 1.0) for who, link in seen]
+    yield _family(GaugeMetricFamily, "links", "Links to other hubs.", [*_LINK, "state"], states)
+    text, waiting = "Messages that wait for another hub.", [(who, link.queued) for who, link in seen]
+    yield _family(GaugeMetricFamily, "link_waiting_messages", text, _LINK, waiting)
+    text, lag = "How late another hub is.", [(who, link.lag) for who, link in seen]
+    yield _family(GaugeMetricFamily, "link_lag_seconds", text, _LINK, lag)
+    lost = [((*who, cause), count) for who, link in seen for cause, count in link.lost.items()]
+    text = "Messages for another hub that were lost."
+    yield _family(CounterMetricFamily, "link_lost_messages", text, [*_LINK, "cause"], lost)
 
 
 def _of_relay(told: RelayStatistics) -> Iterator[Metric]:
@@ -178,11 +186,11 @@ def _of_relay(told: RelayStatistics) -> Iterator[Metric]:
 
 
 def _of_journal(told: Mapping[str, Any]) -> Iterator[Metric]:
-    yield _counter("journal_received_messages", "Messages taken for the journal.", told["received"])
+    yield _counter("journal_taken_messages", "Messages taken for the journal.", told["received"])
     yield _counter("journal_written_messages", "Messages written.", told["written"])
     yield _counter("journal_written_bytes", "Bytes written.", told["written_bytes"])
-    yield _gauge("journal_queued_messages", "Messages that wait to be written.", told["queued"])
-    yield _gauge("journal_queued_bytes", "Bytes that wait to be written.", told["queued_bytes"])
+    yield _gauge("journal_waiting_messages", "Messages that wait to be written.", told["queued"])
+    yield _gauge("journal_waiting_bytes", "Bytes that wait to be written.", told["queued_bytes"])
     yield _gauge("journal_held_publishers", "Publishers that wait for the journal.", told["held"])
     yield _counters("journal_lost_messages", "Messages that the journal lacks.", "cause", told["lost"])
 

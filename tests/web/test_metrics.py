@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 from collections.abc import Callable, Iterator
 from importlib.resources import files
@@ -14,7 +15,7 @@ from accounting import big, narrow
 from support import Peer, eventually
 from web.http import get
 
-from sbuslib import Hub, Limits, Relay
+from sbuslib import Hub, Limits, Relay, __version__
 
 pytest.importorskip("prometheus_client")
 
@@ -68,13 +69,16 @@ def test_a_hub_and_its_users(make_hub: MakeHub, connect: Connect, serve: Callabl
     publisher.barrier()
     uid = str(os.getuid())
     told = numbers_of(server)
+    assert told["sbus_build_info", platform.python_version(), __version__] == 1
+    assert told["process_open_fds",] > 3
+    assert told["sbus_user_lost_messages_total", "quota", uid] == told["sbus_lost_messages_total", "quota"] == 0
     assert told["sbus_clients",] == 2
-    assert told["sbus_received_messages_total",] == 6
-    assert told["sbus_queued_messages",] == 3
+    assert told["sbus_published_messages_total",] == 6
+    assert told["sbus_waiting_messages",] == 3
     assert told["sbus_lost_messages_total", "overflow"] == 2
     assert told["sbus_user_lost_messages_total", "overflow", uid] == 2
-    assert told["sbus_user_received_messages_total", uid] == 6
-    assert told["sbus_user_queued_packets", uid] == 3
+    assert told["sbus_user_published_messages_total", uid] == 6
+    assert told["sbus_user_waiting_packets", uid] == 3
     assert told["sbus_user_connections", uid] == 2
     reader.close()
     eventually(lambda: hub.statistics().clients == 1)
@@ -97,8 +101,9 @@ def test_a_relay_and_a_recorder(make_hub: MakeHub, folder: str, serve: Callable[
         eventually(lambda: recorder.durable_sequence == 1)
         told = numbers_of(server)
         assert told["sbus_relay_joined",] == 1
-        assert told["sbus_links", "above", "joined", str(os.getuid())] == 1
-        assert told["sbus_link_queued_messages", "above", str(os.getuid())] == 0
+        who = "above", str(os.getpid()), str(os.getuid())
+        assert told["sbus_links", *who[:2], "joined", who[2]] == 1
+        assert told["sbus_link_waiting_messages", *who] == 0
         assert told["sbus_relay_forwarded_messages_total",] == 1
         assert told["sbus_journal_written_messages_total",] == 1
         above.stop()
@@ -110,7 +115,7 @@ def test_a_hub_that_is_not_started_has_no_metrics(make_hub: MakeHub, serve: Call
     hub = make_hub()
     server = serve(hub, "127.0.0.1:0")
     hub.stop()
-    assert numbers_of(server) == {}
+    assert not any(name.startswith("sbus_") for name, *_ in numbers_of(server))
     assert list(HubCollector(hub).collect()) == []
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import gevent
@@ -94,8 +95,38 @@ def test_clients_appear_and_their_queues_grow(
         assert legend == ["--"] * 4, "the legend tells values of the time under the pointer alone"
         browser.save_screenshot(os.path.join(screenshots, "page.png"))
         browser.find_element("id", "filter").send_keys("nobody")
-        assert waiting(browser) == []
+        see(browser, lambda: waiting(browser) == [])
     see(browser, lambda: tile(browser, "clients") == 1)
+
+
+def test_of_many_clients_the_busiest_are_shown_and_the_filter_finds_the_others(
+    browser: Any, start: Start, serve: Serve, address: str, screenshots: str
+) -> None:
+    serve_hub(start, address)
+    browser.get(serve())
+    with ExitStack() as stack:
+        clients = [stack.enter_context(blocking.Client(address)) for _ in range(40)]
+        clients[0].subscribe("room/")
+        for _ in range(2_000):
+            clients[1].publish("room/1", b"x" * 1_000)
+        see(browser, lambda: tile(browser, "clients") == 41 and max(waiting(browser), default=0) > 100)
+        rows = texts(browser, "#clients tbody tr")
+        assert len(rows) == 10
+        assert waiting(browser)[0] > 100
+        assert "the filter shows others" in text(browser, "shown")
+        browser.find_element("id", "filter").send_keys("cred")
+        see(browser, lambda: len(waiting(browser)) == 41)
+        browser.find_element("id", "filter").clear()
+        with_phone = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", with_phone)
+        try:
+            see(browser, lambda: browser.execute_script("return innerWidth") == 390)
+            assert [one.split("\n")[1] for one in texts(browser, ".tile")][:2] == ["waiting", "lost in all"]
+            right = "return document.querySelector('#clients th[data-column=lost]').getBoundingClientRect().right"
+            see(browser, lambda: browser.execute_script(right) <= 390)
+            browser.save_screenshot(os.path.join(screenshots, "phone.png"))
+        finally:
+            browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_hostile_keys_and_payloads_show_as_text(

@@ -68,8 +68,8 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", makeChart)
 function showTiles(now) {
   const lost = Object.values(now.hub.lost).reduce((sum, count) => sum + count, 0);
   const tiles = [
-    ["clients", now.hub.clients], ["patterns", now.hub.patterns], ["published a second", now.rates.published],
-    ["delivered a second", now.rates.delivered], ["waiting", now.hub.waiting], ["lost in all", lost],
+    ["waiting", now.hub.waiting], ["lost in all", lost], ["published a second", now.rates.published],
+    ["delivered a second", now.rates.delivered], ["clients", now.hub.clients], ["patterns", now.hub.patterns],
   ];
   $("tiles").replaceChildren(...tiles.map(([name, value]) => {
     const tile = make("div", undefined, "tile");
@@ -86,7 +86,8 @@ const COLUMNS = {
     ["published_rate", "published/s"], ["delivered_rate", "delivered/s"], ["patterns", "patterns"],
     ["modes", "soft, hard, order"]],
 };
-const order = { users: ["delivered_rate", -1], clients: ["waiting", -1] };
+const BUSIEST = 10; // clients that are shown while no filter asks for others
+const order = { users: ["waiting", -1], clients: ["waiting", -1] };
 
 function makeTable(name) {
   const table = $(name);
@@ -111,8 +112,9 @@ function showTable(name) {
   if (!moment || !moment.connected) return;
   const [by, direction] = order[name];
   const wanted = name === "clients" ? $("filter").value : "";
-  const rows = moment[name].filter((row) => !wanted || row.who.includes(wanted));
-  rows.sort((one, other) => (one[by] < other[by] ? -1 : one[by] > other[by] ? 1 : 0) * direction);
+  const found = moment[name].filter((row) => !wanted || [row.who, row.user, row.program].some((text) => text.includes(wanted)));
+  found.sort((one, other) => (one[by] < other[by] ? -1 : one[by] > other[by] ? 1 : 0) * direction);
+  const rows = name === "clients" && !wanted ? found.slice(0, BUSIEST) : found;
   for (const cell of $(name).tHead.rows[0].cells) {
     cell.ariaSort = cell.dataset.column === by ? (direction < 0 ? "descending" : "ascending") : "none";
   }
@@ -124,7 +126,8 @@ function showTable(name) {
     return line;
   }));
   if (name === "clients") {
-    $("shown").textContent = `${number(rows.length)} of ${number(moment.hub.clients)} shown, the busiest first`;
+    const more = wanted || rows.length === found.length ? "" : "; the filter shows others";
+    $("shown").textContent = `${number(rows.length)} of ${number(moment.hub.clients)}${more}`;
   }
 }
 
