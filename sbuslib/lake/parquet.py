@@ -85,7 +85,7 @@ def _named(path: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise VanishedError(f"{path}: this file was deleted before it was read") from None
-    except (OSError, pyarrow.ArrowException) as error:
+    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
         raise CorruptJournalError(" ".join(str(error).split()), 0, path) from None
 
 

@@ -22,12 +22,19 @@ def line(process: subprocess.Popen[bytes], text: str) -> str:
     return found
 
 
+def last(process: subprocess.Popen[bytes]) -> str:
+    """The rest of what an ended process said. ``communicate()`` would pass over what :func:`line` read ahead."""
+    process.wait(PATIENCE)
+    assert process.stderr is not None
+    return process.stderr.read().decode()
+
+
 def end(process: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> str:
     """End a process by a signal; what it said last."""
     process.send_signal(number)
-    _, said = process.communicate(timeout=PATIENCE)
+    said = last(process)
     assert process.returncode == (0 if number == signal.SIGTERM else -number)
-    return said.decode()
+    return said
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -81,9 +88,9 @@ def test_a_second_service_of_one_name_ends(bus: HubThread, start: Start, run: Ru
     line(elder, "0 jobs wait")
     younger = start("sbuslib", "queue", "-a", path, "--memory", "mail", "other/")
     line(younger, "0 jobs wait")
-    _, said = younger.communicate(timeout=PATIENCE)
-    assert (younger.returncode, said.count(b"\n")) == (1, 1)
-    assert f"/{elder.pid}, has the queue mail already".encode() in said
+    said = last(younger)
+    assert (younger.returncode, said.count("\n")) == (1, 1)
+    assert f"/{elder.pid}, has the queue mail already" in said
     other = start("sbuslib", "queue", "-a", path, "--memory", "post", "mail/")
     line(other, "0 jobs wait")
     with Client(path) as client:
@@ -103,6 +110,6 @@ def test_a_disk_that_is_full_ends_the_program(bus: HubThread, start: Start, path
     with Client(path) as client:
         for _ in range(10):
             client.publish(b"mail/x", os.urandom(100_000))
-    _, said = service.communicate(timeout=PATIENCE)
+    said = last(service)
     assert service.returncode == 1
-    assert said.decode().startswith("sbus: jobs cannot be kept: "), said
+    assert said.startswith("sbus: jobs cannot be kept: "), said
