@@ -235,7 +235,10 @@ def _told(client: Client) -> Iterator[Finding]:
     if any(hub.lost.values()):
         yield from _culprits(client, hub)
     for reason, count in hub.breaches.items():
-        yield Finding("warning", "kicked", f"{count:,} clients: {reason}", "the hub's log names their users")
+        advice = "the hub's log names their users"
+        if reason.endswith(" refused"):
+            advice += ", and sbus hub explain tells the rule"
+        yield Finding("warning", "kicked", f"{count:,} clients: {reason}", advice)
 
 
 def _culprits(client: Client, hub: HubStatistics) -> Iterator[Finding]:

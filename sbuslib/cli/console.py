@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from contextlib import contextmanager, suppress
@@ -165,9 +166,16 @@ def explain(error: BaseException, address: str | None = None) -> str:
 
 def advise(error: BaseException, arguments: Namespace) -> str:
     """Text that follows an error and names the option that helps; empty if none does."""
+    import shlex
+
     # By name: of an error in a worker, Spark passes on only the text.
-    damaged = "CorruptJournalError" in f"{type(error).__name__}: {error}"
-    return "; --skip-corrupt goes on after it" if damaged and vars(arguments).get("skip_corrupt") is False else ""
+    text, given = f"{type(error).__name__}: {error}", vars(arguments)
+    if "CorruptJournalError" in text and given.get("skip_corrupt") is False:
+        return "; --skip-corrupt goes on after it"
+    for verb, reason in (("publish", "publishing refused"), ("subscribe", "subscription refused")):
+        if reason in text:
+            return f"; sbus hub explain {os.geteuid()} {verb} {shlex.quote(given.get('key') or 'KEY')} tells the rule"
+    return ""
 
 
 def complain(program: str, text: str) -> int:

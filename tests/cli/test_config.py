@@ -174,7 +174,7 @@ def test_a_relay_needs_to_know_where(run: Run, file: Path) -> None:
     assert "upstream: missing" in run(RELAY, "--config", str(file)).stderr
 
 
-def test_a_hub_serves_by_its_file(start: Start, file: Path, path: str) -> None:
+def test_a_hub_serves_by_its_file(start: Start, run: Run, file: Path, path: str) -> None:
     own = os.getuid()
     file.write_text(f'address = "{path}"\nmode = 0o750\n[[rules]]\nusers = [{own}]\npublish = ["a/"]\n')
     process = start(SBUSD, "-f", "--config", str(file))
@@ -188,6 +188,8 @@ def test_a_hub_serves_by_its_file(start: Start, file: Path, path: str) -> None:
         client.publish(b"b")
         with pytest.raises(ConnectionError, match="publishing refused"):
             client.receive(timeout=PATIENCE)
+    advice = f"; sbus hub explain {own} publish 'b c' tells the rule\n"
+    assert run("sbuslib", "pub", "-a", path, "b c", "x").stderr.endswith(advice)
 
 
 # -- the edition of 2017 --------------------------------------------------------------------------------
