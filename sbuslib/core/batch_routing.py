@@ -74,7 +74,7 @@ def take_batch(
         rest = rest.part(some.count, rest.count) if some.count < rest.count else None
 
         publisher.received += some.count
-        is_cut = spreading.go_on(publisher)
+        is_cut = publisher.spread(spreading)
         if rest is not None and publisher.is_over:
             publisher.put_off_first(wrapper + rest.packet)
             rest = None

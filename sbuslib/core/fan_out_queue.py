@@ -32,7 +32,6 @@ class Group:
     """Many clients of one user, as one receiver. Implements :class:`~.protocols.Receiver`."""
 
     takes_batches = True
-    refuses = False
 
     def __init__(self, queue: FanOutQueue, receivers: tuple[Outgoing, ...]) -> None:
         self._queue = queue

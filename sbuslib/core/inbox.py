@@ -30,7 +30,7 @@ class Inbox:
     :class:`~sbuslib.wire.packets.Message` carries its sender. ``with`` closes it at the end.
     """
 
-    refuses = takes_batches = False
+    takes_batches = False
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -301,11 +301,6 @@ class Outgoing:
         return self._outbox is not None
 
     @property
-    def refuses(self) -> bool:
-        """Whether the last messages for this client were lost, and the next will be lost as well."""
-        return self._refusal is not None
-
-    @property
     def answers(self) -> int:
         return self._queued_answers + (self._outbox.answers if self._outbox is not None else 0)
 

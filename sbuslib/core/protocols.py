@@ -68,10 +68,6 @@ class Receiver(Protocol):
         """What the kernel says of it."""
 
     @property
-    def refuses(self) -> bool:
-        """Whether the next messages will probably be lost. Losing them takes next to no time."""
-
-    @property
     def takes_batches(self) -> bool:
         """Whether a batch costs this receiver no more than a packet."""
 

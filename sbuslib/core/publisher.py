@@ -222,11 +222,33 @@ class Publisher:
 
         That comes before all else that is left. From its return on nothing of it is in the hub's area.
         """
-        if not deliveries.go_on(self):
+        if not self.spread(deliveries):
             return False
         deliveries.keep()
         self.put_off_first(deliveries)
         return True
+
+    def spread(self, deliveries: Undelivered[Any]) -> bool:
+        """Hand messages on until the turn is over. Returns whether any are left."""
+        sender, until, most = deliveries.sender, self.until, self.most
+        is_over = False
+        while deliveries.plan and not is_over:
+            which, receivers = deliveries.plan[0]
+            messages = deliveries.messages(which)
+            for receiver in receivers[deliveries.done :]:
+                deliveries.done += 1
+                self.spent += 1 if receiver.takes_batches else messages.count
+                receiver.deliver(sender, messages)
+                if self.spent >= most or monotonic() > until:
+                    is_over = True
+                    break
+            if deliveries.done == len(receivers):
+                deliveries.plan.popleft()
+                deliveries.done = 0
+
+        if deliveries.plan:
+            self.spent = max(self.spent, most)
+        return bool(deliveries.plan)
 
     # -- authorize= ---------------------------------------------------------------------------------
 

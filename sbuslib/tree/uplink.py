@@ -103,7 +103,6 @@ class Uplink:
     """
 
     closed = False
-    refuses = False
     hands_on = False  # the hub above acknowledges what it has handed on
     is_hub = True  # so it is waited for however long it takes
     in_order = True  # messages that wait are sent oldest first

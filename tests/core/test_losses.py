@@ -66,7 +66,7 @@ def test_a_loss_is_told_before_an_answer_with_all_of_it(bus: Bus, connect: Conne
         flood(publisher, start, start + 5)
         settle(hub)
         publisher.barrier()
-    assert receiving.outgoing.refuses
+    assert receiving.outgoing._refusal is not None
     got = [reader.receive()]
     reader.send(WHOAMI)
     assert numbers(got) == [0]
