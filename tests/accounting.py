@@ -69,7 +69,7 @@ def connection_of(hub: Hub, peer: Peer) -> Connection:
 def narrow(hub: Hub, peer: Peer) -> Connection:
     """Make the kernel hold one big packet for this peer, and give the hub's end of its connection."""
     connection = connection_of(hub, peer)
-    hub.context.buffers.grow(connection.outgoing, anyway=True)  # once: the next line narrows it
+    connection.outgoing.grow(anyway=True)  # once: the next line narrows it
     connection.outgoing.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     return connection
 

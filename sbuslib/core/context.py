@@ -23,7 +23,6 @@ from .protocols import Receiver, Routes, Sender
 from .quotas import Account, Quotas
 from .router import Router
 from .scheduler import Scheduler
-from .send_buffers import SendBuffers
 from .unsent import Unsent
 from .user_work import UserWork
 
@@ -109,7 +108,6 @@ class Context:
         self.trusted = trusted
         self.address = address
         self.router: Router[Receiver] = Router(limits, quotas, separator)  # who receives what
-        self.buffers = SendBuffers(limits, quotas.send_buffers)  # what clients have in the kernel's memory
         self.unsent = Unsent(self.after, PASSED_WAIT)  # receivers for which messages wait
         self.ignored = 0
         """How many control messages and unsubscriptions had no meaning."""

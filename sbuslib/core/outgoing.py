@@ -3,6 +3,12 @@
 The table in :mod:`.outbox` says what happens to a message that cannot be sent at once; this module acts on it. A
 socket that would block is watched until it is writable. :mod:`.holding` holds publishers back.
 
+A packet that was sent waits in the kernel until the client reads it, in memory that is charged to the hub's process and
+not to the client's. So each connection begins with a small send buffer, which is enough for a client that is idle or
+keeps up. When a client falls behind, or a packet is longer, it gets the full one, charged to its user, of
+``Limits.send_buffers`` bytes in all. When its user's share is used up, it goes on with the small one. It queues in the
+hub sooner, and a message that is longer than the small buffer is lost (cause ``quota``).
+
 Messages are delivered in the middle of the turn of another client, while the hub's area is in use. So nothing here
 logs, calls a stranger's code or closes anything: a receiver that has to go is kicked when the turn has ended
 (``Members.kick_later``).
@@ -18,6 +24,7 @@ from socket import SO_SNDBUF, SOL_SOCKET, SocketType
 from time import time
 from typing import ClassVar, Final
 
+from ..kernel.sockets import set_send_buffer
 from ..secrets import Credentials
 from ..wire.batches import QueuedBatch
 from ..wire.control import Lost
@@ -111,7 +118,7 @@ class Outgoing:
                 self._update()
 
         # 5. The kernel took not all: once more with the full buffer, and the rest waits or is lost.
-        if sent < count and self._grow():
+        if sent < count and self.grow():
             messages = messages.after(sent) if sent else messages
             count -= sent
             sent = self._send_now(sender, messages)
@@ -187,9 +194,23 @@ class Outgoing:
             self._send_failed(error.errno)
             return False
 
-    def _grow(self) -> bool:
-        """The kernel takes no more: ask it for the full buffer. Returns whether it may take more now."""
-        return not (self.grown or self._mute) and self._context.buffers.grow(self)
+    def grow(self, anyway: bool = False) -> bool:
+        """The kernel takes no more: ask it for the full send buffer. Returns whether it may take more now.
+
+        It may not if the client has that buffer, or if its user's share is used up; ``anyway``: whatever the share.
+        """
+        context, uid = self._context, self.account.uid
+        if self.grown or self._mute:
+            return False
+        size = 2 * context.limits.send_buffer  # which is what the kernel makes of it
+        if anyway:
+            context.quotas.send_buffers.force(uid, size)
+        elif not context.quotas.send_buffers.take(uid, size):
+            return False
+
+        self.grown = True
+        set_send_buffer(self.socket, context.limits.send_buffer)
+        return True
 
     def _waits(self) -> bool:
         """Whether the next message cannot be sent at once: something goes before it, or the client takes nothing."""
@@ -229,7 +250,7 @@ class Outgoing:
                 context.members.kick_later(self, "too many unread answers")
             return
         if len(packet) > context.limits.idle_send_buffer:
-            context.buffers.grow(self, anyway=True)  # only trusted clients get answers that long
+            self.grow(anyway=True)  # only trusted clients get answers that long
         if not self._waits() and self._send_one(packet):  # _waits sends the notices of losses first
             return
         if not self._mute and not self.outbox.push_answer(packet):
@@ -346,7 +367,7 @@ class Outgoing:
         self.is_link = True
         self.set_echo(owner)
         self._context.fan_out.forget()
-        self._context.buffers.grow(self, anyway=True)
+        self.grow(anyway=True)
 
     # -- what the client chose ----------------------------------------------------------------------
 
@@ -417,7 +438,7 @@ class Outgoing:
         except OSError as error:
             # The number alone: the error refers to this frame, and would keep the client until garbage is collected.
             failure = error.errno or errno.EIO
-        grew = sent < len(packets) and self._grow()
+        grew = sent < len(packets) and self.grow()
         if failure == errno.EMSGSIZE and not grew and isinstance(packets[0], QueuedBatch):
             outbox.settle(0)
             outbox.open_batches()  # each message alone may fit
@@ -465,7 +486,9 @@ class Outgoing:
         self.set_senders(False)
         self.closed = self._mute = True
         self._owner = None
-        self._context.buffers.release(self)
+        if self.grown:
+            self._context.quotas.send_buffers.give(self.account.uid, 2 * self._context.limits.send_buffer)
+            self.grown = False
         self._lose_all()
         self._holding = None
 

@@ -122,7 +122,7 @@ class Quotas:
         self.allowed = Shares(limits.allowed_bytes)
         """Bytes of keys remembered as allowed by ``authorize=``."""
         self.send_buffers = Shares(limits.send_buffers)
-        """Bytes of send buffers: for :class:`~sbuslib.core.send_buffers.SendBuffers`."""
+        """Bytes of full send buffers."""
 
     def account(self, uid: int) -> Account:
         account = self._accounts.get(uid)

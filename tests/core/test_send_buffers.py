@@ -129,7 +129,7 @@ def test_a_link_keeps_its_full_buffer(bus: Bus, connect: Connect) -> None:
     assert linked.outgoing.is_link
     assert (size(linked), charged(hub)) == (FULL, FULL)
     receiving = connection_of(hub, other)
-    assert not hub.context.buffers.grow(receiving.outgoing)
+    assert not receiving.outgoing.grow()
     assert (size(linked), size(receiving)) == (FULL, SMALL)
 
 

@@ -231,7 +231,7 @@ class BusMachine(RuleBasedStateMachine):
         sock.send(b"SUB " + pattern)
         settle(self.hub)
         (connection,) = set(self.hub._clients.connections.values()) - before
-        self.hub.context.buffers.grow(connection.outgoing, anyway=True)  # once: the next line narrows it
+        connection.outgoing.grow(anyway=True)  # once: the next line narrows it
         connection.outgoing.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         share = self.shares.setdefault(uid, Share(self.limits))
         self.clients.append(Client(self.count, uid, sock, connection, share))
