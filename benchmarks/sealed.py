@@ -78,7 +78,9 @@ def write(directory: str, rows: int) -> None:
 def sealed_by_itself(directory: str) -> tuple[float, float, int]:
     """Seconds, seconds of the processors and bytes of memory of ``sbus journal seal`` as a process of its own."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run([sys.executable, "-m", "sbuslib", "journal", "seal", "-q", directory], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-m", "sbuslib", "journal", "seal", "-q", directory], check=True, stdout=subprocess.DEVNULL
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return time.perf_counter() - start, cpu, after.ru_maxrss * 1024
