@@ -56,12 +56,12 @@ def balance(hub: Hub) -> None:
 def connection_of(hub: Hub, peer: Peer) -> Connection:
     """The hub's end of a peer's connection, told by the question that it answers."""
     settle(hub)
-    before = {connection: connection.publisher.commands for connection in hub._clients.connections.values()}
+    before = {connection: connection.commands for connection in hub._clients.connections.values()}
     peer.barrier()
     (found,) = (
         connection
         for connection in hub._clients.connections.values()
-        if connection.publisher.commands != before.get(connection, 0)
+        if connection.commands != before.get(connection, 0)
     )
     return found
 

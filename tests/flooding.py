@@ -30,7 +30,7 @@ def timer_of(connection: Connection) -> Any:
 
 
 def is_held(connection: Connection) -> bool:
-    return bool(connection.publisher.holders)
+    return bool(connection.holders)
 
 
 def lost_notice(packet: bytes) -> tuple[str, int]:

@@ -116,7 +116,7 @@ class ClientRole:
             case control.WHOAMI:
                 self._neighbours.whoami(client)
             case control.ECHO_ON | control.ECHO_OFF:
-                client.set_echo(publisher.sender if packet.key == control.ECHO_OFF else None)
+                client.set_echo(publisher if packet.key == control.ECHO_OFF else None)
             case control.SENDERS_ON | control.SENDERS_OFF:
                 client.set_senders(packet.key == control.SENDERS_ON)
             case control.BATCH_ON | control.BATCH_OFF:

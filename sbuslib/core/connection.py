@@ -16,12 +16,11 @@ from ..errors import PacketError
 from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..secrets import Credentials
 from ..statistics import ClientStatistics
-from ..wire import control
 from .callbacks import tell_event_loop
 from .context import Context
 from .messages import Received
 from .outgoing import READ, Outgoing
-from .protocols import Holdable, Holder, Receiver
+from .protocols import Holder
 from .publisher import Publisher, Role
 from .quotas import Account
 from .routing import route, route_copies, route_one
@@ -32,75 +31,42 @@ COMMANDS_A_TURN: Final = 8
 """Packets received at once from a client whose last turn was mostly commands, which cost more than messages."""
 
 
-class Connection:
-    """A client that is connected. Belongs to its hub and to the thread of the hub's event loop.
+class Connection(Publisher):
+    """A client that is connected. Belongs to its hub and to the thread of the hub's event loop."""
 
-    Implements :class:`~.protocols.Sender` and :class:`~.protocols.Holdable`.
-    """
-
-    __slots__ = (
-        "__weakref__",
-        "_context",
-        "_lone",
-        "_most",
-        "_postponed",
-        "_reader",
-        "credentials",
-        "number",
-        "outgoing",
-        "publisher",
-    )
+    __slots__ = ("__weakref__", "_lone", "_most", "_postponed", "_reader", "number")
 
     def __init__(
         self, context: Context, sock: socket.SocketType, credentials: Credentials, account: Account, role: Role
     ) -> None:
-        self._context = context
-        self.credentials = credentials
+        super().__init__(context, credentials, Outgoing(context, sock, credentials, account), role)
         self.number = 0
         """Set by :class:`~.members.Clients`: 1 for its first client, then more."""
-        self.outgoing = Outgoing(context, sock, credentials, account)  # what sends to this client
-        self.publisher = Publisher(context, self, self.outgoing, role)  # what is remembered of it between turns
         self._most: int | None = None  # packets to receive at once; None: as many as the area takes
         self._lone: int | None = None  # the round of the event loop in which the last packet came alone
-        self._postponed = False
+        self._postponed = False  # whether the scheduler has been asked for a turn
         self._reader = context.loop.io(sock.fileno(), READ)  # stopped while it is held, or waits for its turn
         self._reader.start(self._on_readable)
 
-    # -- as a sender --------------------------------------------------------------------------------
-
-    @property
-    def key(self) -> bytes:
-        return self.publisher.role.key_of(self.credentials)
-
-    @property
-    def wrapper(self) -> bytes:
-        return control.wrapper_from(self.key)
-
-    def holdable_by(self, receiver: Receiver) -> Holdable | None:
-        # A client may not hold itself: while it waits to send, it reads nothing. A link speaks for many clients.
-        if receiver is self.outgoing or self.publisher.role.is_link or self.outgoing.closed:
-            return None
-        return self if self._context.may_hold(self.credentials, receiver.credentials) else None
+    # -- when to read -------------------------------------------------------------------------------
 
     def hold(self, by: Holder) -> None:
-        self.publisher.hold(by)
+        super().hold(by)
         self._reader.stop()
 
     def let_go(self, by: Holder) -> None:
-        self.publisher.let_go(by)
+        super().let_go(by)
         self._read_on()
 
-    # -- when to read -------------------------------------------------------------------------------
-
     def _on_readable(self) -> None:
-        scheduler = self._context.scheduler
+        scheduler = self.context.scheduler
         if scheduler.may_go(self.outgoing.account.uid):
             try:
                 self.take_turn()
             except BaseException as error:
                 # gevent would stop the watcher. This client would stay, and would never be read from again.
                 tell_event_loop(error)
-                self._context.members.kick(self.outgoing, "error in the hub")
+                self.context.members.kick(self.outgoing, "error in the hub")
             scheduler.went()
         else:
             self._postpone()
@@ -108,20 +74,20 @@ class Connection:
     def _postpone(self) -> None:
         self._postponed = True
         self._reader.stop()
-        self._context.scheduler.postpone(self.outgoing.account.uid, self._resume_reading)
+        self.context.scheduler.postpone(self.outgoing.account.uid, self._resume_reading)
 
     def _resume_reading(self) -> None:
         self._postponed = False
         try:
-            if not self.publisher.holders and not self.outgoing.closed:
+            if not self.holders and not self.closed:
                 self._on_readable()
         finally:
             self._read_on()
 
     def _read_on(self) -> None:
-        if self.publisher.holders or self._postponed or self.outgoing.closed:
+        if self.holders or self._postponed or self.closed:
             return
-        if self.publisher.left:
+        if self.left:
             self._postpone()
         else:
             self._reader.start(self._on_readable)
@@ -130,50 +96,49 @@ class Connection:
 
     def take_turn(self) -> bool:
         """Receive once, or go on with what is left. Returns whether there was anything."""
-        publisher = self.publisher
-        if self.outgoing.closed:
+        if self.closed:
             return False
 
         # 1. What is left of the last turn, before anything else is received.
-        publisher.begin_turn()
-        commands = publisher.commands
-        taken = len(publisher.left)
+        self.begin_turn()
+        commands = self.commands
+        taken = len(self.left)
         try:
             if taken:
-                route_copies(publisher)
-                if not publisher.left:
-                    publisher.forget_left()
+                route_copies(self)
+                if not self.left:
+                    self.forget_left()
             else:
                 taken = self._receive()
                 if not taken:
                     return False
         except PacketError as error:
-            publisher.forget_left()
-            publisher.end = (True, error.reason)
+            self.forget_left()
+            self.end = (True, error.reason)
 
         # 2. How much at once next time.
-        if self._most is not None or publisher.left or publisher.commands != commands:
-            self._choose_most(taken, (publisher.commands - commands) * 2 > taken)
+        if self._most is not None or self.left or self.commands != commands:
+            self._choose_most(taken, (self.commands - commands) * 2 > taken)
 
         # 3. The area is free: a later turn goes on, or what came after all packets is acted on.
-        role = publisher.role
-        if publisher.left:
+        role = self.role
+        if self.left:
             if not self._postponed:
                 self._postpone()
-        elif publisher.end is not None:
-            misbehaved, why = publisher.end
+        elif self.end is not None:
+            misbehaved, why = self.end
             if misbehaved:
-                role.violated(publisher, why)
+                role.violated(self, why)
             else:
-                role.ended(publisher, why)
+                role.ended(self, why)
         if role.is_link:
-            role.after_turn(publisher)
+            role.after_turn(self)
         return True
 
     def _receive(self) -> int:
         """Receive once, and route what came. Returns how many packets came; the end of the connection counts as one."""
-        context, publisher = self._context, self.publisher
-        area, longest = context.area, publisher.role.longest
+        context = self.context
+        area, longest = context.area, self.role.longest
         most = self._most
         now = context.round()
         # A client that sends single packets is read with recv(2), which is faster than recvmmsg(2) for one. If the
@@ -184,7 +149,7 @@ class Connection:
         try:
             lengths = area.receive(self.outgoing.socket, most)
         except OSError as error:
-            publisher.end = (False, f"receive: {error.strerror}")
+            self.end = (False, f"receive: {error.strerror}")
             return 1
         taken = len(lengths)
         if not taken:
@@ -194,43 +159,43 @@ class Connection:
         if 0 < shortest <= longest and lengths.count(shortest) == taken:
             if taken == 1:
                 self._lone = now
-                if route_one(publisher, area, shortest):
+                if route_one(self, area, shortest):
                     return 1
             received = Received(area, context.writer, lengths, shortest)
         else:
             received = Received(area, context.writer, self._without_end(lengths))
-        left = route(publisher, received) if received.lengths else []
+        left = route(self, received) if received.lengths else []
         # From here on the area is free again, so anything may be logged or called.
         if left:
-            publisher.put_off(left)
-        if publisher.left and not publisher.is_over:
-            route_copies(publisher)
+            self.put_off(left)
+        if self.left and not self.is_over:
+            route_copies(self)
         return taken
 
     def _without_end(self, lengths: list[int]) -> list[int]:
         """The packets before the end of the connection, or before a violation."""
-        publisher, longest = self.publisher, self.publisher.role.longest
+        longest = self.role.longest
         if not all(lengths):
             lengths = lengths[: lengths.index(0)]
-            publisher.end = (False, "closed")
+            self.end = (False, "closed")
         if lengths and max(lengths) > longest:
             stop = next(n for n, length in enumerate(lengths) if length > longest)
             reason = "packet too long"
             if lengths[stop] == WITH_DESCRIPTORS:
                 reason = "descriptors sent"
-            publisher.end = (True, reason)
+            self.end = (True, reason)
             lengths = lengths[:stop]
         return lengths
 
     def _choose_most(self, taken: int, mostly_commands: bool) -> None:
         """How many packets to receive at once next time, after a turn of ``taken``."""
-        limits, publisher = self._context.limits, self.publisher
-        if publisher.left:
+        limits = self.context.limits
+        if self.left:
             # The first that is left may be deliveries of all of them.
-            self._most = max(1, min(taken - len(publisher.left), taken // 2))
+            self._most = max(1, min(taken - len(self.left), taken // 2))
         elif mostly_commands:
             self._most = COMMANDS_A_TURN
-        elif self._most is not None and publisher.spent * 2 <= limits.turn_deliveries:
+        elif self._most is not None and self.spent * 2 <= limits.turn_deliveries:
             self._most = self._most * 2 if self._most * 2 < limits.batch else None
 
     # -- the rest -----------------------------------------------------------------------------------
@@ -242,8 +207,8 @@ class Connection:
         return ClientStatistics(
             number=self.number,
             credentials=self.key.decode(),
-            patterns=self._context.router.count(outgoing),
-            received=self.publisher.received,
+            patterns=self.context.router.count(outgoing),
+            received=self.received,
             routed=outgoing.routed,
             delivered=outgoing.delivered,
             queued=outgoing.queued,
@@ -256,15 +221,13 @@ class Connection:
 
     def close(self) -> None:
         """Close the socket. Whoever calls this forgets the connection first, and then has its publisher finish."""
-        if self.outgoing.closed:
+        if self.closed:
             return
-        publisher = self.publisher
         self.outgoing.close()
         self._reader.stop()
         self._reader.close()
-        for holder in [*publisher.holders]:
+        for holder in [*self.holders]:
             holder.forget_held(self)
-            publisher.let_go(holder)
-        # Publisher and connection refer to each other, and clients may come and go faster than garbage is collected.
-        publisher.close()
+            self.let_go(holder)
+        self.leave()
         self.outgoing.socket.close()

@@ -138,12 +138,12 @@ class Clients:
             return
         context, client = self._context, connection.outgoing
         connection.close()  # first, since what follows may try to kick it
-        self.finish(connection.publisher)
+        self.finish(connection)
         self._on_forget(client)
         self._retire(client, client.account)
         context.fan_out.forget()
         self._release(client.account)
-        self._add_up(client.account, connection.publisher.received, client.routed, client.delivered, client.lost)
+        self._add_up(client.account, connection.received, client.routed, client.delivered, client.lost)
 
     def _release(self, account: Account) -> None:
         """A user has a connection less."""
@@ -166,7 +166,7 @@ class Clients:
         """What became of the messages of each client and inbox that is connected."""
         for connection in self.connections.values():
             client = connection.outgoing
-            received = connection.publisher.received
+            received = connection.received
             yield client.account, Counts(received, client.routed, client.delivered, client.queued, client.lost)
         for inbox in self.inboxes:
             told = inbox.statistics()
@@ -212,8 +212,7 @@ class Clients:
     def finish_all(self) -> None:
         """The hub stops: hand all of it on now, as far as that takes no longer than :data:`LAST_TURNS`."""
         until = monotonic() + LAST_TURNS
-        connected = [connection.publisher for connection in self.connections.values()]
-        for publisher in [*connected, *self._cut]:
+        for publisher in [*self.connections.values(), *self._cut]:
             while publisher.is_cut and monotonic() < until:
                 publisher.finish()
 

@@ -1,5 +1,7 @@
 """One client as a publisher: what the hub remembers of it between its packets and between its turns.
 
+It is the part of a :class:`~.connection.Connection` that routing knows.
+
 A *turn* takes what one receive call brought and hands it on, as :mod:`.routing` says. The :class:`Role` of a client
 says what the client is, and so what it may do.
 """
@@ -14,11 +16,12 @@ from typing import Any, Final, Protocol
 
 from ..errors import PacketError
 from ..secrets import Credentials
+from ..wire import control
 from ..wire.packets import MSG
 from .context import Context
 from .messages import Messages
 from .outgoing import Outgoing
-from .protocols import Holder, Routes, Sender
+from .protocols import Holdable, Holder, Receiver, Routes, Sender
 from .router import CACHED_HEADER_BYTES
 from .undelivered import Undelivered
 
@@ -75,10 +78,13 @@ class Role(Protocol):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Publisher:
-    """One client as a publisher, for as long as it is connected. What it did in one turn is remembered for the next."""
+    """One client as a publisher. What it did in one turn is remembered for the next.
+
+    Implements :class:`~.protocols.Sender` and :class:`~.protocols.Holdable`.
+    """
 
     context: Context
-    sender: Sender
+    credentials: Credentials
     outgoing: Outgoing
     role: Role
     received: int = 0  # messages, ever
@@ -116,6 +122,24 @@ class Publisher:
     @property
     def batches(self) -> bool:
         return self.outgoing.takes_batches
+
+    # -- as a sender --------------------------------------------------------------------------------
+
+    @property
+    def key(self) -> bytes:
+        return self.role.key_of(self.credentials)
+
+    @property
+    def wrapper(self) -> bytes:
+        return control.wrapper_from(self.key)
+
+    def holdable_by(self, receiver: Receiver) -> Holdable | None:
+        # A client may not hold itself: while it waits to send, it reads nothing. A link speaks for many clients.
+        if receiver is self.outgoing or self.role.is_link or self.closed:
+            return None
+        return self if self.context.may_hold(self.credentials, receiver.credentials) else None
+
+    # -- from turn to turn --------------------------------------------------------------------------
 
     def begin_turn(self) -> None:
         self.spent = 0
@@ -163,15 +187,11 @@ class Publisher:
         """Nothing is left. No empty deque is kept: it takes 760 bytes for each idle client."""
         self.left = _NOTHING
 
-    def close(self) -> None:
-        """The client has left. Refer to it no more, or it would wait for the garbage collector.
-
-        What some receivers have got already is kept for the others, until :meth:`finish`.
-        """
+    def leave(self) -> None:
+        """The client has left. What some receivers have got already is kept for the others, until :meth:`finish`."""
         if not self.is_cut:
             self.forget_left()
         self.forget_allowed()
-        del self.sender
 
     @property
     def is_cut(self) -> bool:

@@ -44,10 +44,10 @@ class Review:
             if uid not in differs:
                 differs[uid] = authorization.differs(former, connection.outgoing.account)
             if differs[uid]:
-                connection.publisher.forget_answers()
+                connection.forget_answers()
                 self._unfinished += 1
                 self.done.clear()
-                self._context.work.add(uid, self._look_at(connection.publisher))
+                self._context.work.add(uid, self._look_at(connection))
 
     def _look_at(self, publisher: Publisher) -> Iterator[None]:
         yield from publisher.role.review(publisher)

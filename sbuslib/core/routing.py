@@ -43,7 +43,7 @@ def route_one(publisher: Publisher, area: PlainArea, length: int) -> bool:
     receivers = publisher.routes.get(data[: data.find(b"\0", 0, length) + 1])
     if receivers is None:
         return False
-    publisher.deliver(receivers, publisher.sender, OneInArea(area, publisher.context.writer, length))
+    publisher.deliver(receivers, publisher, OneInArea(area, publisher.context.writer, length))
     return True
 
 
@@ -140,7 +140,7 @@ def _act(publisher: Publisher, received: Received, slot: int, header: bytes) -> 
     held = False
     if publisher.batches and header == BATCH:
         area = received.area
-        take_batch(publisher, area.data, publisher.sender, b"", area.offsets[slot], received.lengths[slot])
+        take_batch(publisher, area.data, publisher, b"", area.offsets[slot], received.lengths[slot])
         held = bool(publisher.holders)  # many batches would be more than there is room for
     else:
         publisher.commands += 1
@@ -189,7 +189,7 @@ def _known_runs(publisher: Publisher, received: Received) -> list[Run] | None:
 
 def _forward(publisher: Publisher, received: Received, runs: list[Run]) -> int | None:
     """Hand each receiver its packets. Returns the first slot that is left, if they are too much for one turn."""
-    most, sender = publisher.most, publisher.sender
+    most, sender = publisher.most, publisher
     while runs:
         # 1. No more than may be planned at once.
         routes = [receivers for _, _, receivers in runs]
@@ -257,9 +257,9 @@ def _route_copy(publisher: Publisher, packet: bytes) -> None:
     """Act on one packet that was copied out. ``authorize=`` is asked about a key that it did not decide yet."""
     header = packet[: packet.find(b"\0") + 1]
     if publisher.batches and packet.startswith(BATCH):
-        take_batch(publisher, packet, publisher.sender)
+        take_batch(publisher, packet, publisher)
     elif not header.startswith(MSG):
         publisher.commands += 1
         publisher.role.command(publisher, packet)
     elif publisher.knows_allowed(header) or publisher.may_publish(header):
-        publisher.deliver(publisher.look_up(header), publisher.sender, Copied(publisher.context.writer, [packet]))
+        publisher.deliver(publisher.look_up(header), publisher, Copied(publisher.context.writer, [packet]))

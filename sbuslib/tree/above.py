@@ -55,7 +55,7 @@ class LinkAbove(Link):
     def __init__(self, above: HubAbove, sock: socket.SocketType, address: str) -> None:
         context, credentials = above.context, peer_credentials(sock)
         self._connection = Connection(context, sock, credentials, context.quotas.account(credentials.uid), self)
-        super().__init__(above.tree, self._connection.publisher, above.up, f"the hub above at {address}")
+        super().__init__(above.tree, self._connection, above.up, f"the hub above at {address}")
         self.is_up = False  # until this hub has joined
         self._above = above
         self._tree = above.tree  # of this hub

@@ -64,7 +64,7 @@ class LinkBelow(Link):
         assert isinstance(role, ClientRole)
         self._as_client = role  # acts on what the link says as any client does
         publisher.become(self)
-        outgoing.become_link(publisher.sender)
+        outgoing.become_link(publisher)
         if mode == "announce":
             self.reader = place.telling.announce_to(self)
         else:

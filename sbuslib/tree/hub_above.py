@@ -283,7 +283,7 @@ class HubAbove:
     @property
     def received(self) -> int:
         """Messages that came down."""
-        return self._received + (self._connection.publisher.received if self._connection is not None else 0)
+        return self._received + (self._connection.received if self._connection is not None else 0)
 
     def statistics(self, receivers: Routes | None = None) -> LinkStatistics:
         """The link; it carries what has these receivers if it is one of them."""

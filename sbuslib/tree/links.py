@@ -58,7 +58,7 @@ class Links:
             mode=link.mode if link is not None else "plain",
             patterns=tree.context.router.count(outgoing),
             pruned=len(link.pruned) if link is not None and link.pruned is not None else 0,
-            received=connection.publisher.received,
+            received=connection.received,
             delivered=outgoing.delivered,
             queued=outgoing.queued,
             lost=lost,

@@ -42,7 +42,7 @@ def test_whose_block_is_honoured(
     publishing = connection_of(hub, publisher)
     assert (receiving.credentials.uid, publishing.credentials.uid) == (receiver_uid, publisher_uid)
     flood(publisher, 0, 8)
-    eventually(lambda: publishing.publisher.received == 8)
+    eventually(lambda: publishing.received == 8)
     assert is_held(publishing) is holds
     if holds:
         assert receiving.outgoing.lost == ({"overflow": 3} if b"soft" in mode else {})

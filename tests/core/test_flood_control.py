@@ -35,7 +35,7 @@ def test_each_mode(bus: Bus, connect: Connect, soft: str, hard: str) -> None:
     receiving = slow(hub, reader, b"blocking/soft/" + soft.encode(), b"blocking/hard/" + hard.encode())
     publishing = connection_of(hub, publisher)
     flood(publisher, 0, 10)
-    eventually(lambda: publishing.publisher.received == 10)
+    eventually(lambda: publishing.received == 10)
     settle(hub)
     balance(hub)
 
@@ -56,7 +56,7 @@ def test_each_mode(bus: Bus, connect: Connect, soft: str, hard: str) -> None:
     assert is_held(publishing) is held
     flood(publisher, 10, 12)
     settle(hub)
-    assert publishing.publisher.received == (10 if held else 12)
+    assert publishing.received == (10 if held else 12)
 
     got: list[int] = []
     while receiving.outgoing.queued or is_held(publishing):
@@ -126,11 +126,11 @@ def test_publisher_below_its_share_is_not_held_beside_a_flood(bus: Bus, connect_
     flooding_peer, modest_peer = connect_as(1001), connect_as(1002)
     flooding, modest = connection_of(hub, flooding_peer), connection_of(hub, modest_peer)
     flood(flooding_peer, 0, 9)
-    eventually(lambda: flooding.publisher.received == 9)
+    eventually(lambda: flooding.received == 9)
     flood(flooding_peer, 9, 12)
     settle(hub)
     hard = b"hard" in mode
-    assert flooding.publisher.received == (12 if hard else 9)  # with hard block it is held by the tenth message
+    assert flooding.received == (12 if hard else 9)  # with hard block it is held by the tenth message
     assert is_held(flooding)
     for number in range(100, 104):
         flood(modest_peer, number, number + 1)

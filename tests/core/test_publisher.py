@@ -20,7 +20,7 @@ Connect = Callable[..., Peer]
 def test_set_of_those_who_hold_a_publisher_is_not_copied_for_each(hub: Hub, connect: Connect) -> None:
     """One message may go to thousands of receivers of its publisher's user, all of which hold it in one turn."""
     publishing, *receivers = (connection_of(hub, connect()) for _ in range(4))
-    publisher = publishing.publisher
+    publisher = publishing
     publisher.hold(receivers[0].outgoing)
     holders = publisher.holders
     for receiver in receivers[1:]:

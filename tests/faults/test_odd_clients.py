@@ -103,7 +103,7 @@ def test_a_clock_that_is_set(bus: Bus, connect: Connect, monkeypatch: pytest.Mon
 
 
 def connection_held(hub: Hub) -> bool:
-    return any(connection.publisher.holders for connection in hub._clients.connections.values())
+    return any(connection.holders for connection in hub._clients.connections.values())
 
 
 # -- everything at once --------------------------------------------------------------------------------------

@@ -368,7 +368,7 @@ class BusMachine(RuleBasedStateMachine):
             assert (told.routed, told.delivered, told.queued) == (client.routed, client.delivered, len(client.waiting))
             assert causes(told.lost) == causes(client.lost)
             assert told.patterns == len(+client.patterns)
-            assert {by_outgoing[holder] for holder in connection.publisher.holders} == client.holders
+            assert {by_outgoing[holder] for holder in connection.holders} == client.holders
             assert {by_publisher[held] for held in connection.outgoing.held} == client.holds
             if client.kernel is not None and not client.leaving:
                 assert client.sock.recv(LARGEST * 2, socket.MSG_PEEK) == client.kernel
