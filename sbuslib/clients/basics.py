@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import DisconnectedError, RefusedError, SbusError, UsageError
 from ..kernel.descriptors import WITH_DESCRIPTORS
+from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..recipes.mailbox import Mailbox
 from ..wire import control
 from ..wire.columns import Columns
@@ -44,7 +45,12 @@ class Basics:
         :exc:`~sbuslib.errors.PayloadError`, :exc:`~sbuslib.errors.DisconnectedError`, :exc:`TimeoutError`,
         and :exc:`BlockingIOError` with ``MSG_DONTWAIT``.
         """
-        await self.channel._send([self._session.encode(key, payload)], flags)
+        packet = self._session.encode(key, payload)
+        self.channel._check_caller()
+        try:
+            self.channel._socket.send(packet, ONE_PACKET_FLAGS | flags)
+        except OSError:  # there is no room now, or no connection
+            await self.channel._send([packet], flags)
 
     async def publish_many(self, messages: Iterable[tuple[Key, bytes]]) -> int:
         """Publish pairs of key and payload in order, many at once; how many there were.
