@@ -103,14 +103,6 @@ def test_a_hub_that_does_not_answer(fake: FakeHub, client: MakeClient, method: s
 
 
 @pytest.mark.parametrize("method", SENDING)
-def test_a_hub_that_takes_no_more(fake: FakeHub, client: MakeClient, method: str) -> None:
-    stuck, _ = greeted(fake, client, timeout=0.01)
-    fill(stuck)
-    with pytest.raises(TimeoutError, match="takes no more"):
-        SENDING[method](stuck)
-
-
-@pytest.mark.parametrize("method", SENDING)
 def test_sending_continues_when_there_is_room_again(fake: FakeHub, client: MakeClient, method: str) -> None:
     stuck, peer = greeted(fake, client, timeout=20)
     fill(stuck)

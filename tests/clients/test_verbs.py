@@ -860,8 +860,14 @@ async def test_sending_times_out_if_the_hub_does_not_read(bus: Bus) -> None:
         with peers[0]:
             with pytest.raises(TimeoutError, match="takes no more"):
                 await client.publish_many([(b"k", bytes(10_000))] * 10_000)
-            with pytest.raises(TimeoutError, match="takes no more"):
-                await client.unsubscribe(b"j")
+            verbs: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
+                (client.publish, (b"k",), {}),
+                (client.unsubscribe, (b"j",), {}),
+                (client.flood_control, (), {"soft": "discard"}),
+            ]
+            for verb, arguments, options in verbs:
+                with pytest.raises(TimeoutError, match="takes no more"):
+                    await verb(*arguments, **options)
 
 
 @script
