@@ -27,8 +27,8 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         {
             "pub": ("pub", "publish messages"),
             "sub": ("sub", "show the messages whose keys match a pattern"),
-            "request": ("request", "ask who serves a key, and show the answer"),
-            "serve": ("request", "answer questions by running a command for each"),
+            "request": ("services", "ask who serves a key, and show the answer"),
+            "serve": ("services", "answer questions by running a command for each"),
             "send": ("files", "send files of any size"),
             "receive": ("files", "receive files that are sent"),
             "get": ("sub", "show the newest message of a key"),
@@ -44,7 +44,7 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "stat": ("stat", "what a hub does, and what was lost and why; its clients, or its tree"),
             "top": ("top", "what a hub and its clients, users and links do, live"),
             "web": ("top", "show the bus on a live page, for a browser on this machine"),
-            "watch": ("watch", "rates of a bus or of what is being recorded, and alerts"),
+            "watch": ("report", "rates of a bus or of what is being recorded, and alerts"),
             "hz": ("health", "how often messages come, by key"),
             "ping": ("health", "how long a hub, or a tree of hubs, takes to answer"),
             "doctor": ("health", "what keeps a client from its hub, or a hub from its work, and what to do"),
@@ -61,8 +61,8 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "journal verify": ("journal", "read every byte of journals, and tell what is damaged, missing or lost"),
             "journal query": ("journal", "answer a question in SQL about what was recorded, with DuckDB"),
             "journal consume": ("journal", "messages of a journal from where you stopped, as they come"),
-            "journal seal": ("lake", "rewrite the ended segments of a journal as Parquet files"),
-            "journal ingest": ("lake", "take what journals hold into a lake, each record once"),
+            "journal seal": ("record", "rewrite the ended segments of a journal as Parquet files"),
+            "journal ingest": ("record", "take what journals hold into a lake, each record once"),
             "report traffic": ("report", "volume over time, by key, by sender and user, by size, and what was lost"),
             "report subscriptions": (
                 "report",
@@ -88,9 +88,9 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "tools": (
         "tools",
         {
-            "bench": ("bench", "measure what a hub costs on this machine"),
-            "completion": ("completion", "print what makes a shell complete the commands and options of sbus"),
-            "help": ("completion", "show the help of a command"),
+            "bench": ("health", "measure what a hub costs on this machine"),
+            "completion": ("manual", "print what makes a shell complete the commands and options of sbus"),
+            "help": ("manual", "show the help of a command"),
         },
     ),
 }

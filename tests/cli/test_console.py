@@ -16,8 +16,8 @@ import pytest
 from support import PATIENCE, ROOT, HubThread
 
 from sbuslib.cli import daemon, main, manual
-from sbuslib.cli.completion import SCRIPTS, candidates
 from sbuslib.cli.console import STOPPING, advise, explain, on_stop
+from sbuslib.cli.manual import SCRIPTS, candidates
 from sbuslib.errors import CorruptJournalError, NoHubError
 
 # -- The functions that all programs share

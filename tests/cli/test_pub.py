@@ -154,7 +154,7 @@ def test_help_loads_next_to_nothing(run: Run) -> None:
     done = run("sbuslib", "--help", env={"PYTHONPROFILEIMPORTTIME": "1"})
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "sbuslib.cli.main" in loaded
-    assert not loaded & {"typing", "msgspec", "socket", "shutil", "sbuslib.cli.pub", "sbuslib.cli.bench"}
+    assert not loaded & {"typing", "msgspec", "socket", "shutil", "sbuslib.cli.pub", "sbuslib.cli.health"}
 
 
 def test_pub_publishes_each_line_at_once(start: Start, subscribed: Start, path: str) -> None:
