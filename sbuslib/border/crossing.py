@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from ..errors import NameFormatError
@@ -39,48 +40,38 @@ class Crossing:
         self._mapping = mapping
         self._fits = fits
         self._refused = refused
-        self._most = most
-        self._known_names: dict[bytes, str] = {}
-        self._known_keys: dict[str, bytes] = {}
+        self._known_name = lru_cache(most)(self._name_of)  # refusals are not remembered
+        self._known_key = lru_cache(most)(self._key_of)
 
     def name_for(self, key: bytes, payload: bytes) -> str | None:
         """The name under which a message leaves; ``None`` when it does not, which is counted."""
         if behind_a_door(payload) is not None:
             self._refused["behind a door"] += 1
             return None
-        name = self._known_names.get(key)
-        if name is not None:
-            return name
-        reason = self.exported.refusal(key)
-        if reason is not None:
-            self._refused[reason] += 1
-            return None
-        name = self._mapping.name_of(key)
-        if not self._fits(name):
-            self._refused["name too long"] += 1
-            return None
-        if len(key) <= _REMEMBERED_BYTES:
-            if len(self._known_names) >= self._most:
-                self._known_names.clear()
-            self._known_names[key] = name
-        return name
-
-    def key_for(self, name: str) -> bytes | None:
-        """The key under which a message comes to the bus; ``None`` when it does not, which is counted."""
-        key = self._known_keys.get(name)
-        if key is not None:
-            return key
         try:
-            key = self._mapping.key_of(name)
+            return self._known_name(key) if len(key) <= _REMEMBERED_BYTES else self._name_of(key)
         except NameFormatError as error:
             self._refused[str(error)] += 1
             return None
-        reason = self.imported.refusal(key)
-        if reason is not None:
-            self._refused[reason] += 1
+
+    def key_for(self, name: str) -> bytes | None:
+        """The key under which a message comes to the bus; ``None`` when it does not, which is counted."""
+        try:
+            return self._known_key(name) if len(name) <= _REMEMBERED_BYTES else self._key_of(name)
+        except NameFormatError as error:
+            self._refused[str(error)] += 1
             return None
-        if len(name) <= _REMEMBERED_BYTES:
-            if len(self._known_keys) >= self._most:
-                self._known_keys.clear()
-            self._known_keys[name] = key
+
+    def _name_of(self, key: bytes) -> str:
+        if (reason := self.exported.refusal(key)) is not None:
+            raise NameFormatError(reason)
+        name = self._mapping.name_of(key)
+        if not self._fits(name):
+            raise NameFormatError("name too long")
+        return name
+
+    def _key_of(self, name: str) -> bytes:
+        key = self._mapping.key_of(name)
+        if (reason := self.imported.refusal(key)) is not None:
+            raise NameFormatError(reason)
         return key

@@ -33,6 +33,8 @@ __all__ = ["Nats"]
 
 _PAUSE: Final = 1.0
 """Seconds between attempts to connect, and to use a stream."""
+_CONNECT_SECONDS: Final = 5.0
+"""How long one attempt to connect may take: a server of a busy machine is slow to answer."""
 _ASK_SECONDS: Final = 0.5
 """How long a stream is asked for messages at once."""
 _HEADER_BYTES: Final = 512
@@ -138,6 +140,7 @@ class Nats(Engine):
             name=f"sbus bridge {name}",
             max_reconnect_attempts=-1,
             reconnect_time_wait=_PAUSE,
+            connect_timeout=_CONNECT_SECONDS,
             pending_size=0,  # while the server is away the bridge keeps messages, not the client
             no_echo=True,
             error_cb=self._failed,

@@ -34,8 +34,10 @@ def test_a_bounded_number_of_short_keys_and_names_is_remembered() -> None:
         assert one.name_for(b"a/x%d" % number, b"") is not None
         assert one.key_for(f"n:b/x{number}") is not None
     assert one.name_for(b"a/" + b"x" * 900, b"") is not None
-    assert max(len(one._known_names), len(one._known_keys)) <= 4
-    assert max(map(len, one._known_names)) < 100
+    assert [known.cache_info()[2:] for known in (one._known_name, one._known_key)] == [(4, 4), (4, 4)]
+    before = one._known_name.cache_info()
+    assert one.name_for(b"a/" + b"x" * 900, b"") is not None
+    assert one._known_name.cache_info() == before, "long ones are not remembered"
 
 
 def test_what_has_to_be_fetched_at_a_door_does_not_cross_and_is_counted() -> None:

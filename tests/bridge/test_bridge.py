@@ -291,6 +291,7 @@ def test_each_failure_is_logged_once_for_each_outage(
     buses: Buses, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nats, "_PAUSE", 0.01)
+    monkeypatch.setattr(nats, "_CONNECT_SECONDS", PATIENCE)  # an attempt that is given up would cost an answer
     answers = [b"-ERR 'one'\r\n", b"-ERR 'two'\r\n"] * 3 + [b"PONG\r\n"] + [b"-ERR 'one'\r\n"] * 3
     left = iter(answers)
     done, over = asyncio.Event(), asyncio.Event()
