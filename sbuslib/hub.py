@@ -110,8 +110,8 @@ class Hub:
             raise UsageError(f"mode is permission bits, such as 0o770, not {mode!r}")
         self.limits = limits if limits is not None else Limits()
         """What the hub allows."""
-        told = Settings(users, trusted, relays, authorize)
-        self._users = told.users  # ids of those who may connect; ``None``: all that the socket lets in
+        settings = Settings(users, trusted, relays, authorize)
+        self._users = settings.users  # ids of those who may connect; ``None``: all that the socket lets in
         self._mode = mode
         self._reuse = reuse
         self._stop_when_empty = stop_when_empty
@@ -121,7 +121,7 @@ class Hub:
             self.limits,
             Quotas(self.limits, most_connections(self.limits), frozenset({os.getuid(), 0})),
             Authorization(authorize),
-            trusted=told.trusted,
+            trusted=settings.trusted,
             separator=separator.encode() if isinstance(separator, str) else separator,
             address=lambda: self.address,
             parts=self._make_parts,
@@ -129,7 +129,7 @@ class Hub:
         )
         """What the parts of this hub share. An embedder does not need it: relays and recorders do."""
         self._review = Review(context, self._clients.connections)  # of what clients hold, after a reload
-        self.tree = Tree(context, self._clients, told.relays)
+        self.tree = Tree(context, self._clients, settings.relays)
         """The hubs above and below. An embedder does not need it: relays do."""
         self._reporter = Reporter(context, self._clients, self.tree, Links(self.tree))  # gathers statistics
         self.reloads = Reloads(self._review)
@@ -306,16 +306,16 @@ class Hub:
         Raises :exc:`~sbuslib.errors.UsageError`, before anything has changed, and
         :exc:`~sbuslib.errors.StateError`.
         """
-        told, context = Settings(users, trusted, relays, authorize), self.context
+        settings, context = Settings(users, trusted, relays, authorize), self.context
         if self.started:
             context.check_here()
-        self._users = told.users
-        context.trusted = told.trusted
+        self._users = settings.users
+        context.trusted = settings.trusted
         former = context.authorization.replace(authorize)
         if self.started:
-            self._acceptor.set_users(told.users)
+            self._acceptor.set_users(settings.users)
             self._review.begin(former)
-        self.tree.set_relays(*told.relays)
+        self.tree.set_relays(*settings.relays)
 
     def reviewed(self, timeout: float | None = None) -> bool:
         """Wait until what clients hold is in line with the last :meth:`reconfigure`. Returns whether it is."""

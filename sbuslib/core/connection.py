@@ -87,7 +87,7 @@ class Connection(Publisher):
     def _read_on(self) -> None:
         if self.holders or self._postponed or self.closed:
             return
-        if self.left:
+        if self.backlog:
             self._postpone()
         else:
             self._reader.start(self._on_readable)
@@ -102,27 +102,27 @@ class Connection(Publisher):
         # 1. What is left of the last turn, before anything else is received.
         self.begin_turn()
         commands = self.commands
-        taken = len(self.left)
+        taken = len(self.backlog)
         try:
             if taken:
                 route_copies(self)
-                if not self.left:
-                    self.forget_left()
+                if not self.backlog:
+                    self.forget_backlog()
             else:
                 taken = self._receive()
                 if not taken:
                     return False
         except PacketError as error:
-            self.forget_left()
+            self.forget_backlog()
             self.end = (True, error.reason)
 
         # 2. How much at once next time.
-        if self._most is not None or self.left or self.commands != commands:
+        if self._most is not None or self.backlog or self.commands != commands:
             self._choose_most(taken, (self.commands - commands) * 2 > taken)
 
         # 3. The area is free: a later turn goes on, or what came after all packets is acted on.
         role = self.role
-        if self.left:
+        if self.backlog:
             if not self._postponed:
                 self._postpone()
         elif self.end is not None:
@@ -168,7 +168,7 @@ class Connection(Publisher):
         # From here on the area is free again, so anything may be logged or called.
         if left:
             self.put_off(left)
-        if self.left and not self.is_over:
+        if self.backlog and not self.is_over:
             route_copies(self)
         return taken
 
@@ -190,9 +190,9 @@ class Connection(Publisher):
     def _choose_most(self, taken: int, mostly_commands: bool) -> None:
         """How many packets to receive at once next time, after a turn of ``taken``."""
         limits = self.context.limits
-        if self.left:
+        if self.backlog:
             # The first that is left may be deliveries of all of them.
-            self._most = max(1, min(taken - len(self.left), taken // 2))
+            self._most = max(1, min(taken - len(self.backlog), taken // 2))
         elif mostly_commands:
             self._most = COMMANDS_A_TURN
         elif self._most is not None and self.spent * 2 <= limits.turn_deliveries:

@@ -54,7 +54,7 @@ class _Entry:
 
     receivers: Collection[Outgoing]
     group: Group | None = None
-    left: Iterator[Outgoing] | None = None  # receivers that did not get it yet; None: none of them did
+    pending: Iterator[Outgoing] | None = None  # receivers that did not get it yet; None: none of them did
     sender: Sender | None = None
     messages: Messages | None = None
     packets: list[bytes] | None = None  # of the messages, while more may be added
@@ -66,12 +66,12 @@ class _Entry:
 
     def begin(self) -> Iterator[Outgoing]:
         """The receivers that did not get this entry yet. From now on no messages are added to it."""
-        if self.left is None:
-            self.left = iter(self.receivers)
+        if self.pending is None:
+            self.pending = iter(self.receivers)
             self.packets = None
             if self.group is not None and self.sender is None:
                 self.count, self.since, self.group.lost = self.group.lost, self.group.lost_since, 0
-        return self.left
+        return self.pending
 
 
 class FanOutQueue:
@@ -261,7 +261,7 @@ class FanOutQueue:
             if entry.sender is None:
                 for receiver in () if entry.answer is not None else self._begin(entry):
                     self._hand_to(entry, None, receiver)
-            elif entry.left is None and entry.group is not None:
+            elif entry.pending is None and entry.group is not None:
                 by_group[entry.group] += entry.count
             else:
                 for receiver in self._begin(entry):

@@ -82,9 +82,9 @@ class Clients:
         self.inboxes: set[Inbox] = set()  # of the embedder and the recorder
         self.violations = Violations(context.limits.logged_breaches)  # by clients
         self.peak = self.total = 0  # most clients at a time, and how many ever
-        self.left = Totals()
+        self.departed = Totals()
         """What clients and inboxes that have left did."""
-        self.left_by_user: dict[int, Totals] = {}
+        self.departed_by_user: dict[int, Totals] = {}
         """The same by user."""
         self.on_outbox_empty = on_outbox_empty
         self._on_forget = on_forget
@@ -154,12 +154,12 @@ class Clients:
         self._add_up(account, 0, count, 0, {cause: count})
 
     def _add_up(self, account: Account, received: int, routed: int, delivered: int, lost: Mapping[str, int]) -> None:
-        self.left.add(received, routed, delivered, lost)
-        totals = self.left_by_user.get(account.uid)
+        self.departed.add(received, routed, delivered, lost)
+        totals = self.departed_by_user.get(account.uid)
         if totals is None:
-            if len(self.left_by_user) >= USERS_REMEMBERED:
-                del self.left_by_user[next(iter(self.left_by_user))]
-            totals = self.left_by_user[account.uid] = Totals()
+            if len(self.departed_by_user) >= USERS_REMEMBERED:
+                del self.departed_by_user[next(iter(self.departed_by_user))]
+            totals = self.departed_by_user[account.uid] = Totals()
         totals.add(received, routed, delivered, lost)
 
     def counts(self) -> Iterator[tuple[Account, Counts]]:

@@ -90,7 +90,7 @@ class Publisher:
     received: int = 0  # messages, ever
     commands: int = 0  # packets that were no message, ever
     spent: int = 0  # deliveries of the turn at hand
-    left: deque[bytes | Undelivered[Any]] = field(
+    backlog: deque[bytes | Undelivered[Any]] = field(
         default_factory=lambda: _NOTHING
     )  # for later turns: copies of packets
     end: tuple[bool, str] | None = None  # what comes after them: whether it is a violation, and why
@@ -174,38 +174,38 @@ class Publisher:
 
     def put_off(self, packets: Iterable[bytes]) -> None:
         """Go on with these packets, which are copies, in a turn to come."""
-        if self.left is _NOTHING:
-            self.left = deque()
-        self.left.extend(packets)
+        if self.backlog is _NOTHING:
+            self.backlog = deque()
+        self.backlog.extend(packets)
 
     def put_off_first(self, rest: bytes | Undelivered[Any]) -> None:
         """Go on with this packet, or with these deliveries, before all else that is left."""
         self.put_off(())
-        self.left.appendleft(rest)
+        self.backlog.appendleft(rest)
 
-    def forget_left(self) -> None:
+    def forget_backlog(self) -> None:
         """Nothing is left. No empty deque is kept: it takes 760 bytes for each idle client."""
-        self.left = _NOTHING
+        self.backlog = _NOTHING
 
     def leave(self) -> None:
         """The client has left. What some receivers have got already is kept for the others, until :meth:`finish`."""
         if not self.is_cut:
-            self.forget_left()
+            self.forget_backlog()
         self.forget_allowed()
 
     @property
     def is_cut(self) -> bool:
         """Whether some receivers have got messages that others have still to get."""
-        return bool(self.left) and isinstance(self.left[0], Undelivered)
+        return bool(self.backlog) and isinstance(self.backlog[0], Undelivered)
 
     def finish(self) -> bool:
         """Go on with those, for the length of a turn, and with nothing else. Returns whether there are more."""
-        rest = self.left.popleft()
+        rest = self.backlog.popleft()
         assert isinstance(rest, Undelivered)
         self.begin_turn()
         if self.hand_on(rest):
             return True
-        self.forget_left()
+        self.forget_backlog()
         return False
 
     # -- receivers ----------------------------------------------------------------------------------

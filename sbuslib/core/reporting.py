@@ -67,8 +67,8 @@ class Reporter:
         for account, counts in members.counts():
             here[account.uid].add(counts.received, counts.routed, counts.delivered, counts.lost)
             queued += counts.queued
-        by_user = defaultdict(Totals, copy.deepcopy(members.left_by_user))
-        total = copy.deepcopy(members.left)
+        by_user = defaultdict(Totals, copy.deepcopy(members.departed_by_user))
+        total = copy.deepcopy(members.departed)
         for uid, one in here.items():
             for totals in (by_user[uid], total):
                 totals.add(one.received, one.routed, one.delivered, one.lost)

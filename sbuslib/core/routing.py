@@ -145,7 +145,7 @@ def _act(publisher: Publisher, received: Received, slot: int, header: bytes) -> 
     else:
         publisher.commands += 1
         publisher.role.command(publisher, received.packet(slot))
-    return held or bool(publisher.left)
+    return held or bool(publisher.backlog)
 
 
 def _known_runs(publisher: Publisher, received: Received) -> list[Run] | None:
@@ -243,8 +243,8 @@ def route_copies(publisher: Publisher) -> None:
 
     Raises :exc:`~sbuslib.errors.PacketError` for a violation.
     """
-    while publisher.left and not publisher.closed:
-        rest = publisher.left.popleft()
+    while publisher.backlog and not publisher.closed:
+        rest = publisher.backlog.popleft()
         if isinstance(rest, bytes):
             _route_copy(publisher, rest)
         else:
