@@ -23,7 +23,6 @@ from ..errors import DisconnectedError, DoorError, UsageError
 from ..kernel.descriptors import close_elsewhere, in_a_thread
 from ..kernel.sockets import peer_credentials
 from ..recipes.mailbox import Mailbox
-from ..secrets import Namespace
 from ..wire.offers import FAILED, MOST_TOKENS, Offer, decode_offer
 from ..wire.packets import Message
 from ..wire.text import plainly
@@ -39,6 +38,7 @@ MOST_BYTES: Final = 1_073_741_824
 MOST_KNOWN: Final = 1_024
 """Files that a receiver remembers to have seen: their offers come again."""
 
+_GONE: Final = DoorError("gone")
 T = TypeVar("T")
 
 
@@ -152,7 +152,7 @@ class Handed(Subscribed[T]):
             self._ready.append(found)  # type: ignore[arg-type]  # no offer
             return
 
-        missing, user, descriptors = DoorError("gone"), -1, list[int | None]()
+        missing, user, descriptors = _GONE, -1, list[int | None]()
         try:
             user = _user_behind(self._verbs.channel, first)
             if self._users is not None and user not in self._users:
@@ -320,6 +320,11 @@ def _name(offer: Offer) -> str:
 
 
 def _user_behind(channel: Channel, message: Message) -> int:
-    """The user whose door a message may send a client to. Raises :exc:`~sbuslib.errors.DoorError`."""
-    trusted = {0, os.geteuid(), peer_credentials(channel._here()).uid}
-    return user_behind(Namespace(channel.separator), message.sender, channel.credentials, trusted)
+    """The user whose door a message may send a client to: where the hub tells no sender, our own.
+
+    Raises :exc:`~sbuslib.errors.DoorError`.
+    """
+    if message.sender is None:
+        return os.geteuid()
+    trusted = frozenset((0, os.geteuid(), peer_credentials(channel._here()).uid))
+    return user_behind(channel.separator, message.sender, channel.credentials, trusted)

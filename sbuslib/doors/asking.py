@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from time import monotonic
 from typing import Final, TypeAlias
 
@@ -167,19 +168,19 @@ class Asker:
         raise DoorError("no descriptor left" if flags & socket.MSG_CTRUNC else "no such door")
 
 
-def user_behind(namespace: Namespace, sender: bytes | None, own: bytes, trusted: set[int]) -> int:
+@lru_cache(maxsize=256)
+def user_behind(separator: bytes, sender: bytes, own: bytes, trusted: frozenset[int]) -> int:
     """The user whose door a message may send us to.
 
     The end of the sender's credential key names its user. What comes before are hubs on the way, each of which vouches
     for the next, so a stranger's hub could name anybody: all of them have to be that user's, or be ``trusted``. Those
-    that are above our own hub are: they told us who we are. Without a sender it is our own user.
+    that are above our own hub are: they told us who we are.
 
     :param own: the credential key of the client. :param trusted: ids of users, such as root's and the hub's.
 
     Raises :exc:`~sbuslib.errors.DoorError` if the sender may not be who it is said to be.
     """
-    if sender is None:
-        return os.geteuid()
+    namespace = Namespace(separator)
     chain = namespace.chain(sender.removeprefix(namespace.prefix_of(own)))
     *hubs, user = [one.uid for one in chain] or (-1,)
     if user < 0 or not all(hub == user or hub in trusted for hub in hubs):
