@@ -1,6 +1,7 @@
 """Frames beside packets, pyzmq over ipc and one memcpy; and a file beside cp.
 
-Run ``python benchmarks/frames.py``, with pyzmq installed. Words choose rows: ``"16 MiB" "to 10" read``, or ``file``.
+Run ``python benchmarks/frames.py``, with pyzmq installed. Words choose rows, ``"16 MiB" "to 10" read`` or
+``file``, and ways, such as ``packets``.
 Each figure is the milliseconds of one frame, from the publisher until all receivers have looked at it (one byte of each
 end) or read it whole, with one or eight frames under way; and behind the stroke, of the processor, for all processes
 together, which other work on the machine disturbs less. The ways take turns; told are medians of the rounds.
@@ -27,7 +28,7 @@ SIZES = {"64 KiB": 65_536, "1 MiB": 1_048_576, "16 MiB": 16_777_216}
 WAYS = ("frames", "packets", "pyzmq")
 ROUNDS = 3
 SECONDS = 0.3
-"""How long each way publishes in each round, at least sixteen frames."""
+"""How long each way publishes in each round, twice; the second time at least eight frames, which count."""
 PIECE = 393_216
 """Bytes of one packet, where a frame is sent in packets."""
 FILE_BYTES = 268_435_456
@@ -110,15 +111,16 @@ def measure(
             time.sleep(0.001)
 
     data, looked, sent = np.ones(size, dtype=np.uint8), [0] * receivers, 0
-    processes = [os.getpid(), hub, *children]
-    began, used = time.perf_counter(), processor_seconds(processes)
-    while (goes_on := time.perf_counter() - began < SECONDS or sent < 16) or min(looked) < sent:
-        if goes_on:
-            publish(data)
-            sent += 1
-        for number, one in enumerate(done):
-            while sent - looked[number] >= (under_way if goes_on else 1):
-                looked[number] += os.eventfd_read(one)
+    processes, began, used = [os.getpid(), hub, *children], 0.0, 0.0
+    for least in (0, 8):  # the first time does not count: memory is used again after a while
+        first, began, used = sent, time.perf_counter(), processor_seconds(processes)
+        while (goes_on := time.perf_counter() - began < SECONDS or sent - first < least) or min(looked) < sent:
+            if goes_on:
+                publish(data)
+                sent += 1
+            for number, one in enumerate(done):
+                while sent - looked[number] >= (under_way if goes_on else 1):
+                    looked[number] += os.eventfd_read(one)
     took, used = time.perf_counter() - began, processor_seconds(processes) - used
 
     for child in children:
@@ -127,7 +129,7 @@ def measure(
     end()
     for fd in (ready, *done):
         os.close(fd)
-    return 1e3 * took / sent, 1e3 * used / sent
+    return 1e3 * took / (sent - first), 1e3 * used / (sent - first)
 
 
 def copy_once(size: int) -> float:
@@ -162,26 +164,25 @@ def send_file(address: str, path: str) -> float:
 
 
 def main() -> None:
-    chosen = sys.argv[1:]
+    chosen = [word for word in sys.argv[1:] if word not in WAYS]
+    ways = [way for way in WAYS if way in sys.argv] or list(WAYS)
     with tempfile.TemporaryDirectory(prefix="sbus-") as folder:
         address = os.path.join(folder, "bus")
         hub = subprocess.Popen([sys.executable, "-m", "sbuslib", "hub", "-a", address, "-q"], stdout=subprocess.PIPE)
         assert hub.stdout is not None
         hub.stdout.read()  # closed once it listens
-        print(
-            f"{'ms a frame / of the processor':<34} memcpy " + "".join(f"{way:>17}" for way in WAYS) + "   pyzmq/frames"
-        )
+        titles = "".join(f"{way:>17}" for way in ways)
+        print(f"{'ms a frame / of the processor':<38} memcpy {titles}", flush=True)
         for size, receivers, whole, under_way in product(SIZES, (1, 10), (False, True), (1, 8)):
             row = f"{size}, to {receivers}, {'read' if whole else 'looked at'}, {under_way} under way"
             if not all(word in row for word in chosen):
                 continue
-            found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
-            for _, way in product(range(ROUNDS), WAYS):
+            found: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+            for _, way in product(range(ROUNDS), ways):
                 found[way].append(measure(way, address, hub.pid, SIZES[size], receivers, whole, under_way))
-            middle = {way: tuple(map(median, zip(*found[way], strict=True))) for way in WAYS}
-            figures = "".join(f"{middle[way][0]:>10.3f}/{middle[way][1]:<6.3f}" for way in WAYS)
-            ratios = "/".join(f"{middle['pyzmq'][kind] / middle['frames'][kind]:.1f}" for kind in (0, 1))
-            print(f"{row:<34} {copy_once(SIZES[size]):>6.3f} {figures}   {ratios}", flush=True)
+            middle = {way: tuple(map(median, zip(*found[way], strict=True))) for way in ways}
+            figures = "".join(f"{middle[way][0]:>10.3f}/{middle[way][1]:<6.3f}" for way in ways)
+            print(f"{row:<38} {copy_once(SIZES[size]):>6.3f} {figures}", flush=True)
         if all(word in "file" for word in chosen):
             path = os.path.join(folder, "file")
             with open(path, "wb") as file:
