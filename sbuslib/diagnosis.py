@@ -76,6 +76,8 @@ def examine(address: str | None = None, *, timeout: float = 5.0) -> Iterator[Fin
     offset = time() - monotonic()
     if time() < _EARLIEST:
         yield Finding("problem", "clock", "the clock of this machine is not set", "set it; journals and notices use it")
+
+    # 1. This process.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     low = soft < 1_024
     yield Finding(
@@ -84,6 +86,8 @@ def examine(address: str | None = None, *, timeout: float = 5.0) -> Iterator[Fin
         f"this process may open {soft:,} files and sockets, and raise that to {hard:,}",
         "ulimit -n 1024, before a program that has many clients" if low else "",
     )
+
+    # 2. The hub, at the first address where one listens.
     why = "given" if address is not None else "SBUS_ADDRESS" if os.environ.get("SBUS_ADDRESS") else "default"
     candidates = default_addresses() if address is None else [address]
     missed: list[tuple[str, str]] = []
@@ -99,6 +103,8 @@ def examine(address: str | None = None, *, timeout: float = 5.0) -> Iterator[Fin
         missed.append((f"{where}: {text}", advice))
     else:
         yield from (Finding("problem", "address", one, advice) for one, advice in missed)
+
+    # 3. The clock, while this ran.
     if abs(time() - monotonic() - offset) > 0.05:
         yield Finding("warning", "clock", "the clock was set while this ran", "times in journals and notices jump")
     else:
@@ -208,6 +214,7 @@ def _names(client: Client) -> Iterator[Finding]:
         yield Finding("warning", "features", text, "update it")
     else:
         yield Finding("ok", "features", f"all {len(SUPPORTED)} of them")
+
     separator = SEPARATOR if features is None else features.separator
     uid, pid = [b"", b"", *client.credentials.split(separator)][-2:]
     if uid == b"%d" % OVERFLOW_ID and os.geteuid() != OVERFLOW_ID:
@@ -230,6 +237,7 @@ def _told(client: Client) -> Iterator[Finding]:
         text = "this user is not trusted: what is lost and how links are cannot be told"
         yield Finding("warning", "trust", text, f"ask for --trusted {os.geteuid()} where the hub runs, or be its user")
         return
+
     yield Finding("ok", "trust", f"trusted; {hub.clients:,} clients, {hub.queued:,} messages wait")
     yield from _losses("lost", hub)
     if any(hub.lost.values()):
@@ -300,16 +308,19 @@ def _links(client: Client, timeout: float, seen: set[bytes]) -> Iterator[Finding
     features = client.features
     if features is None or features.hub_id in seen or len(seen) >= DEEPEST:
         return
+
     seen.add(features.hub_id)
     about, above = f"links of {client.address}", features.path[1:]
     path = f"below {printable(b', '.join(above))}" if above else "the root of its tree"
     yield Finding("ok", about, f"hub {printable(features.hub_id)} is {path}")
+
     try:
         links = client.link_statistics()
     except StateError:
         if len(seen) > 1:
             yield Finding("warning", about, "this user is not trusted there", "ask for --trusted where it runs")
         return
+
     for link in links:
         name = f"to {link.address}" if link.direction == "above" else f"from {link.address or link.credentials}"
         if link.state == "joined":

@@ -61,9 +61,9 @@ class Border:
             raise UsageError("the patterns that cross are a list")
         self._certain = certain
         self._strict = strict
-        self.patterns = tuple(dict.fromkeys(patterns))
-        self._namespace = Namespace(separator)
-        self._index: Subscriptions[None] = Subscriptions(separator)
+        self.patterns = tuple(dict.fromkeys(patterns))  # without repeats
+        self._namespace = Namespace(separator)  # which keys are reserved on this bus
+        self._index: Subscriptions[None] = Subscriptions(separator)  # finds the patterns that match a key
         for pattern in self.patterns:
             check_key(pattern, "pattern")
             if self.is_reserved(pattern):

@@ -62,8 +62,8 @@ class Mapping:
         self._between = between
         self._one = one
         self._rest = rest
-        self._unfit = re.compile(f"[{_NEVER}{re.escape(specials)}]")
-        self._empty = "" if has_empty else _EMPTY
+        self._unfit = re.compile(f"[{_NEVER}{re.escape(specials)}]")  # characters that are written as %XX
+        self._empty = "" if has_empty else _EMPTY  # what stands for an empty segment
         self._separator = separator
 
     def name_of(self, key: bytes) -> str:

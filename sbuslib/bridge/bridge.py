@@ -121,21 +121,21 @@ class AioBridge:
         self._export, self._import = tuple(export), tuple(import_)
         if not self._export and not self._import:
             raise UsageError("a bridge needs patterns to export or to import")
-        self._trust = None if trust is None else tuple(trust)
-        self._options = options if options is not None else EngineOptions()
+        self._trust = None if trust is None else tuple(trust)  # patterns of publishers; None: anybody
+        self._options = options if options is not None else EngineOptions()  # how to use the engine
         self._keep_bytes = keep_bytes
-        self._client = Client(address, senders=True, echo=False)
+        self._client = Client(address, senders=True, echo=False)  # of the bus
         self._id = f"{time_ns():016x}{secrets.token_hex(4)}"  # an older bridge sorts first: newcomers are the spares
         self._host = _UNFIT.sub("-", socket.gethostname())[:64]
-        self._claim = lru_cache(_SENDERS)(self._claim_of)
-        self._taking = asyncio.Lock()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._claim = lru_cache(_SENDERS)(self._claim_of)  # who sent a message, as other hosts are told
+        self._taking = asyncio.Lock()  # held while messages of the engine are put on the bus
+        self._tasks: list[asyncio.Task[None]] = []  # receiving, sending, heartbeats, and the engine, in this order
         self._changed = asyncio.Event()  # set when there is something to tell the neighbours
         self._leads = True  # whether this bridge takes messages out, and not a spare
         self._closing = False
         self._told, self._refused = Counter[str](), Counter[str]()
-        self._told_at = time()
-        self._imported = self._echoes = self._returned = self._repeats = 0
+        self._told_at = time()  # when losses were told last
+        self._imported = self._echoes = self._returned = self._repeats = 0  # messages, see BridgeStatistics
 
     # -- its life -----------------------------------------------------------------------------------
 
@@ -278,6 +278,7 @@ class AioBridge:
                     coming.append((key, message.payload))
                 else:
                     self._refused["message too long"] += 1
+
             if coming:
                 self._imported += len(coming)
                 await self._client.publish_many([*self._neighbours.announcement(coming, monotonic()), *coming])

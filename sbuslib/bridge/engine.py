@@ -158,7 +158,7 @@ class Engine(ABC):
         self._url = url
         self._options = options
         self._warn = warn
-        self._warned: set[str] = set()
+        self._warned: set[str] = set()  # what was logged since there was a connection
         self.connected = asyncio.Event()
         """Set while there is a connection."""
         self.ready = asyncio.Event()
@@ -208,7 +208,7 @@ class Unread(asyncio.Queue[T]):
     def __init__(self, size: Callable[[T], int]) -> None:
         super().__init__(UNREAD)
         self._size_of = size
-        self._bytes = 0
+        self._bytes = 0  # of all that wait
 
     def full(self) -> bool:
         return super().full() or self._bytes >= _UNREAD_BYTES

@@ -51,7 +51,7 @@ class _Connection(Client):  # type: ignore[misc]
 
     def __init__(self, version: MQTTProtocolVersion) -> None:
         super().__init__(CallbackAPIVersion.VERSION2, protocol=version)
-        self.cause = ""
+        self.cause = ""  # why there is no connection
         self.enable_logger(self)
 
     def log(self, level: int, text: str, *values: object) -> None:
@@ -74,10 +74,12 @@ class Mqtt(Engine):
         super().__init__(url, options, separator, warn)
         if options.version not in _VERSIONS or options.qos not in (0, 1):
             raise UsageError("MQTT has the versions 3.1.1 and 5 here, and quality of service 0 and 1")
+        # Topics.
         self.mapping = Mapping(options.start("/"), "/", "+", "+/#", specials="/+#$", separator=separator)
-        self.has_origins = options.version == "5"
+        self.has_origins = options.version == "5"  # only MQTT 5 has headers
         self._separator = separator
-        self._filters: list[str] = []
+        self._filters: list[str] = []  # what to subscribe to at each connection
+        # What came, until the bridge takes it.
         self._unread: Unread[MQTTMessage] = Unread(lambda message: len(message.payload) + len(message.topic))
         self._awaited: tuple[int, asyncio.Future[None]] | None = None  # the message whose confirmation ``send`` awaits
         self._client = self._make_client()
@@ -111,6 +113,7 @@ class Mqtt(Engine):
         self._status = self.mapping.name_of(f"sbus-bridge/{name}".encode())
         client.will_set(self._status, b"away", self._options.qos, retain=True)
         client.on_socket_open = _send_at_once
+
         callbacks: dict[str, Callable[..., None]] = {
             "on_connect": self._connected,
             "on_connect_fail": self._not_connected,
@@ -121,6 +124,7 @@ class Mqtt(Engine):
         }
         for event, function in callbacks.items():
             setattr(client, event, partial(asyncio.get_running_loop().call_soon_threadsafe, function))
+
         client.loop_start()
         while True:
             messages = await next_batch(self._unread)

@@ -111,16 +111,17 @@ class Nats(Engine):
 
     def __init__(self, url: str, options: EngineOptions, separator: bytes, warn: Callable[[str], object]) -> None:
         super().__init__(url, options, separator, warn)
+        # Subjects.
         self.mapping = Mapping(options.start("."), ".", "*", ">", specials=".*>", has_empty=False, separator=separator)
-        self.keeps = options.stream is not None
+        self.keeps = options.stream is not None  # a stream does
         _check_files(options)
-        self._servers = url.split(",")
-        self._tls = options.tls(any(server.startswith("tls:") for server in self._servers))
-        self._client = _Connection()
+        self._servers = url.split(",")  # URLs
+        self._tls = options.tls(any(server.startswith("tls:") for server in self._servers))  # the context, or None
+        self._client = _Connection()  # connects again by itself
         self._client.files = options
-        self._streams = self._client.jetstream(publish_async_max_pending=UNREAD)
-        self._unread: Unread[Msg] = Unread(lambda message: len(message.data))
-        self._subscriptions: list[Subscription] = []
+        self._streams = self._client.jetstream(publish_async_max_pending=UNREAD)  # JetStream, by the same connection
+        self._unread: Unread[Msg] = Unread(lambda message: len(message.data))  # what came, until the bridge takes it
+        self._subscriptions: list[Subscription] = []  # to be ended before the connection is
         self._asking = asyncio.Lock()  # a stream, until all that it sent was taken
         self._patience: asyncio.Timeout | None = None  # with what is being sent
         self._stream_payload = sys.maxsize

@@ -27,9 +27,9 @@ class Numbers:
 
     def __init__(self, bridge: str) -> None:
         self._bridge = bridge
-        self._times = 0
-        self._name = f"{bridge}.0"
-        self._counts: dict[bytes, int] = {}
+        self._times = 0  # how often counting started anew
+        self._name = f"{bridge}.0"  # who sends, as other bridges are told
+        self._counts: dict[bytes, int] = {}  # messages sent so far, by key
 
     def next(self, key: bytes) -> tuple[str, int]:
         """For the next message with ``key``, who sends it and its number, from 1 on."""
@@ -66,6 +66,7 @@ class Arrivals:
                 del self._newest[next(iter(self._newest))]
             self._newest[numbered] = None
             return True
+
         if origin.count <= self._last.get(one, 0):
             return False
         if one not in self._last and len(self._last) >= _KEYS:

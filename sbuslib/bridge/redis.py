@@ -51,15 +51,16 @@ class Redis(Engine):
         super().__init__(url, options, separator, warn)
         # A star of Redis goes on over separators. That takes too much, which the bridge sorts out.
         self.mapping = Mapping(options.start("/"), "/", "*", "*", specials="/*?[]^\\", separator=separator)
-        self._stream = options.stream
-        self.has_origins = self.keeps = self.shares = options.stream is not None
+        self._stream = options.stream  # None: channels
+        self.has_origins = self.keeps = self.shares = options.stream is not None  # a stream can do what channels cannot
         given: dict[str, Any] = {"username": options.user, "password": options.password}
         tls = options.tls(url.startswith("rediss:"))
         if tls is not None:
             url = url.replace("rediss:", "redis:", 1)
             given |= {"connection_class": _Secure, "context": tls}
+        # A pool, which connects again by itself.
         self._connection = Connection.from_url(url, **{key: value for key, value in given.items() if value is not None})
-        self._id = secrets.token_hex(8)
+        self._id = secrets.token_hex(8)  # of this consumer in its group
         self._reading = asyncio.Lock()  # a stream, from the question until its answer is acknowledged
 
     async def run(self, take: Take, patterns: Sequence[bytes], bus: str, name: str) -> None:

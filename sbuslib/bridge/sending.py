@@ -36,15 +36,15 @@ class Sending:
 
     def __init__(self, engine: Engine, bridge: str, keep_bytes: int, refused: Counter[str]) -> None:
         self._engine = engine
-        self._numbers = Numbers(bridge)
+        self._numbers = Numbers(bridge)  # by which other bridges know repeats
         self._keep_bytes = keep_bytes
         self._refused = refused
-        self.kept: deque[Leaving] = deque()
-        self.kept_bytes = 0
-        self.exported = 0
-        self.lost = Counter[str]()
-        self._number = 0
-        self._being_sent = 0
+        self.kept: deque[Leaving] = deque()  # messages that wait, oldest first
+        self.kept_bytes = 0  # what they take in memory
+        self.exported = 0  # messages that the engine confirmed
+        self.lost = Counter[str]()  # messages, by cause
+        self._number = 0  # of the last message
+        self._being_sent = 0  # messages at the head that are not confirmed
         self._arrived, self._emptied = asyncio.Event(), asyncio.Event()
 
     def put(self, subject: str, message: Message, claim: str) -> None:

@@ -40,12 +40,13 @@ class Bridge:
         address = bus.address if isinstance(bus, (Hub, Endpoint)) else bus
         if address is None and isinstance(bus, Hub):
             raise UsageError("start the hub of the bridge first")
+        # Called in the thread, whose event loop it belongs to.
         self._make: Callable[[], AioBridge] = lambda: AioBridge(address, url, **options)
-        self._bridge: AioBridge | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._begun = threading.Event()
-        self._pool = ThreadPool(2)
-        self._running: Any = None
+        self._bridge: AioBridge | None = None  # once it has joined the bus
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the thread
+        self._begun = threading.Event()  # set when the bridge has joined the bus, or failed
+        self._pool = ThreadPool(2)  # one thread for the bridge, one to wait for it
+        self._running: Any = None  # the result of the bridge's thread
 
     def __enter__(self) -> Bridge:
         self.start()

@@ -49,10 +49,10 @@ class Connections(Owner):
                 f"{given}: other machines reach this address. Give certificates for TLS (tls=, "
                 "--tls-cert), or do without (insecure=True, --insecure)"
             )
-        self.limits = limits if limits is not None else TcpLimits()
-        self.greenlets = ServiceGreenlets(f"peer at {listener or 'no address'}", self.close)
-        self.area = memoryview(bytearray(_RECEIVE_BYTES))
-        self.held_bytes = 0
+        self.limits = limits if limits is not None else TcpLimits()  # of this peer
+        self.greenlets = ServiceGreenlets(f"peer at {listener or 'no address'}", self.close)  # all that this peer runs
+        self.area = memoryview(bytearray(_RECEIVE_BYTES))  # into which all connections receive
+        self.held_bytes = 0  # by all connections together
         self._given = given  # where to listen
         self._tls = None if tls is None else (tls, *tls.contexts(SSLContext))  # and the contexts for both ends
         self._insecure = insecure
@@ -145,6 +145,7 @@ class Connections(Owner):
         if self._accepted >= self.limits.links:
             self._note_violation("too many connections", remote.host)
             return
+
         self._accepted += 1
         greenlet = gevent.getcurrent()
         try:
@@ -164,8 +165,10 @@ class Connections(Owner):
         """The socket, with TLS if that is configured; ``remote`` is the address that was connected to."""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
         if self._tls is None:
             return sock
+
         tls, accepting, connecting = self._tls
         if remote is None:
             secured = accepting.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)

@@ -63,8 +63,8 @@ class Allowed:
     def __init__(self, entries: tuple[str, ...]) -> None:
         if isinstance(entries, str):
             raise UsageError("the hosts allowed are a list")
-        self._networks = []
-        self._names = set()
+        self._networks = []  # of addresses
+        self._names = set()  # of hosts
         for entry in entries:
             try:
                 self._networks.append(ip_network(entry))
@@ -121,6 +121,7 @@ class _Known:
         self.address = address
         self.first = self.last = now
         self.not_before = now
+        # Pauses between attempts to connect.
         self.backoff = Backoff(limits.reconnect_pause, limits.reconnect_pause_most)
 
 
@@ -129,8 +130,8 @@ class Directory:
 
     def __init__(self, limits: TcpLimits) -> None:
         self._limits = limits
-        self._known: dict[str, _Known] = {}
-        self.refused = 0
+        self._known: dict[str, _Known] = {}  # by name
+        self.refused = 0  # announcements that were not taken
 
     def __len__(self) -> int:
         return len(self._known)
@@ -202,13 +203,13 @@ class Discoverer:
     def __init__(self, peer: Announced, config: Discovery) -> None:
         self._peer = peer
         self._config = config
-        self._allowed = Allowed(config.allow)
-        self._own = f"//peers/{config.org}/{config.who}"
-        self._prefixes = f"//peers/{config.org}/", f"//fwd/peers/{config.org}/"
-        self.directory = Directory(peer.limits)
-        self._made: set[HostPort] = set()
-        self._wake = Event()
-        self._greenlet: gevent.Greenlet[..., Any] | None = None
+        self._allowed = Allowed(config.allow)  # hosts to connect to
+        self._own = f"//peers/{config.org}/{config.who}"  # the name under which this peer announces itself
+        self._prefixes = f"//peers/{config.org}/", f"//fwd/peers/{config.org}/"  # of announcements, and of their copies
+        self.directory = Directory(peer.limits)  # whom it has heard of
+        self._made: set[HostPort] = set()  # addresses connected to because of an announcement
+        self._wake = Event()  # set when there may be somebody to connect to
+        self._greenlet: gevent.Greenlet[..., Any] | None = None  # while it is started
 
     def start(self) -> None:
         """Announce, and look for others, until :meth:`stop`."""

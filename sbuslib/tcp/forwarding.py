@@ -64,7 +64,7 @@ class Forwarding:
     def __init__(self, names: Iterable[str] = ()) -> None:
         if isinstance(names, str):
             raise UsageError("forward is a list of names")
-        self._names: dict[str, None] = {}
+        self._names: dict[str, None] = {}  # without slashes at either end
         for name in names:
             self.add(name)
 
@@ -103,9 +103,9 @@ class _Generations(Generic[K, V]):
     """A table that forgets its older half when it is full, or when it is told to."""
 
     def __init__(self, capacity: int) -> None:
-        self._half = max(1, capacity // 2)
-        self._new: dict[K, V] = {}
-        self._old: dict[K, V] = {}
+        self._half = max(1, capacity // 2)  # most entries of one generation
+        self._new: dict[K, V] = {}  # the younger half
+        self._old: dict[K, V] = {}  # the older, forgotten next
 
     def get(self, key: K) -> V | None:
         value = self._new.get(key)
@@ -137,13 +137,17 @@ class Seen:
 
     def __init__(self, limits: TcpLimits) -> None:
         self._limits = limits
+        # Traces of messages that their publisher numbered, by id.
         self._ids: _Generations[str, set[object]] = _Generations(limits.seen)
+        # Traces of others, by the id made of their contents.
         self._recent_ids: _Generations[str, set[object]] = _Generations(limits.seen)
+        # Equal messages from their publisher of late, by digest.
         self._recent: _Generations[str, int] = _Generations(limits.seen)
-        self._known: _Generations[str, int] = _Generations(limits.seen)
+        self._known: _Generations[str, int] = _Generations(limits.seen)  # equal messages from anybody, by digest
+        # Equal copies over each link, by link and digest.
         self._came: _Generations[tuple[Hashable, str], int] = _Generations(limits.seen)
-        self._turned = 0.0
-        self.held_back = 0
+        self._turned = 0.0  # when what is recent was last turned over
+        self.held_back = 0  # messages taken for repeats by their contents
 
     def numbered(self, identity: str, digest: str, now: float) -> tuple[set[object], bool]:
         """A message that carries its id, or an own message, which gets one."""

@@ -87,10 +87,10 @@ class CommandParser:
     """
 
     def __init__(self, limits: TcpLimits | None = None) -> None:
-        self._limits = limits if limits is not None else TcpLimits()
+        self._limits = limits if limits is not None else TcpLimits()  # of names and data
         self._start_bytes = len(b"unsub ") + self._limits.name_bytes + 1 + _LENGTH_DIGITS + 1  # no start is longer
         self._publish, self._line = _expressions(self._limits.name_bytes)
-        self._held = bytearray()
+        self._held = bytearray()  # bytes of a command that is not whole
         self._need = 0  # bytes of the command at hand, from its start, without which it cannot go on
         self._failed: FramingError | None = None
 
@@ -112,6 +112,7 @@ class CommandParser:
                 return []
             data = bytes(self._held)
             self._held.clear()
+
         commands: list[Command] = []
         try:
             position = self._take(data, commands)

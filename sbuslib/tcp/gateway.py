@@ -99,17 +99,18 @@ class Gateway:
         self._export, self._import = tuple(export), tuple(import_)
         if not self._export and not self._import:
             raise UsageError("a gateway needs patterns to export or to import")
+        # Of the hub; None: where clients look first.
         self._address = bus.address if isinstance(bus, (Hub, Endpoint)) else bus
         self._peer = peer
-        self._limits = peer.limits
+        self._limits = peer.limits  # shared with the peer
         self._name = name
         # A key is one segment of its name: NUL, which would separate segments, is in none.
         self._mapping = Mapping(f"//sbus/{name}/", "\0", separator=b"\0")
-        self._copies = f"{_COPY}sbus/{name}/"
+        self._copies = f"{_COPY}sbus/{name}/"  # what names of copies start with, where peers forward
         self._greeting = f"//sbus-gateway/{name}"  # the name under which gateways tell each other who they are
         self._id = f"{time_ns():016x}{secrets.token_hex(4)}"  # an older gateway sorts first: newcomers are the spares
         setup = repr((name, sorted(self._export), sorted(self._import)))
-        self._group = blake2b(setup.encode(), digest_size=8).hexdigest()
+        self._group = blake2b(setup.encode(), digest_size=8).hexdigest()  # the same for gateways that are set up alike
         self._incoming: deque[Publish] = deque()  # what peers sent, until it is on the bus
         self._incoming_bytes = 0
         self._arrived = Event()  # set when something comes in
@@ -121,8 +122,8 @@ class Gateway:
         self._same_bus: frozenset[PeerLink] = frozenset()  # links to gateways of this very bus
         self._client: Client | None = None  # of the bus, while the gateway is started
         self._service = ServiceGreenlets(f"gateway of {name!r}", self.stop)
-        self._greenlets: list[gevent.Greenlet[..., Any]] = []
-        self._refused: Counter[str] = Counter()
+        self._greenlets: list[gevent.Greenlet[..., Any]] = []  # while it is started
+        self._refused: Counter[str] = Counter()  # messages that do not cross, by reason
         self._exported = self._imported = self._echoes = self._lost = 0  # messages, see GatewayStatistics
         self._neighbours = self._make_neighbours(b"")  # of the bus; anew with each start
         self._stopped = Event()  # set by stop(), and not when the bus goes away
@@ -254,6 +255,8 @@ class Gateway:
         except (OSError, StateError) as error:
             logger.debug("gateway: leaving the bus: %s", plainly(error))
         client.close()
+
+        # Peers hear of it, and what they have sent is lost.
         self._peer.detach(self)
         self._peer.release(self._greeting)
         self._peer.watch_links(self._link_gone, False)
@@ -308,9 +311,11 @@ class Gateway:
         if greetings:
             self._meet(greetings[-1].data, source)
             messages = [message for message in messages if message.name != self._greeting]
+
         if source in self._same_bus:
             self._refused["from this very bus"] += len(messages)
             return
+
         incoming, limits = self._incoming, self._limits
         for message in messages:
             size = len(message.name) + len(message.data)
@@ -327,6 +332,7 @@ class Gateway:
             while not incoming:
                 self._arrived.clear()
                 self._arrived.wait()
+
             coming: list[tuple[bytes, bytes]] = []
             while incoming and len(coming) < _BATCH:
                 message = incoming.popleft()
@@ -339,6 +345,7 @@ class Gateway:
                     coming.append((key, message.data))
                 else:
                     self._refused["message too long"] += 1
+
             if coming:
                 client.publish_many([*self._neighbours.announcement(coming, monotonic()), *coming])
                 self._imported += len(coming)

@@ -30,12 +30,12 @@ class PeerInbox:
     def __init__(self, limits: TcpLimits, forget: Callable[[PeerInbox], None]) -> None:
         self._limits = limits
         self._forget = forget
-        self._waiting: deque[Publish] = deque()
-        self._bytes = 0
-        self._ready = Event()
-        self.closed = False
-        self.delivered = 0
-        self.lost = 0
+        self._waiting: deque[Publish] = deque()  # oldest first
+        self._bytes = 0  # of all that wait
+        self._ready = Event()  # set when something waits, or nothing more comes
+        self.closed = False  # whether nothing more comes
+        self.delivered = 0  # messages that were queued here
+        self.lost = 0  # messages for which there was no room
 
     def __enter__(self) -> PeerInbox:
         return self
@@ -88,6 +88,7 @@ class PeerInbox:
             self._ready.clear()
             with Timeout(timeout, TimeoutError(f"no message within {timeout} s")):
                 self._ready.wait()
+
         if most is None or most >= len(waiting):
             taken = list(waiting)
             waiting.clear()

@@ -141,6 +141,7 @@ class _Sending:
             messages = self._words.receive_many(timeout=timeout)
         except TimeoutError:
             return False
+
         went_on = False
         for message in messages:
             word = _decode(message.data, _Word)

@@ -84,18 +84,18 @@ class PeerLink:
 
     def __init__(self, owner: Owner, sock: Any, remote: HostPort, dialled: HostPort | None = None) -> None:
         self._owner = owner
-        self._limits = owner.limits
+        self._limits = owner.limits  # of the peer
         self._socket = sock
-        self._parser = CommandParser(owner.limits)
-        self._waiting = bytearray()
-        self._waiting_count = 0
-        self._sending = self._sending_count = 0
-        self._ready = Event()
-        self._moved = Event()
+        self._parser = CommandParser(owner.limits)  # of what comes in
+        self._waiting = bytearray()  # bytes for the writer
+        self._waiting_count = 0  # messages among them
+        self._sending = self._sending_count = 0  # bytes and messages that the writer has taken
+        self._ready = Event()  # set when the writer has something to do
+        self._moved = Event()  # set when the kernel took something, or takes nothing more
         self._since: float | None = None  # when the first bytes of an unfinished command came
         self._progress = monotonic()  # when the kernel last took something
         self._mute = False
-        self._writer: gevent.Greenlet[..., Any] | None = None
+        self._writer: gevent.Greenlet[..., Any] | None = None  # its greenlet; the reader's is the caller of serve
         self.remote = remote
         """The address at the other end."""
         self.dialled = dialled
@@ -108,9 +108,9 @@ class PeerLink:
         """Whether a publisher has waited in vain for the other end since its queue was last empty."""
         self.held = 0
         """Bytes that wait for the other end, of its unfinished command, and of its substrings."""
-        self.substring_bytes = 0
-        self.closed = False
-        self.received = self.unwanted = self.sent = self.lost = 0
+        self.substring_bytes = 0  # of the distinct substrings of the other end
+        self.closed = False  # whether the socket is closed
+        self.received = self.unwanted = self.sent = self.lost = 0  # messages
 
     def __repr__(self) -> str:
         return f"<Link with {self.remote}{', closed' if self.closed else ''}>"
@@ -254,6 +254,7 @@ class PeerLink:
         run: list[Publish] = []
         receivers: tuple[PeerReceiver, ...] | None = ()
         name = None
+
         others = 0
         for command in commands:
             if type(command) is Publish:
@@ -265,6 +266,8 @@ class PeerLink:
                         run, receivers = [], found
                 run.append(command)
                 continue
+
+            # A subscription: what came before it is handed over first.
             self._hand_over(run, receivers)
             run, receivers, name = [], (), None
             if not isinstance(command, Publish):

@@ -43,16 +43,16 @@ class Mesh:
         limits: TcpLimits,
     ) -> None:
         self.forwarding = forwarding
-        self.seen = Seen(limits)
-        self.forwarded = self.repeated = self.hop_limit = self.unwanted = 0
+        self.seen = Seen(limits)  # which messages were here already
+        self.forwarded = self.repeated = self.hop_limit = self.unwanted = 0  # messages, see PeerStatistics
         self.on_arrival: Callable[[PeerLink, str, bytes, str | None], None] | None = None
         """Called with each forwarded message that comes, repeated ones too: link, name without number, data, id."""
         self._remote = remote
         self._local = local
         self._limits = limits
-        self._origin = "r" + secrets.token_hex(8)
-        self._counter = count()
-        self._retained: dict[str, _Retained] = {}
+        self._origin = "r" + secrets.token_hex(8)  # what ids of our own messages start with
+        self._counter = count()  # and their numbers
+        self._retained: dict[str, _Retained] = {}  # what is kept for later subscribers, by name
 
     def concerns(self, name: str) -> bool:
         """Whether messages under ``name`` are to be given to :meth:`arrived`."""
@@ -83,9 +83,12 @@ class Mesh:
         now = monotonic()
         name, identity, hops = unnumber(message.name) or (message.name, None, 0)
         data = message.data
+
         plain = self.forwarding.plain_of(name)
         is_copy = name.startswith("//fwd/")
         digest = digest_of(plain or ("//" + name[6:] if is_copy else name), data)
+
+        # 1. Was it here before? That is known by its id, else by its contents.
         if identity is not None:
             trace, first = self.seen.numbered(identity, digest, now)
         elif not is_copy:
@@ -101,10 +104,14 @@ class Mesh:
             (identity, trace), first = news, True
         if self.on_arrival is not None:
             self.on_arrival(link, name, data, identity)
+
+        # 2. Receivers at this end get it once.
         self._deliver(link, trace, message if name == message.name else Publish(name, data))
         if not first:
             self.repeated += 1
             return
+
+        # 3. Other peers get a copy, if it is forwarded and did not come too far.
         base = plain if is_copy else (name if self.forwarding.copy_of(name) else None)
         if base is None:
             return

@@ -91,7 +91,9 @@ class Peer(Connections):
         self._remote: Substrings[PeerLink] = Substrings(self.limits)  # what other peers want
         self._local: Substrings[PeerReceiver] = Substrings(self.limits)  # what this end wants
         self.mesh = Mesh(forwarding, self._remote, self._local, self.limits)
+        # Finds connections and queues messages for them.
         self._publisher = PeerPublisher(self._remote, self.mesh, self.limits)
+        # Announces this peer and finds others.
         self._discoverer = None if discover is None else Discoverer(self, discover)
         self._wanted: dict[str, int] = {}  # what other peers are told that this one wants, and for how many reasons
         self._inboxes: set[PeerInbox] = set()  # to be closed at the end
@@ -171,6 +173,7 @@ class Peer(Connections):
         if self._stopping:
             self._stopped.wait()
             return
+
         self._stopping = True
         if self._discoverer is not None:
             self._discoverer.stop()

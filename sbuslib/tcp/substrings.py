@@ -37,12 +37,13 @@ class Substrings(Generic[S]):
     """
 
     def __init__(self, limits: TcpLimits | None = None) -> None:
-        self._limits = limits if limits is not None else TcpLimits()
-        self._held: dict[S, dict[str, int]] = {}
-        self._holders: dict[str, dict[S, None]] = {}
+        self._limits = limits if limits is not None else TcpLimits()  # how many names are remembered
+        self._held: dict[S, dict[str, int]] = {}  # how often each subscriber holds a substring
+        self._holders: dict[str, dict[S, None]] = {}  # subscribers, by substring
+        # Subscribers of a name, and the version in which that was true.
         self._remembered: dict[str, tuple[int, tuple[S, ...]]] = {}
-        self._changes: deque[str] = deque(maxlen=RECENT_CHANGES)
-        self._version = 0
+        self._changes: deque[str] = deque(maxlen=RECENT_CHANGES)  # substrings that changed of late
+        self._version = 0  # changes so far
 
     def __len__(self) -> int:
         """How many pairs of subscriber and distinct substring are in force."""

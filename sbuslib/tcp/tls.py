@@ -37,7 +37,7 @@ class TLS:
             if not os.access(path, os.R_OK):
                 raise UsageError(f"{os.fspath(path)}: the TLS {what} cannot be read")
         self.hostname = hostname
-        self.files = os.fspath(cert), os.fspath(key), os.fspath(ca)
+        self.files = os.fspath(cert), os.fspath(key), os.fspath(ca)  # certificate, key and authority
 
     def contexts(self, kind: type[ssl.SSLContext]) -> tuple[ssl.SSLContext, ssl.SSLContext]:
         """The context for accepting and the one for connecting, of the given class, such as gevent's."""

@@ -56,12 +56,12 @@ class Feed:
 
     def __init__(self, address: str | None = None) -> None:
         self._address = address
-        self._changed = Event()
-        self.now = Moment(0, time.time(), address or "", connected=False, why="not asked yet")
+        self._changed = Event()  # set for a moment when there is a new one
+        self.now = Moment(0, time.time(), address or "", connected=False, why="not asked yet")  # the newest moment
         self.history: deque[tuple[float, float, float, float, int]] = deque(maxlen=_KEPT)
         """Time, messages published, delivered and lost each second, and messages that wait."""
-        self._tree: list[Row] = []
-        self._greenlets: list[gevent.Greenlet[..., object]] = []
+        self._tree: list[Row] = []  # of the last look
+        self._greenlets: list[gevent.Greenlet[..., object]] = []  # while it is started
 
     def start(self) -> None:
         """Begin to ask."""

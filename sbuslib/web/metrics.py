@@ -72,7 +72,7 @@ class _Text:
 
         # The text, and when it was made, by the monotonic clock; "at" is -inf before the first.
         self._text = b""
-        self._at = float("-inf")
+        self._at = float("-inf")  # -inf before the first
 
         # Held while the text is made, which waits for bridges: others who ask then wait for the same text.
         self._making = Semaphore()
@@ -211,6 +211,7 @@ def _of_bridges(hub: Hub) -> Iterator[Metric]:
                         count[who] += getattr(here.counts, name)
                     for cause, number in here.counts.lost.items():
                         lost[*who, cause] += number
+
     kept = totals["kept"].items()
     yield _family(GaugeMetricFamily, "bridge_kept_messages", "Messages that wait for a server.", _PROCESS, kept)
     for name, text in (("exported", "Messages that a server confirmed."), ("imported", "Messages that came in.")):

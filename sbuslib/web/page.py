@@ -65,9 +65,9 @@ class Page:
 
     def __init__(self, hub: str | None = None, address: str = "127.0.0.1:0") -> None:
         self._hub = hub
-        self._token = secrets.token_urlsafe(16)
-        self.feed = Feed(hub)
-        self._server = LocalServer(address, self._answer)
+        self._token = secrets.token_urlsafe(16)  # whoever knows it may look
+        self.feed = Feed(hub)  # what is shown
+        self._server = LocalServer(address, self._answer)  # which lets in who knows the token
 
     @property
     def url(self) -> str:
@@ -128,6 +128,7 @@ class Page:
         if pattern.startswith(b"!"):
             yield "end", {"why": "secrets are not shown"}
             return
+
         try:
             with Client(self._hub, timeout=10, senders=True) as client:
                 client.subscribe(pattern)

@@ -78,6 +78,7 @@ class LocalServer(WSGIServer):
     max_accept = 1
 
     def __init__(self, address: str, application: Application) -> None:
+        # Of the Unix socket; None: at a loopback address.
         self._path = os.path.abspath(address) if "/" in address else None
         listener = _listen_unix(self._path) if self._path else _listen_tcp(parse_host_port(address))
         self._application = application
