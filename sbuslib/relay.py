@@ -7,9 +7,12 @@ crosses, is in :mod:`sbuslib.tree.hub_above` and :mod:`sbuslib.tree.above`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import socket
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import gevent
 import msgspec
@@ -22,7 +25,7 @@ from .kernel.dialer import Dialer
 from .limits import ClientLimits
 from .statistics import RelayStatistics
 from .tree.above import LinkAbove
-from .tree.hub_above import HubAbove, LinkState
+from .tree.hub_above import JOINING, HubAbove, LinkState
 from .wire.packets import check_key
 from .wire.text import plainly
 
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
     from .hub import Hub
 
 __all__ = ["Relay"]
+
+_LOOK: Final = 0.01
+"""Seconds between two looks whether what is on its way has arrived, before a hub is left."""
 
 
 class Relay:
@@ -63,7 +69,7 @@ class Relay:
         client_limits: ClientLimits | None = None,
     ) -> None:
         self.hub = hub
-        self._client_limits = client_limits if client_limits is not None else ClientLimits()
+        self._client_limits = client_limits if client_limits is not None else ClientLimits()  # for dialling
         self._upstream_user = upstream_user
         self._dialers = self._make_dialers(upstream, upstream_user)  # in the order in which they are tried
         self.above = HubAbove(hub.tree, self.stop, _patterns("export", export), _patterns("import_", import_))
@@ -181,7 +187,29 @@ class Relay:
         """Leave the hub above, for one that is configured now."""
         self._moving = True
         if self._link is not None:
-            self._link.leave_for(address)
+            self._leave(self._link, f"on to {address}")
+
+    def _leave(self, link: LinkAbove, why: str) -> None:
+        """End a link, and lose nothing that is on its way.
+
+        The hub above ends it, once it has acknowledged all that was sent to it. What it has sent is received.
+        """
+        up = self.above.up
+        if link.is_up:
+            self._wait_until(link, lambda: not up.waiting)  # it would reach the next hub later than it might this one
+            link.leave()
+            self._wait_until(link, lambda: up.acknowledged == up.forwarded)
+            if not link.outgoing.closed:
+                with suppress(OSError):
+                    link.outgoing.socket.shutdown(socket.SHUT_WR)
+            self._wait_until(link, lambda: False)
+        link.end(why)
+
+    def _wait_until(self, link: LinkAbove, condition: Callable[[], bool]) -> None:
+        """Wait until something holds, the link has ended, or the hub above had time enough."""
+        latest = monotonic() + self.hub.limits.link_wait
+        while not link.outgoing.closed and not condition() and monotonic() < latest:
+            gevent.sleep(_LOOK)
 
     def _run(self) -> None:
         limits = self.hub.limits
@@ -206,7 +234,10 @@ class Relay:
                     gevent.sleep(min(NOBODY_PAUSE_MOST, limits.link_pause_most))
 
     def _stay_at(self, dialer: Dialer) -> float | None:
-        """Join the hub at one of the addresses. Returns what :meth:`~sbuslib.tree.above.LinkAbove.stay` does."""
+        """Join the hub at one of the addresses, and stay until the link ends.
+
+        Returns for how many seconds this hub was joined, and ``None`` if it has to try the next address.
+        """
         try:
             sock = dialer.dial()
         except (OSError, SbusError) as error:
@@ -216,10 +247,35 @@ class Relay:
                 self._somebody = True
             self.above.report(f"{dialer.address}: {plainly(error)}")
             return None
+
         self._address = dialer.address
         self._somebody = True
-        self._link = LinkAbove(self.above, sock, dialer.address)
-        return self._link.stay()
+        self._link = link = LinkAbove(self.above, sock, dialer.address)
+        try:
+            joined_at = self._stay(link)
+        except BaseException:
+            link.end("stopped")
+            raise
+        self.above.report(f"{dialer.address}: {link.why}")
+        if link.refused:
+            return 0.0
+        return monotonic() - joined_at if joined_at is not None else None
+
+    def _stay(self, link: LinkAbove) -> float | None:
+        """Wait for the end of a link, and while the hub above has to answer, not for long. Returns when this joined."""
+        above = self.above
+        joined_at: float | None = None
+        link.begin()
+        while above.link is link:
+            waits = JOINING.get(above.step)
+            if waits is None and joined_at is None:
+                joined_at = monotonic()
+            try:
+                with Timeout(self.hub.limits.link_wait if waits else None, TimeoutError(waits)):
+                    above.wait_for_change()
+            except TimeoutError as error:
+                link.end(str(error))
+        return joined_at
 
     # -- the rest -----------------------------------------------------------------------------------
 

@@ -5,19 +5,13 @@ The hub above is told everything anew over each link. What it said over the last
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from time import monotonic, time
+from collections.abc import Iterator
+from time import time
 from typing import Final
 
-import gevent
-from gevent.timeout import Timeout
-
-from ..core.callbacks import log
 from ..core.client_role import TOKEN_BYTES
 from ..core.connection import Connection
 from ..core.protocols import Routes
@@ -29,16 +23,13 @@ from ..wire import control
 from ..wire.packets import MSG, Control, Packet, encode_control, encode_subscribe, encode_unsubscribe
 from ..wire.text import printable
 from .greeting import ApartError, LinkError, check_features, check_key, is_unknown
-from .hub_above import JOINING, HubAbove
+from .hub_above import HubAbove
 from .interest import Wanted
 from .link import MODES, Link, Voucher
 from .open_questions import Answer
 from .states import Action, Event
 
 __all__ = ["LinkAbove"]
-
-_LOOK: Final = 0.01
-"""Seconds between two looks whether what is on its way has arrived, before a hub is left."""
 
 _HELLO: Final = (control.FEATURES, control.ECHO_OFF, control.NOTICES_ON, control.WHOAMI)
 """What is said first. A hub without features does not answer the first: so its first answer tells that."""
@@ -57,9 +48,9 @@ class LinkAbove(Link):
         self._connection = Connection(context, sock, credentials, context.quotas.account(credentials.uid), self)
         super().__init__(above.tree, self._connection, above.up, f"the hub above at {address}")
         self.is_up = False  # until this hub has joined
-        self._above = above
+        self._above = above  # what outlives this link
         self._tree = above.tree  # of this hub
-        self._address = address
+        self._address = address  # of the hub above
         self._separator = context.router.namespace.separator  # which the hub above has to have, too
         self._features: control.Features | None = None  # None: it knows no extensions
         self._key = b""  # the credential key of this link
@@ -70,41 +61,22 @@ class LinkAbove(Link):
         self._questions_below = 0  # its questions that are open
         self._controls: deque[Control] = deque()  # to be acted on after the turn, since they may end the link
         self._reason = ""  # why the hub above kicked this hub, if it said so
-        self._why = ""  # why the link ended
-        self._refused = False  # whether that was since secrets were refused
+        self.why = ""
+        """Why the link ended."""
+        self.refused = False
+        """Whether that was since secrets were refused: this hub joins again without."""
         above.begin_link(self, self._connection, address)
         above.up.connect(self.outgoing, lambda on_answer: self._ask(b"passed", on_answer))
 
     # -- its life -----------------------------------------------------------------------------------
 
-    def stay(self) -> float | None:
-        """Join, and stay until the link ends. For the relay's greenlet.
-
-        Returns for how many seconds this hub was joined, and ``None`` if it has to try the next address.
-        """
-        above = self._above
-        joined_at: float | None = None
+    def begin(self) -> None:
+        """Greet the hub above."""
         self._on("connect")
 
-        # 1. While the hub above has to answer, not for long.
-        try:
-            while above.link is self:
-                waits = JOINING.get(above.step)
-                if waits is None and joined_at is None:
-                    joined_at = monotonic()
-                with Timeout(self.context.limits.link_wait if waits else None, TimeoutError(waits)):
-                    above.wait_for_change()
-        except TimeoutError as error:
-            self.end(str(error))
-        except BaseException:
-            self.end("stopped")
-            raise
-
-        # 2. It has ended.
-        above.report(f"{self._address}: {self._why}")
-        if self._refused:
-            return 0.0
-        return monotonic() - joined_at if joined_at is not None else None
+    def leave(self) -> None:
+        """Send nothing more, and have the rest acknowledged: this hub is to join another."""
+        self._on("leave")
 
     def _on(self, event: Event) -> None:
         """Do what the table says."""
@@ -176,7 +148,7 @@ class LinkAbove(Link):
         if above.away_since:
             self.place.pass_notice(control.Away(above.away_since, time()), above.up)
             above.away_since = 0.0
-        self._log_once_that_all_goes_up()
+        above.log_what_is_open(self.outgoing.credentials.uid)
 
         # 3. Those who wait can be answered, and the hub above is told what is wanted.
         self.place.questions.note_joined()
@@ -191,23 +163,15 @@ class LinkAbove(Link):
             self._above.up.let_through()
             self.mark()
 
-    def _log_once_that_all_goes_up(self) -> None:
-        """To the hub of another user it may not be meant to."""
-        above, uid = self._above, self.outgoing.credentials.uid
-        if uid != os.getuid() and not above.demand.is_bounded and not above.logged_open:
-            above.logged_open = True
-            text = "sbus hub at %s: what is wanted above goes up to the hub of user %d at %s: name what may with export"
-            log(logging.WARNING, text, self.context.address(), uid, self._address)
-
     def end(self, why: str) -> None:
         """End the link, unless it has ended."""
         if self._above.link is self:
-            self._why = why
+            self.why = why
             self._on("end")
 
     def _fail(self, error: LinkError) -> None:
         """What the hub above said ends the link."""
-        self._why = str(error)
+        self.why = str(error)
         if isinstance(error, ApartError):
             self._above.apart = error
         self._on("loop" if isinstance(error, ApartError) else "end")
@@ -216,9 +180,9 @@ class LinkAbove(Link):
         above, was_up = self._above, self.is_up
         self.is_up = False
         if self._secrets and not was_up and self._reason and self.mode == "plain":
-            self._refused = True
+            self.refused = True
             above.refusing.add(self._address)
-            self._why = f"it refuses the pattern for secrets, so none cross ({self._reason})"
+            self.why = f"it refuses the pattern for secrets, so none cross ({self._reason})"
         if was_up:
             above.away_since = time()
             self.place.telling.forget(self)
@@ -230,30 +194,8 @@ class LinkAbove(Link):
         # Nobody else will answer what waits for the hub above.
         self.questions.close()
         for token in self._to_ask:
-            self.place.questions.answered(token, self, self._scope_alone)
+            self.place.questions.answered(token, self, self._above.scope_alone)
         self.place.questions.note_joined()
-
-    def leave_for(self, address: str) -> None:
-        """End the link, to join another hub instead, and lose nothing that is on its way. For a greenlet.
-
-        The hub above ends it, once it has acknowledged all that was sent to it. What it has sent is received.
-        """
-        up = self._above.up
-        if self.is_up:
-            self._wait_until(lambda: not up.waiting)  # what waits would reach the next hub later than it might this one
-            self._on("leave")
-            self._wait_until(lambda: up.acknowledged == up.forwarded)
-            if not self.outgoing.closed:
-                with suppress(OSError):
-                    self.outgoing.socket.shutdown(socket.SHUT_WR)
-            self._wait_until(lambda: False)
-        self.end(f"on to {address}")
-
-    def _wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something holds, the link has ended, or the hub above had time enough."""
-        latest = monotonic() + self.context.limits.link_wait
-        while not self.outgoing.closed and not condition() and monotonic() < latest:
-            gevent.sleep(_LOOK)
 
     # -- what comes from above ----------------------------------------------------------------------
 
@@ -448,7 +390,7 @@ class LinkAbove(Link):
 
     def ask_now(self, token: bytes) -> None:
         def answered(scope: bytes | None) -> None:
-            self.place.questions.answered(token, self, self._scope_alone if scope is None else scope)
+            self.place.questions.answered(token, self, self._above.scope_alone if scope is None else scope)
 
         self._ask(control.SCOPE_TREE, answered)
 
@@ -459,11 +401,6 @@ class LinkAbove(Link):
         self.questions.add(token, on_answer)
         plain = self._features is None
         self.say(encode_control(control.WHOAMI) if plain else encode_control(control.SYNC, token + b"\0" + scope))
-
-    @property
-    def _scope_alone(self) -> bytes:
-        """What is known of the tree without the hub above. A hub that stands apart is the root of its tree."""
-        return control.SCOPE_TREE if self._above.stands_apart else b"partial"
 
     def _take_question(self, token: bytes) -> None:
         """The hub above asks when all that it told is in force below. It may do so before this hub has joined."""

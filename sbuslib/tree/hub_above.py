@@ -12,6 +12,7 @@ time that its interest is complete, all messages are kept. Messages come down if
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Final, Literal, TypeAlias
 
@@ -97,13 +98,12 @@ class HubAbove:
         """Packets from above that should not have come."""
         self.away_since = 0.0
         """When the last link ended, in seconds since the epoch; 0: none did, or it was told."""
-        self.logged_open = False
-        """Whether it was logged that all that is wanted goes up to another user's hub."""
         self._untold = Losses()  # on the way up, here and below, and the hub above was not told yet
         self._changed = Changed()  # set, and replaced, with each step
         self._connection: Connection | None = None  # that of the link
         self._received = 0  # messages that came down over earlier links
         self._id, self._process = b"", 0  # this hub's instance and epoch, as it says
+        self._logged_open = False  # whether it was logged that all that is wanted goes up to another user's hub
         self._last_reason = ""  # why it has not joined, as was logged last
 
     @property
@@ -165,6 +165,11 @@ class HubAbove:
         """Whether joining would make a loop or too deep a tree, so that this hub is the root of its own."""
         return self.apart is not None
 
+    @property
+    def scope_alone(self) -> bytes:
+        """What is known of the tree without the hub above. A hub that stands apart is the root of its tree."""
+        return control.SCOPE_TREE if self.stands_apart else b"partial"
+
     def wait_for_change(self) -> None:
         """Wait until something has changed: for greenlets."""
         changed = self._changed
@@ -175,6 +180,13 @@ class HubAbove:
         if reason != self._last_reason:
             self._last_reason = reason
             log(logging.WARNING, "sbus hub at %s: relay to %s", self.context.address(), reason)
+
+    def log_what_is_open(self, uid: int) -> None:
+        """Log once that all that is wanted goes up, if the hub above is that of another user: that may not be meant."""
+        if uid != os.getuid() and not self.demand.is_bounded and not self._logged_open:
+            self._logged_open = True
+            text = "sbus hub at %s: what is wanted above goes up to the hub of user %d at %s: name what may with export"
+            log(logging.WARNING, text, self.context.address(), uid, self.address)
 
     # -- its life -----------------------------------------------------------------------------------
 

@@ -96,8 +96,8 @@ class Questions:
         self._rounds: dict[bytes, _Round] = {}
         self._asked_by_clients: dict[int, _Round] = {}  # those of the rounds that clients asked for: one a user
         self._requests: dict[int, dict[object, list[Reply]]] = {}  # for the next round of each user
-        self._open: Counter[Asker] = Counter()
-        self._tokens = 0
+        self._open: Counter[Asker] = Counter()  # questions that are not answered yet
+        self._tokens = 0  # of rounds, so far
 
     def clear(self) -> None:
         """The hub has stopped."""
