@@ -28,6 +28,7 @@ from ..kernel.hosts import HostPort, is_loopback, parse_host_port
 from ..wire.text import plainly
 from .limits import TcpLimits
 from .link import Owner, PeerLink
+from .mesh import Mesh
 from .tls import TLS
 
 __all__ = ["HOLDS_THE_MOST", "Connections"]
@@ -68,6 +69,17 @@ class Connections(Owner):
         self._links_changed = Event()  # set when a connection came or went, or another peer wants something new
         self._links_total = 0  # connections that there ever were
         self._ended = Counter(received=0, unwanted=0, sent=0, lost=0)  # messages over those that have ended
+
+    mesh: Mesh
+    """What forwards, and keeps data for later subscribers."""
+
+    @abstractmethod
+    def retain(self, name: str, data: bytes) -> None:
+        """Publish, and keep the data for peers that subscribe later."""
+
+    @abstractmethod
+    def release(self, name: str) -> None:
+        """Stop keeping data under ``name``."""
 
     @abstractmethod
     def close(self) -> None:

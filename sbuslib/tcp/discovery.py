@@ -16,23 +16,21 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import Callable
 from ipaddress import ip_address, ip_network
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 import gevent
 import msgspec
 from gevent.event import Event
 
 from ..clients.reconnect import Backoff
-from ..core.service import ServiceGreenlets
 from ..errors import SbusError, UsageError
 from ..kernel.hosts import HostPort, parse_host_port
 from ..wire.text import plainly
+from .connections import Connections
 from .limits import TcpLimits
 from .link import PeerLink
-from .mesh import Mesh
 
 __all__ = ["Allowed", "Directory", "Discoverer", "Discovery", "parse_announcement"]
 
@@ -171,36 +169,10 @@ class Directory:
         known.not_before = now + known.backoff.next()
 
 
-class Announced(Protocol):
-    """What a discoverer needs of its peer. Each does what the method of :class:`~sbuslib.tcp.peer.Peer` does."""
-
-    limits: TcpLimits
-    mesh: Mesh
-    greenlets: ServiceGreenlets
-
-    @property
-    def address(self) -> str: ...
-
-    @property
-    def links(self) -> tuple[PeerLink, ...]: ...
-
-    def watch_links(self, watcher: Callable[[PeerLink], None], on: bool = True) -> None: ...
-
-    def retain(self, name: str, data: bytes) -> None: ...
-
-    def release(self, name: str) -> None: ...
-
-    def connect(self, address: str, *, keep: bool = True, wait: bool = True) -> None: ...
-
-    def is_dialling(self, address: str) -> bool: ...
-
-    def end_link(self, link: PeerLink, reason: str, violation: bool) -> None: ...
-
-
 class Discoverer:
     """Announces one peer and connects it to others. **Greenlets:** one, which only waits."""
 
-    def __init__(self, peer: Announced, config: Discovery) -> None:
+    def __init__(self, peer: Connections, config: Discovery) -> None:
         self._peer = peer
         self._config = config
         self._allowed = Allowed(config.allow)  # hosts to connect to
