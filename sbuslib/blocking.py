@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from contextlib import AbstractContextManager
 from typing import Any
 
-from .clients.channel import Running, run
+from .clients.channel import run
 from .clients.endpoint import Endpoint
 from .kernel.sockets import wait
 
@@ -51,12 +51,12 @@ class Client(Endpoint):
 
     _SHARES_TURNS = False
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> Running:
+    def _start(self, work: Coroutine[Any, Any, None]) -> threading.Thread:
         thread = threading.Thread(target=run, args=(work,), daemon=True)
         thread.start()
         return thread
 
-    async def _join(self, running: Running) -> None:
+    async def _join(self, running: threading.Thread) -> None:
         if running is not threading.current_thread():
             running.join()
 

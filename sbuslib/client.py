@@ -13,7 +13,7 @@ from gevent.hub import Waiter
 from gevent.socket import wait_read, wait_write
 from gevent.timeout import Timeout
 
-from .clients.channel import Running, run
+from .clients.channel import run
 from .clients.endpoint import Endpoint
 from .errors import StateError
 from .wire.packets import Key, Message
@@ -124,7 +124,7 @@ class Client(Endpoint):
 
     receive.__doc__ = Endpoint.receive.__doc__
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> Running:
+    def _start(self, work: Coroutine[Any, Any, None]) -> Any:
         return gevent.spawn(run, work)
 
     async def _join(self, running: Any) -> None:

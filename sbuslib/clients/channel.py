@@ -15,7 +15,7 @@ import socket
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from ..doors.asking import Asker
 from ..doors.door import Door
@@ -30,7 +30,7 @@ from .lead import Lead, Waiter, time_left
 from .questions import HubQuestion
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff
 
-__all__ = ["Channel", "Running", "run"]
+__all__ = ["Channel", "run"]
 
 T = TypeVar("T")
 
@@ -44,12 +44,6 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         return result
     work.close()
     raise AssertionError("a client that blocks has nothing to await")
-
-
-class Running(Protocol):
-    """What runs in the background: a greenlet or a thread."""
-
-    def join(self, timeout: float | None = None) -> object: ...
 
 
 class Channel(ClientBase):
@@ -92,7 +86,7 @@ class Channel(ClientBase):
 
     @abstractmethod
     def _start(self, work: Coroutine[Any, Any, None]) -> Any:
-        """Run a coroutine in the background."""
+        """Run a coroutine in the background: in a greenlet, a thread or a task, which this returns."""
 
     @abstractmethod
     async def _join(self, running: Any) -> None:

@@ -372,9 +372,7 @@ class Session:
         except PacketError as error:
             raise PeerError(f"the hub sent a packet that no hub sends: {error.reason}") from error
 
-    def _take_notice(self, notice: control.Notice | None) -> None:
-        if notice is None:
-            return
+    def _take_notice(self, notice: control.Notice) -> None:
         self.notices.append(notice)
         if isinstance(notice, control.Lost):
             known = notice.cause in self.lost or len(self.lost) < MOST_CAUSES
@@ -417,6 +415,5 @@ class Session:
             asked.popleft().answer = payload
             if key == control.WHOAMI:
                 self.credentials = payload
-        else:
-            # An unknown control message comes from a newer hub, and is ignored.
-            self._take_notice(control.decode_notice(key, payload))
+        elif (notice := control.decode_notice(key, payload)) is not None:  # a newer hub may send what is unknown here
+            self._take_notice(notice)
