@@ -84,7 +84,7 @@ def make_report(root: Path, *arguments: object) -> subprocess.CompletedProcess[s
         env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT}/benchmarks"},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=2 * PATIENCE,  # matplotlib takes long to load
         check=False,
     )
 
