@@ -164,7 +164,12 @@ class Door:
             memory = Memory(view)
         else:
             memory.write(view)
-        return self._offer(memory.open(), memory)
+        try:
+            fd = memory.open()
+        except OSError:  # no descriptor is left
+            memory.close()
+            raise
+        return self._offer(fd, memory)
 
     def offer_descriptor(self, fd: int) -> bytes:
         """Hand out a copy of a descriptor for a time; the token. Raises :exc:`OSError`."""

@@ -89,10 +89,11 @@ class Memory:
         self._map[:] = view
 
     def seal(self) -> None:
-        """Have nobody change it any more."""
+        """Have nobody change it any more. Raises :exc:`OSError` where a process of our user made it writable."""
         if not self.is_sealed:
             if self._map is not None:
                 self._map.close()
+                self._map = None
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_SEAL)
             self.is_sealed = True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import socket
 from array import array
@@ -85,6 +86,16 @@ def test_memory_of_ones_own_user_is_sealed_before_a_stranger_has_it() -> None:
             assert bytes(frame) == b"def"
         with pytest.raises(PermissionError):
             os.write(memory.fd, b"x")
+
+
+def test_memory_that_somebody_made_writable_cannot_be_sealed() -> None:
+    with closing(Memory(memoryview(b"abc"))) as memory:
+        memory.write(memoryview(b"def"))
+        with mmap.mmap(memory.fd, 3), pytest.raises(OSError, match="busy"):
+            memory.seal()
+        memory.write(memoryview(b"ghi"))
+        memory.seal()
+        assert os.pread(memory.fd, 3, 0) == b"ghi"
 
 
 @pytest.mark.parametrize("missing", [fcntl.F_SEAL_WRITE, fcntl.F_SEAL_SHRINK, fcntl.F_SEAL_GROW])
