@@ -331,14 +331,27 @@ class Channel(ClientBase):
             lambda: self._up and self.epoch > epoch, self._deadline(self.timeout), f"{self.address}: the hub is away"
         )
 
-    async def _send_on(self, packets: list[bytes], deadline: float | None) -> None:
-        """Send packets on the connection at hand, without reconnecting."""
+    def _send_some(self, packets: list[bytes], question: HubQuestion | None) -> int:
+        """Send as many as the kernel takes. Another thread may read the answer to a question at once."""
+        sent, session = 0, self._session
+        with self._writer_lock:
+            if question is not None:
+                session.expect(question)
+            try:
+                sent = self._packet_writer.send(self._here(), packets)
+            finally:
+                if question is not None and not sent:
+                    session.expect_no_more(question)
+        return sent
+
+    async def _send_on(self, said: list[bytes] | HubQuestion, deadline: float | None) -> None:
+        """Send packets, or a question, on the connection at hand, without reconnecting."""
+        question, packets = (said, [said.packet]) if isinstance(said, HubQuestion) else (None, said)
         done = 0
         while done < len(packets):
             failure: OSError | None = None
             try:
-                with self._writer_lock:
-                    done += self._packet_writer.send(self._here(), packets[done:])
+                done += self._send_some(packets[done:], question)
             except OSError as error:
                 if error.errno in BROKEN or isinstance(error, DisconnectedError):
                     await self._hear_out()
@@ -380,8 +393,8 @@ class Channel(ClientBase):
                     raise BlockingIOError(errno.EAGAIN, "the hub takes no more for now")
                 await self._wait_for_room(failure, deadline)
 
-    async def _say(self, change: Callable[[], list[bytes]], deadline: float | None) -> int:
-        """Change the session, and send the packets that tell the hub. Returns the epoch in which they were sent.
+    async def _say(self, change: Callable[[], list[bytes] | HubQuestion], deadline: float | None) -> int:
+        """Change the session, and send what tells or asks the hub. Returns the epoch in which it was sent.
 
         If the connection breaks meanwhile, they are not sent again: the next connection restores the session's state.
         """
@@ -390,11 +403,11 @@ class Channel(ClientBase):
             with self._lead.lock:
                 if self._up:
                     epoch = self.epoch
-                    packets = change()
+                    said = change()
                     break
             await self._until(lambda: self._up, deadline, f"{self.address}: the hub is away")
         try:
-            await self._send_on(packets, deadline)
+            await self._send_on(said, deadline)
         except DisconnectedError:
             if not self._may_reconnect:
                 raise
@@ -408,16 +421,16 @@ class Channel(ClientBase):
         deadline = self._deadline(self.timeout if timeout is None else timeout)
         question, epoch = HubQuestion(b""), 0
 
-        def packets() -> list[bytes]:
+        def asked() -> HubQuestion:
             nonlocal question
             question = ask()
-            return [question.packet]
+            return question
 
         def is_over() -> bool:
             return question.answer is not None or self.epoch != epoch
 
         while question.answer is None:
-            epoch = await self._say(packets, deadline)
+            epoch = await self._say(asked, deadline)
             await self._until(is_over, deadline, f"{self.address}: the hub did not answer in time")
         return question.answer
 

@@ -54,10 +54,11 @@ class PatternRequest:
 class HubQuestion:
     """A question to the hub: its packet, and the answer once it came."""
 
-    __slots__ = ("__weakref__", "answer", "packet")
+    __slots__ = ("__weakref__", "answer", "key", "packet")
 
-    def __init__(self, packet: bytes) -> None:
+    def __init__(self, packet: bytes, key: bytes | None = None) -> None:
         self.packet = packet  # what asks it
+        self.key = key  # under which the answer comes, in the order of such questions; None: it comes with a token
         self.answer: bytes | None = None  # None until it came
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet, WeakValueDictionary
@@ -116,6 +117,7 @@ class Session:
         self._asked.clear()
         self._by_token.clear()
         self._own = self.ask(control.WHOAMI)
+        self.expect(self._own)
         return [encode_control(control.FEATURES), self._own.packet]
 
     def opening(self) -> list[bytes]:
@@ -187,10 +189,19 @@ class Session:
         return key in self.choices.values() and (not is_extension or self.can(key))
 
     def ask(self, key: bytes, payload: bytes = b"") -> HubQuestion:
-        """A question that the hub answers under the same key, in the order of such questions."""
-        question = HubQuestion(encode_control(key, payload))
-        self._asked[key].append(question)
-        return question
+        """A question that the hub answers under the same key, in the order of such questions: see :meth:`expect`."""
+        return HubQuestion(encode_control(key, payload), key)
+
+    def expect(self, question: HubQuestion) -> None:
+        """A question is about to be sent, before any other."""
+        if question.key is not None:
+            self._asked[question.key].append(question)
+
+    def expect_no_more(self, question: HubQuestion) -> None:
+        """It could not be sent."""
+        if question.key is not None:
+            with suppress(ValueError):  # of an earlier connection
+                self._asked[question.key].remove(question)
 
     def ask_by_token(self, key: bytes, rest: bytes) -> HubQuestion:
         """A question that the hub answers with a token that it has; ``rest`` of its payload comes after that."""

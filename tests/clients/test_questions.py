@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbuslib.clients.questions import Scope
+from sbuslib.clients.questions import HubQuestion, Scope
 from sbuslib.clients.session import Session
 from sbuslib.wire import control
 from sbuslib.wire.packets import Control, encode_control, parse
@@ -13,9 +13,16 @@ def feed(session: Session, *packets: bytes) -> None:
         session._take_control(packet)
 
 
+def asked(session: Session, key: bytes, payload: bytes = b"") -> HubQuestion:
+    """A question that was sent."""
+    question = session.ask(key, payload)
+    session.expect(question)
+    return question
+
+
 def test_questions_under_one_key_are_answered_in_their_order() -> None:
     session = Session()
-    first, second, other = session.ask(b"a", b"1"), session.ask(b"a", b"2"), session.ask(b"b")
+    first, second, other = asked(session, b"a", b"1"), asked(session, b"a", b"2"), asked(session, b"b")
     assert parse(second.packet) == Control(b"a", b"2")
     feed(session, encode_control(b"a", b"one"), encode_control(b"b", b""))
     assert (first.answer, second.answer, other.answer) == (b"one", None, b"")
@@ -25,9 +32,9 @@ def test_questions_under_one_key_are_answered_in_their_order() -> None:
 
 def test_an_answer_of_another_connection_is_of_no_question() -> None:
     session = Session()
-    before, by_token = session.ask(control.WHOAMI), session.ask_by_token(control.SYNC, b"")
+    before, by_token = asked(session, control.WHOAMI), session.ask_by_token(control.SYNC, b"")
     session.hello()  # on a new connection, where the first question is its own
-    after = session.ask(control.WHOAMI)
+    after = asked(session, control.WHOAMI)
     feed(session, encode_control(control.WHOAMI, b"k1"), control.encode_sync(b"1", b"tree"))
     assert session.knows_itself()
     assert (before.answer, after.answer, by_token.answer, session.credentials) == (None, None, None, b"k1")

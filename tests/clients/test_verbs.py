@@ -839,6 +839,18 @@ async def test_sending_waits_while_the_kernel_has_no_memory(bus: Bus, server: Hu
                     await client.publish(b"k", b"x", flags=socket.MSG_DONTWAIT)
 
 
+@script
+async def test_a_question_that_was_not_sent_takes_no_answer_of_another(bus: Bus, server: HubThread) -> None:
+    client = await bus.client()
+    core = bus.core(client)
+    client.timeout, core._socket = 0.01, Starved(core._socket, b"CMSG", 1e9)
+    with pytest.raises(TimeoutError, match="takes no more"):
+        await client.statistics()
+    client.timeout, core._socket = PATIENCE, core._socket._socket
+    assert (await client.statistics()).patterns == 0
+    assert [one.number for one in await client.client_statistics()] == [1]
+
+
 @without_hub
 async def test_sending_times_out_if_the_hub_does_not_read(bus: Bus) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
