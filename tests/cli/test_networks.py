@@ -141,7 +141,8 @@ from sbuslib.tcp import gateway, connections, discovery, link
 from sbuslib import relay as relays
 def fail(*arguments, **options):
     raise ZeroDivisionError("planted")
-{0}
+{0}.__name__  # there is one
+{0} = fail
 sys.exit({1})
 """
 
@@ -149,16 +150,16 @@ sys.exit({1})
 @pytest.mark.parametrize(
     ("planted", "command", "name"),
     [
-        ("gateway.Gateway._stay_known = fail", "gateway", "gateway of 'bus'"),
-        ("gateway.Gateway._import_all = fail", "gateway", "gateway of 'bus'"),
-        ("gateway.Gateway._export_all = fail", "gateway", "gateway of 'bus'"),
-        ("connections.Connections._watch_time = fail", "peer", "peer at 127.0.0.1:"),
-        ("connections.Connections._dial = fail", "peer", "peer at 127.0.0.1:"),
-        ("connections.Connections._serve = fail", "peer", "peer at 127.0.0.1:"),
-        ("link.PeerLink._read = fail", "peer", "peer at 127.0.0.1:"),
-        ("link.PeerLink._write = fail", "peer", "peer at 127.0.0.1:"),
-        ("discovery.Discoverer._connect = fail", "peer", "peer at 127.0.0.1:"),
-        ("relays.LinkAbove.stay = fail", "relay", "relay to "),
+        ("gateway.Gateway._stay_known", "gateway", "gateway of 'bus'"),
+        ("gateway.Gateway._import_all", "gateway", "gateway of 'bus'"),
+        ("gateway.Gateway._export_all", "gateway", "gateway of 'bus'"),
+        ("connections.Connections._watch_time", "peer", "peer at 127.0.0.1:"),
+        ("connections.Connections._dial", "peer", "peer at 127.0.0.1:"),
+        ("connections.Connections._serve", "peer", "peer at 127.0.0.1:"),
+        ("link.PeerLink._read", "peer", "peer at 127.0.0.1:"),
+        ("link.PeerLink._write", "peer", "peer at 127.0.0.1:"),
+        ("discovery.Discoverer._connect", "peer", "peer at 127.0.0.1:"),
+        ("relays.Relay._stay", "relay", "relay to "),
     ],
 )
 def test_an_unforeseen_error_in_any_greenlet_ends_the_command_and_is_told_with_its_name(
