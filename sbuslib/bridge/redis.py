@@ -69,6 +69,7 @@ class Redis(Engine):
             try:
                 await self._connection.ping()
                 self._came()
+
                 if not patterns:
                     self.ready.set()
                     await asyncio.sleep(_PAUSE)

@@ -47,6 +47,7 @@ def add_bridge(parser: Parser) -> None:
         "\n"
         "When the bus goes away, the bridge waits for it, and sends the server what it has."
     )
+
     parser.add_argument("url", metavar="URL", help="the server to join, see below")
     add_address(parser)
     for option, what in (
@@ -81,6 +82,7 @@ def add_bridge(parser: Parser) -> None:
     parser.hide("--tls-cert", "--certificate")
     parser.hide("--tls-key", "--private-key")
     parser.hide("--tls-ca", "--ca")
+
     parser.set_defaults(run=_bridge)
 
 

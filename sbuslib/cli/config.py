@@ -91,6 +91,7 @@ def read_settings(arguments: Namespace, default: str | None = SYSTEM_ADDRESS) ->
 
     Raises :exc:`~sbuslib.errors.UsageError`, and :exc:`OSError` for a file that cannot be read.
     """
+    # 1. The file.
     path: str | None = arguments.config
     is_relay = hasattr(arguments, "upstream")
     if arguments.check_config and path is None:
@@ -106,6 +107,8 @@ def read_settings(arguments: Namespace, default: str | None = SYSTEM_ADDRESS) ->
     upstream = [relay.upstream] if isinstance(relay.upstream, str) else relay.upstream
     option = vars(arguments).get
     address, above = arguments.address, option("upstream_user")
+
+    # 3. All settings, each checked where it comes from.
     settings = Settings(
         address=check("address", _address, table.address, default) if address is None else _address(address),
         mode=mode,

@@ -109,6 +109,8 @@ def add_hub_arguments(parser: Parser) -> None:
         help="replace a socket that stands at the address, such as one left behind by a daemon that was killed, or an "
         "empty file; nothing else is ever replaced",
     )
+
+    # Who may do what.
     parser.add_argument(
         "-u",
         "--user",
@@ -132,6 +134,8 @@ def add_hub_arguments(parser: Parser) -> None:
         help="let USER ask for the statistics, and hold back publishers of other users; may be repeated. The hub's own "
         "user and root always may",
     )
+
+    # How it serves.
     parser.add_argument(
         "--separator",
         type=separator,

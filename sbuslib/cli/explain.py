@@ -38,6 +38,7 @@ def add_hub_explain(parser: Parser) -> None:
         "  sbus hub explain alice publish tenants/alice/status\n"
         "  sbus hub explain 1001 subscribe 'room/*/temp' --config /etc/sbus.toml"
     )
+
     parser.add_argument("user", metavar="USER", help="name or id")
     parser.add_argument("verb", metavar="VERB", choices=["publish", "subscribe"], help="publish or subscribe")
     parser.add_argument("key", metavar="KEY", help="the key, or the pattern for subscribe")
@@ -47,6 +48,7 @@ def add_hub_explain(parser: Parser) -> None:
     parser.add_argument("-u", "--user", action="append", metavar="USER", dest="users", help="as the hub was given it")
     parser.add_argument("--separator", type=separator, metavar="BYTE", help="as the hub was given it")
     parser.add_argument("--json", action="store_true", help="as JSON in a line")
+
     parser.set_defaults(run=_explain)
 
 

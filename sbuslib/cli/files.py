@@ -37,6 +37,7 @@ def add_send(parser: Parser) -> None:
         "  1   a receiver gave up, or nobody came in time\n"
         "  2   the arguments are wrong"
     )
+
     add_address(parser)
     parser.add_argument("key", metavar="KEY", help="routing key")
     parser.add_argument("files", metavar="FILE", nargs="+", help="what to send")
@@ -46,6 +47,7 @@ def add_send(parser: Parser) -> None:
         "--timeout", type=seconds, default=30.0, metavar="TIME", help="give up those that do not go on for so long (30)"
     )
     add_door_folder(parser)
+
     parser.set_defaults(run=_send)
 
 
@@ -76,6 +78,7 @@ def add_receive(parser: Parser) -> None:
         "  sbus receive 'files/*' --into ~/incoming\n"
         "  sbus receive -n 1 --timeout 1min --max-bytes 10MB files/report"
     )
+
     add_address(parser)
     parser.add_argument("patterns", metavar="PATTERN", nargs="+", help="pattern of routing keys")
     parser.add_argument("--into", metavar="DIR", default=".", help="where the files go; else here")
@@ -86,6 +89,7 @@ def add_receive(parser: Parser) -> None:
         "--timeout", type=seconds, metavar="TIME", help="exit with status 1 when no file is offered for so long"
     )
     add_door_folder(parser)
+
     parser.set_defaults(run=_receive)
 
 

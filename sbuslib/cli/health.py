@@ -104,6 +104,7 @@ def add_hz(parser: Parser) -> None:
         "  sbus hz beat -n 1 --timeout 5s          one table, if a beat comes soon\n"
         "  sbus hz --json '' | jq '.keys[0].rate'"
     )
+
     add_address(parser)
     parser.add_argument("patterns", metavar="PATTERN", nargs="+", help="pattern of routing keys")
     parser.add_argument("--window", type=seconds, default=1.0, metavar="TIME", help="how long each table measures (1)")
@@ -124,6 +125,7 @@ def add_hz(parser: Parser) -> None:
         action="store_true",
         help="a JSON object a line for each table: intervals in seconds, keys as in sub --json, null for all others",
     )
+
     parser.set_defaults(run=_hz)
 
 
@@ -183,8 +185,10 @@ def add_doctor(parser: Parser) -> None:
         "  sbus doctor\n"
         "  sbus doctor --json | jq 'select(.level != \"ok\")'"
     )
+
     add_address(parser)
     parser.add_argument("--json", action="store_true", help="a JSON object a line for each finding")
+
     parser.set_defaults(run=_doctor)
 
 
@@ -250,6 +254,7 @@ def add_bench(parser: Parser) -> None:
         "in parentheses. The load and the forwarder are compiled on the spot, which needs a C compiler, "
         "cc(1). Other programs disturb figures: see the load that is shown with them."
     )
+
     parser.add_argument("scenarios", metavar="SCENARIO", nargs="*", help="what to measure; without: one ten four trip")
     add_address(parser, help="measure the daemon that listens there, not a hub of our own")
     parser.add_argument("--rounds", type=count, default=3, metavar="N", help="times that each is run (%(default)s)")
@@ -260,6 +265,7 @@ def add_bench(parser: Parser) -> None:
     parser.add_argument("--size", type=size, default=100, metavar="SIZE", help="bytes of a payload (%(default)s)")
     parser.add_argument("--runs", metavar="FILE", help="write every run to a file, as JSON")
     parser.add_argument("--list", action="store_true", help="list the scenarios")
+
     parser.set_defaults(run=_bench)
 
 

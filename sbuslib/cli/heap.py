@@ -72,7 +72,8 @@ class HeapTrimmer:
         self._waiting = waiting
         self._most = 0  # things seen at one look since memory was given back
         self._resident = resident_bytes()  # what was left when memory was given back
-        self._not_before = 0.0
+        self._not_before = 0.0  # no memory is given back before, by the monotonic clock
+        #: For the next look.
         self._timer: Any = loop.timer(LOOK_SECONDS, LOOK_SECONDS)
         self._timer.start(self.look)
 

@@ -94,12 +94,14 @@ def add_hub_units(parser: Parser) -> None:
         "The units name the programs by the path that they are installed at. A file that is there already with other "
         "contents is not replaced. sbus.toml, which the bus of the machine reads, goes to /etc, unless it is there."
     )
+
     parser.add_argument("unit", metavar="UNIT", nargs="?", help="the unit to print; without: list all")
     parser.add_argument(
         "--install", metavar="DIR", nargs="?", const="", help="write units to DIR, or where systemd looks"
     )
     parser.add_argument("--session", action="store_true", help="only the units of a user session, not of the machine")
     parser.hide("--session", "--user")
+
     parser.set_defaults(run=_units)
 
 
@@ -158,6 +160,8 @@ def _install(target: Path, user: bool) -> None:
     programs = program_folder()
     units = {_place(target, name): read_unit(name, programs) for name in unit_names(user)}
     units = {path: text for path, text in units.items() if path.name != CONFIG_FILE or not path.exists()}
+
+    # All or nothing: one with changes of somebody's own stops it before the first is written.
     for path, text in units.items():
         if path.exists() and path.read_text("utf-8") != text:
             raise StateError(f"{path} is there with other contents: remove it, and keep changes with systemctl edit")
@@ -165,6 +169,8 @@ def _install(target: Path, user: bool) -> None:
     for path, text in units.items():
         path.write_text(text, "utf-8")
         print(path)
+
+    # What is left to the caller.
     systemctl = "systemctl --user" if user else "systemctl"
     socket = "sbus-user.socket" if user else "sbus.socket"
     first = f"move {target / CONFIG_FILE} to {CONFIG_FOLDER}, then " if _place(target, CONFIG_FILE) in units else ""

@@ -319,6 +319,7 @@ def add_journal_consume(parser: Parser) -> None:
         "The command is run by sh(1), for one message at a time, with SBUS_KEY, SBUS_SENDER and SBUS_ROW in its "
         "environment. If its status is not 0, this command ends with status 1."
     )
+
     parser.add_argument("name", metavar="NAME", help="letters, digits and ._-; one consumer at a time has it")
     parser.add_argument("directory", metavar="DIR", help="the journal's directory")
     parser.add_argument("patterns", metavar="PATTERN", nargs="*", help="pattern of routing keys; else everything")
@@ -331,6 +332,7 @@ def add_journal_consume(parser: Parser) -> None:
     parser.add_argument("--positions", metavar="DIR", help="keep the position in this folder, not in the journal's")
     parser.add_argument("--skip-corrupt", action="store_true", help="go on after what is damaged, and tell it")
     add_forms(parser)
+
     parser.set_defaults(run=_consume)
 
 
@@ -379,6 +381,8 @@ def _work(consumer: Consumer, do: Callable[[Record], None], most: int, arguments
             waiting += 1
             if waiting < most and left != 0:
                 continue
+
+        # Enough rows, or none for now. What was printed leaves this process before its rows count as done.
         sys.stdout.flush()
         consumer.acknowledge()
         waiting = 0

@@ -242,6 +242,8 @@ def _refuse_command(name: str, rest: list[str]) -> None:
         verb = next((word for word in rest if not word.startswith("-")), None)
         known = [word.split()[1] for word in verbs]
         parser.error("a verb is missing" if verb is None else f"there is no verb {verb}{nearest(verb, known)}")
+
+    # A word that others use for a command, or one that looks like it.
     meant = _MEANT.get(name)
     hint = f": did you mean {meant}?" if meant else nearest(name, {one: one for one in COMMANDS} | _ALIASED)
     build_parser().error(f"there is no command {name}{hint}")

@@ -49,6 +49,7 @@ def _add_ends(parser: Parser) -> None:
         default=[],
         help="pass on what is published under //NAME, as copies under //fwd/NAME",
     )
+
     parser.add_argument("--discover", metavar="ORG", help="find the other peers of ORG, from any one of them")
     parser.add_argument("--who", metavar="NAME", help="with --discover: be known as NAME; else a random name")
     parser.add_argument(
@@ -61,6 +62,8 @@ def _add_ends(parser: Parser) -> None:
         action="extend",
         help="with --discover: connect to peers in these networks, or with these names, alone; else on this machine",
     )
+
+    # Who may connect, and to whom.
     add_tls(parser, "certificate of this peer (PEM)", "certificate of the authority of all peers (PEM)")
     parser.add_argument("--tls-name", metavar="NAME", help="what certificates of others are for, if not their host")
     parser.add_argument("--insecure", action="store_true", help="listen for other machines without TLS")
@@ -96,6 +99,7 @@ def add_peer(parser: Parser) -> None:
         "  sbus peer --listen 0.0.0.0:9014 --tls-cert me.pem --tls-key me.key --tls-ca ours.pem\n"
         "\n" + _CERTIFICATES
     )
+
     _add_ends(parser)
     parser.add_argument(
         "--sub",
@@ -115,6 +119,7 @@ def add_peer(parser: Parser) -> None:
     parser.add_argument(
         "--timeout", type=seconds, default=30.0, metavar="TIME", help="wait so long for a peer with --pub, --send (30)"
     )
+
     parser.set_defaults(run=_run_peer)
 
 
@@ -190,6 +195,7 @@ def add_gateway(parser: Parser) -> None:
         "Only keys that a pattern of --export matches here, and one of --import there, cross; secret keys never do. "
         "When the bus goes away, the gateway waits for it.\n\n" + _CERTIFICATES
     )
+
     add_address(parser)
     for option, what in (
         ("export", "messages under these keys go out"),
@@ -203,6 +209,7 @@ def add_gateway(parser: Parser) -> None:
         help="what the joined buses are called, the same at each gateway (%(default)s)",
     )
     _add_ends(parser)
+
     parser.set_defaults(run=_run_gateway)
 
 

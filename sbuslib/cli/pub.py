@@ -44,6 +44,7 @@ def add_pub(parser: Parser) -> None:
         "                                              the same messages at another hub\n"
         "  sbus pub tick now --repeat 60 --rate 1      once a second, for a minute"
     )
+
     add_address(parser)
     parser.add_argument("key", metavar="KEY", nargs="?", help="routing key; left out with --json")
     parser.add_argument("payload", metavar="PAYLOAD", nargs="?", help="the payload; - is the same as --lines")
@@ -59,6 +60,7 @@ def add_pub(parser: Parser) -> None:
     )
     parser.add_argument("--repeat", type=count, metavar="N", default=1, help="publish the payload N times")
     parser.add_argument("--rate", type=rate, metavar="RATE", help="publish at most so many messages a second")
+
     parser.set_defaults(run=lambda arguments: _publish(arguments, parser))
 
 

@@ -45,6 +45,7 @@ def add_journal_record(parser: Parser) -> None:
         "  sbus journal record -p room/ -p log/ rooms          these keys only\n"
         "  sbus journal record --last 60s --on alarm/ crash    the minute before each alarm"
     )
+
     parser.add_argument("directory", metavar="DIR", help="the journal's directory, made where there is none")
     add_address(parser)
     parser.add_argument(
@@ -72,6 +73,7 @@ def add_journal_record(parser: Parser) -> None:
         "--max-memory", type=size, default=64 << 20, metavar="SIZE", help="with --last: keep no more bytes (64MB)"
     )
     parser.hide("--max-memory", "--memory")
+
     parser.set_defaults(run=_record)
 
 
@@ -142,6 +144,7 @@ def add_journal_replay(parser: Parser) -> None:
         "\n"
         "A time is as in ISO 8601, local unless it says, or @ and seconds since the epoch."
     )
+
     parser.add_argument("recording", metavar="JOURNAL|LAKE", help="directory of a journal, or of a lake")
     add_address(parser, required=True)
     parser.hide("--address", "--to")
@@ -161,6 +164,7 @@ def add_journal_replay(parser: Parser) -> None:
         help="let keys begin with NEW that begin with OLD; may be repeated, the first that fits counts",
     )
     parser.add_argument("--loop", action="store_true", help="begin again at the end, until Ctrl-C")
+
     parser.set_defaults(run=_replay)
 
 
@@ -202,6 +206,7 @@ class _Count:
     publisher: Publisher
 
     def __init__(self) -> None:
+        #: Messages published, and lost when they were recorded; rows and bytes that are damaged.
         self.published = self.lost = self._rows = self._bytes = 0
 
     def send_columns(self, columns: Columns) -> None:
@@ -226,7 +231,7 @@ class _Made:
     """Tells each file that is written, and counts."""
 
     def __init__(self) -> None:
-        self.rows = self.bytes = self.files = 0
+        self.rows = self.bytes = self.files = 0  # of all that were written
 
     def add(self, written: Written) -> None:
         self.rows, self.bytes, self.files = self.rows + written.rows, self.bytes + written.bytes, self.files + 1
@@ -247,6 +252,7 @@ def add_journal_ingest(parser: Parser) -> None:
         "  sbus journal ingest --master spark://host:7077 s3://a s3://b s3://lake\n\n"
         "Java is needed with --master only. " + jobs.SPARK
     )
+
     parser.add_argument("journals", metavar="JOURNAL", nargs="+", help="directory of a journal, or its URI (s3://...)")
     parser.add_argument("lake", metavar="LAKE", help="directory or URI of the lake, made where there is none")
     parser.add_argument("--follow", action="store_true", help="go on with what is recorded, until Ctrl-C")
@@ -257,6 +263,7 @@ def add_journal_ingest(parser: Parser) -> None:
         "and go on",
     )
     jobs.add_spark_arguments(parser)
+
     parser.set_defaults(run=_ingest)
 
 
@@ -317,6 +324,7 @@ def add_journal_seal(parser: Parser) -> None:
         "  sbus journal seal --follow --into s3://bucket/bus journal     into another place\n\n"
         "This needs pip install 'sbuslib[seal]'."
     )
+
     parser.add_argument("directory", metavar="DIR", help="the journal's directory")
     parser.add_argument("--follow", action="store_true", help="go on with segments that end, until Ctrl-C")
     parser.add_argument(
@@ -327,6 +335,7 @@ def add_journal_seal(parser: Parser) -> None:
     parser.add_argument(
         "--skip-corrupt", action="store_true", help="where the journal is damaged, write a gap row, and go on"
     )
+
     parser.set_defaults(run=_run)
 
 

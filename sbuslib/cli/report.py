@@ -31,6 +31,7 @@ def _add_counting(parser: Parser, kind: str, work: Callable[[Namespace], object]
         "--parquet and --csv the same as tables. This needs pip install 'sbuslib[report]'."
     )
     parser.epilog = f"examples:\n{examples}\n\nDuckDB counts, in this process. {jobs.SPARK}"
+
     parser.add_argument("lake", metavar="LAKE", help="directory of the lake, or of a journal; or its URI, for Spark")
     _add_choice(parser)
     _add_output_arguments(parser, f"{kind}.html")

@@ -59,6 +59,8 @@ class Screen:
         if not isinstance(first, Look):
             raise first
         self._see(first)
+
+        # From here on keys come one by one and are not shown; the terminal is put back whatever happens.
         on_stop(self._stop)
         console = Console(highlight=False)
         fd = sys.stdin.fileno()
@@ -139,6 +141,8 @@ class Screen:
         view = self.view
         if self._editing:
             self._edit(key)
+
+        # What is shown, and in which order.
         elif key in _KINDS or key == "\t":
             view.change(_KINDS.get(key) or KINDS[(KINDS.index(view.kind) + 1) % len(KINDS)])
             if self._look is not None and view.rows(self._look) is None:
@@ -147,6 +151,8 @@ class Screen:
             view.sort_by_next(-1 if key in ("<", ",", _LEFT) else 1)
         elif key == "r":
             view.reverse = not view.reverse
+
+        # What the keys act on.
         elif key == "/":
             self._editing = True
         elif key in ("p", " "):
@@ -170,6 +176,7 @@ def draw(
     look: Look, view: View, height: int, *, state: Text | None = None, about: str = "", typing: bool = False
 ) -> Group:
     """A look on so many lines, with lines about it: ``state`` of the connection, and ``about`` the look."""
+    # 1. The table: names may be cut, numbers never.
     hub, rows = look.hub, view.rows(look)
     table = Table(box=None, expand=True, pad_edge=False)
     for number, column in enumerate(view.columns):
@@ -184,6 +191,8 @@ def draw(
     for row in (rows or [])[: max(1, height - _AROUND)]:
         bad = "red" if row["lost_rate"] or row.get("connected") is False else "yellow" if row["waiting"] else ""
         table.add_row(*(Text(plain(cell)) for cell in view.cells(row)), style=bad)
+
+    # 2. The lines above it.
     name = f"{view.kind}: {'asking ...' if rows is None else f'{len(rows):,}'}"
     filtered = f"   filter: {plain(view.wanted)}{'_' if typing else ''}" if view.wanted or typing else ""
     lines = (

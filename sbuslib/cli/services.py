@@ -36,6 +36,7 @@ def add_request(parser: Parser) -> None:
         "      line on standard error tells which\n"
         "  2   the arguments are wrong"
     )
+
     add_address(parser)
     parser.add_argument("key", metavar="KEY", help="routing key")
     parser.add_argument("payload", metavar="PAYLOAD", nargs="?", help="the payload; left out, it is empty")
@@ -56,6 +57,7 @@ def add_request(parser: Parser) -> None:
         action="store_true",
         help="for the C daemon, which has no secret keys: others on the bus could read the answer",
     )
+
     parser.set_defaults(run=lambda arguments: _request(arguments, parser))
 
 
@@ -129,10 +131,12 @@ def add_serve(parser: Parser) -> None:
         "\n"
         "All who may publish on the bus can ask, so the command should take no payload or key for shell code."
     )
+
     add_address(parser)
     parser.add_argument("pattern", metavar="KEY", help="routing key, or a pattern")
     parser.add_argument("command", metavar="COMMAND", nargs="+", help="the command and its arguments, after --")
     parser.add_argument("-j", "--jobs", type=count, metavar="N", default=1, help="so many commands at a time (1)")
+
     parser.set_defaults(run=_serve)
 
 
@@ -195,6 +199,7 @@ def add_retain(parser: Parser) -> None:
         "  sbus get 'room/*/temp'\n"
         "  sbus retain --store /var/lib/sbus/last.db config/ 'room/*/temp'"
     )
+
     add_address(parser)
     parser.add_argument("patterns", metavar="PATTERN", nargs="+", help="pattern of routing keys; '': everything")
     parser.add_argument("--store", metavar="FILE", help="keep them in this file as well, over restarts")
@@ -203,6 +208,7 @@ def add_retain(parser: Parser) -> None:
     parser.hide("--max-keys", "--keys")
     parser.add_argument("--max-bytes", type=size, default=2**26, metavar="SIZE", help="keep no more (64MB)")
     parser.hide("--max-bytes", "--size")
+
     parser.set_defaults(run=_retain)
 
 
@@ -246,6 +252,7 @@ def add_queue(parser: Parser) -> None:
         "  sbus queue --memory thumbs 'photo/*/new'    quick, and gone when it ends\n"
         "  sbus queue --ordered orders order/          one job of each key at a time"
     )
+
     parser.add_argument("name", metavar="NAME", help="what workers call the queue: one segment of a key")
     parser.add_argument("patterns", metavar="PATTERN", nargs="+", help="what is a job")
     add_address(parser)
@@ -271,6 +278,7 @@ def add_queue(parser: Parser) -> None:
         "--trusted", action="append", default=[], metavar="USER", help="its processes may work, too; may be repeated"
     )
     parser.hide("--trusted", "--trust")
+
     parser.set_defaults(run=_queue)
 
 

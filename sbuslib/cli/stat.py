@@ -57,6 +57,7 @@ def add_stat(parser: Parser) -> None:
         "  sbus stat --tree --window 1s                messages a second, over one second\n"
         "  sbus stat --tree --key room/1/temp          which links would carry it: up, down or neither"
     )
+
     add_address(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--clients", action="store_true", help="show every client")
@@ -78,6 +79,7 @@ def add_stat(parser: Parser) -> None:
     parser.add_argument("-i", "--interval", type=seconds, metavar="TIME", help="show it so often, until Ctrl-C")
     parser.add_argument("-n", "--count", type=count, metavar="N", help="exit after N times; without -i, once a second")
     parser.add_argument("--json", action="store_true", help="all that is known, as JSON in one line")
+
     parser.set_defaults(run=_stat)
 
 

@@ -35,6 +35,7 @@ def add_sub(parser: Parser) -> None:
         "  sbus sub --format '{time} {key} {size}' ''\n"
         "  sbus sub --reconnect --timestamps room/     whether or not the hub is there yet"
     )
+
     add_address(parser)
     parser.add_argument("patterns", metavar="PATTERN", nargs="+", help="pattern of routing keys")
     parser.add_argument("-n", "--count", type=count, metavar="N", help="exit after N messages")
@@ -51,6 +52,7 @@ def add_sub(parser: Parser) -> None:
         parser.add_argument(
             f"--{mode}", choices=words, help=f"what the hub does with messages that are not read in time, {what}"
         )
+
     parser.set_defaults(run=_subscribe)
 
 
@@ -75,6 +77,7 @@ def add_forms(parser: Parser) -> None:
     form.add_argument(
         "--format", metavar="TEXT", help="a line with {key}, {payload}, {size}, {sender} and {time} filled in"
     )
+
     parser.set_defaults(parser=parser)
 
 
@@ -112,9 +115,11 @@ def add_get(parser: Parser) -> None:
         "  1   there is none, or nobody keeps them: a line on standard error tells that\n"
         "  2   the arguments are wrong"
     )
+
     add_address(parser)
     parser.add_argument("pattern", metavar="KEY", help="key, or pattern of keys")
     add_forms(parser)
+
     parser.set_defaults(run=_get)
 
 

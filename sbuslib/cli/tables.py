@@ -118,6 +118,7 @@ class View:
 
     def __init__(self, kind: str = "clients", sort: str = "", reverse: bool = False, wanted: str = "") -> None:
         self.kind = kind
+        #: The column that rows are sorted by.
         self.sort = sort if sort in self.columns else self.columns[0] if sort == "name" else self._busiest
         self.reverse = reverse
         self.wanted = wanted

@@ -148,6 +148,7 @@ def add_web(parser: Parser) -> None:
         "  sbus web\n"
         "  sbus web --listen 127.0.0.1:8080            always at this port; the token is a new one each time"
     )
+
     add_address(parser)
     parser.add_argument(
         "--listen",
@@ -155,6 +156,7 @@ def add_web(parser: Parser) -> None:
         default="127.0.0.1:0",
         help="a loopback address and port, or the path of a Unix socket (127.0.0.1 and any port)",
     )
+
     parser.set_defaults(run=_web)
 
 

@@ -139,6 +139,8 @@ class Asker:
             return None
         except OSError:
             raise DoorError("no door") from None
+
+        # Somebody else may have taken the name of a door that is gone.
         if peer_credentials(sock).uid != user:
             sock.close()
             raise DoorError("door of another user")

@@ -86,9 +86,9 @@ class _Offered:
     def __init__(self, fd: int, memory: Memory | None, seconds: float) -> None:
         self.fd = fd
         self.memory = memory  # what the descriptor stands for, if that is memory
-        self.size = 0 if memory is None else memory.size
-        self.since = monotonic()
-        self.until = self.since + seconds
+        self.size = 0 if memory is None else memory.size  # in bytes
+        self.since = monotonic()  # it was offered
+        self.until = self.since + seconds  # when it is handed out no more
 
     def close(self) -> None:
         """Let go of it. What is no memory may take seconds, as a socket with ``SO_LINGER`` does."""
@@ -108,8 +108,8 @@ class Door:
     """
 
     def __init__(self, folder: str | None, limits: ClientLimits) -> None:
-        self.name = os.urandom(TOKEN_BYTES)
-        self.in_folder = folder is not None
+        self.name = os.urandom(TOKEN_BYTES)  # which nobody can guess
+        self.in_folder = folder is not None  # and not in the abstract namespace
         self._folder = folder
         self._limits = limits
         self._lock = unpatched("_thread", "allocate_lock")()  # over the next six, and each descriptor in them
@@ -117,8 +117,8 @@ class Door:
         self._bytes = 0  # of memory in them
         self._resting: list[Memory] = []  # that is offered no more, to be used again, oldest first
         self._transfers: dict[bytes, Transfer] = {}  # by token
-        self._is_open = False
-        self._closing = False
+        self._is_open = False  # the thread runs
+        self._closing = False  # nothing more is offered
         self._owner = -1  # the user whose door it is to visitors, also if this process takes another later
         self._visitors: dict[int, _Visitor] = {}  # by descriptor, the longest silent first; the thread's alone
         self._said = bytearray(_LONGEST)  # what a visitor says, the thread's alone
@@ -271,6 +271,8 @@ class Door:
                     self._accept()
                 elif (visitor := self._visitors.get(fd)) is not None:
                     self._hear(visitor)
+
+            # What nobody asked for in time; it ends with the last of it once the client is closed.
             with self._lock:
                 late = self._take_late()
                 goes_on = self._is_open = bool(self._offered) or not self._closing

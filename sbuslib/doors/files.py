@@ -46,7 +46,7 @@ class FileSink:
             if error.errno not in _NO_FILES_WITHOUT_NAME:
                 raise
             descriptor, self._path = tempfile.mkstemp(dir=folder, prefix=".sbus-")
-        self._file = os.fdopen(descriptor, "w+b")
+        self._file = os.fdopen(descriptor, "w+b")  # what is received, without a name until it is whole
 
     def fileno(self) -> int:
         """The descriptor, for writing at any offset."""

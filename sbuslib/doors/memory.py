@@ -48,7 +48,7 @@ class Memory:
     """
 
     def __init__(self, view: memoryview) -> None:
-        self.size = view.nbytes
+        self.size = view.nbytes  # for good
         self.is_sealed = False
         """Whether nobody can change it any more, as somebody else may have it."""
         self._map: mmap.mmap | None = None  # where it is written the next times

@@ -27,6 +27,8 @@ def make_context(kind: type[C], protocol: int, cert: str | None, key: str | None
     context = kind(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = ssl.CERT_REQUIRED
+
+    # An empty password: else OpenSSL asks at the terminal.
     try:
         if cert:
             context.load_cert_chain(cert, key, password=bytes)

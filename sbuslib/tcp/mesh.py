@@ -89,6 +89,8 @@ class Mesh:
         digest = digest_of(plain or ("//" + name[6:] if is_copy else name), data)
 
         # 1. Was it here before? That is known by its id, else by its contents.
+
+        # 1. Was it here before? That is known by its id, else by its contents.
         if identity is not None:
             trace, first = self.seen.numbered(identity, digest, now)
         elif not is_copy:
@@ -106,10 +108,14 @@ class Mesh:
             self.on_arrival(link, name, data, identity)
 
         # 2. Receivers at this end get it once.
+
+        # 2. Receivers at this end get it once.
         self._deliver(link, trace, message if name == message.name else Publish(name, data))
         if not first:
             self.repeated += 1
             return
+
+        # 3. Other peers get a copy, if it is forwarded and did not come too far.
 
         # 3. Other peers get a copy, if it is forwarded and did not come too far.
         base = plain if is_copy else (name if self.forwarding.copy_of(name) else None)
@@ -146,6 +152,8 @@ class Mesh:
     def _send(self, links: Iterable[PeerLink], name: str, data: bytes, identity: str | None, hops: int) -> None:
         numbered: bytes | None = None
         plain: bytes | None = None
+
+        # Each form is made once, when the first link takes it.
         for link in links:
             if link.numbered and identity is not None:
                 if numbered is None:
@@ -191,6 +199,8 @@ class Mesh:
             in_copy = copy is not None and substring in copy
             if not (in_name or in_copy):
                 continue
+
+            # Another substring has brought it already.
             if kept.source is None and link in self._remote.subscribers(name):
                 continue
             if copy is not None and link in self._remote.subscribers(copy):

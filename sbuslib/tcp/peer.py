@@ -367,6 +367,7 @@ class Peer(Connections):
     def statistics(self) -> PeerStatistics:
         """Counts since the peer was made. Frozen, and true for this instant only."""
         mesh = self.mesh
+
         return PeerStatistics(
             links=len(self._links),
             links_total=self._links_total,

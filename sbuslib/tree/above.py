@@ -45,6 +45,8 @@ class LinkAbove(Link):
 
     def __init__(self, above: HubAbove, sock: socket.SocketType, address: str) -> None:
         context, credentials = above.context, peer_credentials(sock)
+
+        #: At the hub above this is a client; here it is read from and sent to as one.
         self._connection = Connection(context, sock, credentials, context.quotas.account(credentials.uid), self)
         super().__init__(above.tree, self._connection, above.up, f"the hub above at {address}")
         self.is_up = False  # until this hub has joined
