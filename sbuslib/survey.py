@@ -62,7 +62,7 @@ class _Survey:
         self._key = key
         self._timeout = timeout
         #: How many hubs may still be asked.
-        self._left = MOST_HUBS
+        self._remaining = MOST_HUBS
         self._spent = Counter[int]()  # nanoseconds for which the hubs of a user let us wait
 
     def start(self, address: str | None) -> SeenHub:
@@ -71,7 +71,7 @@ class _Survey:
         return self._look(*told, os.getuid(), 1)
 
     def _ask(self, client: Client) -> tuple[HubStatistics, list[LinkStatistics]]:
-        self._left -= 1
+        self._remaining -= 1
         links = client.link_statistics(self._key, most=MOST_HUBS)
         return msgspec.structs.replace(client.statistics(), per_client=(), per_user=(), per_link=()), links
 
@@ -92,7 +92,7 @@ class _Survey:
         user = link.uid if user in (0, os.getuid()) else user
         if not link.address:
             why = "it does not say where it listens"
-        elif not self._left or depth >= DEEPEST:
+        elif not self._remaining or depth >= DEEPEST:
             why = "not asked: there are too many hubs"
         elif self._spent[user] >= SLOW * self._timeout * 1e9:
             why = f"not asked: hubs of user {user} take too long"

@@ -60,7 +60,7 @@ class Mapping:
     ) -> None:
         self._start = start
         self._between = between
-        self._one = one
+        self._wildcard = one
         self._rest = rest
         self._unfit = re.compile(f"[{_NEVER}{re.escape(specials)}]")  # characters that are written as %XX
         self._empty = "" if has_empty else _EMPTY  # what stands for an empty segment
@@ -90,7 +90,7 @@ class Mapping:
     def filter_of(self, pattern: bytes) -> str:
         """A filter that takes the name of each key that ``pattern`` matches."""
         cut = Pattern(pattern, self._separator)
-        parts = [self._one if segment.endswith(b"*") else self._segment(segment) for segment in cut.segments]
+        parts = [self._wildcard if segment.endswith(b"*") else self._segment(segment) for segment in cut.segments]
         return self._named([*parts, self._rest] if cut.below else parts)
 
     def filters_for(self, patterns: Iterable[bytes]) -> list[str]:

@@ -133,7 +133,7 @@ class AioBridge:
         self._changed = asyncio.Event()  # set when there is something to tell the neighbours
         self._leads = True  # whether this bridge takes messages out, and not a spare
         self._closing = False
-        self._told, self._refused = Counter[str](), Counter[str]()
+        self._reported, self._refused = Counter[str](), Counter[str]()
         self._told_at = time()  # when losses were told last
         self._imported = self._echoes = self._returned = self._repeats = 0  # messages, see BridgeStatistics
 
@@ -332,11 +332,11 @@ class AioBridge:
 
     async def _tell_losses(self) -> None:
         """Log what was lost since the last time, and tell the bus."""
-        lost = self._losses() - self._told
+        lost = self._losses() - self._reported
         if not lost:
             return
         since, self._told_at = self._told_at, time()
-        self._told += lost
+        self._reported += lost
         self._warn("lost " + ", ".join(f"{count:,} ({cause})" for cause, count in sorted(lost.items())))
         notices = [(LOST, f"{cause} {count} {since:.6f}".encode()) for cause, count in lost.items()]
         await self._client.publish_many(notices)

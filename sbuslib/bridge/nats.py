@@ -145,7 +145,7 @@ class Nats(Engine):
             pending_size=0,  # while the server is away the bridge keeps messages, not the client
             no_echo=True,
             error_cb=self._failed,
-            disconnected_cb=self._left,
+            disconnected_cb=self._disconnected,
             reconnected_cb=self._back,
             **{key: value for key, value in given.items() if value is not None},
         )
@@ -239,7 +239,7 @@ class Nats(Engine):
         else:
             self.tell(plainly(error) or type(error).__name__)
 
-    async def _left(self) -> None:
+    async def _disconnected(self) -> None:
         self.connected.clear()
         if self._patience is not None:
             with suppress(RuntimeError):  # it has ended

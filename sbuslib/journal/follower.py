@@ -78,7 +78,7 @@ class Follower:
         #: When the messages that wait are handed over, by the monotonic clock.
         self._due = 0.0
         #: The durable sequence that was published last.
-        self._told = 0
+        self._announced = 0
         #: Set when the writer has written something.
         self._room = threading.Event()
         #: What :meth:`_vouched` found for senders that came before.
@@ -109,7 +109,7 @@ class Follower:
             undo.callback(self._writer.end)
             #: The identity of the hub that is recorded.
             self._hub = self._hub_id()
-            self._told = self._writer.durable_sequence
+            self._announced = self._writer.durable_sequence
             self._learn_namespace()
             self._ask(hold)
             undo.pop_all()
@@ -285,9 +285,9 @@ class Follower:
     def _report(self) -> None:
         if self._writer.finished:
             self._check()
-        if self._publish_durable and self._writer.durable_sequence != self._told:
-            self._told = self._writer.durable_sequence
-            self._publish(b"durable", b"%d" % self._told)
+        if self._publish_durable and self._writer.durable_sequence != self._announced:
+            self._announced = self._writer.durable_sequence
+            self._publish(b"durable", b"%d" % self._announced)
 
     def _publish(self, what: bytes, payload: bytes) -> None:
         self.client.publish(self._notices + self._namespace.separator + what, payload)

@@ -196,7 +196,7 @@ class Recorder:
 
         # 2. What it tells comes to the event loop by the waker.
         self.error = None
-        self._writer, self._waker, self._told = writer, waker, writer.durable_sequence
+        self._writer, self._waker, self._announced = writer, waker, writer.durable_sequence
         writer.tells = self._publish_durable
 
         # 3. From now on messages come.
@@ -264,9 +264,9 @@ class Recorder:
             intake.ended.set()
             return
         intake.relieve()
-        if self._publish_durable and writer.durable_sequence != self._told:
-            self._told = writer.durable_sequence
-            self._publish(b"durable", b"%d" % self._told)
+        if self._publish_durable and writer.durable_sequence != self._announced:
+            self._announced = writer.durable_sequence
+            self._publish(b"durable", b"%d" % self._announced)
 
     def _fail(self, error: Exception) -> None:
         """Tell that recording has ended with an error: in the log, on the bus, and to ``on_stop``."""

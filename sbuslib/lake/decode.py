@@ -233,14 +233,14 @@ class _Group:
         return numbers(values, pyarrow.int64(), values == NULL)
 
     @staticmethod
-    def _some(values: NDArray[Any], some: Some) -> NDArray[Any]:
+    def _chosen_of(values: NDArray[Any], some: Some) -> NDArray[Any]:
         return values if some is None else values[some]
 
     def column_time(self, some: Some) -> Any:
-        return numbers(self._some(self.times(), some) // 1000, SCHEMA.field("time").type)
+        return numbers(self._chosen_of(self.times(), some) // 1000, SCHEMA.field("time").type)
 
     def column_time_ns(self, some: Some) -> Any:
-        return numbers(self._some(self.times(), some), pyarrow.int64())
+        return numbers(self._chosen_of(self.times(), some), pyarrow.int64())
 
     def column_journal(self, some: Some) -> Any:
         return self._same(self.header.journal, some)
@@ -250,7 +250,7 @@ class _Group:
 
     def column_sequence(self, some: Some) -> Any:
         sequences = _joined([block.sequences for block in self.blocks], numpy.int64)
-        return numbers(self._some(sequences, some), pyarrow.int64())
+        return numbers(self._chosen_of(sequences, some), pyarrow.int64())
 
     def column_kind(self, some: Some) -> Any:
         return self._same(self.kind, some)
@@ -338,21 +338,21 @@ class _Messages(_Group):
         return 2 * longest * self.rows + sum(len(block.payloads) for block in self.blocks)
 
     def column_key(self, some: Some) -> Any:
-        return self._names(self._some(self.keys(), some))
+        return self._names(self._chosen_of(self.keys(), some))
 
     def column_sender(self, some: Some) -> Any:
         senders, missing = self._senders()
-        return self._names(self._some(senders, some), self._some(missing, some))
+        return self._names(self._chosen_of(senders, some), self._chosen_of(missing, some))
 
     def column_payload(self, some: Some) -> Any:
         whole = self._once("payloads", lambda: binary(self._payload_sizes(), [block.payloads for block in self.blocks]))
         return whole if some is None else whole.take(numbers(some, pyarrow.int64()))
 
     def column_size(self, some: Some) -> Any:
-        return numbers(self._some(self._payload_sizes(), some), pyarrow.int64())
+        return numbers(self._chosen_of(self._payload_sizes(), some), pyarrow.int64())
 
     def _ids(self, columns: list[Column], some: Some) -> Any:
-        return self._or_null(self._some(_joined(columns, numpy.int64), some))
+        return self._or_null(self._chosen_of(_joined(columns, numpy.int64), some))
 
     def column_gid(self, some: Some) -> Any:
         return self._ids([block.gids for block in self.blocks], some)

@@ -1,0 +1,117 @@
+"""How the code reads: paragraphs, a word for each attribute, and one word for one thing. The lists may only shrink."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from support import ROOT
+
+SOURCES = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "sbuslib").rglob("*.py"))}
+LINES = {path: path.read_text().splitlines() for path in SOURCES}
+
+LONG = 15
+"""Lines of a function from which on it has paragraphs."""
+
+SHARED_CLASSES = {
+    "Account",
+    "Action",
+    "Answer",
+    "Asker",
+    "Client",
+    "Holder",
+    "Kept",
+    "Links",
+    "Neighbours",
+    "Page",
+    "Publisher",
+    "Received",
+    "Record",
+    "Run",
+    "Scope",
+    "Settings",
+    "Summary",
+    "Worker",
+}
+"""Names of several public classes. ``Client`` stays: there is one for each way to wait."""
+
+SHARED_MODULES = {
+    "batches",
+    "engines",
+    "inbox",
+    "limits",
+    "link",
+    "losses",
+    "neighbours",
+    "questions",
+    "queue",
+    "reading",
+    "serving",
+    "statistics",
+    "tls",
+}
+"""Names of several modules outside ``cli``, where a module is named for its command."""
+
+VAGUE = {"told", "left", "some", "found", "one"}
+
+
+def functions() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for path, tree in SOURCES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield path, node
+
+
+def test_long_functions_have_paragraphs() -> None:
+    """A blank line, or a comment, stands between the steps of each."""
+    walls = []
+    for path, node in functions():
+        first = node.body[1] if ast.get_docstring(node) is not None and len(node.body) > 1 else node.body[0]
+        inside = LINES[path][first.lineno - 1 : node.end_lineno]
+        if len(inside) >= LONG and all(line.strip() and "# " not in line for line in inside):
+            walls.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
+    assert walls == []
+
+
+def test_each_attribute_has_a_word_about_what_it_holds() -> None:
+    """A comment above or beside it, or a string below; but for parameters that are kept as they are."""
+    wordless = []
+    for path, node in functions():
+        if node.name != "__init__":
+            continue
+        parameters = {argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
+        for part, below in zip(node.body, [*node.body[1:], None], strict=True):
+            targets = part.targets if isinstance(part, ast.Assign) else [getattr(part, "target", None)]
+            own = any(isinstance(one, ast.Attribute) and ast.unparse(one.value) == "self" for one in targets)
+            value = getattr(part, "value", None)
+            if not own or (isinstance(value, ast.Name) and value.id in parameters):
+                continue
+            near = LINES[path][part.lineno - 2 : part.end_lineno]
+            described = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+            if not described and not any("  # " in line or line.strip().startswith("#") for line in near):
+                wordless.append(f"{path.relative_to(ROOT)}:{part.lineno}")
+    assert wordless == []
+
+
+def test_one_word_stands_for_one_thing() -> None:
+    classes, modules = defaultdict(set), defaultdict(set)
+    for path, tree in SOURCES.items():
+        names = {node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")}
+        for name in names:
+            classes[name].add(path)
+        if path.parent.name != "cli" and not path.stem.startswith("__"):
+            modules[path.stem].add(path)
+    assert {name for name, paths in classes.items() if len(paths) > 1} == SHARED_CLASSES
+    assert {name for name, paths in modules.items() if len(paths) > 1} == SHARED_MODULES
+
+
+def test_attributes_are_called_what_they_are() -> None:
+    vague = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.attr}"
+        for path, tree in SOURCES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr.strip("_") in VAGUE
+    ]
+    assert vague == []
