@@ -137,15 +137,18 @@ def add_door_folder(parser: Parser) -> None:
     )
 
 
-def add_patterns(parser: Parser, option: str, help: str) -> None:
-    """Add an option that takes patterns, several at a time and again; they are in ``<option>_patterns``."""
+def add_patterns(parser: Parser, option: str, help: str, *, file_may_have: bool = False) -> None:
+    """Add an option that takes patterns, several at a time and again; they are in ``<option>_patterns``.
+
+    Where it is not given, that is empty; or ``None`` if a file may have them.
+    """
     parser.add_argument(
         f"--{option}",
         dest=f"{option.replace('-', '_')}_patterns",
         metavar="PATTERN",
         nargs="+",
         action="extend",
-        default=[],
+        default=None if file_may_have else [],
         help=help,
     )
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .arguments import Parser, add_address, add_verbosity
+from .arguments import Parser, add_address, add_patterns, add_verbosity
 from .console import finish
 from .daemon import ADDRESS_FORMS, add_hub_arguments, run_hub
 
@@ -59,14 +59,7 @@ def build_parser() -> Parser:
     )
     add_address(parser, "--listen", metavar="WHERE", help="the address where to listen, unless the file has it")
     for option, way in (("export", "up"), ("import", "down")):
-        parser.add_argument(
-            f"--{option}",
-            dest=f"{option}_patterns",
-            metavar="PATTERN",
-            nargs="+",
-            action="extend",
-            help=f"let only what matches go {way}, besides secrets",
-        )
+        add_patterns(parser, option, f"let only what matches go {way}, besides secrets", file_may_have=True)
     parser.add_argument("--upstream-user", metavar="USER", help="join only a hub that runs as USER, by name or id")
     add_hub_arguments(parser)
     add_verbosity(parser)

@@ -7,6 +7,7 @@ import resource
 import socket
 import time
 from contextlib import ExitStack, nullcontext, suppress
+from typing import Any
 
 import pytest
 from accounting import acting_as
@@ -75,7 +76,10 @@ def test_a_door_with_a_full_backlog(asker: Asker, monkeypatch: pytest.MonkeyPatc
                 fetch(asker, at(name))
 
 
-def test_a_door_that_is_busy_for_too_long(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["busy", "closes"])
+def test_a_door_that_is_busy_or_closes_each_connection_for_too_long(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     now = 0.0
 
     async def sleep(seconds: float) -> None:
@@ -84,21 +88,9 @@ def test_a_door_that_is_busy_for_too_long(asker: Asker, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(asking, "monotonic", lambda: now)
     asker._sleep = sleep
-    with playing(answering(bytes([BUSY])), connections=2) as name, pytest.raises(DoorError, match="too much under way"):
-        fetch(asker, at(name))
-
-
-def test_a_door_that_closes_each_connection(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-
-    async def sleep(seconds: float) -> None:
-        nonlocal now
-        now += 1.0
-
-    monkeypatch.setattr(asking, "monotonic", lambda: now)
-    asker._sleep = sleep
-    played = playing(lambda sock: sock.recv(1_000), connections=2)
-    with played as name, pytest.raises(DoorError, match="that closes"):
+    door: Any = answering(bytes([BUSY])) if how == "busy" else lambda sock: sock.recv(1_000)
+    why = "too much under way" if how == "busy" else "that closes"
+    with playing(door, connections=2) as name, pytest.raises(DoorError, match=why):
         fetch(asker, at(name))
 
 
