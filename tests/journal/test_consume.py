@@ -15,7 +15,7 @@ from pathlib import Path
 import gevent
 import pytest
 from segments.journals import EXAMPLE, SALT, block, gap, message, records_of, segment, write
-from support import PATIENCE, ROOT
+from support import PATIENCE, ROOT, TESTS
 
 from sbuslib import Hub
 from sbuslib.errors import CorruptJournalError, JournalError, JournalInUseError, StateError, UsageError
@@ -333,7 +333,7 @@ def test_a_consumer_and_recorders_that_are_killed_lose_no_row(folder: str) -> No
     lives: list[list[bytes]] = []
     with subprocess.Popen(
         [sys.executable, killed, folder, *recorders],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{TESTS}"},
         stdout=subprocess.DEVNULL,
     ) as recording:
         while recording.poll() is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from segments.journals import records_of
-from support import python
+from support import TESTS, python
 
 from sbuslib import Hub
 from sbuslib.journal.recorder import Recorder
@@ -28,10 +28,8 @@ def gaps_at(records: list[Record]) -> int:
 def test_a_killed_recorder_loses_no_durable_row(folder: str, number: int) -> None:
     moments = random.Random()
     seconds = [f"{moments.random() * 0.03:.6f}" for _ in range(KILLS)]
-    told = [
-        tuple(map(int, line.split()))
-        for line in python(str(Path(__file__).parent / "killed.py"), folder, *seconds).splitlines()
-    ]
+    lines = python(str(Path(__file__).parent / "killed.py"), folder, *seconds, PYTHONPATH=str(TESTS)).splitlines()
+    told = [tuple(map(int, line.split())) for line in lines]
     assert [run for run, _, _ in told] == list(range(KILLS))
     with Hub(folder + "/bus") as hub, Recorder(hub, folder):
         hub.publish(b"end", b"")

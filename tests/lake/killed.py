@@ -10,23 +10,19 @@ from __future__ import annotations
 import json
 import logging
 import os
-import random
-import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import gevent
+from killing import kill, record
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from sbuslib import Hub
 from sbuslib.errors import SbusError
 from sbuslib.journal.limits import JournalLimits
-from sbuslib.journal.recorder import Recorder
 from sbuslib.lake import sealing
 from sbuslib.lake.rows import SCHEMA
 from sbuslib.spark.reader import Options, read_partition
@@ -37,19 +33,6 @@ LIMITS = JournalLimits(block_records=16, block_seconds=0.002, segment_bytes=20_0
 KEEP_BYTES = 20_000
 """Of the sealed files: some of the first rounds are deleted by the end of fifty."""
 BATCH_ROWS = 500
-
-
-def record(folder: str, number: int, told: int) -> None:
-    """Record, publish, and tell the durable sequence, until killed."""
-    with Hub(f"{folder}/bus-{number}") as hub, Recorder(hub, f"{folder}/journal", limits=LIMITS) as recorder:
-        published, before = 0, recorder.durable_sequence
-        while True:
-            for _ in range(20):
-                published += 1
-                hub.publish(b"run/%d" % number, b"%d" % published + b"x" * (published % 200))
-            gevent.sleep(0.001)
-            if recorder.durable_sequence > before:
-                os.write(told, b"%d\n" % recorder.durable_sequence)
 
 
 def again_and_again(work: Callable[[], object]) -> None:
@@ -118,38 +101,11 @@ def stream(folder: str) -> None:
     again_and_again(step)
 
 
-def child(work: Callable[..., object], *arguments: object) -> int:
-    """Start a fork that does nothing else."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            signal.alarm(60)  # in case the process that should kill it has ended
-            work(*arguments)
-        except BaseException:  # the test has to hear of any
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    return pid
-
-
-def kill_all(folder: str, number: int, seconds: float) -> bytes:
-    """Start all, kill all, and return the last line that the recorder told."""
-    reading, told = os.pipe()
-    pids = [child(record, folder, number, told)]
-    os.close(told)
-    with open(reading, "rb") as file:
-        heard = file.readline()
-        pids += [child(work, folder) for work in (seal, ingest, stream)]
-        time.sleep(seconds)
-        random.shuffle(pids)
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-        for pid in pids:
-            os.waitpid(pid, 0)
-        return (heard + file.read()).splitlines()[-1]
-
-
 if __name__ == "__main__":
     logging.disable()  # of what each mends of the one before
+    folder = sys.argv[1]
+    others = [partial(work, folder) for work in (seal, ingest, stream)]
     for number, seconds in enumerate(map(float, sys.argv[3:]), int(sys.argv[2])):
-        print(number, kill_all(sys.argv[1], number, seconds).decode(), flush=True)
+        bus, journal = f"{folder}/bus-{number}", f"{folder}/journal"
+        recorder = partial(record, bus=bus, journal=journal, number=number, limits=LIMITS, pause=0.001)
+        print(number, kill(seconds, recorder, others), flush=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from lake.plain import rows_of_journal
-from support import PATIENCE, python
+from support import PATIENCE, TESTS, python
 
 from sbuslib import Hub, read
 from sbuslib.errors import SbusError
@@ -115,7 +115,7 @@ def test_every_engine_reads_each_row_once_after_kills_of_all_that_works_at_a_jou
     try:
         for start in range(0, RUNS, 5):  # five at a time, within the patience for a program
             seconds = [f"{moments.random() * 0.6:.6f}" for _ in range(min(5, RUNS - start))]
-            python(str(Path(__file__).parent / "killed.py"), folder, str(start), *seconds)
+            python(str(Path(__file__).parent / "killed.py"), folder, str(start), *seconds, PYTHONPATH=str(TESTS))
     finally:
         reading.stopping.set()
         reading.join(PATIENCE)
