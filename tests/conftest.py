@@ -91,6 +91,7 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("sbuslib", deadline=None)
     hypothesis.settings.load_profile("sbuslib")
     config.addinivalue_line("markers", "seconds(most): how long this test may take before it is said to hang")
+    config.addinivalue_line("markers", "promise(page, sentence): what a page promises in bold, held by this test")
     config.addinivalue_line("markers", "fails_on_c_daemon(reason): the C daemon is known to fail this case")
 
 

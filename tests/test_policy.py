@@ -28,6 +28,7 @@ def ask(policy: Policy, uid: int, verb: Verb, key: bytes) -> bool:
     return policy(Credentials(gid=0, uid=uid, pid=1), verb, key)
 
 
+@pytest.mark.promise("configuration.md", "As soon as there is one rule, a user whom no rule names may do nothing")
 def test_a_rule_is_for_the_users_and_groups_that_it_names() -> None:
     one = policy(
         Rule(users=frozenset({1}), publish=(b"a/",)),
@@ -37,6 +38,7 @@ def test_a_rule_is_for_the_users_and_groups_that_it_names() -> None:
     for uid, allowed in (1, {b"a/x", b"c/x"}), (2, {b"b/x", b"c/x"}), (3, {b"c/x"}):
         assert {key for key in (b"a/x", b"b/x", b"c/x", b"d") if ask(one, uid, "publish", key)} == allowed
         assert not ask(one, uid, "subscribe", b"c/x")
+    assert not ask(policy(Rule(users=frozenset({1}), publish=(b"",))), 2, "publish", b"a"), "no rule names this user"
 
 
 def test_a_pattern_may_be_subscribed_to_if_all_that_it_matches_may_be_read() -> None:

@@ -83,6 +83,7 @@ def test_a_file_has_one_service(bus: HubThread, start: Start, run: Run, path: st
     end(in_use)
 
 
+@pytest.mark.promise("patterns.md", "One service has a queue")
 def test_a_second_service_of_one_name_ends(bus: HubThread, start: Start, run: Run, path: str) -> None:
     elder = start("sbuslib", "queue", "-a", path, "--memory", "mail", "mail/")
     line(elder, "0 jobs wait")

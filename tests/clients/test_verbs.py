@@ -71,6 +71,7 @@ async def test_a_client_knows_its_credentials_and_its_hub(bus: Bus, server: HubT
     assert not bus.core(client).can("fly")
 
 
+@pytest.mark.promise("how-to/from-redis.md", "A subscription is in force when `subscribe` returns")
 @script
 async def test_subscribe_is_in_force_when_it_returns(bus: Bus, server: HubThread) -> None:
     client = await bus.client()

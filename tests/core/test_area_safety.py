@@ -138,6 +138,7 @@ def test_the_watch_notices_a_switch(watch: Watch) -> None:
     assert watch.wrong
 
 
+@pytest.mark.promise("architecture.md", "While the area is in use, no other code runs")
 def test_no_switch_within_a_turn_that_asks(watch: Watch, make_hub: MakeHub, connect: Connect) -> None:
     hubs: list[Hub] = []
     asked: list[bytes] = []
@@ -170,6 +171,7 @@ def test_an_authorize_function_that_yields_refuses(watch: Watch, make_hub: MakeH
     assert watch.wrong == []
 
 
+@pytest.mark.promise("architecture.md", "While the area is in use, no other code runs")
 def test_no_switch_while_the_hub_logs(watch: Watch, hub: Hub, connect: Connect) -> None:
     class Yielding(logging.Handler):
         tried = 0

@@ -185,6 +185,7 @@ def adversarial() -> dict[str, tuple[list[bytes], list[bytes]]]:
     }
 
 
+@pytest.mark.promise("flood-control.md", "All patterns of one user together add at most 1,024 steps to a look-up")
 @pytest.mark.parametrize("family", adversarial())
 def test_a_look_up_visits_no_more_nodes_than_the_patterns_of_a_user_may_have_steps(family: str) -> None:
     patterns, keys = adversarial()[family]

@@ -47,6 +47,7 @@ def rest(name: str, directory: str, *patterns: bytes) -> list[Record]:
         return rows
 
 
+@pytest.mark.promise("journal.md", "What was handed over and not acknowledged comes again")
 def test_a_consumer_gets_each_row_once_if_it_acknowledges(journal: str) -> None:
     write(journal, *EXAMPLE)
     with consume("a", [b""], journal) as consumer:
@@ -206,6 +207,7 @@ def test_damage_is_an_error_or_a_gap(journal: str) -> None:
         assert told(list(consumer)) == [*told(ROWS[:3]), (4, ("damaged", 1)), *told(ROWS[4:])]
 
 
+@pytest.mark.promise("journal.md", "A name has one consumer at a time")
 def test_a_name_has_one_consumer_at_a_time(journal: str) -> None:
     write(journal, *EXAMPLE)
     with consume("a", [b""], journal) as consumer:

@@ -29,6 +29,7 @@ Connect = Callable[..., Peer]
 SMALL = JournalLimits(block_records=4, queued_records=40)
 
 
+@pytest.mark.promise("journal.md", "Nothing is lost silently")
 def test_publishers_are_held_back_and_no_message_is_lost(
     make_hub: MakeHub, connect: Connect, journal: str, disk: Disk
 ) -> None:
@@ -81,6 +82,7 @@ def test_publisher_below_its_share_is_not_held_beside_a_flood(
     assert payloads == [b"%d" % n for n in range(21)]
 
 
+@pytest.mark.promise("journal.md", "Nothing is lost silently")
 def test_lost_messages_of_the_embedder_become_a_gap_row(make_hub: MakeHub, journal: str, disk: Disk) -> None:
     hub = make_hub()
     with Recorder(hub, journal, limits=SMALL) as recorder:

@@ -124,6 +124,7 @@ def test_a_recorder_of_scope_hub_holds_no_pattern_and_one_of_scope_tree_holds_on
     assert [record.key for record in records_of(journal)] == [b"k"]
 
 
+@pytest.mark.promise("journal.md", "Secrets are never recorded")
 @pytest.mark.parametrize("scope", ["hub", "tree"])
 def test_secrets_are_not_recorded(hub: Hub, client: MakeClient, journal: str, scope: Any) -> None:
     with Recorder(hub, journal, scope=scope):
@@ -181,6 +182,7 @@ def test_recording_ends_when_the_hub_stops(hub: Hub, connect: Connect, journal: 
     assert [(record.payload, record.lost) for record in records_of(journal)][1:] == [(None, 0), (b"again", None)]
 
 
+@pytest.mark.promise("journal.md", "One recorder a directory")
 def test_two_recorders_cannot_share_a_directory(hub: Hub, journal: str) -> None:
     with Recorder(hub, journal) as recorder:
         with pytest.raises(JournalInUseError, match=str(os.getpid())):

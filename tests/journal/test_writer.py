@@ -35,6 +35,7 @@ MakeHub = Callable[..., Hub]
 MakeClient = Callable[..., sbuslib.Client]
 
 
+@pytest.mark.promise("journal.md", "Secrets are never recorded")
 def test_the_writer_leaves_out_secret_messages_too(hub: Hub, journal: str) -> None:
     with Recorder(hub, journal) as recorder:
         intake, writer = recorder._intake, hub.context.writer

@@ -87,6 +87,7 @@ def test_rows_that_are_in_no_file_are_a_gap_once(engine: str, holed: Path, tmp_p
         assert numbers(engine, *places) == there
 
 
+@pytest.mark.promise("journal.md", "Every reader gives the same rows")
 def test_every_other_reader_tells_what_is_missing(holed: Path) -> None:
     def check() -> None:
         assert gaps_of(list(read_records(holed))) == HOLES
@@ -135,6 +136,7 @@ def killed(request: pytest.FixtureRequest, journal: Path) -> Path:
     return journal
 
 
+@pytest.mark.promise("journal.md", "A killed recorder is normal life")
 @ENGINES
 def test_a_killed_recorder_leaves_a_gap_of_unknown_number(engine: str, killed: Path, tmp_path: Path) -> None:
     for _ in range(2):
@@ -215,6 +217,7 @@ def test_a_pattern_is_matched_by_the_separator_of_the_journal(engine: str, tmp_p
     assert len(numbers(engine, *tmp_path.iterdir(), pattern="room.*.temp")) == 1
 
 
+@pytest.mark.promise("journal.md", "A changed byte is found")
 @ENGINES
 def test_a_flipped_bit_of_a_sealed_file_is_told_before_an_engine_sees_it(engine: str, journal: Path) -> None:
     segment(journal, 1, rows(200))

@@ -107,6 +107,7 @@ def check_copies(folder: str, journal: dict[int, tuple[str | None, bytes | None]
     print(f"lake and stream: {len(read(f'{folder}/lake'))} and {len(streamed)} rows, {len(batches)} batches")
 
 
+@pytest.mark.promise("journal.md", "Every reader gives the same rows")
 @pytest.mark.seconds(60 + 6 * RUNS)
 def test_every_engine_reads_each_row_once_after_kills_of_all_that_works_at_a_journal(folder: str) -> None:
     journal, moments = f"{folder}/journal", random.Random()

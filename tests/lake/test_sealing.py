@@ -65,6 +65,7 @@ def test_ended_segments_become_one_file_with_every_column(journal: Path) -> None
     assert whole.column("sequence").to_pylist()[:6] == [*range(1, 7)]
 
 
+@pytest.mark.promise("journal.md", "The name is the transaction")
 def test_small_segments_are_merged_and_the_files_do_not_depend_on_kills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,14 +89,17 @@ def test_small_segments_are_merged_and_the_files_do_not_depend_on_kills(
     assert pyarrow.parquet.read_table(once / "sealed").num_rows == 120, "any glob is right"
 
 
+@pytest.mark.promise("journal.md", "No file is ever changed")
 def test_segments_are_deleted_once_they_are_sealed_but_for_the_last(journal: Path) -> None:
     for number in range(4):
         segment(journal, 1 + 3 * number, rows(3, 1 + 3 * number))
     seal(journal)
     assert [one.first_sequence for one in list_segments(journal)] == [10], "numbers go on from it"
     assert sequences(journal) == [*range(1, 13)]
+    files = {path: path.read_bytes() for path in (journal / "sealed").iterdir()}
     segment(journal, 13, rows(3, 13))
     assert seal(journal) == 1
+    assert {path: path.read_bytes() for path in files} == files
     assert sequences(journal) == [*range(1, 16)]
 
 

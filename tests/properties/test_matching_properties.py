@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from unittest import mock
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -315,6 +316,7 @@ def test_a_key_is_plain_secret_or_refused(key: bytes) -> None:
         assert re.match(rb"!/cred/[0-9]*/[0-9]*/[0-9]*/", key)
 
 
+@pytest.mark.promise("security.md", "What is sent to a secret key reaches who has its credentials, or nobody")
 @given(
     subscriptions=st.lists(st.tuples(st.one_of(SECRET_TEXTS, SECRETS), CREDENTIALS), max_size=12),
     key=st.one_of(SECRETS, SECRET_TEXTS),

@@ -107,6 +107,7 @@ def test_gaps_are_counted_by_hub_and_cause(found: dict[str, Table]) -> None:
     ]
 
 
+@pytest.mark.promise("reports.md", "A number that nobody knows is never told as 0")
 def test_a_number_that_nobody_knows_is_never_told_as_0(tmp_path: Path) -> None:
     """Neither in the page nor in the table: 3,000 messages were missing, and both said 0."""
     report = made(message(b"a", at=0), gap(None, "cut", at=1))

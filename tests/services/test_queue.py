@@ -207,6 +207,7 @@ def test_a_full_queue_refuses_and_loses_nothing(bus: HubThread, serve: Serve) ->
     assert collected.payloads == [b"0", b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.promise("patterns.md", "Submitting tells")
 def test_a_job_is_stored_when_its_caller_is_told(bus: HubThread, serve: Serve) -> None:
     service = serve(file="q", jobs=20_000)
     with blocking.Client(bus.hub.address) as client:

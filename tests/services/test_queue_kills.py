@@ -91,6 +91,7 @@ class Worker(Party):
                     self._done.append((int(number), int(attempt)))
 
 
+@pytest.mark.promise("patterns.md", "An accepted job is not lost")
 @pytest.mark.seconds(120)
 def test_no_accepted_job_is_lost_and_none_is_done_twice_without_the_mark(start: Start, folder: str) -> None:
     address = f"{folder}/bus"

@@ -42,6 +42,7 @@ def test_messages_pass_in_both_directions_below_a_daemon_that_refuses_secrets(wo
             assert not statistics.secrets
 
 
+@pytest.mark.promise("relay.md", "No secrets cross, in either direction")
 def test_secrets_stay_below_a_daemon_that_refuses_them(world: World) -> None:
     with PlainDaemon(world.address("top")) as daemon:
         world.hub("left")
