@@ -284,6 +284,8 @@ def _verify_one(ledger: Ledger, directory: str) -> bool:
         whole = "rows are missing"
     read = f"{check.messages:,} messages from row {check.first_row:,} on, in {check.files:,} files"
     print(f"{directory}: {read}: {whole}")
+    if check.frames:
+        print(f"{directory}: {check.frames:,} of them name frames, files or descriptors, which are not recorded")
     return check.is_whole
 
 

@@ -17,6 +17,7 @@ from ..errors import CorruptJournalError
 from ..lake.blocks import blocks, everything
 from ..lake.segment_rows import DAMAGED, DELETED
 from ..segments.layout import GAP, Block, Skipped
+from ..wire.offers import behind_a_door
 from ..wire.text import escape
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class Check(msgspec.Struct):
 
     files: int = 0
     messages: int = 0
+    frames: int = 0
+    """Those of them that name a frame, a file or a descriptor, which no journal has."""
     gaps: int = 0
     """Gap rows."""
     first_row: int = 0
@@ -90,6 +93,7 @@ def _count(block: Block, check: Check) -> None:
         check.gaps += block.rows
     else:
         check.messages += block.rows
+        check.frames += sum(behind_a_door(row.payload or b"") is not None for row in records)
 
 
 class Account(NamedTuple):

@@ -175,7 +175,7 @@ class Writer:
             self._pid = os.getpid()
             unpatched("_thread", "start_new_thread")(self._run, ())
         except BaseException:
-            self._lock.release()
+            self._lock.close()
             raise
         _writers.add(self)
 
@@ -211,7 +211,7 @@ class Writer:
         if not self.is_abandoned:
             return
         if self._lock is not None:
-            self._lock.release()
+            self._lock.close()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -241,7 +241,7 @@ class Writer:
             if self._sealer is not None:
                 self._sealer.stop()
             assert self._lock is not None
-            self._lock.release()
+            self._lock.close()
             self.finished = True
             self._wake()
             self._done.release()  # from now on ``wake`` is not called any more

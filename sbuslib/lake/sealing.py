@@ -13,7 +13,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
 
@@ -283,19 +283,8 @@ def attempt(unit: Unit, on_corrupt: OnCorrupt) -> Written | Failure:
 # -- a journal ------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _locked(place: str, name: str = "sealer.lock") -> Iterator[None]:
-    try:
-        lock = DirectoryLock(place, name)
-    except JournalInUseError:
-        raise JournalInUseError(f"{place} is being sealed already") from None
-    with ExitStack() as undo:
-        undo.callback(lock.release)
-        yield
-
-
 class Sealing:
-    """Seals the journal in a local directory. One sealer a journal at a time.
+    """Seals the journal in a local directory. One sealer a journal at a time: others wait for it.
 
     :param to: where the sealed files go, a directory or a URI; ``sealed`` in the journal's directory unless given. It
         is noted in the directory, so that readers of the journal find them.
@@ -345,9 +334,10 @@ class Sealing:
     def run(self) -> int:
         """Seal what has ended, and delete its segments and what is kept no longer. Returns how many files were made.
 
-        Raises :exc:`~sbuslib.errors.JournalInUseError`, :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`.
+        Raises :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`.
         """
-        with _locked(self.place):
+        # A recorder that was killed may have left its sealer at work: the next one goes on after it.
+        with closing(DirectoryLock(self.place, "sealer.lock", wait=True)):
             some = units(self.place, self.target, _ranges(list_sealed(self.target)))
             for unit in some:
                 self._progress(write(unit, self._on_corrupt))
@@ -455,9 +445,10 @@ class _Round:
         for unit in found if is_local(self._target) else ():
             if unit.journal not in locked:
                 try:
-                    locks.enter_context(_locked(self._target, f"_{unit.journal}.lock"))
+                    locks.enter_context(closing(DirectoryLock(self._target, f"_{unit.journal}.lock")))
                     locked.add(unit.journal)
-                except JournalInUseError as error:
+                except JournalInUseError:
+                    error = JournalInUseError(f"{unit.place} is being taken into {self._target} already")
                     self._failures[unit.place] = Failure(unit.place, error)
                     places.pop(unit.place, None)
         return [*places]

@@ -88,16 +88,16 @@ def decode_header(data: bytes, path: str) -> SegmentHeader:
 class DirectoryLock:
     """The lock of a directory: one recorder at a time may write, in any process; with another ``name``, one sealer.
 
-    It is a lock of the kernel on that file (``flock(2)``), so it ends with its process.
-    Raises :exc:`~sbuslib.errors.JournalInUseError`, and :exc:`OSError`.
+    It is a lock of the kernel on that file (``flock(2)``), so it ends with its process. With ``wait`` this blocks until
+    the lock is free; else it raises :exc:`~sbuslib.errors.JournalInUseError`. Raises :exc:`OSError`.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], name: str = LOCK_NAME) -> None:
+    def __init__(self, directory: str | os.PathLike[str], name: str = LOCK_NAME, *, wait: bool = False) -> None:
         path = os.path.join(directory, name)
         #: It holds the lock while it is open; the file says which process that is, and the durable row.
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            self._lock()
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX) if wait else self._lock()
         except BlockingIOError:
             by = os.pread(self._descriptor, 32, 0).partition(b"\n")[0].decode(errors="replace")
             os.close(self._descriptor)
@@ -125,7 +125,7 @@ class DirectoryLock:
                 time.sleep(0.001)  # it may be a reader in :func:`is_recorded`, which holds the lock for a moment
         return None
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Give up the lock. A second call does nothing. In the child of a fork, the parent keeps the lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)

@@ -13,6 +13,7 @@ from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client
 from sbuslib.journal.consume import consume
+from sbuslib.wire.offers import Offer, encode_offer
 
 # -- ``sbus journal`` as a program
 
@@ -102,6 +103,16 @@ def test_verify_finds_damage(run: Run, journal: str) -> None:
     assert first.startswith(f"{path}: byte 112: a block is damaged (")
     assert second == f"{journal}: 3 messages from row 1 on, in 2 files: 1 places are damaged"
     assert third == f"journal {journal}: 3 lost: damaged"
+
+
+def test_verify_counts_the_frames_that_no_journal_has(run: Run, folder: str) -> None:
+    offers = [Offer("frame", 1_000_001, door=bytes(16)), Offer("file", 9, door=bytes(16)), Offer("frame", 4)]
+    payloads = [encode_offer(offers[0]), encode_offer(offers[1]), encode_offer(offers[2], b"here"), b"plain"]
+    write(f"{folder}/frames", [[message(number, b"camera", payload) for number, payload in enumerate(payloads, 1)]])
+    whole, frames, verdict = run("sbuslib", "journal", "verify", f"{folder}/frames").stdout.splitlines()
+    assert whole.endswith("4 messages from row 1 on, in 1 files: all of it is whole")
+    assert frames.endswith(": 2 of them name frames, files or descriptors, which are not recorded")
+    assert verdict == "every message is accounted for: 4 recorded, 0 lost by known causes"
 
 
 def test_verify_asks_a_hub(run: Run, journal: str, bus: HubThread, path: str) -> None:

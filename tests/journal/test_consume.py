@@ -121,7 +121,7 @@ def test_a_row_of_a_recorder_at_work_is_handed_over_once_it_is_durable(journal: 
         Path(path).write_bytes(segment([*rows, [message(4, b"k", b"")]], ended=False))
         with pytest.raises(TimeoutError):
             consumer.get(timeout=0)
-        lock.release()
+        lock.close()
         assert consumer.get(PATIENCE).sequence == 4, "its recorder was killed, and had written it"
 
 

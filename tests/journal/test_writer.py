@@ -24,7 +24,7 @@ from sbuslib.journal.inspection import summarize
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.journal.recorder import Recorder
 from sbuslib.journal.sealer import Sealer
-from sbuslib.segments.directory import is_recorded, list_segments
+from sbuslib.segments.directory import DirectoryLock, is_recorded, list_segments
 from sbuslib.wire.batches import coalesce
 from sbuslib.wire.packets import encode_message
 
@@ -201,6 +201,13 @@ def children() -> set[str]:
     return found
 
 
+def has_open(process: int | None, path: str) -> bool:
+    """Whether a process has opened a file."""
+    with suppress(FileNotFoundError):  # it has just closed another
+        return any(os.readlink(one) == path for one in Path(f"/proc/{process}/fd").iterdir())
+    return False
+
+
 def test_segments_are_sealed_as_they_end(hub: Hub, journal: str) -> None:
     pytest.importorskip("pyarrow")
     before = children()  # of other tests of this process
@@ -229,6 +236,23 @@ def test_a_sealer_that_is_killed_loses_nothing(hub: Hub, journal: str, caplog: p
         sealer.stop()
         sealer.stop()
         assert records_of(journal)[: len(before)] == before
+
+
+def test_the_sealer_that_a_killed_recorder_left_is_waited_for(
+    hub: Hub, journal: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is normal life: nobody is warned, and what it has not sealed is sealed after it."""
+    pytest.importorskip("pyarrow")
+    with Recorder(hub, journal, limits=LIMITS) as recorder:
+        publish(hub, recorder, 1)
+    former = DirectoryLock(journal, "sealer.lock")
+    sealer = Sealer(journal)
+    sealer.start()
+    eventually(lambda: has_open(sealer._process, f"{journal}/sealer.lock"))
+    former.close()
+    eventually(lambda: sealer.look() or sealer._process is None)  # type: ignore[func-returns-value]
+    assert "sealed" in states(journal)
+    assert (caplog.text, capfd.readouterr().err) == ("", "")
 
 
 def test_a_segment_ends_at_midnight(hub: Hub, journal: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -316,5 +316,5 @@ def test_one_lock_is_one_recorder(journal: Path) -> None:
     segment(journal, 1, rows(5), sealed=False)
     lock = DirectoryLock(journal)
     assert gaps("arrow", journal) == []
-    lock.release()
+    lock.close()
     assert gaps("arrow", journal) == [(6, "cut", None)]

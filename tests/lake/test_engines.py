@@ -82,7 +82,7 @@ def test_only_durable_rows_are_read_if_asked_for(engine: str, recorded: Path) ->
     lock.tell(35)
     assert len(read(engine, recorded)) == 40
     assert read(engine, recorded, durable_only=True) == expected(range(1, 36))
-    lock.release()
+    lock.close()
 
 
 @pytest.mark.parametrize("engine", ["arrow", "pandas"])

@@ -176,10 +176,10 @@ def test_the_last_durable_row_stays_known_while_the_next_recorder_starts(folder:
     lock = DirectoryLock(folder)
     assert durable_sequence(folder) == 0
     lock.tell(12)
-    lock.release()
+    lock.close()
     lock = DirectoryLock(folder)
     assert durable_sequence(folder) == 12
-    lock.release()
+    lock.close()
 
 
 def test_a_directory_has_one_recorder(folder: str) -> None:
@@ -197,8 +197,8 @@ except Exception as error:
     print(type(error).__name__)
 """
     assert python("-c", code).split() == ["True", "JournalInUseError"]
-    lock.release()
-    lock.release()
+    lock.close()
+    lock.close()
     assert not is_recorded(folder)
-    DirectoryLock(folder).release()
+    DirectoryLock(folder).close()
     assert (os.stat(os.path.join(folder, "recorder.lock")).st_mode & 0o777) == 0o600

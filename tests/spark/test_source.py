@@ -150,7 +150,7 @@ def test_sealed_files_and_the_live_tail_are_read_once(spark: SparkSession, journ
     lock.tell(34)
     assert sequences(spark, journal, durable_only=True) == [*range(1, 35)]
     assert sequences(spark, journal) == [*range(1, 38)]
-    lock.release()
+    lock.close()
     assert sequences(spark, journal) == [*range(1, 39)], "and the gap that tells of a kill"
 
 
