@@ -1,12 +1,11 @@
 """``Limits`` and ``ClientLimits``: the numbers that an operator may set, each with the reason for its default.
 
-What only tunes the machine is a constant beside the code that uses it. ``docs/limits.md`` is generated from this
-module (:func:`describe` reads its source), and a test compares the two.
+What only tunes the machine is a constant beside the code that uses it. The site makes its tables of limits from the
+docstrings here.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
 from math import inf
 from typing import Final
 
@@ -25,7 +24,6 @@ __all__ = [
     "PACKET_BYTES",
     "ClientLimits",
     "Limits",
-    "describe",
 ]
 
 # Both ends of every connection rely on these, so nobody can set them.
@@ -208,24 +206,3 @@ class ClientLimits(_Numbers, frozen=True, kw_only=True):
     """Bytes of frames that are handed out at a time: 16 of 16 MiB. They take memory until nobody has them any more."""
     offered_seconds: float = 10.0
     """Seconds for which a frame or descriptor is handed out. A receiver that asks later has lost it."""
-
-
-def describe(struct: type[msgspec.Struct] = Limits, heading: str = "") -> str:
-    """The table of a struct's fields in Markdown: name, default, docstring. What ``docs/limits.md`` holds.
-
-    With a ``heading``, names and docstrings alone, under it: what ``docs/flood-control.md`` holds of the statistics.
-    """
-    import ast  # only those who write the docs need these two
-    import inspect
-
-    rows = [f"| {heading} | |", "| --- | --- |"] if heading else ["| limit | default | why |", "| --- | --- | --- |"]
-    (body,) = (node.body for node in ast.parse(inspect.getsource(struct)).body if isinstance(node, ast.ClassDef))
-    defaults = {field.name: field.default for field in msgspec.structs.fields(struct)}
-    for field, why in pairwise(body):
-        if isinstance(field, ast.AnnAssign):
-            name = ast.unparse(field.target)
-            assert isinstance(why, ast.Expr), f"{name} has no docstring"
-            reason = " ".join(ast.literal_eval(why.value).replace("``", "`").split())
-            default = f"{defaults[name]:,}" if isinstance(defaults[name], int) else defaults[name]
-            rows.append(f"| `{name}` | {reason} |" if heading else f"| `{name}` | {default} | {reason} |")
-    return "\n".join(rows) + "\n"

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from support import ROOT, HubThread, python
+from support import HubThread, python
 
 import sbuslib
 from sbuslib import errors
 from sbuslib.errors import UsageError
-from sbuslib.limits import CONTROL_EXTRA, PACKET_BYTES, ClientLimits, Limits, describe
+from sbuslib.limits import CONTROL_EXTRA, PACKET_BYTES, ClientLimits, Limits
 
 # -- Names that a package loads when they are first used
 
@@ -110,26 +110,13 @@ def test_a_timeout_is_the_builtin_one() -> None:
     assert not any(issubclass(getattr(errors, name), TimeoutError) for name in errors.__all__)
 
 
-# -- The limits of hubs and clients, and their tables in the documentation
+# -- The limits of hubs and clients
 
 BOTH = (Limits, ClientLimits)
 
 
 def test_the_longest_packet_is_as_long_as_the_protocol_says() -> None:
     assert (PACKET_BYTES, CONTROL_EXTRA) == (409_600, 4_096)
-
-
-@pytest.mark.parametrize("struct", BOTH)
-def test_the_page_of_limits_has_the_table_of_the_code(struct: type[msgspec.Struct]) -> None:
-    assert describe(struct) in (ROOT / "docs" / "limits.md").read_text("utf-8")
-
-
-@pytest.mark.parametrize("struct", BOTH)
-def test_every_limit_has_a_reason(struct: type[msgspec.Struct]) -> None:
-    rows = describe(struct).splitlines()[2:]
-    found = [re.fullmatch(r"\| `(\w+)` \| ([\d.,]+) \| (.+\.) \|", row) for row in rows]
-    assert all(found)
-    assert [row[1] for row in found if row] == list(struct.__struct_fields__)
 
 
 def test_a_hub_has_no_more_than_forty_limits() -> None:

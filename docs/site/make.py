@@ -1,9 +1,9 @@
 """Makes the documentation site: ``python docs/site/make.py FOLDER`` leaves it in ``FOLDER/html``.
 
-The pages are those of ``docs`` and some of the top folder. Two kinds are made here: the commands, from the man pages
-that the parsers give (``manpages``), and the reference, from docstrings (``REFERENCE``). The order of the pages is that
-of the links in ``docs/index.md``. All is put together in ``FOLDER/source``, so that nothing is written elsewhere.
-Nothing is downloaded.
+The pages are those of ``docs`` and some of the top folder, with tables made from the code (``tables``). Two kinds are
+made here: the commands, from the man pages that the parsers give (``manpages``), and the reference, from docstrings
+(``REFERENCE``). The order of the pages is that of the links in ``docs/index.md``. All is put together in
+``FOLDER/source``, so that nothing is written elsewhere. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import manpages
+from tables import with_tables
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -98,7 +99,7 @@ def with_links(text: str, page: Path) -> str:
         if place is None and not file.is_file():
             return words[1:-1]  # a folder: its name is enough
         if place is None:
-            place = f"files/{file.name}"
+            place = f"files/{file.relative_to(ROOT)}"
         ups = "../" * len(here.parts)
         return f"{words}({ups}{place}{hash_}{anchor})"
 
@@ -151,13 +152,14 @@ def assemble(source: Path) -> None:
     for page in pages:
         target = source / (site_path(page) or "")
         target.parent.mkdir(parents=True, exist_ok=True)
-        text = with_links(page.read_text("utf-8"), page)
+        text = with_links(with_tables(page.read_text("utf-8")), page)
         if page == ROOT / "docs" / "index.md":
             text += "\n" + contents(page)
         target.write_text(text, "utf-8")
         for file in linked_files(page):
-            (source / "files").mkdir(exist_ok=True)
-            shutil.copy(file, source / "files")
+            copy = source / "files" / file.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, copy)
     for picture in [*(ROOT / "docs").rglob("*.png"), *(ROOT / "docs").rglob("*.svg")]:
         target = source / (site_path(picture) or "")
         target.parent.mkdir(parents=True, exist_ok=True)

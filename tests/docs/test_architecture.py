@@ -12,7 +12,7 @@ from types import ModuleType
 
 from docs.pages import DOCS, tables, text_of
 from support import ROOT
-from test_imports import ENTRANCES, FLOORS, PACKAGE, modules, path_of
+from test_imports import ENTRANCES, PACKAGE, modules, path_of
 
 import sbuslib
 
@@ -75,17 +75,6 @@ def test_named_files_exist() -> None:
     assert files
     missing = {name for name in files if not ((PACKAGE / name).exists() or (ROOT / name).exists())}
     assert missing == set()
-
-
-def bus_modules() -> list[str]:
-    """The modules of the bus itself: what is below the services."""
-    rooms = [room for floor in FLOORS[1:7] for room in floor.split()]
-    return [name for name in modules() if "." in name and name.partition(".")[0] in rooms]
-
-
-def test_every_module_of_the_bus_is_the_place_to_change_something() -> None:
-    table = text_of(PAGE).partition("## Where do I change X?")[2]
-    assert [name for name in bus_modules() if f"`{name.replace('.', '/')}.py`" not in table] == []
 
 
 # -- What docstrings refer to exists, in the package and with the names that they give

@@ -1,4 +1,4 @@
-"""The page on the shell and all command lines of the pages, against the parsers."""
+"""The page on the shell, the options of all commands, and all command lines of the pages, against the parsers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from docs.pages import DOCS, PAGES, tables, text_of
 
 from sbuslib.cli import daemon, main, relay
-from sbuslib.cli.arguments import NAMES, Parser
+from sbuslib.cli.arguments import Parser
 
-# -- The page on the shell against the parsers: each option means one thing wherever it is, and every old name is told
+# -- The page on the shell against the parsers: each option means one thing wherever it is
 
 PAGE = DOCS / "shell.md"
 
@@ -61,15 +61,6 @@ def test_every_command_is_in_its_family() -> None:
     }
 
 
-def test_the_table_of_options_is_what_all_parsers_take() -> None:
-    told: set[Option] = set()
-    for names, _ in rows("option", "what it means"):
-        found = words(names)
-        options = tuple(word for word in found if word.startswith("-"))
-        told.add((options, " ".join(found[len(options) :])))
-    assert told == {(tuple(action.option_strings), value_of(action)) for _, action in actions()}
-
-
 def test_a_name_of_an_option_is_of_one_option() -> None:
     options: dict[str, set[Option]] = defaultdict(set)
     for _, action in actions():
@@ -93,21 +84,6 @@ def test_a_value_is_read_in_one_way() -> None:
 def test_every_command_has_what_all_have(name: str) -> None:
     if name != "sbus":
         assert {"-h", "-v", "-q"} <= parsers()[name]._option_string_actions.keys()
-
-
-def test_old_names_are_told() -> None:
-    assert {words(old)[0]: words(new)[0] for old, new in rows("command", "now")} == {
-        old: new for old, (new, _) in main.ALIASES.items()
-    }
-    told = {word for row in rows("option", "now") for name in words(row[0]) for word in name.split()}
-    hidden = {old for _, renamed in main.ALIASES.values() for old in renamed}
-    for parser in parsers().values():
-        hidden |= {
-            name
-            for name, action in parser._option_string_actions.items()
-            if name not in action.option_strings and name not in NAMES
-        }
-    assert hidden <= told
 
 
 # -- Every command line in the pages has options and arguments that the programs take, so it can be copied

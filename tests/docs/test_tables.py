@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import tables as site_tables
 from docs.pages import DOCS, PAGES, Desk, tables, text_of
 from support import PATIENCE, ROOT, HubThread
 from test_imports import PACKAGE
@@ -27,8 +28,9 @@ from sbuslib.clients.endpoint import Frames, Subscription
 from sbuslib.core.inbox import Inbox
 from sbuslib.core.losses import CAUSES
 from sbuslib.core.outbox import decide
-from sbuslib.limits import describe
-from sbuslib.statistics import ClientStatistics, HubStatistics, LinkStatistics, RelayStatistics, UserStatistics
+from sbuslib.journal.limits import JournalLimits
+from sbuslib.limits import ClientLimits, Limits
+from sbuslib.tcp import TcpLimits
 from sbuslib.topic import Topic
 from sbuslib.wire import control
 from sbuslib.wire.modes import HARD, ORDER, SOFT
@@ -75,18 +77,22 @@ def test_orders_and_causes_are_told() -> None:
     assert named([row[0] for row in table(page, "cause")]) == list(CAUSES)
 
 
-@pytest.mark.parametrize(
-    ("heading", "struct"),
-    [
-        ("of the hub", HubStatistics),
-        ("of a client", ClientStatistics),
-        ("of a user", UserStatistics),
-        ("of a link", LinkStatistics),
-        ("of a relay", RelayStatistics),
-    ],
-)
-def test_tables_of_statistics_are_made_from_the_code(heading: str, struct: type[msgspec.Struct]) -> None:
-    assert describe(struct, heading) in text_of(DOCS / "flood-control.md")
+# -- tables that the site makes ----------------------------------------------------------------------
+
+
+def test_the_site_makes_a_table_for_every_marker() -> None:
+    """From docstrings: a field without one is an error."""
+    markers = [marker for page in PAGES for marker in re.findall(r"<!-- table: .* -->", text_of(page))]
+    assert len(markers) == len({*markers}) > 5
+    for marker in markers:
+        assert site_tables.with_tables(marker).startswith("| "), marker
+
+
+@pytest.mark.parametrize("struct", [Limits, ClientLimits, TcpLimits, JournalLimits])
+def test_every_limit_has_a_reason(struct: type[msgspec.Struct]) -> None:
+    rows = site_tables.fields(f"{struct.__module__}.{struct.__name__}").splitlines()[2:]
+    found = [re.fullmatch(r"\| `(\w+)` \| ([\d.,]+) \| (.+\.) \|", row) for row in rows]
+    assert [row[1] for row in found if row] == [*struct.__struct_fields__]
 
 
 # -- the protocol -----------------------------------------------------------------------------------

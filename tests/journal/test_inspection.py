@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import struct
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -15,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lake.journals import START_NS, rows, segment
 from segments.journals import EXAMPLE, write
-from support import ROOT, HubThread
+from support import HubThread
 
 from sbuslib.blocking import Client
 from sbuslib.errors import CorruptJournalError, JournalError, UsageError
@@ -26,7 +25,6 @@ from sbuslib.journal.limits import JournalLimits
 from sbuslib.lake.blocks import read_records
 from sbuslib.lake.sealing import seal
 from sbuslib.lake.selection import Selection
-from sbuslib.limits import describe
 from sbuslib.segments.layout import NULL, Skipped, pack
 from sbuslib.statistics import LinkStatistics
 from sbuslib.survey import SeenHub, SeenLink, survey
@@ -274,13 +272,7 @@ def test_spread_repeats_each_value_by_its_count() -> None:
     assert spread("i", [7, 7], [1, 2], 3) == pack("i", [7, 7, 7])
 
 
-# -- The limits of a recorder, and their table
-
-
-def test_the_docs_have_the_table_of_limits() -> None:
-    table = describe(JournalLimits)
-    assert table in (ROOT / "docs" / "journal.md").read_text("utf-8")
-    assert all(re.fullmatch(r"\| `(\w+)` \| ([\d.,]+) \| (.+\.) \|", row) for row in table.splitlines()[2:])
+# -- The limits of a recorder
 
 
 @pytest.mark.parametrize("name", JournalLimits.__struct_fields__)
