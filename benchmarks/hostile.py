@@ -389,12 +389,12 @@ def measure(all_held: bool) -> tuple[float, bool]:
         print(
             f"{compared.text}; {lost} lost. "
             f"Hostile: {users[HOSTILE].connections:,} connections ({told.clients_total:,} in all), "
-            f"{users[HOSTILE].patterns:,} patterns, {users[HOSTILE].queued_bytes / 2**20:.0f} MiB queued, "
-            f"{sum(told.breaches.values()):,} violations of "
-            f"{len(told.breaches)} kinds; log of {len(lines)} lines; hub of {resident_bytes(hub) / 2**20:.0f} MiB",
+            f"{users[HOSTILE].patterns:,} patterns, {users[HOSTILE].waiting_bytes / 2**20:.0f} MiB queued, "
+            f"{sum(told.violations.values()):,} violations of "
+            f"{len(told.violations)} kinds; log of {len(lines)} lines; hub of {resident_bytes(hub) / 2**20:.0f} MiB",
             flush=True,
         )
-        return compared.share, not lost and len(lines) >= len(told.breaches) > 0 and len(set(lines)) == len(lines)
+        return compared.share, not lost and len(lines) >= len(told.violations) > 0 and len(set(lines)) == len(lines)
 
 
 def check_alive(scene: Scene) -> None:

@@ -244,11 +244,11 @@ def _told(client: Client) -> Iterator[Finding]:
         yield Finding("warning", "trust", text, f"ask for --trusted {os.geteuid()} where the hub runs, or be its user")
         return
 
-    yield Finding("ok", "trust", f"trusted; {hub.clients:,} clients, {hub.queued:,} messages wait")
+    yield Finding("ok", "trust", f"trusted; {hub.clients:,} clients, {hub.waiting:,} messages wait")
     yield from _losses("lost", hub)
     if any(hub.lost.values()):
         yield from _culprits(client, hub)
-    for reason, count in hub.breaches.items():
+    for reason, count in hub.violations.items():
         advice = "the hub's log names their users"
         if reason.endswith(" refused"):
             advice += ", and sbus hub explain tells the rule"

@@ -152,7 +152,7 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     send_buffers: int = 1024 * 1024 * 1024
     """Bytes that all these larger send buffers may have together. Shared out among users: one alone may have half. What
     clients do not read takes memory of the hub."""
-    logged_breaches: int = 1_024
+    logged_violations: int = 1_024
     """Kinds of violation (reason and user) that are remembered as logged. More are only counted."""
 
     # -- trees of hubs ----------------------------------------------------------------------------------------------

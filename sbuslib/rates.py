@@ -151,12 +151,12 @@ def _hub(hub: HubStatistics) -> Row:
         "id": hub.hub_id,
         "clients": hub.clients,
         "patterns": hub.patterns,
-        "published": hub.received,
+        "published": hub.published,
         "delivered": hub.delivered,
-        "waiting": hub.queued,
+        "waiting": hub.waiting,
         "lost": sum(hub.lost.values()),
         "causes": hub.lost,
-        "violations": hub.breaches,
+        "violations": hub.violations,
         "dropped": hub.dropped,
     }
 
@@ -167,10 +167,10 @@ def _user(user: UserStatistics) -> Row:
         "user": name_of_user(user.uid),
         "connections": user.connections,
         "patterns": user.patterns,
-        "published": user.received,
+        "published": user.published,
         "delivered": user.delivered,
-        "waiting": user.queued_packets,
-        "waiting_bytes": user.queued_bytes,
+        "waiting": user.waiting_packets,
+        "waiting_bytes": user.waiting_bytes,
         "lost": sum(user.lost.values()),
         "causes": user.lost,
     }
@@ -181,10 +181,10 @@ def _client(client: ClientStatistics) -> Row:
         "number": client.number,
         "who": client.credentials,
         "patterns": client.patterns,
-        "published": client.received,
+        "published": client.published,
         "delivered": client.delivered,
-        "waiting": client.queued,
-        "waiting_peak": client.queued_peak,
+        "waiting": client.waiting,
+        "waiting_peak": client.waiting_peak,
         "lost": sum(client.lost.values()),
         "causes": client.lost,
         "modes": f"{client.soft} {client.hard} {client.order}",
@@ -192,10 +192,8 @@ def _client(client: ClientStatistics) -> Row:
 
 
 def _link(link: LinkStatistics) -> Row:
-    """``up`` is from the lower hub to the upper."""
-    up, down = (link.delivered, link.received) if link.direction == "above" else (link.received, link.delivered)
-
     return {
+        # What a hub below says of itself may be anything, or nothing.
         "name": link.address or link.hub or link.credentials,
         "direction": link.direction,
         "address": link.address or "-",
@@ -204,9 +202,9 @@ def _link(link: LinkStatistics) -> Row:
         "state": link.state,
         "mode": link.mode,
         "patterns": link.patterns,
-        "up": up,
-        "down": down,
-        "waiting": link.queued,
+        "up": link.up,
+        "down": link.down,
+        "waiting": link.waiting,
         "lost": sum(link.lost.values()) + link.uncertain,
         "causes": link.lost,
         "uncertain": link.uncertain,

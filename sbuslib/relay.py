@@ -286,7 +286,7 @@ class Relay:
             **msgspec.structs.asdict(above.statistics()),
             path=tuple(hub_id.decode(errors="replace") for hub_id in self.hub.tree.path),
             announced=len(above.demand),
-            queued_bytes=above.up.waiting.bytes,
+            waiting_bytes=above.up.waiting.bytes,
             secrets=above.secrets,
             lost_above=above.downstream.total.total(),
             dropped=dict(above.dropped.counts),

@@ -37,7 +37,7 @@ class _Statistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientStatistics(_Statistics, frozen=True, kw_only=True):
-    """One client, or one inbox of the embedder. ``delivered``, ``queued`` and ``lost`` add up to ``routed``."""
+    """One client, or one inbox of the embedder. ``delivered``, ``waiting`` and ``lost`` add up to ``routed``."""
 
     number: Count = 0
     """Its own for as long as it is connected: 1 for the first client of the hub; an inbox has 0."""
@@ -45,15 +45,15 @@ class ClientStatistics(_Statistics, frozen=True, kw_only=True):
     """Its credential key."""
     patterns: Count = 0
     """Distinct patterns that it holds."""
-    received: Count = 0
+    published: Count = 0
     """Messages that it published."""
     routed: Count = 0
     """Messages that were routed to it."""
     delivered: Count = 0
     """Those of them that were handed to the kernel, or that the embedder took."""
-    queued: Count = 0
+    waiting: Count = 0
     """Those of them that wait."""
-    queued_peak: Count = 0
+    waiting_peak: Count = 0
     """The most that ever waited for it."""
     lost: dict[str, Count] = {}
     """Those of them that were lost, by [cause](#causes-of-loss)."""
@@ -85,13 +85,13 @@ class UserStatistics(_Statistics, frozen=True, kw_only=True):
     """Patterns that its clients hold."""
     pattern_bytes: Count = 0
     """Bytes of these patterns, as they are [charged](#quotas)."""
-    queued_packets: Count = 0
+    waiting_packets: Count = 0
     """Packets that wait for its clients, in their queues and in its fan-out queue."""
-    queued_bytes: Count = 0
+    waiting_bytes: Count = 0
     """Bytes of these packets."""
     buffer_bytes: Count = 0
     """Bytes of the larger send buffers that its clients have in the kernel."""
-    received: Count = 0
+    published: Count = 0
     """Messages that its clients published; of clients that have left, for the last 1,024 users."""
     routed: Count = 0
     """Messages that were routed to its clients; this and the next two likewise."""
@@ -132,11 +132,11 @@ class LinkStatistics(_Statistics, frozen=True, kw_only=True):
     """Distinct patterns that the lower hub holds in the upper."""
     pruned: Count = 0
     """Keys of the lower hub that nobody above wants, as it was told."""
-    received: Count = 0
-    """Messages that came from the other hub."""
-    delivered: Count = 0
-    """Messages for the other hub that were handed to the kernel."""
-    queued: Count = 0
+    up: Count = 0
+    """Messages from the lower hub to the upper: those that came, or that were handed to the kernel."""
+    down: Count = 0
+    """Messages from the upper hub to the lower, likewise."""
+    waiting: Count = 0
     """Messages for the other hub that wait."""
     lost: dict[str, Count] = {}
     """Messages for the other hub that were lost, by cause; ``upstream`` and ``unwanted``: on the way up."""
@@ -155,7 +155,7 @@ class RelayStatistics(LinkStatistics, frozen=True, kw_only=True):
     """The hubs from this one to the root."""
     announced: int = 0
     """Patterns that the hub above announced."""
-    queued_bytes: int = 0
+    waiting_bytes: int = 0
     """Bytes of the messages that wait to go up."""
     secrets: bool = False
     """Whether secret messages cross: not where the hub above refused the pattern for them."""
@@ -175,7 +175,7 @@ class LinkPage(_Statistics, frozen=True, kw_only=True):
 
 
 class HubStatistics(_Statistics, frozen=True, kw_only=True):
-    """One hub at one instant. ``delivered``, ``queued`` and ``lost`` add up to ``routed``."""
+    """One hub at one instant. ``delivered``, ``waiting`` and ``lost`` add up to ``routed``."""
 
     hub_id: str = ""
     """16 hexadecimal digits that no other hub has."""
@@ -189,19 +189,19 @@ class HubStatistics(_Statistics, frozen=True, kw_only=True):
     """All clients ever."""
     patterns: Count = 0
     """Pairs of a client and a distinct pattern that are in force."""
-    received: Count = 0
+    published: Count = 0
     """Messages published, the embedder's included."""
     routed: Count = 0
     """These messages, each counted once for each receiver."""
     delivered: Count = 0
     """Those of them that were handed to the kernel or to the embedder."""
-    queued: Count = 0
+    waiting: Count = 0
     """Those of them that wait."""
     lost: dict[str, Count] = {}
     """Those of them that were lost, by cause."""
     ignored: Count = 0
     """Control messages and ``UNSUB`` that meant nothing."""
-    breaches: dict[str, Count] = {}
+    violations: dict[str, Count] = {}
     """What clients did wrong, by [reason](protocol.md#why-a-client-is-disconnected)."""
     dropped: dict[str, Count] = {}
     """Packets that [relays](relay.md#the-protocol) of other hubs should not have sent, by reason."""

@@ -138,7 +138,7 @@ class HubThread:
 
     def _settle(self) -> None:
         before = -1
-        while before != (before := self.hub.statistics(clients=False).received):
+        while before != (before := self.hub.statistics(clients=False).published):
             gevent.idle()  # until no socket can be read
 
     def client(self, **options: Any) -> blocking.Client:

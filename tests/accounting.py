@@ -47,9 +47,9 @@ def balance(hub: Hub) -> None:
     whole = hub.statistics()
     parts: list[HubStatistics | ClientStatistics] = [whole, *whole.per_client]
     for part in parts:
-        assert part.routed == part.delivered + part.queued + sum(part.lost.values()), part
-        assert min(part.delivered, part.queued, *part.lost.values(), 0) == 0, part
-    for name in ("delivered", "queued", "routed"):
+        assert part.routed == part.delivered + part.waiting + sum(part.lost.values()), part
+        assert min(part.delivered, part.waiting, *part.lost.values(), 0) == 0, part
+    for name in ("delivered", "waiting", "routed"):
         assert getattr(whole, name) >= sum(getattr(client, name) for client in whole.per_client)
 
 

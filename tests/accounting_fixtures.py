@@ -41,7 +41,7 @@ def bus(make_hub: Callable[..., Hub], monkeypatch: pytest.MonkeyPatch) -> Iterat
         for inbox in list(hub._clients.inboxes):
             inbox.close()
         eventually(hub.context.quotas.is_clear)
-        assert hub.statistics().queued == 0
+        assert hub.statistics().waiting == 0
         balance(hub)
 
 

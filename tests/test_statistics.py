@@ -106,36 +106,36 @@ def test_the_hub_its_clients_and_its_users(bus: Bus, connect_as: ConnectAs) -> N
     told = hub.statistics()
     assert (told.hub_id.encode(), told.address) == (hub.hub_id, hub.address)
     assert (told.clients, told.clients_peak, told.clients_total, told.patterns) == (2, 2, 2, 2)
-    assert (told.received, told.routed, told.delivered, told.queued, told.lost) == (6, 6, 1, 3, {"overflow": 2})
+    assert (told.published, told.routed, told.delivered, told.waiting, told.lost) == (6, 6, 1, 3, {"overflow": 2})
     clients = {client.credentials.split("/")[3]: client for client in told.per_client}
-    assert (clients["1001"].patterns, clients["1001"].received, clients["1001"].routed) == (2, 0, 6)
-    assert (clients["1001"].queued, clients["1001"].queued_peak, clients["1001"].lost) == (3, 3, {"overflow": 2})
+    assert (clients["1001"].patterns, clients["1001"].published, clients["1001"].routed) == (2, 0, 6)
+    assert (clients["1001"].waiting, clients["1001"].waiting_peak, clients["1001"].lost) == (3, 3, {"overflow": 2})
     assert clients["1001"].order == "stack"
-    assert (clients["1002"].received, clients["1002"].routed, clients["1002"].lost) == (6, 0, {})
+    assert (clients["1002"].published, clients["1002"].routed, clients["1002"].lost) == (6, 0, {})
     users = {user.uid: user for user in told.per_user}
     assert users[1001] == UserStatistics(
         uid=1001,
         connections=1,
         patterns=2,
         pattern_bytes=users[1001].pattern_bytes,
-        queued_packets=3,
-        queued_bytes=3 * (len(big(0)) + len(b"MSG k\0")),
+        waiting_packets=3,
+        waiting_bytes=3 * (len(big(0)) + len(b"MSG k\0")),
         buffer_bytes=users[1001].buffer_bytes,
-        received=0,
+        published=0,
         routed=6,
         delivered=1,
         lost={"overflow": 2},
     )
     assert users[1001].pattern_bytes >= len(b"klonger/pattern")
-    assert (users[1002].connections, users[1002].patterns, users[1002].queued_packets) == (1, 0, 0)
+    assert (users[1002].connections, users[1002].patterns, users[1002].waiting_packets) == (1, 0, 0)
     reader.close()
     publisher.close()
     eventually(lambda: not hub.statistics().clients)
     after = hub.statistics()
-    assert (after.received, after.routed, after.delivered, after.queued) == (6, 6, 1, 0)
+    assert (after.published, after.routed, after.delivered, after.waiting) == (6, 6, 1, 0)
     assert after.lost == {"overflow": 2, "outage": 3}
     assert after.per_client == ()
-    left = {user.uid: (user.connections, user.received, user.routed, user.lost) for user in after.per_user}
+    left = {user.uid: (user.connections, user.published, user.routed, user.lost) for user in after.per_user}
     assert left == {1001: (0, 0, 6, {"overflow": 2, "outage": 3}), 1002: (0, 6, 0, {})}
 
 
@@ -151,7 +151,7 @@ def test_totals_of_users_that_left_are_bounded(
         peer.close()
         eventually(lambda: not hub.statistics().clients)
     told = hub.statistics()
-    assert told.received == 3
+    assert told.published == 3
     assert [user.uid for user in told.per_user] == [1002, 1003]
 
 
@@ -173,7 +173,7 @@ def test_over_the_bus_empty_for_others(bus: Bus, connect_as: ConnectAs) -> None:
     stranger.send(ASK)
     assert stranger.receive() == ASK + b"\0"
     stranger.barrier()  # and it is no offence
-    assert hub.statistics().breaches == {}
+    assert hub.statistics().violations == {}
 
 
 def test_statistics_fit_one_packet_however_many_clients_there_are(bus: Bus, connect: Connect) -> None:
@@ -214,12 +214,12 @@ def test_clients_are_told_to_the_trusted_only(bus: Bus, connect_as: ConnectAs) -
         friend.send(b"CMSG hub/clients\0" + number)
         page = decode_clients(friend.receive().partition(b"\0")[2], "", 0)
         assert (len(page.clients), page.next) == (clients, None)
-    assert hub.statistics().breaches == {}
+    assert hub.statistics().violations == {}
     for number in (b"-1", b"x", b"1.5", b"9" * 19, b"\xb2"):
         friend = connect_as(1001)
         friend.send(b"CMSG hub/clients\0" + number)
         assert friend.is_disconnected()
-    assert list(hub.statistics().breaches) == ["no number of a client"]
+    assert list(hub.statistics().violations) == ["no number of a client"]
 
 
 def test_statistics_are_refused_to_a_client_that_is_not_trusted(address: str, bus: Bus) -> None:

@@ -68,10 +68,10 @@ def test_a_tree_is_seen_whole_and_what_it_would_carry(programs: Programs) -> Non
         assert left.hub is not None
         (leaf,) = left.hub.below
         assert leaf.link.carries
-        assert leaf.link.delivered == left.link.delivered == 1
+        assert leaf.link.down == left.link.down == 1
         assert leaf.hub is not None
         assert leaf.hub.above is not None
-        assert leaf.hub.above.received == 1
+        assert leaf.hub.above.down == 1
         assert leaf.hub.statistics.per_client == ()
         with pytest.raises(KeyFormatError):
             survey(programs.address("top"), b"a/!/b")

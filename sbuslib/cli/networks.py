@@ -278,7 +278,7 @@ def _trimmer_of(peer: Peer) -> HeapTrimmer:
 
     from .heap import HeapTrimmer
 
-    return HeapTrimmer(gevent.get_hub().loop, lambda: len(peer.links), lambda: peer.statistics().queued_bytes)
+    return HeapTrimmer(gevent.get_hub().loop, lambda: len(peer.links), lambda: peer.statistics().waiting_bytes)
 
 
 def _serve(arguments: Namespace, begin: Callable[[Peer, Event, ExitStack], Callable[[], str | None] | None]) -> None:

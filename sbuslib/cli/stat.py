@@ -23,17 +23,6 @@ CLIENTS = 10
 ORDERS = ("number", "published", "delivered", "waiting", "lost", "patterns")
 
 
-_NAMES = {
-    "received": "published",
-    "queued": "waiting",
-    "queued_peak": "waiting_peak",
-    "queued_packets": "waiting_packets",
-    "queued_bytes": "waiting_bytes",
-    "breaches": "violations",
-}
-"""What a field of the statistics is called wherever people see it."""
-
-
 def add_stat(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
@@ -114,22 +103,9 @@ def _hub(arguments: Namespace) -> None:
         local = is_local(client)
     hub = msgspec.structs.replace(hub, per_client=tuple(clients), per_link=tuple(links))
     if arguments.json:
-        tables.show_json(_named(hub))
+        tables.show_json(hub)
     else:
         print("\n".join(describe(hub, local=local)), flush=True)
-
-
-def _named(value: object) -> object:
-    """Statistics for JSON, with the names that tables, the page and the metrics have for a number."""
-    import msgspec
-
-    value = msgspec.to_builtins(value)
-    if isinstance(value, (list, tuple)):
-        return [_named(one) for one in value]
-    if not isinstance(value, dict):
-        return value
-    names = {"queued": "waiting"} if "direction" in value else _NAMES  # what a link received was published elsewhere
-    return {names.get(name, name): _named(one) for name, one in value.items()}
 
 
 def describe(hub: HubStatistics, *, local: bool = False) -> Iterator[str]:
@@ -142,16 +118,16 @@ def describe(hub: HubStatistics, *, local: bool = False) -> Iterator[str]:
         f"clients    {hub.clients:,} now, {hub.clients_peak:,} at most, {hub.clients_total:,} in all; "
         f"{hub.patterns:,} patterns"
     )
-    yield f"published  {hub.received:,}"
-    yield f"delivered  {hub.delivered:,} of {hub.routed:,}; {hub.queued:,} waiting"
+    yield f"published  {hub.published:,}"
+    yield f"delivered  {hub.delivered:,} of {hub.routed:,}; {hub.waiting:,} waiting"
     yield f"lost       {tables.losses(hub.lost)}"
-    if hub.breaches:
-        yield f"kicked     {tables.losses(hub.breaches)}"
+    if hub.violations:
+        yield f"kicked     {tables.losses(hub.violations)}"
     if hub.dropped:
         yield f"dropped    {tables.losses(hub.dropped)}"
 
-    worst = sorted(hub.per_client, key=lambda client: (-sum(client.lost.values()), -client.queued))
-    worst = [client for client in worst if client.queued or any(client.lost.values())]
+    worst = sorted(hub.per_client, key=lambda client: (-sum(client.lost.values()), -client.waiting))
+    worst = [client for client in worst if client.waiting or any(client.lost.values())]
     look = Rates(local=local).look(0, hub.address, hub, worst[:CLIENTS], hub.per_link)
     if look.users:
         yield ""
@@ -180,7 +156,7 @@ def _clients(arguments: Namespace) -> None:
         pairs.sort(key=lambda pair: pair[1][arguments.sort], reverse=True)
     pairs = pairs[: arguments.rows]
     if arguments.json:
-        tables.show_json(_named([one for one, _ in pairs]))
+        tables.show_json([one for one, _ in pairs])
     else:
         print("\n".join(tables.table("stat clients", [row for _, row in pairs])), flush=True)
 
@@ -198,7 +174,7 @@ def _tree(arguments: Namespace) -> None:
         sleep(arguments.window)
     seen = survey(arguments.address, key)
     if arguments.json:
-        tables.show_json(_named(seen))
+        tables.show_json(seen)
     else:
         print("\n".join(draw(seen, before, monotonic() - began)), flush=True)
 
@@ -246,25 +222,24 @@ def _sum_up(seen: SeenHub) -> str:
     from . import tables
 
     hub = seen.statistics
-    return f"{hub.clients:,} clients, {hub.received:,} published, lost {tables.losses(hub.lost)}"
+    return f"{hub.clients:,} clients, {hub.published:,} published, lost {tables.losses(hub.lost)}"
 
 
 def _link(link: LinkStatistics, before: SeenLink | None, span: float) -> list[str]:
     """What is told of a link, as its upper hub sees it, or its lower hub if it is the link above."""
     from . import tables
 
-    up, down = (link.delivered, link.received) if link.direction == "above" else (link.received, link.delivered)
     parts = [tables.plain(link.state), tables.plain(link.mode)]
     old = None if before is None else before.link
     for name, now, earlier in (
-        ("up", up, 0 if old is None else old.received),
-        ("down", down, 0 if old is None else old.delivered),
+        ("up", link.up, 0 if old is None else old.up),
+        ("down", link.down, 0 if old is None else old.down),
     ):
         rate = "" if old is None else f" ({max(0, now - earlier) / span:,.1f}/s)"
         parts.append(f"{name} {now:,}{rate}")
     parts.append(f"{link.patterns:,} pattern{'' if link.patterns == 1 else 's'}")
-    if link.queued:
-        parts.append(f"{link.queued:,} waiting")
+    if link.waiting:
+        parts.append(f"{link.waiting:,} waiting")
     if any(link.lost.values()):
         parts.append(f"lost {tables.losses(link.lost)}")
     if link.uncertain:

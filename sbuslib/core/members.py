@@ -80,7 +80,7 @@ class Clients:
         self.connections: dict[Receiver, Connection] = {}
         """By the receivers that routes hold."""
         self.inboxes: set[Inbox] = set()  # of the embedder and the recorder
-        self.violations = Violations(context.limits.logged_breaches)  # by clients
+        self.violations = Violations(context.limits.logged_violations)  # by clients
         self.peak = self.total = 0  # most clients at a time, and how many ever
         self.departed = Totals()
         """What clients and inboxes that have left did."""
@@ -170,7 +170,7 @@ class Clients:
             yield client.account, Counts(received, client.routed, client.delivered, client.queued, client.lost)
         for inbox in self.inboxes:
             told = inbox.statistics()
-            yield inbox.account, Counts(0, told.routed, told.delivered, told.queued, told.lost)
+            yield inbox.account, Counts(0, told.routed, told.delivered, told.waiting, told.lost)
 
     def groups_of(self, client: Outgoing) -> frozenset[int]:
         """The group of a client's process when it connected, and its supplementary ones."""

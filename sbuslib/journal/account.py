@@ -108,7 +108,7 @@ class Account(NamedTuple):
     published: int | None = None
     routed: int | None = None
     delivered: int | None = None
-    queued: int | None = None
+    waiting: int | None = None
     recorded: int | None = None
     lost: int = 0
     unknown: int = 0
@@ -145,7 +145,7 @@ class Ledger:
     def add_tree(self, hub: SeenHub) -> None:
         """Take over what a hub and those below it told."""
         told = hub.statistics
-        counts = (told.received, told.routed, told.delivered, told.queued)
+        counts = (told.published, told.routed, told.delivered, told.waiting)
         self._add(Account("hub", told.hub_id, *counts), told.lost)
         if hub.above is not None:
             self._add_link(told.hub_id, hub.above)
@@ -159,7 +159,7 @@ class Ledger:
 
     def _add_link(self, hub: str, link: LinkStatistics) -> None:
         name = f"{hub} \N{RIGHTWARDS ARROW} {link.hub or 'a hub'} {link.direction}"
-        account = Account("link", name, link.received, None, link.delivered, link.queued)
+        account = Account("link", name, link.up, None, link.down, link.waiting)
         self._add(account, link.lost, {"uncertain": link.uncertain})
 
     def _add(self, account: Account, lost: Mapping[str, int], unknown: Mapping[str, int] | None = None) -> None:

@@ -316,11 +316,11 @@ class Intake(Inbox):
 
     def statistics(self) -> ClientStatistics:
         """This recorder as a receiver, at this instant."""
-        queued = self.queued
+        waiting = self.queued
         return msgspec.structs.replace(
             super().statistics(),
-            delivered=self.routed - sum(self.lost.values()) - queued,
-            queued=queued,
+            delivered=self.routed - sum(self.lost.values()) - waiting,
+            waiting=waiting,
             soft="queue",
             hard="block" if self._hold else "discard",
         )

@@ -49,15 +49,15 @@ Scope: TypeAlias = Literal["hub", "tree"]
 class RecorderStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """A recorder at one instant; counts are since it was started.
 
-    Of the messages that it ``received``, each is ``written``, ``queued``, or ``lost``, by cause. ``held`` is how many
+    Of the messages that it ``received``, each is ``written``, ``waiting``, or ``lost``, by cause. ``held`` is how many
     publishers wait for it, ``written_bytes`` what the blocks came to, and ``durable_sequence`` the number of the last
     row that is durable.
     """
 
     received: int
     written: int
-    queued: int
-    queued_bytes: int
+    waiting: int
+    waiting_bytes: int
     lost: dict[str, int]
     held: int
     written_bytes: int
@@ -210,7 +210,7 @@ class Recorder:
         return self
 
     def _received(self) -> int:
-        return self.hub.statistics(clients=False).received
+        return self.hub.statistics(clients=False).published
 
     def _lost_since(self) -> int | None:
         """Messages of the hub, secret ones included, that came since this recorder recorded; ``None`` if unknown."""
@@ -310,13 +310,13 @@ class Recorder:
         """The counts of this recorder at this instant."""
         writer, intake = self._writer, self._intake
         lost = dict(intake.lost) if intake is not None else {}
-        queued = intake.queued if intake is not None else 0
+        waiting = intake.queued if intake is not None else 0
         received = intake.routed if intake is not None else 0
         return RecorderStatistics(
             received=received,
-            written=received - queued - sum(lost.values()),
-            queued=queued,
-            queued_bytes=writer.queued_bytes + (intake.waiting_bytes if intake is not None else 0),
+            written=received - waiting - sum(lost.values()),
+            waiting=waiting,
+            waiting_bytes=writer.queued_bytes + (intake.waiting_bytes if intake is not None else 0),
             lost=lost,
             held=len(intake.held) if intake is not None else 0,
             written_bytes=writer.written_bytes,

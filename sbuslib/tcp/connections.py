@@ -64,7 +64,7 @@ class Connections(Owner):
         self._shaking_hands: set[Any] = set()  # greenlets that wait for a TLS handshake
         self._links: dict[PeerLink, None] = {}  # in the order in which they came
         self._dialling: dict[HostPort, gevent.Greenlet[..., Any]] = {}  # what keeps each connection that this end made
-        self._breaches = Violations(self.limits.logged_breaches)  # of other peers
+        self._violations = Violations(self.limits.logged_violations)  # of other peers
         self._watchers: dict[Callable[[PeerLink], None], None] = {}  # called with each connection that has ended
         self._links_changed = Event()  # set when a connection came or went, or another peer wants something new
         self._links_total = 0  # connections that there ever were
@@ -328,7 +328,7 @@ class Connections(Owner):
             self.end_link(max(self._links, key=lambda link: link.held), HOLDS_THE_MOST, True)
 
     def _note_violation(self, reason: str, host: str) -> None:
-        if self._breaches.note(reason, host):
+        if self._violations.note(reason, host):
             logger.warning("peer at %s disconnected %s: %s (further ones are only counted)", self.address, host, reason)
 
     def _forget(self, link: PeerLink) -> None:

@@ -72,5 +72,5 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
     """Seconds for which one of two peers that hear of each other leaves connecting to the other."""
     imports: int = 65_536
     """Messages from peers that may wait for the bus of a gateway, before new ones are lost."""
-    logged_breaches: int = 1_024
+    logged_violations: int = 1_024
     """Kinds of violation (reason and address) remembered as logged; more are only counted."""

@@ -380,9 +380,9 @@ class Peer(Connections):
             hop_limit=mesh.hop_limit,
             sent=self._total("sent"),
             lost=self._total("lost"),
-            queued_bytes=sum(link.queued_bytes for link in self._links),
+            waiting_bytes=sum(link.queued_bytes for link in self._links),
             ignored=self._ignored,
-            breaches=dict(self._breaches.counts),
+            violations=dict(self._violations.counts),
         )
 
     def link_statistics(self) -> list[PeerLinkStatistics]:
@@ -395,8 +395,8 @@ class Peer(Connections):
                 received=link.received,
                 sent=link.sent,
                 lost=link.lost,
-                queued=link.queued,
-                queued_bytes=link.queued_bytes,
+                waiting=link.queued,
+                waiting_bytes=link.queued_bytes,
             )
             for link in self.links
         ]

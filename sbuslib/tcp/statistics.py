@@ -16,8 +16,8 @@ class PeerLinkStatistics(msgspec.Struct, frozen=True, kw_only=True):
     received: int
     sent: int
     lost: int
-    queued: int
-    queued_bytes: int
+    waiting: int
+    waiting_bytes: int
 
 
 class PeerStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class PeerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     ``published`` counts what this end published; ``received`` all messages that came, ``unwanted`` those of them that
     no receiver here subscribed to, ``forwarded`` those passed on as copies, ``repeated`` and ``hop_limit`` those not
     passed on because they had been here or had passed too many peers. ``sent`` and ``lost`` count copies by
-    connection. ``breaches`` counts violations of other peers, by reason.
+    connection. ``violations`` counts violations of other peers, by reason.
     """
 
     links: int
@@ -40,9 +40,9 @@ class PeerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     hop_limit: int
     sent: int
     lost: int
-    queued_bytes: int
+    waiting_bytes: int
     ignored: int
-    breaches: dict[str, int]
+    violations: dict[str, int]
 
 
 class GatewayStatistics(msgspec.Struct, frozen=True, kw_only=True):

@@ -94,7 +94,7 @@ class HubAbove:
         """How many links of trusted users the hub above has, as it says."""
         self.downstream = LinkLosses(self.context, lambda lost: tree.pass_notice(lost, self.up))
         """Messages for this hub that the hub above lost."""
-        self.dropped = Violations(self.context.limits.logged_breaches)
+        self.dropped = Violations(self.context.limits.logged_violations)
         """Packets from above that should not have come."""
         self.away_since = 0.0
         """When the last link ended, in seconds since the epoch; 0: none did, or it was told."""
@@ -315,9 +315,9 @@ class HubAbove:
             mode=link.mode if link is not None else "plain",
             patterns=len(self.wanted) if self.wanted is not None else 0,
             pruned=len(self.demand.pruned),
-            received=self.received,
-            delivered=up.forwarded,
-            queued=len(up.waiting),
+            up=up.forwarded,
+            down=self.received,
+            waiting=len(up.waiting),
             lost=up.losses.lost,
             uncertain=up.losses.uncertain,
             lag=link.questions.lag if link is not None else 0.0,

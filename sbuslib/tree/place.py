@@ -30,7 +30,7 @@ class Place:
         self.above: Above | None = None
         """The hub above, while a relay is started."""
         self.telling = Telling(context)  # which links have to be told something
-        self.dropped = Violations(context.limits.logged_breaches)
+        self.dropped = Violations(context.limits.logged_violations)
         """Packets that links should not have sent."""
         self.questions = Questions(context, links, lambda: self.above)  # that clients and hubs asked
         self.settling = Settling(context, links.values, lambda: self.questions.knows_prefix, self.telling.mark_all)

@@ -120,12 +120,12 @@ def _of_hub(told: HubStatistics) -> Iterator[Metric]:
     yield _gauge("clients", "Clients that are connected.", told.clients)
     yield _counter("clients_connected", "Clients that have ever connected.", told.clients_total)
     yield _gauge("patterns", "Patterns in force.", told.patterns)
-    yield _counter("published_messages", "Messages that were published.", told.received)
+    yield _counter("published_messages", "Messages that were published.", told.published)
     yield _counter("routed_messages", "Messages, once for each receiver.", told.routed)
     yield _counter("delivered_messages", "Messages handed to the kernel or the program.", told.delivered)
-    yield _gauge("waiting_messages", "Messages that wait for receivers.", told.queued)
+    yield _gauge("waiting_messages", "Messages that wait for receivers.", told.waiting)
     yield _counters("lost_messages", "Messages lost.", "cause", {**dict.fromkeys(CAUSES, 0), **told.lost})
-    yield _counters("violations", "Clients disconnected for a violation.", "reason", told.breaches)
+    yield _counters("violations", "Clients disconnected for a violation.", "reason", told.violations)
     yield _counter("ignored_packets", "Packets without a meaning.", told.ignored)
     yield _counters("dropped_packets", "Packets that relays should not have sent.", "reason", told.dropped)
 
@@ -134,12 +134,12 @@ def _of_users(told: HubStatistics) -> Iterator[Metric]:
     gauges = {
         "connections": ("connections", "Clients of a user that are connected."),
         "patterns": ("patterns", "Patterns of a user in force."),
-        "waiting_packets": ("queued_packets", "Packets that wait for clients of a user."),
-        "waiting_bytes": ("queued_bytes", "Bytes that wait for clients of a user."),
+        "waiting_packets": ("waiting_packets", "Packets that wait for clients of a user."),
+        "waiting_bytes": ("waiting_bytes", "Bytes that wait for clients of a user."),
         "buffer_bytes": ("buffer_bytes", "Bytes of the larger send buffers of a user."),
     }
     counters = {
-        "published": ("received", "Messages that a user's clients published."),
+        "published": ("published", "Messages that a user's clients published."),
         "routed": ("routed", "Messages for clients of a user."),
         "delivered": ("delivered", "Messages handed to clients of a user."),
     }
@@ -164,7 +164,7 @@ def _of_links(links: Iterable[LinkStatistics]) -> Iterator[Metric]:
     seen = [((link.direction, str(link.uid), str(link.pid)), link) for link in links]
     states = [((*who, link.state), 1.0) for who, link in seen]
     yield _family(GaugeMetricFamily, "links", "Links to other hubs.", [*_LINK, "state"], states)
-    text, waiting = "Messages that wait for another hub.", [(who, link.queued) for who, link in seen]
+    text, waiting = "Messages that wait for another hub.", [(who, link.waiting) for who, link in seen]
     yield _family(GaugeMetricFamily, "link_waiting_messages", text, _LINK, waiting)
     text, lag = "How late another hub is.", [(who, link.lag) for who, link in seen]
     yield _family(GaugeMetricFamily, "link_lag_seconds", text, _LINK, lag)
@@ -176,21 +176,21 @@ def _of_links(links: Iterable[LinkStatistics]) -> Iterator[Metric]:
 def _of_relay(told: RelayStatistics) -> Iterator[Metric]:
     yield _gauge("relay_joined", "Whether the hub is joined to the one above it.", told.state == "joined")
     yield _counter("relay_joins", "Times that the hub was joined to the one above it.", told.epoch)
-    yield _counter("relay_forwarded_messages", "Messages sent up.", told.delivered)
-    yield _counter("relay_received_messages", "Messages that came down.", told.received)
-    yield _gauge("relay_kept_messages", "Messages that wait to go up.", told.queued)
-    yield _gauge("relay_kept_bytes", "Bytes of messages that wait to go up.", told.queued_bytes)
+    yield _counter("relay_up_messages", "Messages sent up.", told.up)
+    yield _counter("relay_down_messages", "Messages that came down.", told.down)
+    yield _gauge("relay_waiting_messages", "Messages that wait to go up.", told.waiting)
+    yield _gauge("relay_waiting_bytes", "Bytes of messages that wait to go up.", told.waiting_bytes)
     yield _counter("relay_lost_messages", "Messages lost on their way up.", sum(told.lost.values()))
     yield _counter("relay_uncertain_messages", "Messages sent up and never acknowledged.", told.uncertain)
     yield _counter("relay_lost_above_messages", "Messages that the hub above lost.", told.lost_above)
 
 
 def _of_journal(told: Mapping[str, Any]) -> Iterator[Metric]:
-    yield _counter("journal_taken_messages", "Messages taken for the journal.", told["received"])
+    yield _counter("journal_received_messages", "Messages that came to the recorder.", told["received"])
     yield _counter("journal_written_messages", "Messages written.", told["written"])
     yield _counter("journal_written_bytes", "Bytes written.", told["written_bytes"])
-    yield _gauge("journal_waiting_messages", "Messages that wait to be written.", told["queued"])
-    yield _gauge("journal_waiting_bytes", "Bytes that wait to be written.", told["queued_bytes"])
+    yield _gauge("journal_waiting_messages", "Messages that wait to be written.", told["waiting"])
+    yield _gauge("journal_waiting_bytes", "Bytes that wait to be written.", told["waiting_bytes"])
     yield _gauge("journal_held_publishers", "Publishers that wait for the journal.", told["held"])
     yield _counters("journal_lost_messages", "Messages that the journal lacks.", "cause", told["lost"])
 

@@ -221,7 +221,7 @@ def test_a_thousand_clients_lose_nothing_by_reloads(
                         (key, part) for part in (b"1", b"2", b"3", b"last")
                     ]
             statistics = operator.statistics()
-            assert (statistics.breaches, statistics.lost) == ({}, {})
+            assert (statistics.violations, statistics.lost) == ({}, {})
             assert statistics.clients == CLIENTS + 2
             assert statistics.patterns == CLIENTS, "the others were withdrawn"
     finally:

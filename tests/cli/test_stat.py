@@ -59,8 +59,8 @@ def test_the_hub_its_users_clients_and_links_are_shown(run: Run, folder: str) ->
         (link,) = (line.split() for line in lines if line.startswith("below "))
         assert link[1:7] == ["-", "root", "joined", "announce", "0", "500"]
         as_json = json.loads(run("sbuslib", "stat", "-a", path, "--json").stdout)
-        assert (as_json["lost"], as_json["published"], as_json["waiting"]) == (told.lost, told.received, told.queued)
-        assert as_json["per_user"][0]["waiting_bytes"] == told.per_user[0].queued_bytes
+        assert (as_json["lost"], as_json["published"], as_json["waiting"]) == (told.lost, told.published, told.waiting)
+        assert as_json["per_user"][0]["waiting_bytes"] == told.per_user[0].waiting_bytes
 
 
 def test_clients_are_shown_by_their_losses_however_many_there_are(bus: HubThread, path: str, run: Run) -> None:
@@ -154,7 +154,7 @@ def test_a_tree_is_drawn_with_its_load(run: Run, programs: Programs) -> None:
         below = run("sbuslib", "tree", "-a", leaf).stdout.splitlines()
         assert below[0] == f"(below {left}: joined, announce, up 0, down 1,200, 1 pattern)"
         told = json.loads(run("sbuslib", "tree", "-a", top, "--json").stdout)
-        assert msgspec.convert(told, SeenHub).below[0].link.delivered == 1_200
+        assert msgspec.convert(told, SeenHub).below[0].link.down == 1_200
         assert "/s)" in run("sbuslib", "tree", "-a", top, "--rates", "0.01").stdout
         ascii_only = run("sbuslib", "tree", "-a", top, env={"PYTHONIOENCODING": "ascii"})
         assert ascii_only.returncode == 0

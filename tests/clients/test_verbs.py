@@ -216,7 +216,7 @@ async def test_a_refused_subscription_is_an_error_of_that_call_and_the_others_st
         await client.close()
         while server.call(server.hub.statistics).clients:
             pass
-    assert server.call(server.hub.statistics).breaches == {"secret pattern of another": 2}
+    assert server.call(server.hub.statistics).violations == {"secret pattern of another": 2}
 
 
 @script
@@ -405,7 +405,7 @@ async def test_a_client_is_told_nothing_of_keys_that_it_may_not_publish_to(bus: 
         await settled(server)
         assert [await client.is_wanted(key) for key in (b"closed", b"open", b"none")] == [None, True, False]
         await client.sync()
-        assert server.call(server.hub.statistics).breaches == {}
+        assert server.call(server.hub.statistics).violations == {}
 
 
 # -- subscriptions ----------------------------------------------------------------------------------

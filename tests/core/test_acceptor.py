@@ -70,7 +70,7 @@ def test_strangers_share_the_connections(bus: Bus, connect_as: ConnectAs, monkey
     assert [refused(peer) for peer in second] == [False] * 2 + [True]
     own = [connect_as(0) for _ in range(5)]
     assert [refused(peer) for peer in own] == [False] * 4 + [True]
-    assert hub.statistics().breaches == {"too many connections": 3}
+    assert hub.statistics().violations == {"too many connections": 3}
     first[0].close()
     eventually(lambda: hub.statistics().clients == 11)
     assert not refused(connect_as(0))
@@ -100,7 +100,7 @@ def test_a_connection_that_fails_while_it_is_accepted_stops_no_other(
     hub = bus()
     connect().barrier()
     assert failures == [0]
-    assert hub.statistics().breaches == {}
+    assert hub.statistics().violations == {}
 
 
 @pytest.mark.parametrize("code", [errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EINVAL])
@@ -124,7 +124,7 @@ def test_the_acceptor_pauses_after_an_error_that_is_not_the_connections_own(
     monkeypatch.setattr(acceptor_module, "ACCEPT_PAUSE", 0.002)
     hub = make_hub()
     connect().barrier()
-    assert hub.statistics().breaches == {"accept failed": 3}  # each pause tried twice: to accept, and to turn away
+    assert hub.statistics().violations == {"accept failed": 3}  # each pause tried twice: to accept, and to turn away
     assert len(caplog.records) == 1
 
 
@@ -211,7 +211,7 @@ def test_a_connection_counts_from_when_it_is_accepted(
     with monkeypatch.context() as patched:
         patched.setattr(hub.context.scheduler, "postpone", lambda user, resume: None)  # nobody is served
         peers = [connect_as(1001) for _ in range(5)]
-        eventually(lambda: hub.statistics().breaches == {"too many connections": 2})
+        eventually(lambda: hub.statistics().violations == {"too many connections": 2})
         assert hub.statistics().clients == 0
         (user,) = hub.statistics().per_user
         assert user.connections == 3
@@ -256,7 +256,7 @@ def test_users_turns_others_away(
         refused = connect()
         assert refused.receive() == b"CMSG notice/kicked\0user not allowed"
         assert refused.is_disconnected()
-    assert hub.statistics().breaches == {"user not allowed": 3}
+    assert hub.statistics().violations == {"user not allowed": 3}
     assert len(caplog.records) == 1
     assert hub.statistics().clients_total == 0
 
@@ -336,7 +336,7 @@ def test_out_of_descriptors(
             os.close(fd)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     connect().barrier()
-    assert hub.statistics().breaches["accept failed"] >= 1
+    assert hub.statistics().violations["accept failed"] >= 1
     assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
 
 

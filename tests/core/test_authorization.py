@@ -135,7 +135,7 @@ def test_authorize_refuses(
     while (packet := bad.receive()) != b"":
         assert packet == b"never"
     assert good.pending() == [b"MSG before\0x"]
-    assert hub.statistics().breaches == {{"publish": "publishing", "subscribe": "subscription"}[verb] + " refused": 1}
+    assert hub.statistics().violations == {{"publish": "publishing", "subscribe": "subscription"}[verb] + " refused": 1}
     assert hub.statistics().clients == 1
     assert any("refused" in record.getMessage() for record in caplog.records)
 
@@ -149,7 +149,7 @@ def test_an_authorize_function_that_fails_does_not_fill_the_log(
         peer = connect()
         peer.publish(b"error/%d" % number)
         assert peer.is_disconnected()
-    assert hub.statistics().breaches == {"publishing refused": 20}
+    assert hub.statistics().violations == {"publishing refused": 20}
     assert 1 <= len(caplog.records) <= 2  # that it failed, and that the client was let go
 
 
@@ -172,7 +172,7 @@ def test_an_authorize_function_that_raises_a_base_exception_refuses(
     with pytest.raises(error) if error in (SystemExit, KeyboardInterrupt) else nullcontext():
         eventually(lambda: hub.statistics().clients == 1)
         gevent.sleep(0.01)
-    assert sum(hub.statistics().breaches.values()) == hub.context.authorization.failures == 1
+    assert sum(hub.statistics().violations.values()) == hub.context.authorization.failures == 1
     assert bad.is_disconnected()
     good.publish(b"a", b"still served")
     assert good.receive() == b"MSG a\0still served"

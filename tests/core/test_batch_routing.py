@@ -69,7 +69,7 @@ def test_each_receiver_gets_a_batch_in_the_form_that_it_asked_for(
     assert [(message.key, message.payload) for message in got[:-1]] == pairs
     assert {message.sender for message in got} == {own_key()}
     statistics = hub.statistics()
-    assert statistics.received == len(pairs) + 1
+    assert statistics.published == len(pairs) + 1
     balance(hub)
 
 
@@ -176,7 +176,7 @@ def test_a_malformed_batch_is_refused_whole(hub: Hub, connect: Connect, packet: 
     publisher.send(b"MSG a\0before", packet, b"MSG a\0after")
     assert publisher.is_disconnected()
     assert reader.pending() == [b"MSG a\0before"]
-    assert hub.statistics().breaches == {reason: 1}
+    assert hub.statistics().violations == {reason: 1}
 
 
 def test_authorize_is_asked_about_each_key_before_any_of_it_is_delivered(make_hub: MakeHub, connect: Connect) -> None:

@@ -51,7 +51,7 @@ def test_a_logging_handler_that_raises_does_not_stop_the_hub_from_accepting(
     good.subscribe(b"a")
     good.publish(b"a", b"x")
     assert good.receive() == b"MSG a\0x"
-    assert hub.statistics().breaches == {"user not allowed": 1}
+    assert hub.statistics().violations == {"user not allowed": 1}
     assert "the log is full" in capsys.readouterr().err
 
 
@@ -70,7 +70,7 @@ def test_an_error_in_the_hub_lets_the_client_go(
         patch.setattr(ClientRole, "act_on", fails)
         bad.send(b"SUB x")
         assert bad.is_disconnected()
-    assert hub.statistics().breaches == {"error in the hub": 1}
+    assert hub.statistics().violations == {"error in the hub": 1}
     good.publish(b"a", b"x")
     assert good.receive() == b"MSG a\0x"
     assert "RuntimeError: a bug" in capsys.readouterr().err
@@ -101,4 +101,4 @@ def test_a_client_is_kicked_even_if_the_logging_handler_fails(
         logger.removeHandler(handler)
     assert Yielding.calls == 1
     assert witness.pending() == [b"MSG k\0x"]
-    assert hub.statistics().breaches == {"unknown verb": 1}
+    assert hub.statistics().violations == {"unknown verb": 1}

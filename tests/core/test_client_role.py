@@ -53,4 +53,4 @@ def test_a_token_that_is_too_long_is_a_violation(hub: Hub, connect: Connect, siz
         assert b"t" * size in peer.receive()
     else:
         assert peer.is_disconnected()
-    assert hub.statistics().breaches == ({} if stays else {"token too long": 1})
+    assert hub.statistics().violations == ({} if stays else {"token too long": 1})

@@ -49,7 +49,7 @@ def test_bytes_left_from_a_longer_packet_complete_no_shorter_one(
     assert [inbox.receive() for _ in range(80)] == before + good + good
     assert publisher.is_disconnected()
     assert inbox.pending() == []
-    assert hub.statistics().breaches == {"message without NUL": 1}
+    assert hub.statistics().violations == {"message without NUL": 1}
 
 
 def test_a_publisher_that_is_held_in_the_middle_of_a_batch_goes_on_with_it(make_hub: MakeHub, connect: Connect) -> None:
@@ -59,7 +59,7 @@ def test_a_publisher_that_is_held_in_the_middle_of_a_batch_goes_on_with_it(make_
     slow.subscribe(b"")
     packets = [b"MSG k\0%04d" % number + bytes(30_000) for number in range(60)]
     sending = gevent.spawn(publisher.send, *packets)
-    eventually(lambda: hub.statistics().queued > 0)
+    eventually(lambda: hub.statistics().waiting > 0)
     assert [slow.receive() for _ in packets] == packets
     sending.get(timeout=10)
 
@@ -89,7 +89,7 @@ def test_a_packet_that_is_too_long(hub: Hub, connect: Connect, length: int, verb
     offender.send(b"MSG k\0before", verb.ljust(length, b"x"), b"MSG k\0after")
     assert offender.is_disconnected()
     assert witness.pending() == [b"MSG k\0before"]
-    assert hub.statistics().breaches == {"packet too long": 1}
+    assert hub.statistics().violations == {"packet too long": 1}
 
 
 @both_ways
@@ -107,7 +107,7 @@ def test_messages_of_a_client_that_leaves_without_reading_are_delivered(hub: Hub
         eventually(lambda: hub.statistics().clients == 1)
         got = witness.pending()
         assert got == [b"MSG k\0unread", *(b"MSG k\0%d" % number for number in range(30))]
-    assert hub.statistics().breaches == {}
+    assert hub.statistics().violations == {}
 
 
 def test_an_error_of_receive_ends_the_connection(hub: Hub, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:

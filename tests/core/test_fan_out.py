@@ -29,10 +29,10 @@ def test_the_publisher_leaves_a_message_in_line(hub: Hub, connect_as: ConnectAs)
     hub.publish(b"k", b"1")  # which does not let the event loop run
     at_once = hub.statistics()
     assert at_once.delivered == before.delivered
-    assert (account(hub).queued_packets, account(hub).queued_bytes) == (1, len(message(b"k", 1)))
+    assert (account(hub).waiting_packets, account(hub).waiting_bytes) == (1, len(message(b"k", 1)))
     settle(hub)
     assert [reader.pending() for reader in readers] == [[message(b"k", 1)]] * FANOUT
-    assert account(hub).queued_packets == account(hub).queued_bytes == 0
+    assert account(hub).waiting_packets == account(hub).waiting_bytes == 0
     assert hub.statistics().delivered == before.delivered + FANOUT
 
 

@@ -56,7 +56,7 @@ def test_messages_that_find_the_fan_out_queue_full_are_lost_and_counted(bus: Bus
     readers[0].barrier()
     for number in range(25):
         hub.publish(b"k", b"%d" % number)
-    assert account(hub).queued_packets == 10  # half of the room is for one sender alone
+    assert account(hub).waiting_packets == 10  # half of the room is for one sender alone
     balance(hub)
     settle(hub)
     kept = [message(b"k", number) for number in range(10)]
@@ -203,7 +203,7 @@ def test_a_line_names_no_more_receivers_than_are_remembered(bus: Bus, connect_as
             hub.context.router.reconsider_all()
             hub.publish(b"k/%d" % number)
             assert sum(len(group[0]) for group in hub._fan_outs._groups.values()) <= 3 * FANOUT
-        assert account(hub).queued_packets == 3
+        assert account(hub).waiting_packets == 3
     settle(hub)
     assert hub.statistics().lost == {"quota": 17 * FANOUT}
     assert [len(reader.pending()) for reader in readers] == [3] * FANOUT
@@ -263,7 +263,7 @@ def test_a_fan_out_queue_is_used_until_it_is_empty(bus: Bus, connect_as: Connect
         eventually(lambda: not hub.context.scheduler.several)
         for number in range(1, 20):
             hub.publish(b"k", b"%d" % number)
-        assert account(hub).queued_packets == 20
+        assert account(hub).waiting_packets == 20
     settle(hub)
     assert [reader.pending() for reader in readers] == [[message(b"k", number) for number in range(20)]] * FANOUT
 

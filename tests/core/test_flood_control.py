@@ -41,7 +41,7 @@ def test_each_mode(bus: Bus, connect: Connect, soft: str, hard: str) -> None:
 
     if soft == "error" or (soft != "discard" and hard == "error"):
         assert receiving.outgoing.closed
-        assert hub.statistics().breaches == {"does not keep up, and asked for error": 1}
+        assert hub.statistics().violations == {"does not keep up, and asked for error": 1}
         assert reader.receive() == b"MSG k\0" + big(0)
         assert reader.is_disconnected()
         assert sum(receiving.outgoing.lost.values()) == 9

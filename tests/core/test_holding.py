@@ -116,7 +116,7 @@ def test_no_publisher_is_held_for_ever(bus: Bus, connect: Connect, caplog: pytes
     flood(publisher, 0, 3)
     eventually(lambda: receiving.outgoing.closed)
     assert receiving.outgoing.lost == {"outage": 2}
-    assert hub.statistics().breaches == {"held publishers back for too long": 1}
+    assert hub.statistics().violations == {"held publishers back for too long": 1}
     (record,) = caplog.records
     assert "held publishers back for too long" in record.getMessage()
     flood(publisher, 3, 5)

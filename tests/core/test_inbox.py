@@ -55,7 +55,7 @@ def test_a_full_inbox(make_hub: MakeHub) -> None:
     hub.publish(b"a", b"z")
     assert [message.payload[:1] for message in (inbox.receive(), inbox.receive())] == [b"x", b"z"]
     statistics = hub.statistics()
-    assert (statistics.received, statistics.delivered, statistics.lost) == (8, 4, {"overflow": 4})
+    assert (statistics.published, statistics.delivered, statistics.lost) == (8, 4, {"overflow": 4})
 
 
 def test_the_end_of_the_hub(hub: Hub) -> None:

@@ -59,7 +59,7 @@ def test_restart(hub: Hub, connect: Connect) -> None:
             hub.stop()
             assert peer.is_disconnected()
         statistics = hub.statistics()
-        assert (statistics.clients, statistics.patterns, statistics.received) == (0, 0, number + 1)
+        assert (statistics.clients, statistics.patterns, statistics.published) == (0, 0, number + 1)
         hub.start()
 
 
@@ -85,7 +85,7 @@ def test_stop_delivers_packets_that_were_sent(hub: Hub, connect: Connect) -> Non
         sent += 1
         if sent % 50 == 0:
             gevent.sleep(0)
-    assert hub.statistics().queued > 0
+    assert hub.statistics().waiting > 0
     reading = gevent.spawn(lambda: [*iter(slow.receive, b"")])
     hub.stop(PATIENCE)
     got = reading.get(timeout=PATIENCE)
@@ -99,7 +99,7 @@ def test_stop_waits_no_longer_than_it_was_told(hub: Hub, connect: Connect) -> No
     for _ in range(1_000):
         publisher.publish(b"k", bytes(2_000))
     publisher.barrier()
-    queued = hub.statistics().queued
+    queued = hub.statistics().waiting
     assert queued > 0
     hub.stop(0.01)
     assert hub.closed
@@ -371,7 +371,7 @@ for number in range(3):
         assert client.receive(timeout=10).payload == b"%d" % number
         assert inbox.receive(timeout=10).payload == b"%d" % number
 statistics = hub.statistics()
-assert (statistics.received, statistics.breaches) == (3, {}), statistics
+assert (statistics.published, statistics.violations) == (3, {}), statistics
 hub.stop()
 assert not os.path.exists(sys.argv[1])
 print("fine")

@@ -20,14 +20,14 @@ Bus = Callable[..., Hub]
 Connect = Callable[..., Peer]
 
 
-def test_a_breach_is_logged_once_and_counted_after(
+def test_a_violation_is_logged_once_and_counted_after(
     hub: Hub, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(5):
         peer = connect()
         peer.send(b"nonsense")
         assert peer.is_disconnected()
-    assert hub.statistics().breaches == {"unknown verb": 5}
+    assert hub.statistics().violations == {"unknown verb": 5}
     told = [record for record in caplog.records if record.name == "sbuslib"]
     assert len(told) == 1
     assert told[0].levelno == logging.WARNING

@@ -22,9 +22,9 @@ def test_an_idle_client_queues_up_to_the_limit(make_hub: MakeHub, connect: Conne
         publisher.publish(b"a", b"%06d" % number + bytes(1_000))
     publisher.barrier()
     statistics = hub.statistics()
-    assert statistics.queued == 10
+    assert statistics.waiting == 10
     lost = statistics.lost["overflow"]
-    assert statistics.delivered + statistics.queued + lost == statistics.received == 3_000
+    assert statistics.delivered + statistics.waiting + lost == statistics.published == 3_000
     assert lost > 0
     got = [packet[6:12] for packet in slow.pending()]
     assert got == sorted(got)  # the oldest stayed, in order
@@ -38,7 +38,7 @@ def test_unread_answers_pile_up_to_the_limit(make_hub: MakeHub, connect: Connect
     peer, other = connect(), connect()
     with pytest.raises(OSError, match=r"Broken pipe|reset by peer"):
         peer.send(*[b"CMSG hub/features"] * 100_000)
-    eventually(lambda: hub.statistics().breaches == {"too many unread answers": 1})
+    eventually(lambda: hub.statistics().violations == {"too many unread answers": 1})
     other.barrier()
 
 
@@ -66,7 +66,7 @@ def test_a_slow_receiver_with_senders(hub: Hub, connect: Connect) -> None:
     for number in range(1_000):
         publisher.publish(b"k", b"%05d" % number + bytes(1_500))
     publisher.barrier()
-    assert hub.statistics().queued > 0
+    assert hub.statistics().waiting > 0
     wrapper = b"CMSG from\0" + own_key() + b"\0"
     assert slow.pending() == [wrapper + b"MSG k\0%05d" % number + bytes(1_500) for number in range(1_000)]
 
@@ -94,5 +94,5 @@ def test_a_client_that_stops_reading_after_shutdown(hub: Hub, connect: Connect) 
     hub.publish(b"k", b"1")
     half.publish(b"k", b"2")
     half.publish(b"k", b"3")
-    eventually(lambda: hub.statistics().received == 3)
+    eventually(lambda: hub.statistics().published == 3)
     assert witness.pending() == [b"MSG k\x001", b"MSG k\x002", b"MSG k\x003"]

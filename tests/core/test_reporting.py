@@ -25,8 +25,8 @@ def test_statistics(make_hub: MakeHub, connect: Connect) -> None:
     hub.publish(b"c")
     statistics = hub.statistics()
     assert (statistics.clients, statistics.clients_peak, statistics.clients_total) == (2, 2, 2)
-    assert (statistics.patterns, statistics.received, statistics.delivered) == (3, 2, 3)
-    assert (statistics.queued, statistics.lost, statistics.ignored, statistics.breaches) == (0, {}, 2, {})
+    assert (statistics.patterns, statistics.published, statistics.delivered) == (3, 2, 3)
+    assert (statistics.waiting, statistics.lost, statistics.ignored, statistics.violations) == (0, {}, 2, {})
     other.close()
     one.send(b"bad")
     assert one.receive() == b"MSG a\0x"
@@ -34,8 +34,8 @@ def test_statistics(make_hub: MakeHub, connect: Connect) -> None:
     eventually(lambda: hub.statistics().clients == hub.statistics().patterns == 0)
     statistics = hub.statistics()
     assert (statistics.clients_peak, statistics.clients_total) == (2, 2)
-    assert (statistics.received, statistics.delivered) == (2, 3)
-    assert statistics.breaches == {"unknown verb": 1}
+    assert (statistics.published, statistics.delivered) == (2, 3)
+    assert statistics.violations == {"unknown verb": 1}
     with pytest.raises(AttributeError):
         statistics.clients = 7  # type: ignore[misc]
 

@@ -68,7 +68,7 @@ def test_packets_that_come_one_at_a_time(hub: Hub, connect: Connect, last: bytes
         publisher.send(last)
         assert publisher.is_disconnected()
     assert inbox.pending() == sent
-    assert hub.statistics().received == len(sent)
+    assert hub.statistics().published == len(sent)
 
 
 def test_a_client_that_subscribes_between_single_packets(hub: Hub, connect: Connect) -> None:
@@ -116,8 +116,8 @@ def test_a_turn_that_is_too_much_goes_on_later(make_hub: MakeHub, connect: Conne
     for number, receiver in enumerate(receivers):
         mine = [packet for packet in messages if packet.startswith((b"MSG all", b"MSG own/%d" % number))]
         assert [receiver.receive() for _ in range(len(mine) + 1)] == [*mine, b"MSG all\0last"]
-    assert hub.statistics().received == 41
-    assert hub.statistics().breaches == ({"unknown verb": 1} if ending else {})
+    assert hub.statistics().published == 41
+    assert hub.statistics().violations == ({"unknown verb": 1} if ending else {})
 
 
 def test_keys_that_take_long_to_look_up_end_a_turn(make_hub: MakeHub, connect: Connect) -> None:

@@ -118,7 +118,7 @@ def test_sending_to_slow_readers_is_a_turn_of_their_user(
     monkeypatch.setattr(Scheduler, "_begin", begin)
     for number in range(3):  # each makes all of them writable at once
         assert [numbers([reader.receive()]) for reader in readers] == [[number]] * len(readers)
-    eventually(lambda: not hub.statistics().queued)
+    eventually(lambda: not hub.statistics().waiting)
     assert turns[1002] >= 2 * len(readers)
     assert not hub.context.scheduler.anybody_waits()
 

@@ -62,6 +62,6 @@ def test_the_tree_passes_on_what_the_drawing_shows(world: World) -> None:
         wanted = [key for key in drawings.PUBLISHED if key.startswith(pattern)]
         assert [clients[name].receive(timeout=PATIENCE).key.decode() for _ in wanted] == wanted
     up, down = world.relays[drawings.PUBLISHER], world.relays[drawings.BESIDE]
-    eventually(lambda: up.statistics().delivered == len(drawings.GOES_UP))
-    assert down.statistics().received == len(drawings.GOES_DOWN)
+    eventually(lambda: up.statistics().up == len(drawings.GOES_UP))
+    assert down.statistics().down == len(drawings.GOES_DOWN)
     assert set(drawings.PUBLISHED) - set(drawings.GOES_UP) == {"noise/1"}, "which the drawing says stays"

@@ -72,7 +72,7 @@ def test_fault_4_a_subscriber_that_stopped_reading_froze_the_bus(hub: Hub, conne
             eventually(lambda seen=number: len(got) >= seen)  # type: ignore[misc]
     reading.get(timeout=20)
     assert [packet[6:10] for packet in got] == [b"%04d" % number for number in range(count)]
-    assert hub.statistics().queued > 0  # so that it was stuck indeed
+    assert hub.statistics().waiting > 0  # so that it was stuck indeed
     publisher.barrier()
     reader.barrier()
     connect().barrier()

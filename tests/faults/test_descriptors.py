@@ -37,7 +37,7 @@ def test_a_sender_of_descriptors_gets_an_error_and_stays_connected(hub: Hub, con
     assert reader.receive() == b"MSG k\0without"
     sender.barrier()
     assert hub.statistics().clients == 2
-    assert not hub.statistics().breaches
+    assert not hub.statistics().violations
 
 
 def test_on_an_old_kernel_the_hub_disconnects_the_sender_of_descriptors(
@@ -59,7 +59,7 @@ def test_on_an_old_kernel_the_hub_disconnects_the_sender_of_descriptors(
         eventually(lambda: len(closers.closed) == MOST)
         assert closers.elsewhere
         assert ends(other)
-    assert hub.statistics().breaches == {"descriptors sent": 1}
+    assert hub.statistics().violations == {"descriptors sent": 1}
     reader.publish(b"k", b"the hub goes on")
     assert reader.receive() == b"MSG k\0the hub goes on"
 
@@ -81,7 +81,7 @@ def test_a_client_that_connected_before_the_hub_cannot_hold_it(
             eventually(lambda: closers.closed)
             assert closers.elsewhere
             assert ends(other)
-            assert hub.statistics().breaches == {"descriptors sent": 1}
+            assert hub.statistics().violations == {"descriptors sent": 1}
             if can_refuse():
                 with pytest.raises(PermissionError):
                     send_with(modest.socket, b"MSG k\0with", [0])

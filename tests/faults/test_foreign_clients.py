@@ -109,7 +109,7 @@ def converse(hub: Hub, connect: Connect, command: list[str]) -> None:
     assert identity == f"!/cred/{os.getgid()}/{os.getuid()}/{process.pid}"
     assert message == "MSG to/c/1 hello"
     assert process.returncode == 0
-    assert hub.statistics().breaches == {}
+    assert hub.statistics().violations == {}
 
 
 def test_a_client_in_c(hub: Hub, connect: Connect, c_client: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_client_that_closes_its_reading_half(bus: Bus, connect: Connect, mode:
     assert sorted(got) == [*range(6)]
     if mode == b"block":
         eventually(lambda: receiving.outgoing.closed)
-        assert hub.statistics().breaches == {"held publishers back for too long": 1}
+        assert hub.statistics().violations == {"held publishers back for too long": 1}
     else:
         publisher.barrier()
         half.close()
@@ -94,7 +94,7 @@ def test_a_clock_that_is_set(bus: Bus, connect: Connect, monkeypatch: pytest.Mon
     eventually(lambda: connection_held(hub))
     assert not holding.outgoing.closed
     eventually(lambda: holding.outgoing.closed)  # after block_timeout, by a clock that only goes on
-    assert hub.statistics().breaches == {"held publishers back for too long": 1}
+    assert hub.statistics().violations == {"held publishers back for too long": 1}
     assert numbers([patient.receive() for _ in range(3)]) == [0, 1, 2]
     got = [loser.receive() for _ in range(5)]
     assert numbers(got) == [0, 1, 2, 3]
@@ -170,5 +170,5 @@ def test_a_soak(bus: Bus, connect_as: ConnectAs) -> None:
     settle(hub)
     told = hub.statistics()
     # Who does not keep up is a matter of how fast this machine is; what is against the protocol is not.
-    assert told.breaches.keys() >= {"unknown verb", "message without NUL", "secret pattern of another"}
+    assert told.violations.keys() >= {"unknown verb", "message without NUL", "secret pattern of another"}
     assert connection_of(hub, reader).outgoing.lost == {}

@@ -41,7 +41,7 @@ def test_publishers_are_held_back_and_no_message_is_lost(
         received = recorder.statistics().received
         gevent.sleep(0.02)
         assert recorder.statistics().received == received < 3000  # nothing more is read from it
-        assert recorder.statistics().queued <= 2 * 64  # the turn that filled the queue, and the one that found it full
+        assert recorder.statistics().waiting <= 2 * 64  # the turn that filled the queue, and the one that found it full
         # Another publisher is read until it publishes into the full queue itself.
         connect().publish(b"other", b"one more")
         eventually(lambda: recorder.statistics().held == 2)
@@ -209,7 +209,7 @@ def test_a_recorder_is_in_the_statistics_of_the_hub(hub: Hub, journal: str, disk
     with Recorder(hub, journal):
         hub.publish(b"k", b"v")
         (mine,) = hub.statistics().per_client
-        assert (mine.routed, mine.queued, mine.delivered, mine.soft, mine.hard) == (1, 1, 0, "queue", "block")
+        assert (mine.routed, mine.waiting, mine.delivered, mine.soft, mine.hard) == (1, 1, 0, "queue", "block")
         disk.open.set()
     statistics = hub.statistics()
-    assert (statistics.routed, statistics.delivered, statistics.queued, statistics.lost) == (1, 1, 0, {})
+    assert (statistics.routed, statistics.delivered, statistics.waiting, statistics.lost) == (1, 1, 0, {})

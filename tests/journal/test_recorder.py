@@ -282,7 +282,7 @@ def test_an_unforeseen_error_in_a_callback_ends_the_recording_and_not_the_hub(
     publisher.barrier()  # the hub serves, and holds no publisher
     assert not is_recorded(journal)
     statistics = recorder.statistics()
-    assert (statistics.held, statistics.queued) == (0, 0)
+    assert (statistics.held, statistics.waiting) == (0, 0)
     assert len(records_of(journal)) == statistics.written
     with recorder:
         hub.publish(b"k", b"again")

@@ -228,7 +228,7 @@ def test_no_column_and_no_bar_is_cut_off(browser: Any, screenshots: str, tmp_pat
     """On a screen, and on a phone."""
     page = HtmlPage("Accounts", "A table of nine columns.")
     rows = [("link", "9f2c41d07a55e8b3 \N{RIGHTWARDS ARROW} a hub below", *[1_234_567] * 7)]
-    names = ("published", "routed", "delivered", "queued", "recorded", "lost", "unknown")
+    names = ("published", "routed", "delivered", "waiting", "recorded", "lost", "unknown")
     numbers = [(name, "count") for name in names]
     page.section("All", "Of a test.", table(rows, ("what", "text"), ("name", "text"), *numbers, barred=2))  # type: ignore[arg-type]
     path = tmp_path / "page.html"

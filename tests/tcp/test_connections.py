@@ -121,8 +121,8 @@ def test_slow_readers_cost_no_more_than_all_may_hold(make_peer: Make, raw: Conne
         assert peer.held_bytes <= most
         quick.expect(b"pub a 500000 " + data + b"\n")
     statistics = peer.statistics()
-    assert statistics.breaches["holds the most while all hold too much"] > 20
-    assert statistics.queued_bytes <= most
+    assert statistics.violations["holds the most while all hold too much"] > 20
+    assert statistics.waiting_bytes <= most
     quick.send(b"sub b\n")
     peer.wait_for_subscriber("b", timeout=PATIENCE)
 
@@ -133,7 +133,7 @@ def test_unfinished_commands_cost_no_more_than_all_may_hold(make_peer: Make, raw
     for connection in connections:
         with suppress(ConnectionError):
             connection.send(b"pub a 400000 " + bytes(300_000))
-    eventually(lambda: sum(peer.statistics().breaches.values()) == 7)
+    eventually(lambda: sum(peer.statistics().violations.values()) == 7)
     assert 900_000 < peer.held_bytes < 1_000_000
 
 
@@ -146,5 +146,5 @@ def test_substrings_of_all_are_bounded_and_who_holds_the_most_has_to_go(
     peer.wait_for_subscriber("modest", timeout=PATIENCE)
     greedy.send(b"".join(b"sub %d\n" % number for number in range(200)))
     greedy.expect_end()
-    assert peer.statistics().breaches == {"holds the most while all hold too much": 1}
+    assert peer.statistics().violations == {"holds the most while all hold too much": 1}
     assert peer.statistics().substrings == 1

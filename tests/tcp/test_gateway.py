@@ -79,7 +79,7 @@ def quiet(gateways: list[Gateway]) -> None:
             and not any(gateway._incoming for gateway in gateways)
             and sum(gateway._peer.statistics().sent for gateway in gateways)
             == sum(gateway._peer.statistics().received for gateway in gateways)
-            and not any(gateway._peer.statistics().queued_bytes for gateway in gateways)
+            and not any(gateway._peer.statistics().waiting_bytes for gateway in gateways)
         )
     )
 

@@ -93,7 +93,7 @@ def test_commands_before_a_fault_are_carried_out(make_peer: Make, raw: Connect) 
     connection.expect_end()
     assert [inbox.receive(timeout=10).data, inbox.receive(timeout=10).data] == [b"x", b"y"]
     assert len(inbox) == 0
-    assert peer.statistics().breaches == {"unknown verb": 1}
+    assert peer.statistics().violations == {"unknown verb": 1}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_bad_line_is_logged_once_and_counted(
             connection = raw(peer)
             connection.send(script)
             connection.expect_end()
-    eventually(lambda: peer.statistics().breaches == {reason: 3})
+    eventually(lambda: peer.statistics().violations == {reason: 3})
     assert [reason in record.getMessage() for record in caplog.records] == [True]
 
 
@@ -123,7 +123,7 @@ def test_the_end_inside_a_command_is_a_fault(make_peer: Make, raw: Connect) -> N
     connection = raw(peer)
     connection.send(b"pub a 10 half")
     connection.socket.shutdown(1)
-    eventually(lambda: peer.statistics().breaches == {"ended inside a command": 1})
+    eventually(lambda: peer.statistics().violations == {"ended inside a command": 1})
 
 
 @pytest.mark.parametrize("half", [b"pu", b"pub a 100 half", b"sub half"])
@@ -134,7 +134,7 @@ def test_a_half_sent_command_has_a_time_limit(make_peer: Make, raw: Connect, lim
     connection = raw(peer)
     connection.send(half)
     connection.expect_end()
-    assert peer.statistics().breaches == {"command not finished in time": 1}
+    assert peer.statistics().violations == {"command not finished in time": 1}
     assert len(peer.links) == 1  # who sends nothing at all may stay
 
 
@@ -147,7 +147,7 @@ def test_single_bytes_do_not_extend_the_time_limit(make_peer: Make, raw: Connect
         with suppress(ConnectionError):
             connection.send(b"x")
         gevent.sleep(0.001)
-    assert peer.statistics().breaches == {"command not finished in time": 1}
+    assert peer.statistics().violations == {"command not finished in time": 1}
 
 
 def test_only_a_peer_that_does_not_read_loses_messages(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
@@ -180,7 +180,7 @@ def test_a_peer_that_reads_nothing_for_long_is_disconnected(make_peer: Make, raw
     peer.wait_for_subscriber("a", timeout=10)
     peer.publish_many([("a", b"x" * 1_000_000)] * 15)
     eventually(lambda: not peer.links)
-    assert peer.statistics().breaches == {"takes nothing": 1}
+    assert peer.statistics().violations == {"takes nothing": 1}
     assert peer.statistics().lost == 15
 
 
@@ -189,7 +189,7 @@ def test_a_peer_with_too_many_substrings_is_disconnected(make_peer: Make, raw: C
     connection = raw(peer)
     connection.send(b"sub a\nsub a\nsub b\nsub c\nunsub c\nsub d\nsub e\n")
     connection.expect_end()
-    assert peer.statistics().breaches == {"too many substrings": 1}
+    assert peer.statistics().violations == {"too many substrings": 1}
 
 
 def test_a_peer_with_too_many_bytes_of_substrings_is_disconnected(
@@ -199,7 +199,7 @@ def test_a_peer_with_too_many_bytes_of_substrings_is_disconnected(
     connection = raw(peer)
     connection.send(b"sub aaaaaaa\nunsub aaaaaaa\nsub bbbbbbb\nsub cccc\n")
     connection.expect_end()
-    assert peer.statistics().breaches == {"too many substrings": 1}
+    assert peer.statistics().violations == {"too many substrings": 1}
 
 
 def test_a_closed_connection_keeps_no_received_messages(make_peer: Make, raw: Connect) -> None:

@@ -38,7 +38,7 @@ def still(peers: list[Peer]) -> None:
     eventually(
         lambda: (
             sum(peer.statistics().sent for peer in peers) == sum(peer.statistics().received for peer in peers)
-            and not any(peer.statistics().queued_bytes for peer in peers)
+            and not any(peer.statistics().waiting_bytes for peer in peers)
         )
     )
 
@@ -145,7 +145,7 @@ def test_a_publisher_at_two_peers_is_heard_once_by_each(make_peer: Make, raw: Co
     eventually(
         lambda: (
             sum(peer.statistics().received for peer in peers) == 2 + sum(peer.statistics().sent for peer in peers)
-            and not any(peer.statistics().queued_bytes for peer in peers)
+            and not any(peer.statistics().waiting_bytes for peer in peers)
         )
     )
     assert [[message.data for message in inbox.receive_many(timeout=10)] for inbox in inboxes] == [[b"hi"], [b"hi"]]

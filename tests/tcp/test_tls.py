@@ -45,7 +45,7 @@ def test_a_peer_without_a_certificate_of_the_authority_gets_nothing(
     # Plain text, no certificate, and one of another authority.
     plain = raw(peer)
     plain.send(b"pub a 1 x\n")
-    eventually(lambda: peer.statistics().breaches == {"TLS handshake failed": 1})
+    eventually(lambda: peer.statistics().violations == {"TLS handshake failed": 1})
     contexts = [SSLContext(ssl.PROTOCOL_TLS_CLIENT) for _ in range(2)]
     contexts[1].load_cert_chain(theirs["cert"], theirs["key"])
     for context in contexts:
@@ -58,7 +58,7 @@ def test_a_peer_without_a_certificate_of_the_authority_gets_nothing(
             got = connection.socket.recv(1)
         connection.socket.close()
         assert got == b""
-    eventually(lambda: peer.statistics().breaches == {"TLS handshake failed": 3})
+    eventually(lambda: peer.statistics().violations == {"TLS handshake failed": 3})
     assert len(inbox) == 0
     assert not peer.links
 
@@ -82,7 +82,7 @@ def test_a_handshake_has_a_time_limit(
     quick = msgspec.structs.replace(limits, handshake_seconds=0.05)
     peer = make_peer(tls=TLS(**certificates()), limits=quick)
     raw(peer).expect_end()
-    assert peer.statistics().breaches == {"TLS handshake failed": 1}
+    assert peer.statistics().violations == {"TLS handshake failed": 1}
 
 
 def test_a_peer_with_tls_may_listen_for_other_machines(make_peer: Make, certificates: Certificates) -> None:

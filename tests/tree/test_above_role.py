@@ -55,7 +55,7 @@ def test_an_acknowledgement_counts_although_the_link_ends_right_after_it(world: 
         link.send(packet)
         link.close()
         eventually(lambda: relay.state == "outage")
-        assert (relay.statistics().delivered, relay.statistics().uncertain) == (1, 0)
+        assert (relay.statistics().up, relay.statistics().uncertain) == (1, 0)
 
 
 def test_the_longest_message_comes_down_with_its_sender(world: World) -> None:

@@ -166,4 +166,4 @@ def test_only_messages_that_the_hub_above_wants_go_up(world: World, uid: int | N
     assert len(tap) == 0
     for relay in world.relays.values():
         statistics = relay.statistics()
-        assert (statistics.lost, statistics.queued) == ({}, 0)
+        assert (statistics.lost, statistics.waiting) == ({}, 0)

@@ -208,7 +208,7 @@ def test_a_link_that_asks_and_does_not_read_is_disconnected_once(world: World, m
     assert waiting.get(timeout=PATIENCE) in ("tree", "partial")
     hub = world.hubs["top"]
     eventually(lambda: len(hub.tree.links) == 1)
-    assert hub.statistics().breaches == {"too many unread answers": 1}
+    assert hub.statistics().violations == {"too many unread answers": 1}
     assert hub.context.quotas.connections.held(12_345) == hub.context.quotas.account(12_345).connections == 1
     assert key_of_link(other)
 

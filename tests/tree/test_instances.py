@@ -56,7 +56,7 @@ def test_an_old_link_whose_process_lives_on_is_ended_after_a_while(
         pass
     new.barrier()
     assert len(hub.tree.links) == 1
-    assert hub.statistics().breaches == {"its hub has joined again": 1}
+    assert hub.statistics().violations == {"its hub has joined again": 1}
 
 
 def test_an_earlier_process_does_not_take_the_place_of_a_later_one(world: World) -> None:

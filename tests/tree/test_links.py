@@ -50,8 +50,8 @@ def test_both_ends_of_a_link_tell_the_same_of_it(world: World) -> None:
     assert [upper.receive(timeout=PATIENCE).key for _ in range(5)][-1] == b"up/4"
     assert lower.receive(timeout=PATIENCE).key == b"down/1"
     one, other = below(world, "top"), above(world, "left")
-    assert (one.received, other.delivered) == (5, 5)
-    assert (one.delivered, other.received) == (1, 1)
+    assert (one.up, other.up) == (5, 5)
+    assert (one.down, other.down) == (1, 1)
     assert (one.state, other.state) == ("joined", "joined")
     assert (one.mode, other.mode) == ("announce", "announce")
     assert one.credentials == other.credentials == world.hubs["left"].whoami().decode().rsplit("/!/", 1)[0]
@@ -60,7 +60,7 @@ def test_both_ends_of_a_link_tell_the_same_of_it(world: World) -> None:
     assert (one.address, other.address) == (world.address("left"), world.address("top"))
     assert (other.epoch, other.patterns) == (1, 2)
     assert one.patterns == 3, "and one for secrets"
-    assert (one.lost, one.uncertain, one.queued, other.lost, other.uncertain, other.queued) == ({}, 0, 0, {}, 0, 0)
+    assert (one.lost, one.uncertain, one.waiting, other.lost, other.uncertain, other.waiting) == ({}, 0, 0, {}, 0, 0)
 
 
 def test_a_link_tells_what_was_lost_on_it_and_what_is_uncertain(world: World) -> None:
@@ -77,7 +77,7 @@ def test_a_link_tells_what_was_lost_on_it_and_what_is_uncertain(world: World) ->
         client.publish(b"k")
     client.sync()
     link = above(world, "left")
-    assert (link.state, link.queued, link.lost, link.uid) == ("outage", 10, {"upstream": 20}, -1)
+    assert (link.state, link.waiting, link.lost, link.uid) == ("outage", 10, {"upstream": 20}, -1)
     world.hub("top")
     again = world.client("top")
     again.subscribe(b"k")

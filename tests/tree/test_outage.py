@@ -62,12 +62,12 @@ def test_messages_beyond_the_bound_are_lost_counted_and_told(world: World) -> No
     publisher.publish_many([(b"k", b"x")] * 25)
     publisher.sync()
     statistics = relay.statistics()
-    assert (statistics.queued, statistics.lost, statistics.uncertain) == (10, {"upstream": 15}, 0)
+    assert (statistics.waiting, statistics.lost, statistics.uncertain) == (10, {"upstream": 15}, 0)
     world.hub("top", limits=msgspec.structs.replace(FAST, settle=0.2))
     above: list[object] = []
     client = world.client("top", on_notice=above.append)
     client.subscribe(b"k")
-    eventually(lambda: relay.statistics().delivered == 10)
+    eventually(lambda: relay.statistics().up == 10)
     eventually(lambda: (publisher.sync(), client.sync(), notices and above)[2])
     assert [(n.cause, n.count) for n in notices if hasattr(n, "cause")] == [("upstream", 15)]  # type: ignore[attr-defined]
     assert len(received(client)) == 10
@@ -82,10 +82,10 @@ def test_in_an_outage_what_was_wanted_when_the_link_broke_is_kept(world: World) 
     eventually(lambda: world.relays["left"].state == "outage")
     publisher.publish_many([(b"wanted", b"1"), (b"other", b"2"), (b"wanted", b"3")])
     publisher.sync()
-    assert world.relays["left"].statistics().queued == 2
+    assert world.relays["left"].statistics().waiting == 2
     world.hub("top", limits=msgspec.structs.replace(FAST, settle=0.2))
     above = world.client("top")
     above.subscribe(b"")
-    eventually(lambda: world.relays["left"].statistics().queued == 0)
+    eventually(lambda: world.relays["left"].statistics().waiting == 0)
     settle(publisher)
     assert [message.payload for message in received(above)] == [b"1", b"3"]

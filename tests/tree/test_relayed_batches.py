@@ -62,7 +62,7 @@ def test_messages_that_waited_for_a_master_go_up_in_batches(world: World) -> Non
     assert Counter(message.sender for message in got).most_common()[0][1] == len(PAIRS) // 2
     eventually(lambda: relay.above.up.acknowledged == len(PAIRS))
     statistics = relay.statistics()
-    assert (statistics.delivered, statistics.queued, statistics.lost, statistics.uncertain) == (len(PAIRS), 0, {}, 0)
+    assert (statistics.up, statistics.waiting, statistics.lost, statistics.uncertain) == (len(PAIRS), 0, {}, 0)
 
 
 @pytest.mark.parametrize(("here", "there"), [("left", "top"), ("top", "left")])
@@ -95,13 +95,13 @@ def test_uncertain_messages_of_a_batch_are_counted_one_by_one(world: World) -> N
     settle(reader, publisher)
     publisher.publish_many(PAIRS)
     publisher.sync()
-    eventually(lambda: relay.statistics().delivered == len(PAIRS))
+    eventually(lambda: relay.statistics().up == len(PAIRS))
     eventually(lambda: relay.above.up.acknowledged == len(PAIRS))
     world.hubs["top"].stop(0)
     publisher.publish_many(PAIRS)
     publisher.sync()
     statistics = relay.statistics()
-    assert statistics.delivered + statistics.queued == 2 * len(PAIRS)
+    assert statistics.up + statistics.waiting == 2 * len(PAIRS)
     assert not statistics.lost
 
 
@@ -166,7 +166,7 @@ def test_of_a_batch_from_above_only_keys_that_were_asked_for_are_taken(world: Wo
     assert [(m.key, m.payload) for m in (reader.receive(timeout=PATIENCE) for _ in expected)] == expected
     assert received(reader) == []
     assert len(tap) == len(expected)
-    assert relay.statistics().received == len(expected)
+    assert relay.statistics().down == len(expected)
 
 
 def test_secrets_in_a_batch_from_above_reach_only_their_client(world: World) -> None:

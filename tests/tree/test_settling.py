@@ -133,7 +133,7 @@ def test_messages_that_were_kept_and_are_not_wanted_any_more_are_lost_and_told(w
     publisher.publish_many([(b"k", b"")] * 10 + [(b"nobody wanted this before", b"")] * 5)
     publisher.sync()
     world.hub("top")
-    eventually(lambda: relay.state == "joined" and not relay.statistics().queued)
+    eventually(lambda: relay.state == "joined" and not relay.statistics().waiting)
     statistics = relay.statistics()
     assert (statistics.lost, statistics.uncertain) == ({"unwanted": 10}, 0)
     eventually(lambda: (publisher.sync(), publisher.lost.get("unwanted") == 10)[1])

@@ -170,7 +170,7 @@ def test_it_cannot_open_thousands_of_links(host: Host) -> None:
         assert refused.is_disconnected()
     operator = host.client("root")
     assert len(operator.link_statistics()) == len(links)
-    assert operator.statistics().breaches == {"too many links": 20}
+    assert operator.statistics().violations == {"too many links": 20}
     host.bus_of(HONEST)  # another tenant still joins
 
 

@@ -166,7 +166,7 @@ def test_a_user_who_is_not_trusted_may_have_a_few_links(
     relay = world.relay("left", "top", wait=False)
     eventually(lambda: "too many links" in relay.above._last_reason)
     assert len(hub.tree.links) == tree.LINKS_OF_A_USER
-    assert hub.statistics().breaches["too many links"] >= 101
+    assert hub.statistics().violations["too many links"] >= 101
     assert sum("of user 12345: too many links" in record.getMessage() for record in caplog.records) == 1
     links[0].send(b"CMSG interest/on")  # said twice, it means nothing
     key_of_link(links[0])

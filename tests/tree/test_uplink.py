@@ -27,7 +27,7 @@ def test_messages_that_wait_for_the_hub_above_arrive_once_and_in_order(world: Wo
     world.hub("top", limits=limits)
     assert waiting.get(timeout=PATIENCE) == [b"%d" % n for n in range(1_000)]
     statistics = relay.statistics()
-    assert (statistics.epoch, statistics.lost, statistics.uncertain, statistics.queued) == (2, {}, 0, 0)
+    assert (statistics.epoch, statistics.lost, statistics.uncertain, statistics.waiting) == (2, {}, 0, 0)
     publisher.publish(b"k", b"after")
     assert subscriber.receive(timeout=PATIENCE).payload == b"after"
 

@@ -86,7 +86,7 @@ def test_a_hub_and_its_users(make_hub: MakeHub, connect: Connect, serve: Callabl
     assert told["sbus_user_lost_messages_total", "outage", uid] == 3
     assert told["sbus_user_routed_messages_total", uid] == 6
     connect().send(b"nonsense")
-    eventually(lambda: hub.statistics().breaches)
+    eventually(lambda: hub.statistics().violations)
     assert numbers_of(server)["sbus_violations_total", "unknown verb"] == 1
 
 
@@ -104,7 +104,7 @@ def test_a_relay_and_a_recorder(make_hub: MakeHub, folder: str, serve: Callable[
         who = "above", str(os.getpid()), str(os.getuid())
         assert told["sbus_links", *who[:2], "joined", who[2]] == 1
         assert told["sbus_link_waiting_messages", *who] == 0
-        assert told["sbus_relay_forwarded_messages_total",] == 1
+        assert told["sbus_relay_up_messages_total",] == 1
         assert told["sbus_journal_written_messages_total",] == 1
         above.stop()
         eventually(lambda: relay.state == "outage")
