@@ -251,6 +251,8 @@ class Hub:
     def _wind_up(self, deadline: float) -> None:
         try:
             self._drain(deadline)
+            if (left := deadline - monotonic()) > 0:
+                self.tree.leave_all(left)
         finally:
             self.tree.stop()
             self._clients.finish_all()

@@ -7,15 +7,14 @@ crosses, is in :mod:`sbuslib.tree.hub_above` and :mod:`sbuslib.tree.above`.
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import gevent
 import msgspec
+from gevent.event import Event
 from gevent.timeout import Timeout
 
 from .clients.reconnect import NOBODY_PAUSE_MOST, Backoff
@@ -25,7 +24,7 @@ from .kernel.dialer import Dialer
 from .limits import ClientLimits
 from .statistics import RelayStatistics
 from .tree.above import LinkAbove
-from .tree.hub_above import JOINING, HubAbove, LinkState
+from .tree.hub_above import WAITS, HubAbove, LinkState
 from .wire.packets import check_key
 from .wire.text import plainly
 
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
     from .hub import Hub
 
 __all__ = ["Relay"]
-
-_LOOK: Final = 0.01
-"""Seconds between two looks whether what is on its way has arrived, before a hub is left."""
 
 
 class Relay:
@@ -72,7 +68,7 @@ class Relay:
         self._client_limits = client_limits if client_limits is not None else ClientLimits()  # for dialling
         self._upstream_user = upstream_user
         self._dialers = self._make_dialers(upstream, upstream_user)  # in the order in which they are tried
-        self.above = HubAbove(hub.tree, self.stop, _patterns("export", export), _patterns("import_", import_))
+        self.above = HubAbove(hub.tree, self, _patterns("export", export), _patterns("import_", import_))
         """What is known of the hub above."""
         self._link: LinkAbove | None = None  # the last one
         self._greenlet: gevent.Greenlet[..., object] | None = None  # dials and waits
@@ -80,6 +76,8 @@ class Relay:
         """The greenlets, and the error that ended them."""
         self._address = self._dialers[0].address  # that is joined, or was dialled last
         self._moving = False  # from the hub that it has joined to one that is configured now
+        self._may_dial = Event()  # not set after :meth:`leave`
+        self._may_dial.set()
         self._somebody = False  # whether anybody listened at one of the addresses, in the last round of them
 
     @property
@@ -107,6 +105,7 @@ class Relay:
             raise StateError("this relay is started already")
         self.hub.context.check_here()
         self.above.start()
+        self._may_dial.set()
         self.service = ServiceGreenlets(f"relay to {self._address}", self.stop)
         self._greenlet = self.service.spawn(self._run)
         return self
@@ -126,6 +125,28 @@ class Relay:
         self.above.on("stop")
 
     close = stop
+
+    def leave(self, timeout: float) -> bool:
+        """Leave the hub above in good order, and join none until :meth:`join_again`. Waits.
+
+        What was sent up is acknowledged, and what is published then is kept. Returns whether that took at most
+        ``timeout`` seconds: else the link is ended, and what was not acknowledged is uncertain.
+        """
+        self._may_dial.clear()
+        link = self._link
+        if link is None:
+            return True
+        link.leave("this hub leaves")
+        deadline = monotonic() + timeout
+        while self.above.link is link and (left := deadline - monotonic()) > 0:
+            self.above.wait_for_change(left)
+        has_left = self.above.link is not link
+        link.end("this hub leaves")
+        return has_left
+
+    def join_again(self) -> None:
+        """Join a hub again after :meth:`leave`."""
+        self._may_dial.set()
 
     def __enter__(self) -> Relay:
         return self.start()
@@ -181,40 +202,15 @@ class Relay:
         self._dialers, self._upstream_user = dialers, upstream_user
         self.above.set_bounds(exports, imports)
         if self._is_started and not stays:
-            self.service.spawn(self._move, dialers[0].address)
-
-    def _move(self, address: str) -> None:
-        """Leave the hub above, for one that is configured now."""
-        self._moving = True
-        if self._link is not None:
-            self._leave(self._link, f"on to {address}")
-
-    def _leave(self, link: LinkAbove, why: str) -> None:
-        """End a link, and lose nothing that is on its way.
-
-        The hub above ends it, once it has acknowledged all that was sent to it. What it has sent is received.
-        """
-        up = self.above.up
-        if link.is_up:
-            self._wait_until(link, lambda: not up.waiting)  # it would reach the next hub later than it might this one
-            link.leave()
-            self._wait_until(link, lambda: up.acknowledged == up.forwarded)
-            if not link.outgoing.closed:
-                with suppress(OSError):
-                    link.outgoing.socket.shutdown(socket.SHUT_WR)
-            self._wait_until(link, lambda: False)
-        link.end(why)
-
-    def _wait_until(self, link: LinkAbove, condition: Callable[[], bool]) -> None:
-        """Wait until something holds, the link has ended, or the hub above had time enough."""
-        latest = monotonic() + self.hub.limits.link_wait
-        while not link.outgoing.closed and not condition() and monotonic() < latest:
-            gevent.sleep(_LOOK)
+            self._moving = True
+            if self._link is not None:
+                self._link.leave(f"on to {dialers[0].address}")
 
     def _run(self) -> None:
         limits = self.hub.limits
         backoff = Backoff(limits.link_pause, limits.link_pause_most)
         while self._is_started and self._greenlet is gevent.getcurrent():  # not in the child of a fork
+            self._may_dial.wait()
             self._moving = self._somebody = False
             for dialer in self._dialers:
                 lasted = self._stay_at(dialer)
@@ -248,6 +244,9 @@ class Relay:
             self.above.report(f"{dialer.address}: {plainly(error)}")
             return None
 
+        if not self._may_dial.is_set():  # no more
+            sock.close()
+            return None
         self._address = dialer.address
         self._somebody = True
         self._link = link = LinkAbove(self.above, sock, dialer.address)
@@ -267,14 +266,11 @@ class Relay:
         joined_at: float | None = None
         link.begin()
         while above.link is link:
-            waits = JOINING.get(above.step)
-            if waits is None and joined_at is None:
+            waits = WAITS.get(above.step)
+            if link.is_up and joined_at is None:
                 joined_at = monotonic()
-            try:
-                with Timeout(self.hub.limits.link_wait if waits else None, TimeoutError(waits)):
-                    above.wait_for_change()
-            except TimeoutError as error:
-                link.end(str(error))
+            if not above.wait_for_change(self.hub.limits.link_wait if waits else None):
+                link.end(waits or "")
         return joined_at
 
     # -- the rest -----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from time import time
 from typing import Final
 
@@ -76,9 +77,17 @@ class LinkAbove(Link):
         """Greet the hub above."""
         self._on("connect")
 
-    def leave(self) -> None:
-        """Send nothing more, and have the rest acknowledged: this hub is to join another."""
+    def leave(self, why: str) -> None:
+        """Lose nothing that is on its way, and end the link.
+
+        The hub above ends it, once it has acknowledged all that was sent to it. What it has sent is received.
+        """
+        self.why = why
         self._on("leave")
+
+    def _end_sending(self) -> None:
+        with suppress(OSError):
+            self.outgoing.socket.shutdown(socket.SHUT_WR)
 
     def _on(self, event: Event) -> None:
         """Do what the table says."""
@@ -96,7 +105,7 @@ class LinkAbove(Link):
             case Action.OPEN:
                 self.place.telling.do_later(self._settle_demand())
             case Action.HOLD:
-                self._above.up.hold()
+                self._above.up.hold(self._end_sending)
             case Action.CLOSE:
                 self._close()
 
@@ -168,7 +177,7 @@ class LinkAbove(Link):
     def end(self, why: str) -> None:
         """End the link, unless it has ended."""
         if self._above.link is self:
-            self.why = why
+            self.why = self.why or why
             self._on("end")
 
     def _fail(self, error: LinkError) -> None:
@@ -309,6 +318,8 @@ class LinkAbove(Link):
                 if self._wanted is not None:
                     self._wanted.reader.widen()
                     self.mark()
+            case control.INTEREST_LEAVE:
+                self.leave("it asked this hub to leave")
             case control.INTEREST_SYNC:
                 self._take_question(payload)
             case control.NOTICE_LOST | control.NOTICE_AWAY | control.NOTICE_KICKED | control.NOTICE_CREDENTIALS:

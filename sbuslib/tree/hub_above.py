@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from typing import Final, Literal, TypeAlias
 
 from gevent.event import Event as Changed
@@ -32,11 +31,12 @@ from .instances import Said, new_epoch, stable_id
 from .interest import Wanted
 from .link import Link
 from .losses import LinkLosses
+from .neighbours import Joiner
 from .states import Action, Event, State, step
 from .tree import Tree
 from .uplink import Uplink
 
-__all__ = ["JOINING", "STATES", "HubAbove", "LinkState"]
+__all__ = ["STATES", "WAITS", "HubAbove", "LinkState"]
 
 LinkState: TypeAlias = Literal["stopped", "connecting", "joining", "joined", "outage", "loop", "deep"]
 STATES: tuple[LinkState, ...] = ("stopped", "connecting", "joining", "joined", "outage", "loop", "deep")
@@ -49,7 +49,10 @@ JOINING: Final[dict[State, str]] = {
     "asking": "no answer to interest/on",
     "placing": "its path to the root is not settled",
 }
-"""States in which the hub above has to answer soon, and what is said if it does not."""
+"""States in which this hub waits to join, and what is said if the hub above does not answer soon."""
+
+WAITS: Final[dict[State, str]] = {**JOINING, "leaving": "it did not acknowledge what was sent to it"}
+"""All states in which the hub above has to answer soon, and what is said if it does not."""
 
 _NOBODY: Final = Credentials(gid=-1, uid=-1, pid=-1)
 
@@ -57,17 +60,14 @@ _NOBODY: Final = Credentials(gid=-1, uid=-1, pid=-1)
 class HubAbove:
     """The hub above, as long as a relay is started. Implements :class:`~sbuslib.tree.neighbours.Above`.
 
-    :param stop: stops the relay, as the hub stops.
     :param export: patterns that may go up; ``None``: all.
     :param import_: patterns that may come down, likewise.
     """
 
-    def __init__(
-        self, tree: Tree, stop: Callable[[], None], export: list[bytes] | None, import_: list[bytes] | None
-    ) -> None:
+    def __init__(self, tree: Tree, relay: Joiner, export: list[bytes] | None, import_: list[bytes] | None) -> None:
         self.tree = tree
+        self.relay = relay
         self.context = tree.context  # of this hub
-        self.close = stop
         self.up = Uplink(self.context, self._tell_loss)
         """What routes hold for it."""
         self.demand = Demand(self.context, self.up, export)
@@ -170,10 +170,9 @@ class HubAbove:
         """What is known of the tree without the hub above. A hub that stands apart is the root of its tree."""
         return control.SCOPE_TREE if self.stands_apart else b"partial"
 
-    def wait_for_change(self) -> None:
-        """Wait until something has changed: for greenlets."""
-        changed = self._changed
-        changed.wait()
+    def wait_for_change(self, timeout: float | None = None) -> bool:
+        """Wait, in a greenlet, until something has changed. Returns whether it has, within so many seconds."""
+        return self._changed.wait(timeout)
 
     def report(self, reason: str) -> None:
         """Log why this hub has not joined, unless that was logged last."""

@@ -8,7 +8,7 @@ from ..core.protocols import Receiver, Routes
 from ..statistics import LinkStatistics
 from ..wire import control
 
-__all__ = ["Above", "Below", "Neighbour"]
+__all__ = ["Above", "Below", "Joiner", "Neighbour"]
 
 
 class Neighbour(Protocol):
@@ -53,8 +53,23 @@ class Below(Neighbour, Protocol):
         """Tell it how many links of trusted users there are."""
 
 
+class Joiner(Protocol):
+    """The relay, which joins one hub above after another."""
+
+    def leave(self, timeout: float) -> bool:
+        """Leave the hub above in good order, and join none. Returns whether that took at most so many seconds."""
+
+    def join_again(self) -> None:
+        """Join a hub again after :meth:`leave`."""
+
+    def stop(self) -> None:
+        """The hub stops."""
+
+
 class Above(Protocol):
     """The hub above, whether or not there is a link to it."""
+
+    relay: Joiner
 
     @property
     def up(self) -> Receiver:
@@ -80,9 +95,6 @@ class Above(Protocol):
 
     def statistics(self, receivers: Routes | None = None) -> LinkStatistics:
         """The link to it, which carries what has these receivers if it is one of them."""
-
-    def close(self) -> None:
-        """The hub stops."""
 
     def abandon(self) -> None:
         """In the child of a fork: end it and send nothing."""

@@ -52,7 +52,7 @@ EVENTS: Final[dict[Event, str]] = {
     "plain": "it has said who this one is, and knows no extensions",
     "placed": "its path to the root is settled",
     "complete": "it has said all that it wants",
-    "leave": "this hub is to join another",
+    "leave": "this hub is to join another, or the hub above asks it to leave",
     "end": "the link has ended",
     "loop": "the hub above is below this one, or too deep",
     "missed": "no address could be joined for now",
@@ -72,7 +72,7 @@ class Action(Enum):
     PLACE = "take a place, and ask for its path"
     JOIN = "join"
     OPEN = "send what was kept"
-    HOLD = "keep messages again"
+    HOLD = "keep what comes, and have the rest acknowledged"
     CLOSE = "close the connection"
     SETTLE = "answer those who wait"
     END = "be a root again"
@@ -86,12 +86,15 @@ STEPS: Final[dict[tuple[State, Event], tuple[Action, State]]] = {
     ("greeting", "known"): (Action.ASK, "asking"),
     ("greeting", "served"): (Action.PLACE, "placing"),
     ("greeting", "plain"): (Action.JOIN, "joined"),
+    ("greeting", "leave"): (Action.CLOSE, "away"),
     ("greeting", "end"): (Action.CLOSE, "away"),
     ("greeting", "loop"): (Action.CLOSE, "apart"),
     ("asking", "served"): (Action.PLACE, "placing"),
+    ("asking", "leave"): (Action.CLOSE, "away"),
     ("asking", "end"): (Action.CLOSE, "away"),
     ("asking", "loop"): (Action.CLOSE, "apart"),
     ("placing", "placed"): (Action.JOIN, "joined"),
+    ("placing", "leave"): (Action.CLOSE, "away"),
     ("placing", "end"): (Action.CLOSE, "away"),
     ("placing", "loop"): (Action.CLOSE, "apart"),
     ("joined", "complete"): (Action.OPEN, "open"),

@@ -16,7 +16,10 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
+from time import monotonic
 from typing import Final
+
+from gevent.event import Event
 
 from ..core.connection import Connection
 from ..core.context import Context
@@ -59,6 +62,7 @@ class Tree(Place):
         self._relay_users, self._relay_groups = relays  # of whom hubs may join in mode "prune"
         self._links_of: Counter[int] = Counter()  # by user
         self._told_path: set[Outgoing] = set()  # the relays of hubs below, in whatever mode
+        self._all_left: Event | None = None  # set once no hub is below any more, while all have to leave
 
     # -- lifecycle ----------------------------------------------------------------------------------
 
@@ -66,6 +70,7 @@ class Tree(Place):
         """The hub listens."""
         self.telling.start()
         self.path = (self.hub_id,)
+        self._all_left = None
         self.context.router.namespace.prefix = b""
         self.settling.begin()
 
@@ -73,7 +78,7 @@ class Tree(Place):
         """The hub stops."""
         self.telling.stop()
         if self.above is not None:
-            self.above.close()
+            self.above.relay.stop()
         self._forget_all()
 
     def abandon(self) -> None:
@@ -83,6 +88,30 @@ class Tree(Place):
             self.above.abandon()
             self.above = None
         self._forget_all()
+
+    def leave_all(self, timeout: float) -> bool:
+        """Have all links end in good order, those below first, and let none join until :meth:`join_again`.
+
+        Each end sends what waits for the other, and has it acknowledged: nothing is lost, and nothing uncertain. Waits
+        for at most ``timeout`` seconds, in a greenlet; then it disconnects those that have not left. Returns whether
+        all have.
+        """
+        deadline = monotonic() + timeout
+        self._all_left = Event()
+        for client in self._told_path:
+            client.answer(encode_control(control.INTEREST_LEAVE))
+        left = not self._told_path or self._all_left.wait(timeout)
+        for client in list(self._told_path):
+            self.context.members.close(client, "it did not leave in time")
+        if self.above is not None:
+            left = self.above.relay.leave(max(0.0, deadline - monotonic())) and left
+        return left
+
+    def join_again(self) -> None:
+        """Links may join again after :meth:`leave_all`."""
+        self._all_left = None
+        if self.above is not None:
+            self.above.relay.join_again()
 
     def _forget_all(self) -> None:
         self.questions.clear()
@@ -106,6 +135,9 @@ class Tree(Place):
         :param said: who the hub of this client is, see :mod:`sbuslib.tree.instances`.
         """
         if publisher.outgoing in self._told_path:
+            return
+        if self._all_left is not None:
+            self.context.members.kick_later(publisher.outgoing, "its hub takes no links for a moment")
             return
         self._told_path.add(publisher.outgoing)
         decoded = Said.decode(said)
@@ -158,6 +190,8 @@ class Tree(Place):
     def forget(self, client: Outgoing) -> None:
         """A client has left."""
         self._told_path.discard(client)
+        if self._all_left is not None and not self._told_path:
+            self._all_left.set()
         self.instances.forget(client)
         self.addresses.pop(client, None)
         link = self.links.pop(client, None)

@@ -132,6 +132,7 @@ class Uplink:
         self._asks_later = False  # whether it will be asked after a pause
         self._resumed = False  # whether all that was kept was sent since the link joined
         self._too_long = False  # whether the kernel said so of what was sent last
+        self._on_out: Callable[[], None] | None = None  # called once all that was sent is acknowledged
 
     @property
     def credentials(self) -> Credentials:
@@ -230,6 +231,7 @@ class Uplink:
         if self.open and not self.waiting:
             self._resumed = True
         self._context.unsent.note(self, bool(self.queued))
+        self._check_out()
         outgoing = self._outgoing if self.open and self.waiting else None
         if outgoing is None:
             self._stop_watching()
@@ -262,11 +264,20 @@ class Uplink:
             self.open = True
             self._send_kept()
 
-    def hold(self) -> None:
-        """Keep messages from now on, and ask about those that were sent."""
+    def hold(self, on_out: Callable[[], None]) -> None:
+        """Send what waits, keep what comes then, and call ``on_out`` when all that was sent is acknowledged."""
+        self._on_out = on_out
+        self._check_out()
+
+    def _check_out(self) -> None:
+        """Whether all is out, where this is waited for."""
+        if self._on_out is None or (self.open and self.waiting):
+            return
         self.open = False
-        self._update()
         self._consider_asking(waited=True)
+        if self.acknowledged == self.forwarded:
+            on_out, self._on_out = self._on_out, None
+            on_out()
 
     def disconnect(self) -> None:
         """The connection has ended."""
@@ -276,6 +287,7 @@ class Uplink:
         self.losses.add(control.UNCERTAIN, self.forwarded - self.acknowledged, time())
         self._asked = self.acknowledged = self.forwarded
         self._open_acks = 0
+        self._on_out = None
         self.losses.report()
         self._check_passed()
 
@@ -304,6 +316,7 @@ class Uplink:
         self.acknowledged = max(self.acknowledged, count)
         self._check_passed()
         self._consider_asking()
+        self._check_out()
 
     def _tell_loss(self, lost: control.Lost) -> None:
         self._tell(lost)

@@ -32,6 +32,7 @@ __all__ = [
     "INTEREST_ADDRESS",
     "INTEREST_COMPLETE",
     "INTEREST_GRAFT",
+    "INTEREST_LEAVE",
     "INTEREST_LINKS",
     "INTEREST_ON",
     "INTEREST_PRUNE",
@@ -93,6 +94,7 @@ INTEREST_LINKS = b"interest/links"
 INTEREST_WIDEN = b"interest/widen"
 INTEREST_SYNC = b"interest/sync"
 INTEREST_ADDRESS = b"interest/address"
+INTEREST_LEAVE = b"interest/leave"
 
 SCOPE_TREE = b"tree"
 """A scope of a ``hub/sync``: all hubs up to the root, and those below them."""

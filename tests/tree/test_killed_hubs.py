@@ -87,8 +87,8 @@ def test_a_slave_that_is_killed_and_started_again_is_not_sent_its_own_old_messag
         programs.send("top", signal.SIGCONT)
         programs.wait_until_joined("low")
         publisher.read()
-        publish_last(publisher, below)
         publish_last(publisher, above)
+        publish_last(publisher, below)  # the one whose messages are counted comes last
         for subscriber in (above, below):
             subscriber.check_order(publisher)
         assert len(below.numbers["p"]) == publisher.published

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 from support import PATIENCE, WHOAMI, FakeHub, eventually
-from worlds import FAST, World
+from worlds import FAST, World, greet_relay, join, settle
 
 
 def test_messages_are_uncertain_if_the_hub_that_is_left_does_not_acknowledge_them(world: World) -> None:
@@ -67,3 +67,41 @@ def test_the_hub_that_is_left_may_end_the_link_first(world: World) -> None:
         eventually(lambda: not relay.above.up.open)
         link.close()
         eventually(lambda: world.is_at("first"))
+
+
+def test_all_links_of_a_hub_that_stops_leave_and_lose_nothing(world: World) -> None:
+    world.chain("top", "left", "below")
+    above, below = world.client("top"), world.client("below")
+    above.subscribe(b"k")
+    settle(above, below)
+    below.publish_many([(b"k", b"%d" % n) for n in range(2_000)])
+    world.hubs["left"].stop(PATIENCE)
+    below.publish_many([(b"k", b"%d" % n) for n in range(2_000, 2_100)])
+    below.sync()
+    for name in ("left", "below"):
+        statistics = world.relays[name].statistics()
+        assert (statistics.lost, statistics.uncertain) == ({}, 0)
+    world.hub("left")
+    world.relay("left", "top")
+    for n in range(2_100):
+        assert above.receive(timeout=PATIENCE).payload == b"%d" % n
+
+
+def test_who_does_not_leave_in_time_is_disconnected_and_may_join_again_later(world: World) -> None:
+    with FakeHub(world.address("top")) as master:
+        join(world, master)
+        world.client("left").publish(b"k", b"1")
+        tree = world.hubs["left"].tree
+        below = [world.peer("left"), world.peer("left")]
+        below[0].send(b"CMSG interest/on")
+        while below[0].receive() != b"CMSG interest/on\0announce":
+            pass
+        assert not tree.leave_all(0.01)
+        assert (world.relays["left"].state, tree.links) == ("outage", {})
+        while below[0].receive():
+            pass
+        below[1].send(b"CMSG interest/on")
+        assert not below[1].receive(), "no link joins meanwhile"
+        tree.join_again()
+        greet_relay(master.accept())
+        world.relays["left"].wait(PATIENCE)

@@ -20,6 +20,7 @@ CELLS: dict[tuple[State, Event], tuple[Action, State]] = {
     ("placing", "placed"): (Action.JOIN, "joined"),
     ("joined", "complete"): (Action.OPEN, "open"),
     **{(state, "leave"): (Action.HOLD, "leaving") for state in ("joined", "open")},
+    **{(state, "leave"): (Action.CLOSE, "away") for state in ("greeting", "asking", "placing")},
     **{(state, "end"): (Action.CLOSE, "away") for state in CONNECTED},
     **{(state, "loop"): (Action.CLOSE, "apart") for state in CONNECTED},
     **{(state, "connect"): (Action.GREET, "greeting") for state in UNCONNECTED},
