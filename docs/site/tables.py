@@ -1,6 +1,7 @@
 """Tables that the site makes from the code, where a page has a line such as ``<!-- table: sbuslib.limits.Limits -->``.
 
-It names a class whose attributes each have a docstring, or is ``options``, those of all commands, or ``modules``.
+It names a class whose attributes each have a docstring, or is ``options``, those of all commands, ``modules``, or
+``errors``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from enum import Enum
 from itertools import pairwise
 from pathlib import Path
 
+from sbuslib import errors
 from sbuslib.cli import main
 
 PACKAGE = Path(main.__file__).parent.parent
@@ -24,7 +26,7 @@ _MARKER = re.compile(r"^<!-- table: ([\w.]+) -->$", re.MULTILINE)
 
 def with_tables(text: str) -> str:
     """The text of a page with its tables."""
-    made = {"options": options, "modules": modules}
+    made = {"options": options, "modules": modules, "errors": tree_of_errors}
     return _MARKER.sub(lambda marker: made[marker[1]]() if marker[1] in made else fields(marker[1]), text)
 
 
@@ -85,3 +87,9 @@ def modules() -> str:
         line = re.sub(r":\w+:`[~.]?([\w.]+)`", r"`\1`", line)
         rows.append(f"| `{path.relative_to(PACKAGE)}` | {line} |")
     return "\n".join(rows)
+
+
+def tree_of_errors() -> str:
+    """The tree that the docstring of the errors draws."""
+    drawn = [line[4:] for line in (errors.__doc__ or "").splitlines() if re.match(r"    (SbusError|[├│└])", line)]
+    return "\n".join(["```text", *drawn, "```"])
