@@ -96,8 +96,8 @@ class Session:
         """Where messages go in place of the inbox; ``None`` until a first mailbox is opened."""
         self.named: WeakSet[Mailbox] = WeakSet()
         """All mailboxes, opened or not, whose patterns are to be kept true."""
-        self._header = b""  # of the last message that came: MSG, its key and NUL
-        self._key = b""  # the key in it
+        #: Of the last message that came: all that stood before its payload, its key, and its sender.
+        self._last: tuple[bytes, bytes, bytes | None] = b"", b"", None
         self._own = HubQuestion(b"")  # for our credentials: the first question of each connection
         self._asked: defaultdict[bytes, deque[HubQuestion]] = defaultdict(deque)  # on this connection, by key, in order
         self._by_token: WeakValueDictionary[bytes, HubQuestion] = WeakValueDictionary()  # those that somebody waits for
@@ -324,12 +324,13 @@ class Session:
 
         Raises :exc:`~sbuslib.errors.PeerError` for what no hub sends.
         """
-        header, key, size = self._header, self._key, len(self._header)
+        header, key, sender = self._last
+        size = len(header)
         append = self.inbox.append if self.mailboxes is None else self.mailboxes.put
         for offset, length in zip(offsets, lengths, strict=False):
-            # 1. The key of the message before: most messages, and nothing is parsed.
+            # 1. The key and the sender of the message before: most messages, and nothing is parsed.
             if size and length >= size and data[offset : offset + size] == header:
-                append(Message(key, data[offset + size : offset + length]))
+                append(Message(key, data[offset + size : offset + length], sender))
                 continue
 
             # 2. The end, or many messages in one packet.
@@ -342,17 +343,18 @@ class Session:
                     raise PeerError(f"the hub sent a packet that no hub sends: {error.reason}") from error
                 continue
 
-            # 3. A message with another key, or something about the client.
+            # 3. A message with another key or sender, or something about the client.
             packet = data[offset : offset + length]
             if packet.startswith(MSG):
                 key, nul, payload = packet[len(MSG) :].partition(b"\0")
                 if not nul:
                     raise PeerError("the hub sent a packet that no hub sends: a message without NUL")
-                self._key, self._header = key, b"MSG %b\0" % key
-                header, size = self._header, len(self._header)
+                self._last = b"MSG %b\0" % key, key, None
                 append(Message(key, payload))
             else:
                 self._take_control(packet)
+            header, key, sender = self._last
+            size = len(header)
         return False
 
     def read(self, packet: bytes) -> list[Message] | Control:
@@ -379,6 +381,7 @@ class Session:
             message = parse(inner)
             if not isinstance(message, Message):
                 raise PacketError("wrapped packet is no message")
+            self._last = packet[: len(packet) - len(message.payload)], message.key, sender
             return [Message(message.key, message.payload, sender)]
         except PacketError as error:
             raise PeerError(f"the hub sent a packet that no hub sends: {error.reason}") from error

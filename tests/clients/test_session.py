@@ -95,6 +95,24 @@ def test_a_wrapped_message_has_its_sender() -> None:
     assert list(session.inbox) == [Message(b"a", b"b\0c", b"!/cred/1/2/3"), Message(b"a", b"d")]
 
 
+def test_messages_with_the_head_of_the_one_before_have_its_key_and_its_sender() -> None:
+    """Their packets are not parsed: each of those that are would be copied four times."""
+    session = Session()
+    one, other = control.wrapper_from(b"!/cred/1/2/3"), control.wrapper_from(b"!/cred/1/2/4")
+    heads = [one + b"MSG a\0"] * 3 + [other + b"MSG a\0"] * 2 + [b"MSG a\0"] * 2 + [one + b"MSG b\0"] * 2
+    for order in (heads, heads[::2] + heads[1::2]):
+        packets = [head + payload for head, payload in zip(order, [b"", b"x", b"\0", b"MSG a\0"] * 3, strict=False)]
+        feed(session, *packets)
+        assert [session.inbox.popleft() for _ in packets] == [
+            Message(b"b" if b"b\0" in head else b"a", packet.removeprefix(head), sender_in(head))
+            for head, packet in zip(order, packets, strict=True)
+        ]
+
+
+def sender_in(head: bytes) -> bytes | None:
+    return head.split(b"\0")[1] if head.startswith(b"CMSG") else None
+
+
 def test_a_new_connection_restores_subscriptions_and_choices() -> None:
     session = Session()
     session.hello()
