@@ -78,8 +78,6 @@ def examine(address: str | None = None, *, timeout: float = 5.0) -> Iterator[Fin
         yield Finding("problem", "clock", "the clock of this machine is not set", "set it; journals and notices use it")
 
     # 1. This process.
-
-    # 1. This process.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     low = soft < 1_024
     yield Finding(
@@ -88,8 +86,6 @@ def examine(address: str | None = None, *, timeout: float = 5.0) -> Iterator[Fin
         f"this process may open {soft:,} files and sockets, and raise that to {hard:,}",
         "ulimit -n 1024, before a program that has many clients" if low else "",
     )
-
-    # 2. The hub, at the first address where one listens.
 
     # 2. The hub, at the first address where one listens.
     why = "given" if address is not None else "SBUS_ADDRESS" if os.environ.get("SBUS_ADDRESS") else "default"
@@ -107,8 +103,6 @@ def examine(address: str | None = None, *, timeout: float = 5.0) -> Iterator[Fin
         missed.append((f"{where}: {text}", advice))
     else:
         yield from (Finding("problem", "address", one, advice) for one, advice in missed)
-
-    # 3. The clock, while this ran.
 
     # 3. The clock, while this ran.
     if abs(time() - monotonic() - offset) > 0.05:

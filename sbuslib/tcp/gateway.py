@@ -257,8 +257,6 @@ class Gateway:
         client.close()
 
         # Peers hear of it, and what they have sent is lost.
-
-        # Peers hear of it, and what they have sent is lost.
         self._peer.detach(self)
         self._peer.release(self._greeting)
         self._peer.watch_links(self._link_gone, False)

@@ -268,8 +268,6 @@ class PeerLink:
                 continue
 
             # A subscription: what came before it is handed over first.
-
-            # A subscription: what came before it is handed over first.
             self._hand_over(run, receivers)
             run, receivers, name = [], (), None
             if not isinstance(command, Publish):

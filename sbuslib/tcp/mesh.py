@@ -89,8 +89,6 @@ class Mesh:
         digest = digest_of(plain or ("//" + name[6:] if is_copy else name), data)
 
         # 1. Was it here before? That is known by its id, else by its contents.
-
-        # 1. Was it here before? That is known by its id, else by its contents.
         if identity is not None:
             trace, first = self.seen.numbered(identity, digest, now)
         elif not is_copy:
@@ -108,14 +106,10 @@ class Mesh:
             self.on_arrival(link, name, data, identity)
 
         # 2. Receivers at this end get it once.
-
-        # 2. Receivers at this end get it once.
         self._deliver(link, trace, message if name == message.name else Publish(name, data))
         if not first:
             self.repeated += 1
             return
-
-        # 3. Other peers get a copy, if it is forwarded and did not come too far.
 
         # 3. Other peers get a copy, if it is forwarded and did not come too far.
         base = plain if is_copy else (name if self.forwarding.copy_of(name) else None)
