@@ -115,54 +115,59 @@ class Handed(Subscribed[T]):
                 found.close()
 
     async def _fetch(self, timeout: float | None) -> None:
-        """Make all ready that is here. A caller that gives up leaves the rest to the next."""
+        """Make ready what is here: one, or some that are asked for at one door. Who gives up leaves it to the next."""
+        # 1. What the first message says. It may have it all.
         mailbox, lead = self._mailbox, self._verbs.channel._lead
-        if not await self._verbs.wait_until(lambda: bool(self._ready) or mailbox.is_ready(), timeout):
-            raise TimeoutError(f"nothing came within {timeout} s")
-        if self._ready:  # another caller asked for several
+        if (message := mailbox.take()) is None:
+            if mailbox.closed:
+                raise DisconnectedError("the subscription was taken back")
+            if not await self._verbs.wait_until(lambda: bool(self._ready) or mailbox.is_ready(), timeout):
+                raise TimeoutError(f"nothing came within {timeout} s")
             return
-        messages = list(islice(iter(mailbox.take, None), MOST_TOKENS))
-        if not messages and mailbox.closed:
-            raise DisconnectedError("the subscription was taken back")
         try:
-            while messages:
-                await self._fetch_some(messages)
+            found = self._read(message)
+        except DoorError as error:
+            self._ready.append(self._miss(message, error))
+            return
+        if not isinstance(found, Offer):
+            self._ready.append(found)
+            return
+
+        # 2. Those after it that are offered at the same door.
+        messages, offers = [message], [found]
+        for other in islice(iter(mailbox.take, None), MOST_TOKENS - 1):
+            try:
+                offer = self._read(other)
+            except DoorError:
+                offer = None
+            if not isinstance(offer, Offer) or (offer.door, other.sender) != (found.door, message.sender):
+                mailbox.put_first([other])  # and it is read again
+                break
+            messages.append(other)
+            offers.append(offer)
+
+        # 3. Their descriptors.
+        try:
+            self._ready.extend(await self._ask(messages, offers))
+        except BaseException:
+            mailbox.put_first(messages)
+            raise
         finally:
-            if messages:
-                mailbox.put_first(messages)
             with lead.lock:
                 lead.wake_all()  # other callers may wait for what is ready now
 
-    async def _fetch_some(self, messages: list[Message]) -> None:
-        """Make the first messages ready, and take them off: one, or all that are asked for at one door."""
-        first, offers = messages[0], list[Offer]()
-        for message in messages:
-            found: T | Offer | DoorError
-            try:
-                found = self._read(message)
-            except DoorError as error:
-                found = self._miss(message, error) if message is first else error
-            if not isinstance(found, Offer):
-                break
-            if offers and (found.door, message.sender) != (offers[0].door, first.sender):
-                break
-            offers.append(found)
-        if not offers:
-            del messages[0]
-            self._ready.append(found)  # type: ignore[arg-type]  # no offer
-            return
-
-        missing, user, descriptors = _GONE, -1, list[int | None]()
+    async def _ask(self, messages: list[Message], offers: list[Offer]) -> list[T | DoorError]:
         try:
-            user = _user_behind(self._verbs.channel, first)
+            user = _user_behind(self._verbs.channel, messages[0])
             if self._users is not None and user not in self._users:
                 raise DoorError("descriptor of another user")
             descriptors = await self._verbs.channel._asker.fetch(offers, user)
         except DoorError as error:
-            missing, descriptors = error, [None] * len(offers)
-        for offer, fd in zip(offers, descriptors, strict=True):
-            message = messages.pop(0)
-            self._ready.append(self._miss(message, missing) if fd is None else self._open(message, offer, fd, user))
+            return [self._miss(message, error) for message in messages]
+        return [
+            self._miss(message, _GONE) if fd is None else self._open(message, offer, fd, user)
+            for message, offer, fd in zip(messages, offers, descriptors, strict=True)
+        ]
 
     def _open(self, message: Message, offer: Offer, fd: int, user: int) -> T | DoorError:
         """What a descriptor stands for. It is closed elsewhere if it is not what was offered: that may take seconds."""

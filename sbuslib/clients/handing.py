@@ -10,7 +10,7 @@ from typing import Any, Final
 from ..doors.copying import open_file
 from ..doors.memory import bytes_of
 from ..doors.transfers import Sent, Transfer
-from ..errors import PayloadError, PeerError, UsageError
+from ..errors import PayloadError
 from ..wire.offers import MAGIC, META_BYTES, Offer, encode_offer
 from ..wire.text import printable
 from .basics import Basics
@@ -29,7 +29,7 @@ async def publish_frame(verbs: Basics, key: bytes, frame: object, meta: bytes) -
     """Publish a frame: in its packet while that is quicker, or as memory."""
     view = bytes_of(frame)
     if view.nbytes <= MOST_IN_PACKET and not meta and bytes(view[: len(MAGIC)]) != MAGIC:
-        await verbs.publish(key, bytes(view))
+        await verbs.publish(key, frame if type(frame) is bytes else bytes(view))
         return
     _check(verbs, key, meta)
     offer = Offer("frame", view.nbytes, meta)
@@ -62,51 +62,26 @@ async def _publish(verbs: Basics, key: bytes, offer: Offer, token: bytes) -> Non
 
 async def send_file(verbs: Basics, key: bytes, source: Any, name: str | None, receivers: int, timeout: float) -> Sent:
     """Hand out a file until so many receivers have it."""
-    if receivers < 1:
-        raise UsageError(f"receivers is at least 1, not {receivers!r}")
     verbs.channel._session.check_publishable(key)
-    door = verbs.channel._door
+    door, offered = verbs.channel._door, -inf
 
     # Receivers say in other threads how it goes; an eventfd wakes the caller.
     fd, found = open_file(source)
     changes = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-    transfer = Transfer(fd, lambda: os.eventfd_write(changes, 1))
-    token = door.lend(transfer)
-
+    token = b""
     try:
+        transfer = Transfer(receivers, timeout, monotonic(), fd, lambda: os.eventfd_write(changes, 1))
+        token = door.lend(transfer)
         told = (found if name is None else name)[:LONGEST_NAME].encode(errors="replace")
-        offer = door.named(Offer("file", os.fstat(fd).st_size, told), token)
-        return await _wait_for_receivers(verbs, key, encode_offer(offer), transfer, changes, receivers, timeout)
+        offer = encode_offer(door.named(Offer("file", os.fstat(fd).st_size, told), token))
+        while not transfer.is_over(now := monotonic()):
+            if now - offered >= PAUSE:  # for those who have come since
+                await verbs.publish(key, offer)
+                offered = now
+            if await verbs.channel._wait_readable(changes, PAUSE):
+                os.eventfd_read(changes)
+        return transfer.result(printable(key))
     finally:
         door.take_back(token)
         os.close(changes)
         os.close(fd)
-
-
-async def _wait_for_receivers(
-    verbs: Basics, key: bytes, payload: bytes, transfer: Transfer, changes: int, receivers: int, timeout: float
-) -> Sent:
-    began, offered = monotonic(), -inf
-    while transfer.done < receivers:
-        # 1. Who has nothing to wait for: all that came refused, or nobody comes any more.
-        now = monotonic()
-        transfer.give_up(now - timeout, f"a receiver said nothing for {timeout:g} s")
-        if not transfer.copying:
-            if transfer.done + transfer.refused >= receivers:
-                break
-            if now - began > timeout:
-                why = "".join(f"; {why}" for why in sorted(set(transfer.failed)))
-                raise TimeoutError(f"{transfer.done} of {receivers} receivers took the file within {timeout:g} s{why}")
-
-        # 2. The offer again, for those who have come since.
-        if now - offered >= PAUSE:
-            await verbs.publish(key, payload)
-            offered = now
-
-        # 3. Until a receiver says something.
-        if await verbs.channel._wait_readable(changes, PAUSE):
-            os.eventfd_read(changes)
-
-    if not transfer.done:
-        raise PeerError(f"nobody has {printable(key)}: {', '.join(sorted(set(transfer.failed)))}")
-    return Sent(transfer.done, tuple(transfer.failed))

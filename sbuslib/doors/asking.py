@@ -91,22 +91,11 @@ class Asker:
         return sock, descriptor
 
     async def _ask(self, offers: Sequence[Offer], user: int) -> tuple[socket.SocketType, list[int | None]]:
+        """Ask until there is an answer."""
         now, is_ours = monotonic(), user in (0, os.geteuid())
         if self._silent.get(user, now) > now:
             raise DoorError(_SILENT)
-        try:
-            return await self._ask_until(now + (ANSWER_SECONDS if is_ours else STRANGER_SECONDS), offers, user)
-        except TimeoutError as error:
-            if not is_ours:
-                if len(self._silent) >= MOST_SILENT:
-                    del self._silent[next(iter(self._silent))]
-                self._silent[user] = monotonic() + SILENCE
-            raise DoorError(str(error)) from None
-
-    async def _ask_until(
-        self, deadline: float, offers: Sequence[Offer], user: int
-    ) -> tuple[socket.SocketType, list[int | None]]:
-        """Ask until there is an answer. Raises :exc:`TimeoutError`."""
+        deadline = now + (ANSWER_SECONDS if is_ours else STRANGER_SECONDS)
         request, why = ASK + b"".join(offer.token for offer in offers), _SILENT
         while monotonic() < deadline:
             sock = self._kept.pop((offers[0].door, user), None) or self._connect(offers[0], user)
@@ -117,6 +106,8 @@ class Asker:
                         given = iter(found)
                         return sock, [next(given) if word == GIVEN else None for word in words]
                     why = "door that has too much under way"
+                except TimeoutError:
+                    why = _SILENT
                 except ConnectionError:  # perhaps cut off, which is no matter
                     why = "door that closes"
                 except BaseException:  # an answer that comes later is nobody's
@@ -124,7 +115,13 @@ class Asker:
                     raise
                 sock.close()
             await self._sleep(PAUSE)
-        raise TimeoutError(why)
+
+        # Nobody else is to wait for this user as long again.
+        if not is_ours:
+            if len(self._silent) >= MOST_SILENT:
+                del self._silent[next(iter(self._silent))]
+            self._silent[user] = monotonic() + SILENCE
+        raise DoorError(why)
 
     def _connect(self, offer: Offer, user: int) -> socket.SocketType | None:
         """A connection to a door of this user; ``None`` if its backlog is full."""
@@ -158,7 +155,7 @@ class Asker:
                 break
             except BlockingIOError:
                 if not await self._wait_readable(sock.fileno(), max(0.0, deadline - monotonic())):
-                    raise TimeoutError(_SILENT) from None
+                    raise TimeoutError from None
 
         _, found = descriptors_in(control, flags)
         asked = (len(request) - len(ASK)) // TOKEN_BYTES

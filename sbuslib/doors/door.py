@@ -1,10 +1,10 @@
 """The door of one client: a socket at which a thread hands out descriptors to those who have the token of an offer.
 
 The thread runs none of the application's code and waits for nobody, so neither what the client does nor what others do
-at the door delays an answer by more than the interpreter's turns. What visitors make us hold is bounded by user:
-connections, and descriptors that were asked for and not yet read, which the kernel counts as *ours*. A visitor that
-asks again before it has read its last answer is cut off. A user that has its share of descriptors under way is asked
-to come again; one with too many connections loses the one that was silent for longest, and its process connects anew.
+at the door delays an answer by more than the interpreter's turns. What visitors make us hold is bounded by user: the
+connections, and so the descriptors that were asked for and not yet read, which the kernel counts as *ours*: no more
+than one answer is under way over each connection, as a visitor that asks again before it has read the last one is cut
+off. A user with too many connections loses the one that was silent for longest, and its process connects anew.
 """
 
 from __future__ import annotations
@@ -28,20 +28,17 @@ from ..kernel.sockets import Listener, accept, peer_credentials, unread_bytes
 from ..kernel.threads import unpatched
 from ..limits import ClientLimits
 from ..wire.addresses import AbstractAddress, PathAddress
-from ..wire.offers import ASK, BUSY, GIVEN, GONE, MOST_TOKENS, TOKEN_BYTES, Offer, decode_saying
+from ..wire.offers import ASK, BUSY, GIVEN, GONE, TOKEN_BYTES, Offer, decode_saying
 from .memory import Memory
 from .transfers import Transfer
 
 __all__ = ["Door", "door_address"]
 
-USER_VISITORS: Final = 64
-"""Connections of one user. Each process keeps one; if there are more processes, they take turns."""
-MOST_VISITORS: Final = 256
-"""Connections of all users: a quarter of the descriptors that a process may have, where nobody raised that."""
-USER_UNREAD: Final = 8 * MOST_TOKENS
-"""Descriptors under way to one user."""
-MOST_UNREAD: Final = 32 * MOST_TOKENS
-"""Descriptors under way to all: half of what the kernel allows our user, where nobody raised that."""
+USER_VISITORS: Final = 32
+"""Connections of one user. Each client keeps one; if there are more, they take turns."""
+MOST_VISITORS: Final = 128
+"""Connections of all others. With :data:`~sbuslib.wire.offers.MOST_TOKENS` descriptors to each, half of those that the
+kernel lets be under way for our user, where nobody raised that."""
 LINGER: Final = 1.0
 """Seconds for which the last offers are handed out though their client was closed, or the program ends."""
 MOST_RESTING: Final = 4
@@ -63,19 +60,18 @@ def door_address(name: bytes, folder: str | None) -> AbstractAddress | PathAddre
 class _Visitor:
     """One connection to a door."""
 
-    __slots__ = ("is_ours", "sock", "unread", "user")
+    __slots__ = ("is_answered", "is_ours", "sock", "user")
 
     def __init__(self, sock: socket.SocketType, owner: int) -> None:
         self.sock = sock
         self.user = peer_credentials(sock).uid  # the kernel's word
         self.is_ours = self.user == owner
-        self.unread = 0  # descriptors of the last answer, until the visitor is seen to have read it
+        self.is_answered = False  # with descriptors, and was not seen yet to have read that answer
 
-    def count_unread(self) -> int:
-        """Descriptors under way to it."""
-        if self.unread and not unread_bytes(self.sock):
-            self.unread = 0
-        return self.unread
+    def has_unread(self) -> bool:
+        """Whether descriptors are under way to it."""
+        self.is_answered = self.is_answered and unread_bytes(self.sock) > 0
+        return self.is_answered
 
 
 class _Offered:
@@ -318,22 +314,22 @@ class Door:
         except OSError:  # no descriptor is left
             unpatched("time", "sleep")(PAUSE)
             return
-        if not self._make_place(visitor.user):
+        if not self._make_place(visitor):
             visitor.sock.close()
             return
         number = visitor.sock.fileno()
         self._visitors[number] = visitor
         self._poll.register(number, select.EPOLLIN)
 
-    def _make_place(self, user: int) -> bool:
-        """Whether a user may have one more connection; for that, one that has been silent may have to go."""
-        visitors = Counter(visitor.user for visitor in self._visitors.values())
+    def _make_place(self, newcomer: _Visitor) -> bool:
+        """Whether there may be one more connection; for that, one that has been silent may have to go."""
+        visitors, user = Counter(visitor.user for visitor in self._visitors.values()), newcomer.user
         if visitors[user] < USER_VISITORS:
-            if len(self._visitors) < MOST_VISITORS:
+            if newcomer.is_ours or visitors.total() < MOST_VISITORS:
                 return True
             ((user, _),) = visitors.most_common(1)
         for visitor in self._visitors.values():
-            if visitor.user == user and not visitor.count_unread():
+            if visitor.user == user and not visitor.has_unread():
                 self._end(visitor)
                 return True
         return False
@@ -361,22 +357,24 @@ class Door:
                     transfer.hear(number, said.word, said.text, visitor.is_ours, monotonic())
 
     def _answer(self, visitor: _Visitor, tokens: list[bytes]) -> None:
-        if visitor.count_unread():  # it asks, and does not read
+        if visitor.has_unread():  # it asks, and does not read
             self._cut_off(visitor)
             return
         with self._lock:  # nobody closes a descriptor before it is sent
             found = [self._find(token, visitor) for token in tokens]
-            for is_busy in (self._has_too_much(visitor.user), True):
-                words = bytes(GONE if one is None else BUSY if is_busy else GIVEN for one in found)
-                given = [] if is_busy else [one.fd for one in found if one is not None]
-                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", given))] if given else []
-                with suppress(OSError):  # mostly ETOOMANYREFS: our user has as many under way as the kernel allows
-                    visitor.sock.sendmsg([words], rights, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
-                    break
+            words = bytes(GONE if one is None else GIVEN for one in found)
+            given = array("i", [one.fd for one in found if one is not None])
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, given)] if given else []
+            try:
+                visitor.sock.sendmsg([words], rights, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+            except OSError:  # mostly ETOOMANYREFS: our user has as many under way as the kernel allows
+                with suppress(OSError):
+                    visitor.sock.send(bytes([BUSY]) * len(words), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+                return
 
-            visitor.unread = len(given)
+            visitor.is_answered = bool(given)
             for one in found:
-                if isinstance(one, Transfer) and given:
+                if isinstance(one, Transfer):
                     one.hear(visitor.sock.fileno(), ASK, "", visitor.is_ours, monotonic())
 
     def _find(self, token: bytes, visitor: _Visitor) -> _Offered | Transfer | None:
@@ -390,13 +388,6 @@ class Door:
             except OSError:  # a process of our own user made it writable for itself
                 return None
         return offered
-
-    def _has_too_much(self, user: int) -> bool:
-        """Whether a user has its share of descriptors under way, or has any where all have theirs together."""
-        unread = Counter[int]()
-        for visitor in self._visitors.values():
-            unread[visitor.user] += visitor.count_unread()
-        return unread[user] >= USER_UNREAD or (unread[user] > 0 and unread.total() >= MOST_UNREAD)
 
     def _cut_off(self, visitor: _Visitor) -> None:
         """Hear a visitor no more. Its connection stays until it has read what is under way, which only so is known."""

@@ -17,11 +17,12 @@ came first cannot keep a file from those who come after.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 import msgspec
 
+from ..errors import PeerError, UsageError
 from ..wire.offers import ASK, COPYING, HAVE
 
 __all__ = ["Received", "Sent", "Transfer"]
@@ -50,48 +51,81 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class Transfer:
-    """A file, from when it is offered until its sender takes it back.
+    """A file, from when it is offered until its sender takes it back. Times are in seconds, of any clock.
 
-    The thread of the door calls :meth:`hear` and :meth:`leave` under the lock of the door, and neither of them once the
+    The thread of a door calls :meth:`hear` and :meth:`leave` under the lock of the door, and neither of them once the
     door has given the file back. The sender calls the rest.
+
+    :param receivers: how many are to have it. :param timeout: seconds for which they may say nothing, or not come.
+    :param now: when it begins. :param fd: the file, at a door. :param changed: tells the sender there to look.
     """
 
-    def __init__(self, fd: int, changed: Callable[[], object]) -> None:
+    def __init__(
+        self, receivers: int, timeout: float, now: float, fd: int = -1, changed: Callable[[], object] = lambda: None
+    ) -> None:
+        if receivers < 1:
+            raise UsageError(f"receivers is at least 1, not {receivers!r}")
+
         self.fd = fd
-        self.copying: dict[int, float] = {}
-        """When each receiver that copies was heard last, by the number of its connection."""
+        self.copying: dict[Hashable, float] = {}
+        """When each receiver that copies was heard last, by its name or the number of its connection."""
         self.done = 0
         """Receivers that have it."""
         self.failed: list[str] = []
         """Why others have not."""
         self.refused = 0
         """How many of those are of our own user."""
-        self._changed = changed  # tells the sender to look
+        self._receivers = receivers
+        self._timeout = timeout
+        self._begun = now
+        self._changed = changed
 
-    def hear(self, number: int, word: bytes, why: str, is_ours: bool, now: float) -> None:
+    # -- the door's side ----------------------------------------------------------------------------
+
+    def hear(self, who: Hashable, word: bytes, why: str, is_ours: bool, now: float) -> None:
         """A receiver asks, or says how it goes on."""
-        if word == ASK or (word == COPYING and number in self.copying):
-            self.copying[number] = now
-        elif word == HAVE and self.copying.pop(number, None) is not None:
+        if word == ASK or (word == COPYING and who in self.copying):
+            self.copying[who] = now
+        elif word == HAVE and self.copying.pop(who, None) is not None:
             self.done += 1
         else:
-            self._fail(number, why, is_ours)
+            self._fail(who, why, is_ours)
         self._changed()
 
-    def leave(self, number: int, is_ours: bool) -> None:
+    def leave(self, who: Hashable, is_ours: bool) -> None:
         """The connection of this number ended."""
-        self._fail(number, "a receiver left", is_ours)
+        self._fail(who, "a receiver left", is_ours)
         self._changed()
 
-    def give_up(self, before: float, why: str) -> None:
-        """Give up receivers that were heard last before a time."""
-        for number, heard in list(self.copying.items()):
-            if heard < before:
-                self._fail(number, why, True)
-
-    def _fail(self, number: int, why: str, is_ours: bool) -> None:
-        if self.copying.pop(number, None) is None:
+    def _fail(self, who: Hashable, why: str, is_ours: bool) -> None:
+        if self.copying.pop(who, None) is None:
             return
         self.refused += is_ours
         if len(self.failed) < MOST_FAILED:
             self.failed.append(why[:LONGEST_REASON])
+
+    # -- the sender's side --------------------------------------------------------------------------
+
+    def is_over(self, now: float) -> bool:
+        """Give up who is silent. Whether enough have it, or all that came refused. Raises :exc:`TimeoutError`."""
+        for who, heard in list(self.copying.items()):
+            if now - heard > self._timeout:
+                self._fail(who, f"a receiver did not go on for {self._timeout:g} s", True)
+
+        if self.done >= self._receivers:
+            return True
+        if self.copying:
+            return False
+        if self.done + self.refused >= self._receivers:
+            return True
+        if now - self._begun > self._timeout:
+            why = "".join(f"; {why}" for why in sorted(set(self.failed)))
+            few = f"{self.done} of {self._receivers} receivers took the file within {self._timeout:g} s"
+            raise TimeoutError(few + why)
+        return False
+
+    def result(self, what: str) -> Sent:
+        """How it ended. Raises :exc:`~sbuslib.errors.PeerError` if nobody has it."""
+        if not self.done:
+            raise PeerError(f"nobody has {what}: {', '.join(sorted(set(self.failed)))}")
+        return Sent(self.done, tuple(self.failed))

@@ -1,16 +1,17 @@
 """Files of any size between peers: a plain stream over the connections that are there, to any number of receivers.
 
-The sender publishes an *offer* under the name, again and again. Who takes it subscribes to ``<name>/<id>``, where the
-parts come in order, the last of them the SHA-256 of all, and publishes *words* under ``<name>/<id>/to``: how many parts
-it has, or why it takes no more. No more than :data:`WINDOW` parts are sent beyond what the slowest has. A receiver that
-misses a part, or a connection that is lost, ends that receiver's file: the file is sent anew.
+The sender publishes an *offer* under the name, again and again. Who takes it subscribes to ``<name>/<id>/<who>``, and
+publishes *words* under ``<name>/<id>/receivers``: from which byte on it wants the next :data:`STEP_BYTES`, that it has
+all, or why it takes no more. The sender keeps nothing of its receivers but when each went on last. What is lost on the
+way, or with a connection that is made again, its receiver asks for again.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from hashlib import sha256
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from math import inf
 from secrets import token_hex
 from time import monotonic
 from typing import Annotated, Final, Self, TypeVar
@@ -20,8 +21,9 @@ from msgspec import Meta
 
 from ..doors.copying import Source, open_file
 from ..doors.files import FileSink, safe_name
-from ..doors.transfers import Received, Sent
+from ..doors.transfers import Received, Sent, Transfer
 from ..errors import PeerError, UsageError
+from ..wire.offers import ASK, FAILED, HAVE
 from ..wire.text import plainly
 from .framing import Publish
 from .inbox import PeerInbox
@@ -31,8 +33,8 @@ __all__ = ["PeerFiles", "receive_large", "send_large"]
 
 PART_BYTES: Final = 131_072
 """Bytes of a part. Longer ones gain little."""
-WINDOW: Final = 32
-"""Parts under way to the slowest receiver: 4 MiB, a fraction of what an inbox keeps."""
+STEP_BYTES: Final = 16 * PART_BYTES
+"""Bytes that are asked for at once. Two steps are under way to each receiver: a quarter of what may wait for a peer."""
 MOST_BYTES: Final = 1_073_741_824
 """Bytes of the largest file that is taken, unless the application says otherwise."""
 MOST_RECEIVERS: Final = 1_024
@@ -41,10 +43,12 @@ MOST_KNOWN: Final = 1_024
 """Files that a receiver remembers to have seen: their offers come again."""
 PAUSE: Final = 0.25
 """Seconds between two offers."""
+AGAIN: Final = 5.0
+"""Seconds without a part after which a receiver asks again."""
 TIMEOUT: Final = 30.0
-"""Seconds without a part, or a word of a receiver, after which a file is given up."""
+"""Seconds in which a file does not go on, after which it is given up."""
 
-_INDEX: Final = 8  # bytes before each part: its number, from 0, little-endian
+_INDEX: Final = 8  # bytes before each part: where in the file it belongs, little-endian
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -55,17 +59,13 @@ class _Offer(msgspec.Struct, frozen=True):
     size: Annotated[int, Meta(ge=0, le=2**53)]
     name: Annotated[str, Meta(max_length=255)] = ""
 
-    @property
-    def parts(self) -> int:
-        """How many parts there are, without the hash."""
-        return -(-self.size // PART_BYTES)
-
 
 class _Word(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a receiver tells: its random name, how many parts it has, the hash included, or why it takes no more."""
+    """What a receiver says: its random name, from where on it wants more, or why it wants no more."""
 
-    who: Annotated[str, Meta(max_length=32)]
-    have: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    who: Annotated[str, Meta(pattern=r"\A[0-9a-f]{8}\Z")]
+    at: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    is_whole: bool = False
     refused: Annotated[str, Meta(max_length=200)] = ""
 
 
@@ -78,102 +78,71 @@ def _decode(data: bytes, kind: type[S]) -> S | None:
 
 
 class _Sending:
-    """One file, open for reading, and what its receivers have."""
+    """One file that is open for reading. ``place`` is the start of the names under which its parts go."""
 
-    def __init__(self, peer: Peer, name: str, fd: int, offer: _Offer, words: PeerInbox) -> None:
+    def __init__(self, peer: Peer, place: str, fd: int, transfer: Transfer) -> None:
         self._peer = peer
-        self._name = name
+        self._place = place
         self._fd = fd
-        self._offer = offer
-        self._words = words
-        self.taking: dict[str, int] = {}  # parts that each receiver has
-        self.done = 0
-        self.failed: list[str] = []  # why others have it not
+        self._transfer = transfer
+        self._stat = os.fstat(fd)  # as it was at first
+        self._reached: dict[str, int] = {}  # the farthest place that each receiver asked for
+        self.size = self._stat.st_size
 
-    def gather(self, receivers: int, timeout: float) -> None:
-        """Offer the file until so many take it."""
-        deadline = monotonic() + timeout
-        while len(self.taking) < receivers:
-            if self.failed and not self.taking:
-                raise PeerError(f"nobody has {self._name}: {', '.join(sorted(set(self.failed)))}")
-            if monotonic() > deadline:
-                raise TimeoutError(f"{len(self.taking)} of {receivers} receivers took the file within {timeout:g} s")
-            self._peer.publish(self._name, msgspec.json.encode(self._offer))
-            self._hear(PAUSE, new=True)
+    def hear(self, words: PeerInbox) -> None:
+        """Do what receivers say, for a moment."""
+        with suppress(TimeoutError):
+            for message in words.receive_many(timeout=PAUSE):
+                if (word := _decode(message.data, _Word)) is not None:
+                    self._act_on(word)
 
-    def stream(self, timeout: float) -> Sent:
-        """Send the parts, as fast as the slowest takes them."""
-        digest, parts = sha256(), self._offer.parts
-        for number in range(parts + 1):
-            while self.taking and number - min(self.taking.values()) >= WINDOW:
-                self._wait(timeout)
-            if not self.taking:
-                break
-            at = number * PART_BYTES
-            size = min(PART_BYTES, self._offer.size - at)
-            data = os.pread(self._fd, size, at) if number < parts else digest.digest()
-            if number < parts and len(data) != size:
-                raise UsageError("the file became shorter while it was sent")
-            digest.update(data)
-            part = number.to_bytes(_INDEX, "little") + data
-            self._peer.publish_many([(f"{self._name}/{self._offer.large}", part)], patience=timeout)
+    def _act_on(self, word: _Word) -> None:
+        now, before = monotonic(), self._reached.get(word.who, -1)
+        if word.at > before and (before >= 0 or len(self._reached) < MOST_RECEIVERS):
+            self._reached[word.who] = word.at
+            self._transfer.hear(word.who, ASK, "", True, now)
+        if word.is_whole or word.refused:
+            self._transfer.hear(word.who, HAVE if word.is_whole else FAILED, word.refused, True, now)
+        elif word.who in self._reached:
+            self._send_step(word)
 
-        while self.taking:
-            self._wait(timeout)
-        if not self.done:
-            raise PeerError(f"nobody has {self._name}: {', '.join(sorted(set(self.failed)))}")
-        return Sent(self.done, tuple(self.failed))
+    def _send_step(self, word: _Word) -> None:
+        parts, end = list[tuple[str, bytes]](), min(self.size, word.at + STEP_BYTES)
+        for at in range(word.at, end, PART_BYTES):
+            part = os.pread(self._fd, min(PART_BYTES, end - at), at)
+            parts.append((f"{self._place}/{word.who}", at.to_bytes(_INDEX, "little") + part))
 
-    def _wait(self, timeout: float) -> None:
-        """Wait until a receiver goes on. If none does in time, give up those that have least."""
-        deadline = monotonic() + timeout
-        while not self._hear(max(0.0, deadline - monotonic())):
-            if monotonic() >= deadline:
-                least = min(self.taking.values())
-                for who in [who for who, have in self.taking.items() if have == least]:
-                    del self.taking[who]
-                    self.failed.append(f"a receiver made no progress for {timeout:g} s")
-                return
-
-    def _hear(self, timeout: float, new: bool = False) -> bool:
-        """Take the words that come within a time. Returns whether a receiver went on, or a new one came."""
-        try:
-            messages = self._words.receive_many(timeout=timeout)
-        except TimeoutError:
-            return False
-
-        went_on = False
-        for message in messages:
-            word = _decode(message.data, _Word)
-            if word is None or (word.who not in self.taking and not new) or len(self.taking) >= MOST_RECEIVERS:
-                continue
-            before = self.taking.get(word.who, -1)
-            if word.refused:
-                self.taking.pop(word.who, None)
-                self.failed.append(word.refused)
-            elif word.have > self._offer.parts:
-                self.taking.pop(word.who, None)
-                self.done += 1
-            elif word.have > before:
-                self.taking[word.who] = word.have
-            went_on = went_on or bool(word.refused) or word.have > before
-        return went_on
+        found = os.fstat(self._fd)
+        if (found.st_size, found.st_mtime_ns) != (self.size, self._stat.st_mtime_ns):
+            raise UsageError("the file changed while it was sent")
+        self._peer.publish_many(parts)
 
 
 def send_large(peer: Peer, name: str, source: Source, *, receivers: int = 1, timeout: float = TIMEOUT) -> Sent:
     """Send a file, or bytes, to so many peers that receive large messages under ``name``.
 
-    Raises :exc:`TimeoutError` when they do not come within ``timeout`` seconds, :exc:`~sbuslib.errors.PeerError` when
-    nobody has it in the end, :exc:`OSError` when it cannot be read, and :exc:`~sbuslib.errors.UsageError`.
+    Others that take it meanwhile have ``timeout`` seconds more. Raises :exc:`TimeoutError` when there are not as many
+    within ``timeout`` seconds, :exc:`~sbuslib.errors.PeerError` when nobody has it in the end, :exc:`OSError` when it
+    cannot be read, and :exc:`~sbuslib.errors.UsageError`.
     """
     identity = token_hex(16)
     fd, file_name = open_file(source)
     try:
-        offer = _Offer(identity, os.fstat(fd).st_size, file_name.encode(errors="replace").decode()[:255])
-        with peer.subscribe(f"{name}/{identity}/to") as words:
-            sending = _Sending(peer, name, fd, offer, words)
-            sending.gather(receivers, timeout)
-            return sending.stream(timeout)
+        transfer, offered = Transfer(receivers, timeout, monotonic()), -inf
+        sending = _Sending(peer, f"{name}/{identity}", fd, transfer)
+        offer = msgspec.json.encode(_Offer(identity, sending.size, file_name.encode(errors="replace").decode()[:255]))
+        with peer.subscribe(f"{name}/{identity}/receivers") as words:
+            while not transfer.is_over(now := monotonic()):
+                if now - offered >= PAUSE:
+                    peer.publish(name, offer)
+                    offered = now
+                sending.hear(words)
+
+            # Others that have begun may end.
+            end = monotonic() + timeout
+            while transfer.copying and monotonic() < end:
+                sending.hear(words)
+        return transfer.result(name)
     finally:
         os.close(fd)
 
@@ -212,57 +181,59 @@ class PeerFiles:
             self._known[offer.large] = None
             if len(self._known) > MOST_KNOWN:
                 del self._known[next(iter(self._known))]
-            if offer.size > self._most:
-                self._say(message, offer, _Word("", refused=f"{offer.size:,} bytes are more than {self._most:,}"))
-            else:
-                return self._take(message, offer)
+            if (received := self._take(message, offer)) is not None:
+                return received
 
     def __iter__(self) -> Iterator[Received]:
         """Files as they come. Raises as :meth:`receive`."""
         while True:
             yield self.receive()
 
-    def _say(self, message: Publish, offer: _Offer, word: _Word) -> None:
-        self._peer.publish(f"{message.name}/{offer.large}/to", msgspec.json.encode(word))
+    def _take(self, message: Publish, offer: _Offer) -> Received | None:
+        """The file of an offer; ``None`` if it is too large, which the sender is told."""
+        who, place = token_hex(4), f"{message.name}/{offer.large}"
 
-    def _take(self, message: Publish, offer: _Offer) -> Received:
-        who, sink, is_whole = token_hex(8), FileSink(self._folder, safe_name(offer.name, offer.large)), False
+        def say(at: int = 0, is_whole: bool = False, refused: str = "") -> None:
+            self._peer.publish(f"{place}/receivers", msgspec.json.encode(_Word(who, at, is_whole, refused[:200])))
+
+        if offer.size > self._most:
+            say(refused=f"{offer.size:,} bytes are more than {self._most:,}")
+            return None
+        sink, is_whole = FileSink(self._folder, safe_name(offer.name, offer.large)), False
         try:
-            with self._peer.subscribe(f"{message.name}/{offer.large}") as parts:
-                self._say(message, offer, _Word(who))
-                self._take_parts(message, offer, parts, sink, who)
+            with self._peer.subscribe(f"{place}/{who}") as parts:
+                self._take_parts(message.name, offer.size, parts, sink, say)
             file, is_whole = sink.finish(), True
         except (OSError, PeerError) as error:
-            self._say(message, offer, _Word(who, refused=plainly(error)[:200]))
+            say(refused=plainly(error))
             raise
         finally:
             if not is_whole:
                 sink.discard()
-        self._say(message, offer, _Word(who, offer.parts + 1))
+        say(offer.size, is_whole=True)
         return Received(message.name.encode(), offer.name, offer.size, file)
 
-    def _take_parts(self, message: Publish, offer: _Offer, parts: PeerInbox, sink: FileSink, who: str) -> None:
-        digest, have = sha256(), 0
-        while have <= offer.parts:
+    @staticmethod
+    def _take_parts(name: str, size: int, parts: PeerInbox, sink: FileSink, say: Callable[[int], object]) -> None:
+        have, asked, went_on = 0, 0, monotonic()
+        while have < size:
+            # 1. Two steps are under way, so that the parts never stop coming.
+            while asked < size and asked - have <= STEP_BYTES:
+                say(asked)
+                asked += STEP_BYTES
+
+            # 2. The next part. If others come, or none, one was lost.
             try:
-                part = parts.receive(timeout=TIMEOUT)
+                data = parts.receive(timeout=AGAIN).data
             except TimeoutError:
-                raise PeerError(f"{message.name}: nothing came for {TIMEOUT:g} s") from None
-            if part.name != f"{message.name}/{offer.large}":  # another receiver's word
+                if monotonic() - went_on > TIMEOUT:
+                    raise PeerError(f"{name}: nothing came for {TIMEOUT:g} s") from None
+                asked = have
                 continue
-            data = memoryview(part.data)[_INDEX:]
-            is_last = have == offer.parts
-            size = digest.digest_size if is_last else min(PART_BYTES, offer.size - have * PART_BYTES)
-            if int.from_bytes(part.data[:_INDEX], "little") != have or len(data) != size:
-                raise PeerError(f"{message.name}: a part is missing")
-            if is_last and data != digest.digest():
-                raise PeerError(f"{message.name}: what came is not what was sent")
-            if not is_last:
-                sink.write(data)
-                digest.update(data)
-            have += 1
-            if have % (WINDOW // 4) == 0 and not is_last:
-                self._say(message, offer, _Word(who, have))
+            part = memoryview(data)[_INDEX:]
+            if int.from_bytes(data[:_INDEX], "little") == have and 0 < len(part) <= size - have:
+                sink.write(part)
+                have, went_on = have + len(part), monotonic()
 
 
 def receive_large(

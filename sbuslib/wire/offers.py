@@ -44,7 +44,7 @@ TOKEN_BYTES: Final = 16
 """Random bytes that nobody guesses: of a token, and of a door's name."""
 META_BYTES: Final = 4_096
 """Longest metadata. What is longer belongs into the frame."""
-MOST_TOKENS: Final = 16
+MOST_TOKENS: Final = 4
 """Tokens of one request. So many descriptors at most are under way to one who does not read."""
 
 # Words of those who ask. None of them is a packet of the bus, wherever it arrives.

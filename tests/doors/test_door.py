@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import socket
@@ -9,9 +10,10 @@ import threading
 from contextlib import ExitStack, closing, suppress
 
 import pytest
+from accounting import acting_as
 from descriptors import can_refuse, ends, lingering, send_with
 from doors.conftest import MakeDoor, sleep, wait_readable
-from doors.visits import ask, fetch, memory, offer_of, read, visit, visit_as_stranger
+from doors.visits import STRANGER, ask, fetch, memory, offer_of, read, visit, visit_as_stranger
 from support import eventually, python
 
 from sbuslib.doors import door as doors
@@ -20,7 +22,7 @@ from sbuslib.doors.door import Door
 from sbuslib.doors.memory import check_memory
 from sbuslib.doors.transfers import Transfer
 from sbuslib.errors import DoorError, PayloadError, StateError
-from sbuslib.wire.offers import ASK, BUSY, GIVEN, GONE, MOST_TOKENS, TOKEN_BYTES
+from sbuslib.wire.offers import ASK, GIVEN, GONE, MOST_TOKENS, TOKEN_BYTES
 
 pytest_plugins = ["descriptor_fixtures"]
 
@@ -139,7 +141,7 @@ def test_a_closed_door_takes_nothing(door: Door) -> None:
     with pytest.raises(StateError):
         memory(door)
     with pytest.raises(StateError):
-        door.lend(Transfer(0, lambda: None))
+        door.lend(Transfer(1, 1.0, 0.0))
 
 
 def test_another_user_with_the_token_is_handed_it_as_well(door: Door) -> None:
@@ -182,30 +184,41 @@ def test_a_user_has_a_share_of_descriptors_under_way(door: Door, asker: Asker) -
     """They count against the door's user, whose other programs could send none any more."""
     offer = memory(door, b"a")
     with ExitStack() as stack:
-        greedy = [stack.enter_context(visit_as_stranger(door.name)) for _ in range(20)]
-        for sock in greedy[:-1]:
+        greedy = [stack.enter_context(visit_as_stranger(door.name)) for _ in range(doors.USER_VISITORS)]
+        for sock in greedy:
             sock.send(ASK + offer.token * MOST_TOKENS)
-            assert sock.recv(1, socket.MSG_PEEK)
-        given = [len(sock.recv(100, socket.MSG_PEEK).strip(bytes([BUSY]))) for sock in greedy[:-1]]
-        assert sum(given) == doors.USER_UNREAD
-        assert ask(greedy[-1], offer.token) == (bytes([BUSY]), [])
+            assert sock.recv(100, socket.MSG_PEEK) == bytes([GIVEN]) * MOST_TOKENS
+        with visit_as_stranger(door.name) as late:
+            assert late.recv(1) == b"", "none of them has a place to give"
         assert read(fetch(asker, offer)[0]) == b"a", "another user"
-        for sock in greedy[:-1]:
-            sock.close()
-        words, (found,) = ask(greedy[-1], offer.token)
-        assert (words, read(found)) == (bytes([GIVEN]), b"a")
+        _, descriptors, _, _ = socket.recv_fds(greedy[0], 100, 100)
+        assert [read(found) for found in descriptors] == [b"a"] * MOST_TOKENS
+        with visit_as_stranger(door.name) as late:
+            words, (found,) = ask(late, offer.token)
+            assert (words, read(found)) == (bytes([GIVEN]), b"a")
 
 
-def test_one_answer_is_for_everybody_where_all_have_too_much(
+def test_who_asks_when_the_kernel_lets_no_more_be_under_way_is_asked_to_come_again(
     door: Door, asker: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doors, "MOST_UNREAD", MOST_TOKENS)
     offer = memory(door, b"a")
-    with visit_as_stranger(door.name) as one, visit_as_stranger(door.name) as other:
-        one.send(ASK + offer.token * MOST_TOKENS)
-        assert one.recv(1, socket.MSG_PEEK)
-        assert ask(other, offer.token) == (bytes([BUSY]), [])
-        assert read(fetch(asker, offer)[0]) == b"a"
+    assert read(fetch(asker, offer)[0]) == b"a"
+    (visitor,) = door._visitors.values()
+    real = visitor.sock
+
+    class Refusing:
+        """Has the kernel's answer once, as it cannot be brought about here: it is not for root."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(real, name)
+
+        def sendmsg(self, *_: object) -> int:
+            visitor.sock = real
+            raise OSError(errno.ETOOMANYREFS, "too many references")
+
+    monkeypatch.setattr(visitor, "sock", Refusing())
+    assert read(fetch(asker, offer)[0]) == b"a"
+    assert visitor.sock is real
 
 
 def test_askers_of_one_user_take_each_others_place(door: Door, asker: Asker) -> None:
@@ -225,13 +238,19 @@ def test_the_user_with_most_makes_place_where_all_are_taken(door: Door, monkeypa
     monkeypatch.setattr(doors, "MOST_VISITORS", 3)
     token = os.urandom(TOKEN_BYTES)
     with ExitStack() as stack:
-        strangers = [stack.enter_context(visit_as_stranger(door.name)) for _ in range(3)]
-        for stranger in strangers:
-            assert ask(stranger, token)[0] == bytes([GONE])
-        own = stack.enter_context(visit(door.name))
-        assert ask(own, token)[0] == bytes([GONE])
-        assert strangers[0].recv(1) == b""
-        assert ask(strangers[1], token)[0] == bytes([GONE])
+
+        def come(user: int) -> socket.socket:
+            with acting_as(user):
+                sock = stack.enter_context(visit(door.name))
+            assert ask(sock, token)[0] == bytes([GONE])
+            return sock
+
+        strangers = [come(STRANGER) for _ in range(3)]
+        come(os.geteuid())
+        assert ask(strangers[0], token)[0] == bytes([GONE]), "our own user has places of its own"
+        come(STRANGER + 1)
+        assert strangers[1].recv(1) == b"", "it was silent for longest"
+        assert ask(strangers[2], token)[0] == bytes([GONE])
 
 
 @pytest.mark.parametrize("kernel", ["new", "old"])
