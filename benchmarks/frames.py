@@ -38,7 +38,7 @@ def buffers(way: str, address: str, ready: Callable[[], object]) -> Iterator[Any
     """What a receiver receives."""
     if way != "pyzmq":
         client = Client(address)
-        subscription: Any = client.subscribe_frames("f") if way == "frames" else client.subscribe("f")
+        subscription: Any = client.frames.subscribe("f") if way == "frames" else client.subscribe("f")
         ready()
         for one in subscription:
             yield one if way == "frames" else one.payload
@@ -76,7 +76,7 @@ def publisher(way: str, address: str) -> tuple[Callable[[Any], object], Callable
         return socket.send, lambda: context.destroy(linger=0)
     client = Client(address)
     if way == "frames":
-        return lambda data: client.publish_frame("f", data), client.close
+        return lambda data: client.frames.publish("f", data), client.close
 
     def publish(data: np.ndarray[Any, Any]) -> None:
         for at in range(0, len(data), PIECE):
@@ -149,7 +149,7 @@ def send_file(address: str, path: str) -> float:
     copied = time.perf_counter() - began
     os.unlink(f"{path}-copy")
     if not (child := os.fork()):
-        with Client(address) as client, client.receive_large("files/*", folder=folder) as files:
+        with Client(address) as client, client.files.receive("files/*", folder=folder) as files:
             os.eventfd_write(ready, 1)
             os.unlink(files.receive().file)
         os._exit(0)
@@ -157,7 +157,7 @@ def send_file(address: str, path: str) -> float:
     os.close(ready)
     with Client(address) as client:
         began = time.perf_counter()
-        client.send_large("files/a", path)
+        client.files.send("files/a", path)
         sent = time.perf_counter() - began
     os.waitpid(child, 0)
     return copied / sent

@@ -318,7 +318,7 @@ class Scene(NamedTuple):
     def told(self) -> tuple[HubStatistics, int]:
         """The hub's statistics, and how many messages the good user lost."""
         with blocking.Client(self.address, timeout=60) as root:
-            told = root.statistics()
+            told = root.hub.statistics()
         mine = (client for client in told.per_client if f"/{GOOD}/" in client.credentials)
         return told, sum(sum(client.lost.values()) for client in mine)
 

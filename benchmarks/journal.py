@@ -103,8 +103,7 @@ def carry(address: str, pid: int, keys: int, batched: bool) -> tuple[float, floa
     )
     assert publisher.stdin is not None
     assert publisher.stdout is not None
-    with blocking.Client(address) as subscriber:
-        subscriber.flood_control(soft="block")
+    with blocking.Client(address, soft="block") as subscriber:
         subscriber.subscribe(b"room/")
         publisher.stdout.readline()
         before, started = cpu_seconds([pid]), time.monotonic()

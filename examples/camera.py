@@ -20,11 +20,11 @@ def film(client: blocking.Client) -> None:
     for number in range(FRAMES):
         picture = np.full((HEIGHT, WIDTH), number, dtype=np.uint8)
         picture[number, :] = 255  # a bright line that moves down
-        client.publish_frame("camera/front", picture, meta=b"%d,%d" % picture.shape)
+        client.frames.publish("camera/front", picture, meta=b"%d,%d" % picture.shape)
 
 
 def view(name: str, address: str, ready: threading.Barrier) -> None:
-    with blocking.Client(address) as client, client.subscribe_frames("camera/*") as frames:
+    with blocking.Client(address) as client, client.frames.subscribe("camera/*") as frames:
         ready.wait()
         for _ in range(FRAMES):
             with frames.receive(timeout=20) as frame:

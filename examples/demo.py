@@ -28,10 +28,10 @@ def show(command: str) -> str:
 def begin(stack: ExitStack, watcher: Client, command: str) -> None:
     """Start a command, which is ended with the others, and return once it has subscribed."""
     print(f"\n$ {command} &", flush=True)
-    patterns = watcher.statistics().patterns
+    patterns = watcher.hub.statistics().patterns
     process = stack.enter_context(subprocess.Popen(f"exec {command}", shell=True))
     stack.callback(process.terminate)
-    while watcher.statistics().patterns == patterns:
+    while watcher.hub.statistics().patterns == patterns:
         if process.poll() is not None:
             sys.exit(f"it ended with status {process.returncode}")
 
@@ -48,7 +48,7 @@ def main(folder: str) -> str:
             begin(stack, watcher, "sbus sub --format 'an eavesdropper reads: {key} {payload}' ''")
             begin(stack, watcher, """sbus serve bob -- sh -c 'echo "a secret for $SBUS_SENDER alone"'""")
             answer = show("sbus request bob 'Who am I, by the word of the kernel?'")
-            refused = show(f"sbus sub '{watcher.whoami().decode()}/'")
+            refused = show(f"sbus sub '{watcher.hub.whoami().decode()}/'")
         recorded = show(f"sbus journal cat {folder}/journal")
     secret = "secret for !/cred/" in answer and "a secret" not in recorded and "secret pattern of another" in refused
     return "" if secret and recorded.count("machine/") == 6 else "the demo failed: not all of it happened"

@@ -25,7 +25,7 @@ def follow(client: blocking.Client) -> None:
 
 
 def receive(address: str, ready: threading.Event) -> None:
-    with blocking.Client(address) as client, client.receive_large(b"files/*") as files:
+    with blocking.Client(address) as client, client.files.receive(b"files/*") as files:
         ready.set()
         received = files.receive(timeout=20)
         with received.file as file:
@@ -39,7 +39,7 @@ def main() -> None:
         thread = threading.Thread(target=receive, args=(client.address, ready))
         thread.start()
         ready.wait()
-        sent = client.send_large("files/mine", __file__)
+        sent = client.files.send("files/mine", __file__)
         thread.join()
         print("sent to", sent.receivers)
 

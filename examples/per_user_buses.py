@@ -40,9 +40,9 @@ def main() -> None:
                 print(name, "sees", message.key.decode(), message.payload.decode())
 
             # Secrets cross the tree: a credential key names one process, under the key of each link above it.
-            box = alice.whoami() + b"/box"
+            box = alice.hub.whoami() + b"/box"
             mine = alice.subscribe(box)
-            print("alice is two floors down:", alice.whoami().count(b"!/cred/") == 2)
+            print("alice is two floors down:", alice.hub.whoami().count(b"!/cred/") == 2)
             operator.publish(box, b"for your eyes only")
             print("alice alone reads", mine.receive(timeout=10).payload.decode())
             bob.sync("tree")

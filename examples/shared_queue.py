@@ -24,8 +24,8 @@ def main() -> None:
             raise OSError("the disk is slow today")
         done.put(f"photo {job.payload.decode()} is small now, at attempt {job.attempt}")
 
-    with Client() as client, client.work("thumbs", shrink, room=4), client.work("thumbs", shrink, room=4):
-        client.submit_many("thumbs", [("photo/new", b"%d" % number) for number in range(PHOTOS)])
+    with Client() as client, client.queue("thumbs").work(shrink, room=4), client.queue("thumbs").work(shrink, room=4):
+        client.queue("thumbs").submit_many([("photo/new", b"%d" % number) for number in range(PHOTOS)])
         print("all photos are accepted")
         for _ in range(PHOTOS):
             print(done.get())

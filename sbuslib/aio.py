@@ -14,6 +14,8 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from .clients.batch import AioBatchPublisher
 from .clients.channel import Channel
+from .clients.handing import AioDescriptorExchange, AioFileExchange, AioFrameExchange
+from .clients.hub_view import AioHubView
 from .clients.lead import time_left
 from .clients.verbs import Verbs
 from .errors import StateError
@@ -21,11 +23,10 @@ from .kernel.vectors import ONE_PACKET_FLAGS
 from .limits import PACKET_BYTES
 from .wire.packets import Key, Message
 
-__all__ = ["Client", "Starting"]
+__all__ = ["Client"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
 
 LONGEST: Final = 60.0
 """Seconds after which the timer looks at the latest: it may outlive a client that waited with a long timeout."""
@@ -92,51 +93,11 @@ class _Waiter:
         _set(self._woken, True)
 
 
-class Starting(Coroutine[Any, Any, T]):
-    """What begins: it is awaited, or used with ``async with``, whose end stops it. A task takes it as a coroutine."""
-
-    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
-        self._work = work  # Python warns if it is never awaited
-        self._begun: Any = None  # the object that began, inside of "async with"
-
-    def send(self, value: Any) -> Any:
-        return self._work.send(value)
-
-    def throw(self, *error: Any) -> Any:
-        return self._work.throw(*error)
-
-    def close(self) -> None:
-        self._work.close()
-
-    def __await__(self) -> Generator[Any, None, T]:
-        return self._work.__await__()
-
-    async def __aenter__(self) -> T:
-        self._begun = await self._work
-        entered: T = await self._begun.__aenter__()
-        return entered
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self._begun.__aexit__(kind, error, trace)
-
-
 def awaited(verb: Callable[Concatenate[Verbs, P], R]) -> Callable[Concatenate[Client, P], R]:
     """A verb of the client: it is that of its core."""
 
     def hand_on(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return verb(self._core, *args, **kwargs)
-
-    update_wrapper(hand_on, verb)
-    return hand_on
-
-
-def starting(
-    verb: Callable[Concatenate[Verbs, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Client, P], Starting[T]]:
-    """A verb that begins something."""
-
-    def hand_on(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Starting[T]:
-        return Starting(verb(self._core, *args, **kwargs))
 
     update_wrapper(hand_on, verb)
     return hand_on
@@ -373,32 +334,35 @@ class Client(Channel):
 
         ``async with client.batch() as batch: await batch.publish(key, payload)``; see :mod:`~sbuslib.clients.batch`.
         """
-        return AioBatchPublisher(self._headers, self._session.encode, self._core.publish_some, self.limits)
+        return AioBatchPublisher(self._headers, self._session.encode, self._core.publish_some, self._limits)
 
     publish_many = awaited(Verbs.publish_many)
-    subscribe = starting(Verbs.subscribe)
-    unsubscribe = awaited(Verbs.unsubscribe)
+    subscribe = awaited(Verbs.subscribe)
     receive_many = awaited(Verbs.receive_many)
-    sync = awaited(Verbs.sync)
-    whoami = awaited(Verbs.whoami)
-    is_wanted = awaited(Verbs.is_wanted)
-    flood_control = awaited(Verbs.flood_control)
-    statistics = awaited(Verbs.statistics)
-    client_statistics = awaited(Verbs.client_statistics)
-    link_statistics = awaited(Verbs.link_statistics)
-    reload = awaited(Verbs.reload)
     request = awaited(Verbs.request)
     request_many = awaited(Verbs.request_many)
-    serve = starting(Verbs.serve)
+    serve = awaited(Verbs.serve)
     last = awaited(Verbs.last)
-    publish_frame = awaited(Verbs.publish_frame)
-    subscribe_frames = starting(Verbs.subscribe_frames)
-    publish_descriptor = awaited(Verbs.publish_descriptor)
-    subscribe_descriptors = starting(Verbs.subscribe_descriptors)
-    send_large = awaited(Verbs.send_large)
-    receive_large = starting(Verbs.receive_large)
-    submit = awaited(Verbs.submit)
-    submit_many = awaited(Verbs.submit_many)
-    work = starting(Verbs.work)
+    queue = awaited(Verbs.queue)
+    sync = awaited(Verbs.sync)
     drain = awaited(Verbs.drain)
-    send_columns = awaited(Verbs.send_columns)
+
+    @property
+    def frames(self) -> AioFrameExchange:
+        """To publish buffers of any size, and to subscribe to them."""
+        return AioFrameExchange(self._core)
+
+    @property
+    def descriptors(self) -> AioDescriptorExchange:
+        """To publish open files, pipes and sockets, and to subscribe to them."""
+        return AioDescriptorExchange(self._core)
+
+    @property
+    def files(self) -> AioFileExchange:
+        """To send files of any size, and to receive them."""
+        return AioFileExchange(self._core)
+
+    @property
+    def hub(self) -> AioHubView:
+        """The hub: what it offers, and what it tells."""
+        return AioHubView(self._core)

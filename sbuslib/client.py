@@ -74,9 +74,13 @@ class Client(Endpoint):
         subscribed to anew under the credentials that the hub then tells. With ``False``, a verb raises
         :exc:`~sbuslib.errors.DisconnectedError` when the hub has gone. ``None`` is ``False`` until the client serves,
         works or subscribes with ``on_message``, and ``True`` from then on.
-    :param senders: have messages carry their sender, where the hub can tell: see :attr:`senders`.
+    :param senders: have messages carry their sender, as the hub vouches for it, where it can: see ``hub.can``.
     :param notices: have the hub tell of lost messages and why it kicks this client, where it can.
     :param echo: receive what this client publishes itself, where it matches its patterns.
+    :param soft: what the hub does with messages that this client does not read in time, while its queue has room:
+        ``"queue"``, ``"discard"``, ``"block"`` or ``"error"``; see ``docs/flood-control.md``.
+    :param hard: the same while the queue is full: ``"discard"``, ``"block"`` or ``"error"``.
+    :param order: which of those that wait comes next: ``"queue"``, ``"stack"`` or ``"random"``.
     :param hub_user: name or id of the user that the hub must run as, else
         :exc:`~sbuslib.errors.HubIdentityError`: whoever can make a socket at the address could pretend to be the hub.
         With socket activation that is the user of the service manager.

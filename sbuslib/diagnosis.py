@@ -205,7 +205,7 @@ def _descriptors(pid: int) -> Iterator[Finding]:
 
 def _names(client: Client) -> Iterator[Finding]:
     """Who we are to the hub."""
-    shown, features = printable(client.credentials), client.features
+    shown, features = printable(client.credentials), client.hub.features
     if features is None:
         text = "a plain daemon: no statistics, no notices of lost messages, no senders"
         yield Finding("warning", "features", text, "use sbusd, if you need them")
@@ -229,10 +229,10 @@ def _names(client: Client) -> Iterator[Finding]:
 
 def _told(client: Client) -> Iterator[Finding]:
     """What the hub tells those whom it trusts of its messages."""
-    if client.features is None or STATISTICS not in client.features.words:
+    if client.hub.features is None or STATISTICS not in client.hub.features.words:
         return
     try:
-        hub = client.statistics()
+        hub = client.hub.statistics()
     except StateError:
         text = "this user is not trusted: what is lost and how links are cannot be told"
         yield Finding("warning", "trust", text, f"ask for --trusted {os.geteuid()} where the hub runs, or be its user")
@@ -251,7 +251,7 @@ def _told(client: Client) -> Iterator[Finding]:
 
 def _culprits(client: Client, hub: HubStatistics) -> Iterator[Finding]:
     """Who reads too slowly, and who publishes most."""
-    clients = list(hub.per_client) if len(hub.per_client) >= hub.clients else client.client_statistics()
+    clients = list(hub.per_client) if len(hub.per_client) >= hub.clients else client.hub.clients()
     rows = Rates(local=is_local(client)).look(0.0, client.address, hub, clients, ()).clients or []
     slow = max(rows, key=lambda row: (row["lost"], row["waiting"]), default=None)
     if slow is not None and slow["lost"]:
@@ -305,7 +305,7 @@ def _losses(about: str, told: HubStatistics | LinkStatistics) -> Iterator[Findin
 
 def _links(client: Client, timeout: float, seen: set[bytes]) -> Iterator[Finding]:
     """The links of a hub, and of those above it up to the root, as far as they trust us."""
-    features = client.features
+    features = client.hub.features
     if features is None or features.hub_id in seen or len(seen) >= DEEPEST:
         return
 
@@ -315,7 +315,7 @@ def _links(client: Client, timeout: float, seen: set[bytes]) -> Iterator[Finding
     yield Finding("ok", about, f"hub {printable(features.hub_id)} is {path}")
 
     try:
-        links = client.link_statistics()
+        links = client.hub.links()
     except StateError:
         if len(seen) > 1:
             yield Finding("warning", about, "this user is not trusted there", "ask for --trusted where it runs")

@@ -250,10 +250,10 @@ def watch(
                 rates = Rates(local=is_local(client))
                 while True:
                     started = monotonic()
-                    hub = client.statistics()
+                    hub = client.hub.statistics()
                     # A hub with few clients and links has told them already.
-                    each = (hub.per_client or client.client_statistics()) if clients() else None
-                    links = hub.per_link or client.link_statistics()
+                    each = (hub.per_client or client.hub.clients()) if clients() else None
+                    links = hub.per_link or client.hub.links()
                     now = monotonic()
                     yield rates.look(now, client.address, hub, each, links)
                     sleep(max(interval, _SHARE * (now - started)))

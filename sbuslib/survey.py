@@ -72,8 +72,8 @@ class _Survey:
 
     def _ask(self, client: Client) -> tuple[HubStatistics, list[LinkStatistics]]:
         self._remaining -= 1
-        links = client.link_statistics(self._key, most=MOST_HUBS)
-        return msgspec.structs.replace(client.statistics(), per_client=(), per_user=(), per_link=()), links
+        links = client.hub.links(self._key, most=MOST_HUBS)
+        return msgspec.structs.replace(client.hub.statistics(), per_client=(), per_user=(), per_link=()), links
 
     def _look(self, statistics: HubStatistics, links: list[LinkStatistics], user: int, depth: int) -> SeenHub:
         above = [link for link in links if link.direction == "above"]
@@ -103,7 +103,7 @@ class _Survey:
                 if isinstance(parse_address(link.address), DescriptorAddress):
                     raise AddressError(f"{link.address}: a descriptor of another process")
                 with Client(link.address, hub_user=link.uid, timeout=self._timeout) as client:
-                    path = client.features.path if client.features is not None else ()
+                    path = client.hub.features.path if client.hub.features is not None else ()
                     told = self._ask(client) if path[1:2] == (hub_id.encode(),) else None
             except (SbusError, OSError) as error:
                 told, why = None, str(error)

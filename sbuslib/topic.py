@@ -53,7 +53,7 @@ class Topic(Generic[T]):
         temperatures = Topic("room/{id}/temp", Reading)
         temperatures.key(id=1), temperatures.pattern()             # b"room/1/temp", b"room/*/temp"
 
-    A template is written with ``/``; keys are joined with ``separator``, which is ``client.separator`` where a hub has
+    A template is written with ``/``; keys are joined with ``separator``: ``client.hub.separator``, where a hub has
     another. ``encoding`` is ``"msgpack"`` or ``"json"``. Raises :exc:`~sbuslib.errors.UsageError` for a type that
     msgspec cannot encode, and for a template that cannot be one.
     """

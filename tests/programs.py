@@ -125,7 +125,7 @@ class Programs:
         end = monotonic() + PATIENCE
         while True:
             with contextlib.suppress(OSError, sbuslib.errors.SbusError), Client(self.address(name)) as client:
-                if client.whoami().count(b"!/cred/") == depth + 1 and client.sync("tree") == "tree":
+                if client.hub.whoami().count(b"!/cred/") == depth + 1 and client.sync("tree") == "tree":
                     return
             assert monotonic() < end, f"{name} never joined"
 
@@ -250,7 +250,7 @@ class Subscriber:
         client.sync()
         with (
             contextlib.suppress(sbuslib.errors.DisconnectedError),  # then it is called again
-            socket.socket(fileno=os.dup(client.fileno())) as sock,
+            socket.socket(fileno=os.dup(client.socket.fileno())) as sock,
         ):
             self.known_by = peer_credentials(sock).pid
 

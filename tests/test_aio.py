@@ -17,8 +17,7 @@ def test_sending_waits_for_room_while_the_event_loop_runs(server: HubThread, add
     """Sending waits for room, and the event loop runs meanwhile."""
 
     async def test() -> None:
-        async with aio.Client(address) as reader, aio.Client(address) as writer:
-            await reader.flood_control(soft="block")
+        async with aio.Client(address, soft="block") as reader, aio.Client(address) as writer:
             await reader.subscribe(b"k")
             messages = [(b"k", bytes(50_000))] * 300
             sending = asyncio.create_task(writer.publish_many(messages))
@@ -51,7 +50,7 @@ def test_event_loops_in_several_threads(server: HubThread, address: str) -> None
 
     async def test() -> None:
         async with aio.Client(address) as client:
-            outcome.append(await client.whoami())
+            outcome.append(await client.hub.whoami())
 
     threads = [threading.Thread(target=run, args=(test(),)) for _ in range(3)]
     for thread in threads:
@@ -64,7 +63,7 @@ def test_event_loops_in_several_threads(server: HubThread, address: str) -> None
 def test_a_client_that_was_never_entered_says_so(address: str) -> None:
     async def test() -> None:
         client = aio.Client(address)
-        for verb in (client.receive, client.whoami, client.sync):
+        for verb in (client.receive, client.hub.whoami, client.sync):
             with pytest.raises(StateError, match="not connected yet: use 'async with' the client, or await it"):
                 await verb()
         with pytest.raises(StateError, match="not connected yet"):

@@ -29,15 +29,13 @@ WAITING: dict[str, Callable[[Client], object]] = {
     "receive with flags": lambda client: client.receive(flags=socket.MSG_PEEK),
     "receive_many": lambda client: client.receive_many(),
     "iteration": lambda client: next(iter(client)),
-    "whoami": lambda client: client.whoami(),
+    "whoami": lambda client: client.hub.whoami(),
     "sync": lambda client: client.sync(),
     "subscribe": lambda client: client.subscribe(b"a"),
 }
 SENDING: dict[str, Callable[[Client], object]] = {
     "publish": lambda client: client.publish(b"a", b"x"),
     "publish_many": lambda client: client.publish_many([(b"a", b"x")] * 5),
-    "flood_control": lambda client: client.flood_control(soft="discard"),
-    "unsubscribe": lambda client: client.unsubscribe(b"a"),
 }
 
 

@@ -199,7 +199,7 @@ def test_each_of_many_clients_is_told_once(bus: Bus, connect: Connect, client: C
     for peer in peers[::2]:
         peer.close()
     eventually(lambda: hub.statistics().clients == len(peers) // 2 + 1)
-    told = one.client_statistics()
+    told = one.hub.clients()
     assert [client.number for client in told] == [0, *range(2, 2 * reporting.PAGE + 1, 2), 2 * reporting.PAGE + 1]
     assert [client.number for client in told if client.patterns] == [0, 4]
     inbox.close()
@@ -228,7 +228,7 @@ def test_statistics_are_refused_to_a_client_that_is_not_trusted(address: str, bu
     with acting_as(1002):
         stranger = sbuslib.Client(address)
     with stranger, pytest.raises(StateError, match="trusted"):
-        stranger.statistics()
+        stranger.hub.statistics()
 
 
 def test_a_hub_without_statistics(address: str) -> None:
@@ -239,7 +239,7 @@ def test_a_hub_without_statistics(address: str) -> None:
         def connect() -> None:
             with blocking.Client(address) as client:
                 try:
-                    client.statistics()
+                    client.hub.statistics()
                 except StateError as error:
                     outcome.append(str(error))
             ready.set()

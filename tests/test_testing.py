@@ -31,7 +31,7 @@ def test_a_hub_serves_in_its_thread_until_any_thread_stops_it() -> None:
     with HubThread() as server:
         folder = os.path.dirname(server.address)
         with server.client() as client:
-            assert client.whoami() == server.call(server.hub.whoami)
+            assert client.hub.whoami() == server.call(server.hub.whoami)
         assert server.call(server.call, server.hub.whoami) == server.call(server.hub.whoami), "from its own thread, too"
         in_thread(server.stop)
         assert server.hub.closed
@@ -49,8 +49,7 @@ def test_what_a_call_raises_comes_to_the_caller(address: str) -> None:
         with pytest.raises(AddressInUseError):
             HubThread(address).start()
         with server.client() as client:
-            assert client.features
-            assert client.features.separator == b"."
+            assert client.hub.separator == b"."
 
 
 def test_a_call_that_waits_disturbs_no_other_and_ends_with_the_hub() -> None:

@@ -102,7 +102,7 @@ class World:
 
 
 def key_of(client: Client) -> bytes:
-    return client.whoami()
+    return client.hub.whoami()
 
 
 def settle(*clients: Client) -> None:

@@ -150,7 +150,6 @@ def _publish(client: Endpoint, count: int, payload: bytes) -> None:
 def _receive(client: Endpoint) -> None:
     received = 0
     with client:
-        client.flood_control(soft="block")
         client.subscribe(KEY.encode())
         tell_ready()
         for message in client:
@@ -184,7 +183,7 @@ def publish_batch(address: str, count: int, payload: bytes, receivers: int) -> N
 def receive_gevent(address: str, count: int, receivers: int) -> None:
     from ..client import Client
 
-    _receive(Client(address))
+    _receive(Client(address, soft="block"))
 
 
 def publish_blocking(address: str, count: int, payload: bytes, receivers: int) -> None:
@@ -196,7 +195,7 @@ def publish_blocking(address: str, count: int, payload: bytes, receivers: int) -
 def receive_blocking(address: str, count: int, receivers: int) -> None:
     from ..blocking import Client
 
-    _receive(Client(address))
+    _receive(Client(address, soft="block"))
 
 
 def publish_aio(address: str, count: int, payload: bytes, receivers: int) -> None:
@@ -221,8 +220,7 @@ def receive_aio(address: str, count: int, receivers: int) -> None:
 
     async def work() -> None:
         received = 0
-        async with Client(address) as client:
-            await client.flood_control(soft="block")
+        async with Client(address, soft="block") as client:
             await client.subscribe(KEY.encode())
             tell_ready()
             async for message in client:
@@ -253,13 +251,12 @@ def receive_many(address: str, count: int, receivers: int) -> None:
 
     received = 0
     with ExitStack() as stack:
-        clients = [stack.enter_context(Client(address)) for _ in range(receivers)]
+        clients = [stack.enter_context(Client(address, soft="block")) for _ in range(receivers)]
         for client in clients:
-            client.flood_control(soft="block")
             client.subscribe(KEY.encode())
         tell_ready()
         poll = select.poll()
-        by_fd = {client.fileno(): client for client in clients}
+        by_fd = {client.socket.fileno(): client for client in clients}
         for fd in by_fd:
             poll.register(fd, select.POLLIN)
         while by_fd:

@@ -42,7 +42,7 @@ class Daemon:
     def offers(self, feature: bytes) -> bool:
         """Whether the daemon has this feature. Raises as a client does."""
         with Client(self.address, timeout=_PATIENCE) as client:
-            return client.features is not None and feature in client.features.words
+            return client.hub.features is not None and feature in client.hub.features.words
 
     def options(self) -> list[str]:
         """The options of the load generator for this daemon."""
@@ -83,7 +83,7 @@ def relayed(above: str, below: str) -> Iterator[Daemon]:
     with hub(above) as master, _program(*relay) as slave:
         with Client(above) as here, Client(below) as there:
             end = time.monotonic() + _PATIENCE
-            while there.whoami().count(b"!/cred/") < 2 or here.sync("tree") != "tree":
+            while there.hub.whoami().count(b"!/cred/") < 2 or here.sync("tree") != "tree":
                 if time.monotonic() > end:
                     raise StateError("the relay did not join")
                 time.sleep(0.01)

@@ -154,9 +154,9 @@ class AioBridge:
         self._options.check()
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         client, options = await self._client, self._options
-        separator = client.separator
-        self._bus, lasting = bus_of(client.features, socket.gethostname(), client.address)
-        border = partial(Border, separator=separator, certain=client.features is not None, strict=True)
+        separator = client.hub.separator
+        self._bus, lasting = bus_of(client.hub.features, socket.gethostname(), client.address)
+        border = partial(Border, separator=separator, certain=client.hub.features is not None, strict=True)
         exported, imported = border(self._export), border(self._import)
         engine = self._engine = make_engine(self._url, options, separator, self._warn)
         if not engine.has_origins:
@@ -171,7 +171,7 @@ class AioBridge:
         await self._say_here()
         await asyncio.sleep(SETTLE_SECONDS)
         if self._export:
-            await client.subscribe(*exported.patterns)
+            self._exported = await client.subscribe(*exported.patterns)
         client.timeout = None  # a slow hub is waited for
         name = options.name or f"{self._host}-{lasting}"
         run = partial(engine.run, self._take, imported.patterns, self._bus, name)
@@ -237,7 +237,7 @@ class AioBridge:
     async def _leave_bus(self, receiving: asyncio.Task[None]) -> None:
         await self._client.publish(*self._neighbours.say_leaving())
         if self._export:
-            await self._client.unsubscribe(*self._crossing.exported.patterns)
+            await self._exported.unsubscribe()
             await self._client.sync()
             receiving.cancel()
             with suppress(TimeoutError):
@@ -262,7 +262,7 @@ class AioBridge:
 
     def _claim_of(self, sender: bytes | None) -> str:
         """The bus, and who published there: the user for whom the kernel vouches."""
-        uid, pid = process_of(sender, self._client.credentials, self._client.separator)
+        uid, pid = process_of(sender, self._client.credentials, self._client.hub.separator)
         return f"{self._bus} {self._host}/{uid}/{pid}"
 
     # -- in -----------------------------------------------------------------------------------------

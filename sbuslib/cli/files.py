@@ -58,7 +58,7 @@ def _send(arguments: Namespace) -> int:
     status = EXIT_SUCCESS
     with messages.connected(arguments, door_folder=arguments.doors, **messages.RECONNECTING) as client:
         for path in arguments.files:
-            sent = client.send_large(
+            sent = client.files.send(
                 os.fsencode(arguments.key), path, receivers=arguments.receivers, timeout=arguments.timeout
             )
             tell(f"{plain(path)}: {sent.receivers} of {sent.receivers + len(sent.failed)} have it")
@@ -98,7 +98,7 @@ def _receive(arguments: Namespace) -> None:
 
     with (
         messages.connected(arguments, door_folder=arguments.doors, **messages.RECONNECTING) as client,
-        client.receive_large(
+        client.files.receive(
             *map(os.fsencode, arguments.patterns), folder=arguments.into, most=arguments.max_bytes
         ) as files,
     ):

@@ -222,13 +222,12 @@ def add_whoami(parser: Parser) -> None:
 def _whoami(arguments: Namespace) -> None:
     import json
 
-    from ..matcher import SEPARATOR
     from ..wire.text import printable
     from . import messages
 
     with messages.connected(arguments) as client:
-        key = client.whoami()
-        separator = client.features.separator if client.features is not None else SEPARATOR
+        key = client.hub.whoami()
+        separator = client.hub.separator
     if not arguments.json:
         print(printable(key))
         return

@@ -63,7 +63,7 @@ def _reload(arguments: Namespace) -> None:
     from . import messages
 
     with messages.connected(arguments) as client:
-        print(client.reload())
+        print(client.hub.reload())
 
 
 _UNITS = Path(__file__).parent / "systemd"

@@ -214,7 +214,7 @@ def _batches(client: Client, timeout: float | None) -> Iterator[list[Message]]:
             left = None if timeout is None else latest + timeout - monotonic()
             if left is not None and left <= 0:
                 raise TimeoutError(f"no message within {timeout:g} s") from None
-            if not _wait(client.fileno() if client.connected else -1, left):
+            if not _wait(client.socket.fileno() if client.connected else -1, left):
                 signal.raise_signal(signal.SIGPIPE)
         else:
             yield batch

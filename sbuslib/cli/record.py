@@ -171,7 +171,6 @@ def add_journal_replay(parser: Parser) -> None:
 def _replay(arguments: Namespace) -> None:
     from ..blocking import Client
     from ..journal.replay import Renaming, from_journal, replay
-    from ..matcher import SEPARATOR
 
     yield_to_signals()
     count = _Count()
@@ -179,7 +178,7 @@ def _replay(arguments: Namespace) -> None:
     try:
         with Client(arguments.address) as client, progress(count.tell):
             count.publisher = client
-            separator = client.features.separator if client.features is not None else SEPARATOR
+            separator = client.hub.separator
             publisher = Renaming(count, arguments.remap, separator) if arguments.remap else count
             while True:
                 before = count.published
@@ -209,9 +208,9 @@ class _Count:
         #: Messages published, and lost when they were recorded; rows and bytes that are damaged.
         self.published = self.lost = self._rows = self._bytes = 0
 
-    def send_columns(self, columns: Columns) -> None:
+    def publish_many(self, columns: Columns, /) -> None:
         """Send messages in order, waiting for room."""
-        self.publisher.send_columns(columns)
+        self.publisher.publish_many(columns)
         self.published += len(columns)
 
     def skip(self, path: str, skipped: Skipped) -> None:

@@ -95,11 +95,11 @@ def _hub(arguments: Namespace) -> None:
     from . import tables
 
     with Client(arguments.address) as client:
-        hub = client.statistics()
-        links = client.link_statistics()
+        hub = client.hub.statistics()
+        links = client.hub.links()
         clients = list(hub.per_client)
         if len(clients) < hub.clients:
-            clients = client.client_statistics()  # they are too many for one answer
+            clients = client.hub.clients()  # they are too many for one answer
         local = is_local(client)
     hub = msgspec.structs.replace(hub, per_client=tuple(clients), per_link=tuple(links))
     if arguments.json:
@@ -149,7 +149,7 @@ def _clients(arguments: Namespace) -> None:
     from . import tables
 
     with Client(arguments.address) as client:
-        clients, hub = client.client_statistics(), client.statistics()
+        clients, hub = client.hub.clients(), client.hub.statistics()
         rows = Rates(local=is_local(client)).look(0, client.address, hub, clients, ()).clients or []
     pairs = list(zip(clients, rows, strict=True))
     if arguments.sort != "number":

@@ -92,8 +92,8 @@ def _subscribe(arguments: Namespace) -> None:
     show = messages.shower(arguments)
     options = {**messages.RECONNECTING, "timeout": arguments.timeout} if arguments.reconnect else {"lasting": True}
     senders = wants_senders(arguments)
+    options |= {"soft": arguments.soft, "hard": arguments.hard, "order": arguments.order}
     with messages.connected(arguments, on_notice=messages.tell_notice, senders=senders, **options) as client:
-        client.flood_control(soft=arguments.soft, hard=arguments.hard, order=arguments.order)
         with messages.beginning():
             client.subscribe(*map(os.fsencode, arguments.patterns))
         messages.subscribe(client, show, arguments.count, arguments.timeout)

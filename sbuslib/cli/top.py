@@ -167,7 +167,7 @@ def _web(arguments: Namespace) -> None:
     from ..web.page import Page
 
     with Client(arguments.address, timeout=10) as client:
-        client.statistics()  # refused at once to who is not trusted
+        client.hub.statistics()  # refused at once to who is not trusted
         arguments.address = client.address
     try:
         page = Page(arguments.address, arguments.listen)

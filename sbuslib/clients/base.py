@@ -23,6 +23,7 @@ from ..kernel.forks import abandon_in_child, disconnect_copy
 from ..kernel.packet_writer import PacketWriter
 from ..limits import ClientLimits
 from ..wire import control
+from ..wire.modes import Hard, Order, Soft, mode_keys
 from .reconnect import Reconnecting
 from .session import Session
 
@@ -49,6 +50,9 @@ class ClientBase(ABC):
         senders: bool = False,
         notices: bool = True,
         echo: bool = True,
+        soft: Soft | None = None,
+        hard: Hard | None = None,
+        order: Order | None = None,
         hub_user: int | str | None = None,
         on_reconnect: Callable[[Any], object] | None = None,
         on_disconnect: Callable[[Any, DisconnectedError], object] | None = None,
@@ -58,25 +62,25 @@ class ClientBase(ABC):
     ) -> None:
         self.timeout = timeout
         """Seconds that connecting, sending and questions to the hub may take; ``None``: for ever."""
-        self.limits = limits if limits is not None else ClientLimits()
-        """The bounds of this client."""
         self.epoch = 0
         """The number of the connection: 0 before the first, one more for each.
 
         If it is the same before a ``sync`` and after, the hub has taken all that was published in between.
         """
+        self._limits = limits if limits is not None else ClientLimits()  # the bounds of this client
         self._socket: socket.SocketType | None = None  # non-blocking; None before the first connection
         self._area: PlainArea | None = None  # made by the first receive
-        self._dialer = Dialer(address, hub_user, self.limits)  # finds the hub
+        self._dialer = Dialer(address, hub_user, self._limits)  # finds the hub
         self._reconnect = reconnect  # None: from the first thing on that serves or watches
         self._on_reconnect = on_reconnect
         self._on_disconnect = on_disconnect
         self._on_notice = on_notice
-        self._session = Session(senders=senders, notices=notices, echo=echo)  # what the hub was told and has answered
+        # What the hub was told and has answered.
+        self._session = Session(mode_keys(soft, hard, order), senders=senders, notices=notices, echo=echo)
         self._headers = self._session.headers  # the session's own, by key
         self._inbox = self._session.inbox  # the session's own
         self._packet_writer = PacketWriter()  # sends many packets with one call
-        self._reconnecting = Reconnecting(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
+        self._reconnecting = Reconnecting(self._limits.reconnect_pause, self._limits.reconnect_pause_most)
         self._up = False  # whether there is a connection, and the hub knows the session's state
         self._closed = False  # whether close() was called
         self._owner: object = None  # the event loop to which the client belongs; None: any caller may use it
@@ -105,49 +109,14 @@ class ClientBase(ABC):
         return self._up and not self._closed
 
     @property
-    def closed(self) -> bool:
-        """Whether the client was closed."""
-        return self._closed
-
-    @property
     def credentials(self) -> bytes:
         """The credential key that the hub told last."""
         return self._session.credentials
 
     @property
-    def features(self) -> control.Features | None:
-        """What the hub offers; ``None`` for one that knows no features, such as the C daemon."""
-        return self._session.features
-
-    @property
-    def separator(self) -> bytes:
-        """The byte between the segments of a key on this hub."""
-        return self._session.separator
-
-    @property
-    def senders(self) -> bool:
-        """Whether messages carry their sender, as the hub vouches for it."""
-        return self._session.has_chosen(control.SENDERS_ON)
-
-    @property
-    def notices(self) -> bool:
-        """Whether the hub tells of lost messages, and why it kicks this client."""
-        return self._session.has_chosen(control.NOTICES_ON)
-
-    @property
-    def echo(self) -> bool:
-        """Whether this client receives its own messages, where they match its patterns."""
-        return not self._session.has_chosen(control.ECHO_OFF)
-
-    @property
     def lost(self) -> dict[str, int]:
         """Messages for this client that the hub lost, by cause, as far as it told of them."""
         return dict(self._session.lost)
-
-    def can(self, feature: str) -> bool:
-        """Whether the hub has an extension, such as ``"senders"``, ``"notices"``, ``"batch"`` or ``"sync"``."""
-        words = self._session.features.words if self._session.features is not None else ()
-        return any(feature.encode() in word.split(b"/") for word in words)
 
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__qualname__} of {self.address}>"
@@ -201,7 +170,7 @@ class ClientBase(ABC):
 
     def _get_area(self) -> PlainArea:
         if self._area is None:
-            self._area = make_area(self.limits.batch)
+            self._area = make_area(self._limits.batch)
         return self._area
 
     def _receive(self) -> bool | None:
@@ -232,10 +201,6 @@ class ClientBase(ABC):
 
     def _disconnected(self) -> DisconnectedError:
         return DisconnectedError("the client is closed") if self._closed else self._session.disconnected(self.address)
-
-    def _require(self, feature: bytes, what: str) -> None:
-        if not self._session.can(feature):
-            raise StateError(f"{self.address}: this hub cannot {what}")
 
     def _call_back(self, event: Event) -> object:
         """Tell the application what became of the connection; what its callback returned."""

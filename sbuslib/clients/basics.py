@@ -10,6 +10,7 @@ import select
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
+from inspect import iscoroutinefunction
 from itertools import repeat, starmap
 from typing import Any
 
@@ -25,7 +26,7 @@ from .channel import Channel
 from .lead import time_left
 from .questions import PatternRequest, Scope
 
-__all__ = ["Basics"]
+__all__ = ["Basics", "mailbox_of"]
 
 
 class Basics:
@@ -52,15 +53,19 @@ class Basics:
         except OSError:  # there is no room now, or no connection
             await self.channel._send([packet], flags)
 
-    async def publish_many(self, messages: Iterable[tuple[Key, bytes]]) -> int:
+    async def publish_many(self, messages: Iterable[tuple[Key, bytes]] | Columns) -> int:
         """Publish pairs of key and payload in order, many at once; how many there were.
 
         Many go in one packet to a hub that takes such, else many with each system call. They are sent whenever there
         are ``ClientLimits.batch_messages``, and at the end. Raises as :meth:`publish`; what came before the pair at
-        fault was published.
+        fault was published. Messages that lie as columns, as a journal has them, are not checked.
         """
-        count = 0
-        for part in in_parts(messages, self.channel.limits.batch_messages):
+        count, limits = 0, self.channel._limits
+        if isinstance(messages, Columns):
+            for packet, _ in messages.pack(limits.batch_messages, limits.batch_bytes):
+                await self.channel._send([packet])
+            return len(messages)
+        for part in in_parts(messages, limits.batch_messages):
             await self.publish_some(part)
             count += len(part)
         return count
@@ -69,18 +74,9 @@ class Basics:
         """Publish as many messages as one batch may have. What comes before a pair at fault is published."""
         packets: list[bytes] = []
         try:
-            packets.extend(encode_many(self._session, pairs, self.channel.limits.batch_bytes))
+            packets.extend(encode_many(self._session, pairs, self.channel._limits.batch_bytes))
         finally:
             await self.channel._send(packets)
-
-    async def send_columns(self, columns: Columns) -> None:
-        """Send messages that lie as columns, as a journal has them, in order.
-
-        Nothing is checked. Where the hub takes batches, this costs no work for each single message.
-        """
-        limits = self.channel.limits
-        for packet, _ in columns.pack(limits.batch_messages, limits.batch_bytes):
-            await self.channel._send([packet])
 
     # -- subscribing --------------------------------------------------------------------------------
 
@@ -99,9 +95,9 @@ class Basics:
         if request.refused is not None:
             raise RefusedError(f"{client.address}: the hub refused the subscription: {request.refused}")
 
-    async def unsubscribe(self, *patterns: Key) -> None:
-        """Take one subscription to each pattern back that no object has."""
-        client, keys = self.channel, [as_key(pattern, "pattern") for pattern in patterns]
+    async def unsubscribe(self, patterns: Iterable[bytes]) -> None:
+        """Take one subscription to each pattern back."""
+        client, keys = self.channel, [*patterns]
         await client._say(lambda: self._session.unsubscribe(keys), client._deadline(client.timeout))
 
     # -- receiving ----------------------------------------------------------------------------------
@@ -157,7 +153,7 @@ class Basics:
         try:
             await self.channel._until(lambda: bool(inbox), None, "no message in time")
         except DisconnectedError:
-            if self.channel.closed:
+            if self.channel._closed:
                 return False
             raise
         return True
@@ -225,15 +221,11 @@ class Basics:
         return Scope.of(await self.channel._ask(lambda: self._session.ask_by_token(control.SYNC, rest)))
 
     async def whoami(self) -> bytes:
-        """Ask the hub for this client's credential key, ``!/cred/<gid>/<uid>/<pid>``."""
+        """Ask the hub for this client's credential key."""
         return await self.channel._ask(lambda: self._session.ask(control.WHOAMI))
 
     async def is_wanted(self, key: Key, *, timeout: float | None = None) -> bool | None:
-        """Whether anybody receives ``key`` now, as far as the hub knows; ``None`` where it cannot tell in time.
-
-        A hub knows what is wanted in its whole tree, and tells nothing of keys that this client may not publish to.
-        Raises :exc:`~sbuslib.errors.KeyFormatError` and :exc:`~sbuslib.errors.DisconnectedError`.
-        """
+        """As :meth:`.hub_view.AioHubView.is_wanted`."""
         key, client = as_key(key), self.channel
         self._session.check_publishable(key)
         if self._session.can(control.WANTED):
@@ -241,15 +233,6 @@ class Basics:
                 answer = await client._ask(lambda: self._session.ask_by_token(control.WANTED, b"\0" + key), timeout)
                 return {b"yes": True, b"no": False}.get(answer)
         return None
-
-    async def _choose(self, *keys: bytes) -> None:
-        client = self.channel
-        await client._say(lambda: self._session.choose(*keys), client._deadline(client.timeout))
-
-    async def answer_to(self, key: bytes, what: str, payload: bytes = b"") -> bytes:
-        """What the hub answers to a question."""
-        self.channel._require(key, what)
-        return await self.channel._ask(lambda: self._session.ask(key, payload))
 
     # -- what recipes are built on: Party -----------------------------------------------------------
 
@@ -276,8 +259,19 @@ class Basics:
 
     async def tell_senders(self) -> None:
         """Have messages carry their senders, if the hub can tell."""
-        if self._session.can(control.SENDERS_ON) and not self.channel.senders:
+        if self._session.can(control.SENDERS_ON) and not self._session.has_chosen(control.SENDERS_ON):
             await self._choose(control.SENDERS_ON)
+
+    async def _choose(self, *keys: bytes) -> None:
+        client = self.channel
+        await client._say(lambda: self._session.choose(*keys), client._deadline(client.timeout))
+
+    def check_function(self, function: Any, what: str) -> None:
+        """Raise :exc:`~sbuslib.errors.UsageError` for what this client cannot call with each ``what``."""
+        if not callable(function):
+            raise UsageError(f"a function is called with each {what}: {function!r} cannot be called")
+        if iscoroutinefunction(function) and not self.channel._AWAITS:
+            raise UsageError(f"coroutine functions such as {function!r} are for sbuslib.aio.Client")
 
     async def open_mailbox(self, mailbox: Mailbox) -> None:
         """Subscribe for a mailbox. Raises as ``subscribe`` does."""
@@ -292,7 +286,7 @@ class Basics:
         mailbox.closed = True  # whoever waits for it may be the one that reads: the answer to sync lets them look
         try:
             with suppress(DisconnectedError):
-                await self.unsubscribe(*mailbox.patterns)
+                await self.unsubscribe(mailbox.patterns)
                 await self.sync()
         finally:
             self._shut(mailbox)
@@ -314,3 +308,8 @@ class Basics:
         except TimeoutError:
             return ready()
         return True
+
+
+def mailbox_of(patterns: Iterable[Key]) -> Mailbox:
+    """A mailbox for what an application subscribes to."""
+    return Mailbox(*(as_key(pattern, "pattern") for pattern in patterns))

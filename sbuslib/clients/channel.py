@@ -101,7 +101,7 @@ class Channel(ClientBase):
         self._lead = Lead(self._make_lock(), self._make_waiter)
         self._sockets = HeldSockets(self._lead.lock)
         self._writer_lock = self._make_lock()
-        self._door = Door(self._door_folder, self.limits)  # where this client hands out
+        self._door = Door(self._door_folder, self._limits)  # where this client hands out
         self._asker = Asker(self._wait_readable, self._sleep, self._door_folder)  # asks at the doors of others
         self._begun: set[Any] = set()  # what works in the background
 
@@ -460,7 +460,3 @@ class Channel(ClientBase):
     def socket(self) -> socket.SocketType:
         """The connection's socket, non-blocking, to set options on; a reconnection makes another."""
         return self._here()
-
-    def fileno(self) -> int:
-        """The descriptor, for select(2) or poll(2). Receive first: the client may hold messages already."""
-        return self._here().fileno()

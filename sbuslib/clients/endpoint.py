@@ -15,10 +15,26 @@ from ..wire.packets import Key, Message
 from .batch import BatchPublisher
 from .channel import Channel, run
 from .handed import AioDescriptors, AioFiles, AioFrames, Descriptor
-from .objects import AioService, AioSubscription, AioWorker, Subscribed
+from .handing import AioDescriptorExchange, AioFileExchange, AioFrameExchange
+from .hub_view import AioHubView, Offers
+from .job_queue import AioJobQueue, AioWorker
+from .objects import AioService, AioSubscription, Subscribed
 from .verbs import Verbs
 
-__all__ = ["Descriptors", "Endpoint", "Files", "Frames", "Service", "Subscription", "Worker"]
+__all__ = [
+    "DescriptorExchange",
+    "Descriptors",
+    "Endpoint",
+    "FileExchange",
+    "Files",
+    "FrameExchange",
+    "Frames",
+    "HubView",
+    "JobQueue",
+    "Service",
+    "Subscription",
+    "Worker",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,11 +66,15 @@ def making(
     return carry_out
 
 
-class _Face:
+class _Part:
     """An object that blocks its caller, and carries out what its core does."""
 
     def __init__(self, core: Any) -> None:
         self._core = core  # the object for asyncio
+
+
+class _Face(_Part):
+    """What a verb has begun."""
 
     stop = blocking(AioService.stop)
     wait = blocking(AioService.wait)
@@ -168,6 +188,50 @@ class Worker(_Face):
             yield job
 
 
+class JobQueue(_Part):
+    __doc__ = AioJobQueue.__doc__
+
+    submit = blocking(AioJobQueue.submit)
+    submit_many = blocking(AioJobQueue.submit_many)
+    work = making(Worker, AioJobQueue.work)
+
+
+class FrameExchange(_Part):
+    __doc__ = AioFrameExchange.__doc__
+
+    publish = blocking(AioFrameExchange.publish)
+    subscribe = making(Frames, AioFrameExchange.subscribe)
+
+
+class DescriptorExchange(_Part):
+    __doc__ = AioDescriptorExchange.__doc__
+
+    publish = blocking(AioDescriptorExchange.publish)
+    subscribe = making(Descriptors, AioDescriptorExchange.subscribe)
+
+
+class FileExchange(_Part):
+    __doc__ = AioFileExchange.__doc__
+
+    send = blocking(AioFileExchange.send)
+    receive = making(Files, AioFileExchange.receive)
+
+
+class HubView(Offers):
+    __doc__ = AioHubView.__doc__
+
+    def __init__(self, core: AioHubView) -> None:
+        super().__init__(core._session)
+        self._core = core
+
+    whoami = blocking(AioHubView.whoami)
+    is_wanted = blocking(AioHubView.is_wanted)
+    statistics = blocking(AioHubView.statistics)
+    clients = blocking(AioHubView.clients)
+    links = blocking(AioHubView.links)
+    reload = blocking(AioHubView.reload)
+
+
 class Endpoint(Channel):
     """The verbs of :class:`sbuslib.Client`, which tells of the parameters, and :class:`sbuslib.blocking.Client`."""
 
@@ -208,35 +272,42 @@ class Endpoint(Channel):
         ``with client.batch() as batch: batch.publish(key, payload)``; see :mod:`~sbuslib.clients.batch`.
         """
         publish = lambda pairs: run(self._core.publish_some(pairs))  # noqa: E731
-        return BatchPublisher(self._headers, self._session.encode, publish, self.limits)
+        return BatchPublisher(self._headers, self._session.encode, publish, self._limits)
 
     publish_many = blocking(Verbs.publish_many)
     subscribe = making(Subscription, Verbs.subscribe)
-    unsubscribe = blocking(Verbs.unsubscribe)
     receive_many = blocking(Verbs.receive_many)
-    sync = blocking(Verbs.sync)
-    whoami = blocking(Verbs.whoami)
-    is_wanted = blocking(Verbs.is_wanted)
-    flood_control = blocking(Verbs.flood_control)
-    statistics = blocking(Verbs.statistics)
-    client_statistics = blocking(Verbs.client_statistics)
-    link_statistics = blocking(Verbs.link_statistics)
-    reload = blocking(Verbs.reload)
     request = blocking(Verbs.request)
     request_many = blocking(Verbs.request_many)
     serve = making(Service, Verbs.serve)
     last = blocking(Verbs.last)
-    publish_frame = blocking(Verbs.publish_frame)
-    subscribe_frames = making(Frames, Verbs.subscribe_frames)
-    publish_descriptor = blocking(Verbs.publish_descriptor)
-    subscribe_descriptors = making(Descriptors, Verbs.subscribe_descriptors)
-    send_large = blocking(Verbs.send_large)
-    receive_large = making(Files, Verbs.receive_large)
-    submit = blocking(Verbs.submit)
-    submit_many = blocking(Verbs.submit_many)
-    work = making(Worker, Verbs.work)
+    sync = blocking(Verbs.sync)
     drain = blocking(Verbs.drain)
-    send_columns = blocking(Verbs.send_columns)  # for the replay of journals
+
+    def queue(self, name: Key) -> JobQueue:
+        return JobQueue(self._core.queue(name))
+
+    queue.__doc__ = Verbs.queue.__doc__
+
+    @property
+    def frames(self) -> FrameExchange:
+        """To publish buffers of any size, and to subscribe to them."""
+        return FrameExchange(AioFrameExchange(self._core))
+
+    @property
+    def descriptors(self) -> DescriptorExchange:
+        """To publish open files, pipes and sockets, and to subscribe to them."""
+        return DescriptorExchange(AioDescriptorExchange(self._core))
+
+    @property
+    def files(self) -> FileExchange:
+        """To send files of any size, and to receive them."""
+        return FileExchange(AioFileExchange(self._core))
+
+    @property
+    def hub(self) -> HubView:
+        """The hub: what it offers, and what it tells."""
+        return HubView(AioHubView(self._core))
 
     def __iter__(self) -> Iterator[Message]:
         """Messages as they come, until :meth:`close`. Leaving the loop loses nothing.

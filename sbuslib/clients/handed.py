@@ -31,10 +31,8 @@ from .channel import Channel
 from .lead import time_left
 from .objects import Subscribed
 
-__all__ = ["MOST_BYTES", "AioDescriptors", "AioFiles", "AioFrames", "Descriptor", "Handed"]
+__all__ = ["AioDescriptors", "AioFiles", "AioFrames", "Descriptor", "Handed"]
 
-MOST_BYTES: Final = 1_073_741_824
-"""Bytes of the largest frame or file that is taken, unless the application says otherwise."""
 MOST_KNOWN: Final = 1_024
 """Files that a receiver remembers to have seen: their offers come again."""
 
@@ -187,7 +185,7 @@ class Handed(Subscribed[T]):
 
 
 class AioFrames(Handed[Frame]):
-    """The frames that are published under patterns. What ``client.subscribe_frames`` returns."""
+    """The frames that are published under patterns. What ``client.frames.subscribe`` returns."""
 
     def __init__(self, verbs: Basics, mailbox: Mailbox, most: int) -> None:
         super().__init__(verbs, mailbox)
@@ -217,7 +215,7 @@ def _describe(frame: Frame, message: Message, meta: bytes) -> Frame:
 
 
 class AioDescriptors(Handed[Descriptor]):
-    """The descriptors that are published under patterns. What ``client.subscribe_descriptors`` returns."""
+    """The descriptors that are published under patterns. What ``client.descriptors.subscribe`` returns."""
 
     def _read(self, message: Message) -> Offer:
         decoded = decode_offer(message.payload)
@@ -230,7 +228,7 @@ class AioDescriptors(Handed[Descriptor]):
 
 
 class AioFiles(Subscribed[Received]):
-    """The files that a client receives. What ``client.receive_large`` returns. For one caller."""
+    """The files that a client receives. What ``client.files.receive`` returns. For one caller."""
 
     def __init__(
         self,
@@ -332,4 +330,4 @@ def _user_behind(channel: Channel, message: Message) -> int:
     if message.sender is None:
         return os.geteuid()
     trusted = frozenset((0, os.geteuid(), peer_credentials(channel._here()).uid))
-    return user_behind(channel.separator, message.sender, channel.credentials, trusted)
+    return user_behind(channel._session.separator, message.sender, channel.credentials, trusted)

@@ -1,87 +1,185 @@
-"""What clients hand out at their doors: frames, descriptors, files."""
+"""What clients hand out at their doors, and take from those of others: frames, descriptors, files.
+
+For asyncio as it is; the other clients carry out the coroutines.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from math import inf
 from time import monotonic
 from typing import Any, Final
 
-from ..doors.copying import open_file
+from ..doors.copying import Source, open_file
 from ..doors.memory import bytes_of
 from ..doors.transfers import Sent, Transfer
 from ..errors import PayloadError
 from ..wire.offers import MAGIC, META_BYTES, Offer, encode_offer
+from ..wire.packets import Key, as_key
 from ..wire.text import printable
-from .basics import Basics
+from .basics import Basics, mailbox_of
+from .handed import AioDescriptors, AioFiles, AioFrames
+from .objects import starting
 
-__all__ = ["publish_descriptor", "publish_frame", "send_file"]
+__all__ = ["AioDescriptorExchange", "AioFileExchange", "AioFrameExchange"]
 
 PAUSE: Final = 0.25
 """Seconds between two offers of a file."""
 LONGEST_NAME: Final = 255
 """Characters of a file's name."""
+MOST_BYTES: Final = 1_073_741_824
+"""Bytes of the largest frame or file that is taken, unless the application says otherwise."""
 MOST_IN_PACKET: Final = 98_304
 """Bytes of the largest frame that goes in its packet: longer ones are quicker as memory, also to one receiver."""
 
 
-async def publish_frame(verbs: Basics, key: bytes, frame: object, meta: bytes) -> None:
-    """Publish a frame: in its packet while that is quicker, or as memory."""
-    view = bytes_of(frame)
-    if view.nbytes <= MOST_IN_PACKET and not meta and bytes(view[: len(MAGIC)]) != MAGIC:
-        await verbs.publish(key, frame if type(frame) is bytes else bytes(view))
-        return
-    _check(verbs, key, meta)
-    offer = Offer("frame", view.nbytes, meta)
-    if view.nbytes <= MOST_IN_PACKET:
-        await verbs.publish(key, encode_offer(offer, view))
-    else:
-        await _publish(verbs, key, offer, verbs.channel._door.offer_frame(view))
+class _Exchange:
+    def __init__(self, verbs: Basics) -> None:
+        self._verbs = verbs
+
+    def _check(self, key: Key, meta: bytes) -> bytes:
+        self._verbs.channel._session.check_publishable(key := as_key(key))
+        if len(meta) > META_BYTES:
+            raise PayloadError(f"{len(meta):,} bytes of metadata are more than {META_BYTES:,}: put them into the frame")
+        return key
+
+    async def _offer(self, key: bytes, offer: Offer, token: bytes) -> None:
+        """Publish that something is handed out."""
+        door = self._verbs.channel._door
+        try:
+            await self._verbs.publish(key, encode_offer(door.named(offer, token)))
+        except BaseException:
+            door.take_back(token)
+            raise
 
 
-async def publish_descriptor(verbs: Basics, key: bytes, descriptor: Any, meta: bytes) -> None:
-    _check(verbs, key, meta)
-    fd = descriptor if isinstance(descriptor, int) else descriptor.fileno()
-    await _publish(verbs, key, Offer("descriptor", 0, meta), verbs.channel._door.offer_descriptor(fd))
+class AioFrameExchange(_Exchange):
+    """Frames: buffers of any size, such as ``bytes``, arrays of NumPy, buffers of Arrow. What ``client.frames`` is."""
+
+    async def publish(self, key: Key, frame: Any, *, meta: bytes = b"") -> None:
+        """Publish a frame.
+
+        What is longer than 96 KiB is copied once, into memory that receivers map. That is handed out for
+        ``ClientLimits.offered_seconds``, and for a second at most once this client is closed or the program ends; who
+        asks for it later has lost it.
+
+        :param meta: what receivers have to know of it, such as a shape: up to 4,096 bytes.
+
+        Raises :exc:`~sbuslib.errors.UsageError` for what is no buffer in one piece,
+        :exc:`~sbuslib.errors.PayloadError` for more than ``ClientLimits.offered_bytes``, :exc:`OSError`, and as
+        ``publish`` of the client.
+        """
+        view = bytes_of(frame)
+        if view.nbytes <= MOST_IN_PACKET and not meta and bytes(view[: len(MAGIC)]) != MAGIC:
+            await self._verbs.publish(key, frame if type(frame) is bytes else bytes(view))
+            return
+        key, offer = self._check(key, meta), Offer("frame", view.nbytes, meta)
+        if view.nbytes <= MOST_IN_PACKET:
+            await self._verbs.publish(key, encode_offer(offer, view))
+        else:
+            await self._offer(key, offer, self._verbs.channel._door.offer_frame(view))
+
+    @starting
+    async def subscribe(self, *patterns: Key, most: int = MOST_BYTES) -> AioFrames:
+        """Subscribe to frames. ``with client.frames.subscribe("camera/") as frames: frames.receive()``.
+
+        A :class:`~sbuslib.Frame` is a read-only buffer. Any other message comes as the frame that is its payload.
+        Each frame is taken from the door of its sender's user alone, so messages carry their senders from then on.
+        Where the hub cannot tell senders, only frames of our own user are taken.
+
+        :param most: bytes of the largest frame that is taken.
+
+        Raises as ``subscribe`` of the client.
+        """
+        await self._verbs.tell_senders()
+        frames = AioFrames(self._verbs, mailbox_of(patterns), most)
+        await frames.open()
+        return frames
 
 
-def _check(verbs: Basics, key: bytes, meta: bytes) -> None:
-    verbs.channel._session.check_publishable(key)
-    if len(meta) > META_BYTES:
-        raise PayloadError(f"{len(meta):,} bytes of metadata are more than {META_BYTES:,}: put them into the frame")
+class AioDescriptorExchange(_Exchange):
+    """Descriptors: open files, pipes, sockets. What ``client.descriptors`` is."""
+
+    async def publish(self, key: Key, descriptor: Any, *, meta: bytes = b"") -> None:
+        """Publish a descriptor, or what has one: an open file, a pipe, a socket. Receivers get copies of it.
+
+        It stays the caller's, who may close it. Raises as :meth:`AioFrameExchange.publish`.
+        """
+        key = self._check(key, meta)
+        fd = descriptor if isinstance(descriptor, int) else descriptor.fileno()
+        await self._offer(key, Offer("descriptor", 0, meta), self._verbs.channel._door.offer_descriptor(fd))
+
+    @starting
+    async def subscribe(self, *patterns: Key, users: Iterable[int] = ()) -> AioDescriptors:
+        """Subscribe to descriptors, each of which comes as a :class:`~sbuslib.Descriptor`.
+
+        :param users: ids of users whose descriptors are taken besides those of our own. To read from a descriptor, or
+            to close it, may take as long as its sender likes.
+
+        Raises as ``subscribe`` of the client.
+        """
+        await self._verbs.tell_senders()
+        descriptors = AioDescriptors(self._verbs, mailbox_of(patterns), {os.geteuid(), *users})
+        await descriptors.open()
+        return descriptors
 
 
-async def _publish(verbs: Basics, key: bytes, offer: Offer, token: bytes) -> None:
-    door = verbs.channel._door
-    try:
-        await verbs.publish(key, encode_offer(door.named(offer, token)))
-    except BaseException:
-        door.take_back(token)
-        raise
+class AioFileExchange(_Exchange):
+    """Files, and bytes, of any size. What ``client.files`` is."""
 
+    async def send(
+        self, key: Key, source: Source, *, name: str | None = None, receivers: int = 1, timeout: float = 30.0
+    ) -> Sent:
+        """Hand out a file, or bytes, under ``key``; wait until so many receivers have copied it.
 
-async def send_file(verbs: Basics, key: bytes, source: Any, name: str | None, receivers: int, timeout: float) -> Sent:
-    """Hand out a file until so many receivers have it."""
-    verbs.channel._session.check_publishable(key)
-    door, offered = verbs.channel._door, -inf
+        :param source: a path, an open file, or bytes.
+        :param name: what receivers may call the file; without it, the name of ``source``.
+        :param receivers: how many to wait for. Others may copy it meanwhile.
+        :param timeout: seconds in which they have to come, and for which a receiver may say nothing.
 
-    # Receivers say in other threads how it goes; an eventfd wakes the caller.
-    fd, found = open_file(source)
-    changes = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-    token = b""
-    try:
-        transfer = Transfer(receivers, timeout, monotonic(), fd, lambda: os.eventfd_write(changes, 1))
-        token = door.lend(transfer)
-        told = (found if name is None else name)[:LONGEST_NAME].encode(errors="replace")
-        offer = encode_offer(door.named(Offer("file", os.fstat(fd).st_size, told), token))
-        while not transfer.is_over(now := monotonic()):
-            if now - offered >= PAUSE:  # for those who have come since
-                await verbs.publish(key, offer)
-                offered = now
-            if await verbs.channel._wait_readable(changes, PAUSE):
-                os.eventfd_read(changes)
-        return transfer.result(printable(key))
-    finally:
-        door.take_back(token)
-        os.close(changes)
-        os.close(fd)
+        Raises :exc:`TimeoutError` when they do not come, :exc:`~sbuslib.errors.PeerError` when all that came refused,
+        :exc:`OSError` when it cannot be opened, and :exc:`~sbuslib.errors.UsageError`.
+        """
+        key, door, offered = self._check(key, b""), self._verbs.channel._door, -inf
+
+        # Receivers say in other threads how it goes; an eventfd wakes the caller.
+        fd, found = open_file(source)
+        changes = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        token = b""
+        try:
+            transfer = Transfer(receivers, timeout, monotonic(), fd, lambda: os.eventfd_write(changes, 1))
+            token = door.lend(transfer)
+            called = (found if name is None else name)[:LONGEST_NAME].encode(errors="replace")
+            offer = encode_offer(door.named(Offer("file", os.fstat(fd).st_size, called), token))
+            while not transfer.is_over(now := monotonic()):
+                if now - offered >= PAUSE:  # for those who have come since
+                    await self._verbs.publish(key, offer)
+                    offered = now
+                if await self._verbs.channel._wait_readable(changes, PAUSE):
+                    os.eventfd_read(changes)
+            return transfer.result(printable(key))
+        finally:
+            door.take_back(token)
+            os.close(changes)
+            os.close(fd)
+
+    @starting
+    async def receive(
+        self,
+        *patterns: Key,
+        folder: str | os.PathLike[str] | None = None,
+        most: int = MOST_BYTES,
+        timeout: float = 30.0,
+    ) -> AioFiles:
+        """Receive what :meth:`send` sends: ``with client.files.receive("files/*") as files: files.receive()``.
+
+        :param folder: where files appear, each once it is whole; without it, they are open temporary files. None is
+            ever replaced, and a name that points elsewhere is not used.
+        :param most: bytes of the largest file that is taken.
+        :param timeout: seconds for which a copy may stand still.
+        """
+        await self._verbs.tell_senders()
+        files = AioFiles(self._verbs, mailbox_of(patterns), folder, most, timeout)
+        await files.open()
+        return files

@@ -8,22 +8,61 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
+from functools import update_wrapper
 from itertools import repeat, starmap
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from ..errors import DisconnectedError, DoorError, UsageError
 from ..recipes.mailbox import Mailbox, called, take
-from ..recipes.queue import Job, Work
 from ..wire.packets import Message
 from ..wire.text import printable
 from .basics import Basics
 
-__all__ = ["AioService", "AioSubscription", "AioWorker", "Subscribed"]
+__all__ = ["AioService", "AioSubscription", "Starting", "Subscribed", "starting"]
 
 logger = logging.getLogger("sbuslib.clients")
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Starting(Coroutine[Any, Any, T]):
+    """What begins: it is awaited, or used with ``async with``, whose end stops it. A task takes it as a coroutine."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work  # Python warns if it is never awaited
+        self._begun: Any = None  # the object that began, inside of "async with"
+
+    def send(self, value: Any) -> Any:
+        return self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._work.__await__()
+
+    async def __aenter__(self) -> T:
+        self._begun = await self._work
+        entered: T = await self._begun.__aenter__()
+        return entered
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self._begun.__aexit__(kind, error, trace)
+
+
+def starting(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Starting[T]]:
+    """A verb that begins something."""
+
+    def begin(*args: P.args, **kwargs: P.kwargs) -> Starting[T]:
+        return Starting(verb(*args, **kwargs))
+
+    update_wrapper(begin, verb)
+    return begin
 
 
 class _Background:
@@ -45,7 +84,7 @@ class _Background:
             await work
         except Exception as error:
             self._errors.append(error)
-            if not self._verbs.channel.closed:
+            if not self._verbs.channel._closed:
                 logger.error("what a client had begun has ended: %s", error)
 
     async def _end(self) -> None:
@@ -65,7 +104,7 @@ class _Background:
         """Wait until it has ended. Raises the error that ended it."""
         for running in self._running:
             await self._verbs.channel._join(running)
-        if self._errors and not self._verbs.channel.closed:
+        if self._errors and not self._verbs.channel._closed:
             raise self._errors[0]
 
     async def __aenter__(self) -> Self:
@@ -124,7 +163,7 @@ class Subscribed(_Background, Generic[T]):
             except DoorError:
                 continue
             except DisconnectedError:
-                if self._is_taken_back or self._verbs.channel.closed:
+                if self._is_taken_back or self._verbs.channel._closed:
                     return None
                 raise
 
@@ -140,13 +179,14 @@ class Subscribed(_Background, Generic[T]):
         """Take the subscription back: nothing more comes. A second call does nothing."""
         if self._is_taken_back:
             return
+        self._verbs.channel._check_caller()
         self._is_taken_back = True
         if self._has_queue:
             await self._end()
             return
         self._mailbox.closed = True
-        if not self._verbs.channel.closed:
-            await self._verbs.unsubscribe(*self._mailbox.patterns)
+        if not self._verbs.channel._closed:
+            await self._verbs.unsubscribe(self._mailbox.patterns)
 
     async def stop(self) -> None:
         """As :meth:`unsubscribe`. With ``on_message``, what came is handed over before it returns."""
@@ -232,32 +272,3 @@ class AioService(_Background):
         self._verbs.channel._stay()
         await self._verbs.open_mailbox(self._mailbox)
         self._begin(self._works())
-
-
-class AioWorker(AioService):
-    """A worker of a queue. What ``client.work`` returns. Iterate over it where it has no function."""
-
-    def __init__(self, verbs: Basics, work: Work, function: Callable[[Job], object] | None, at_once: int) -> None:
-        super().__init__(verbs, work.mailbox, lambda: work.parts(function, at_once))
-        self._work = work
-
-    async def start(self) -> None:
-        """Begin: announce the worker."""
-        await self._verbs.tell_senders()
-        await super().start()
-
-    def done(self, job: Job) -> None:
-        """A job is done. The service is told with others, a second later at the latest."""
-        self._work.done(job)
-
-    def failed(self, job: Job) -> None:
-        """A job is given back, for this worker or another."""
-        self._work.failed(job)
-
-    async def next(self, *, timeout: float | None = None) -> Job | None:
-        """The next job; ``None`` after ``timeout`` seconds, and when the worker was stopped."""
-        return await self._work.next(timeout)
-
-    async def __aiter__(self) -> AsyncIterator[Job]:
-        while (job := await self.next()) is not None:
-            yield job

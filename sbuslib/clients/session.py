@@ -61,7 +61,9 @@ _namespace = lru_cache(Namespace)  # to make one takes longer than to check a ke
 class Session:
     """One client's state. A client gives what it receives to :meth:`take`, and sends what the other methods return."""
 
-    def __init__(self, *, senders: bool = False, notices: bool = True, echo: bool = True) -> None:
+    def __init__(
+        self, modes: Iterable[bytes] = (), *, senders: bool = False, notices: bool = True, echo: bool = True
+    ) -> None:
         self.inbox: deque[Message] = deque()
         """Messages received and not yet handed to the application, oldest first."""
         self.held: Counter[bytes] = Counter()
@@ -84,7 +86,7 @@ class Session:
         self.choices: dict[bytes, bytes] = {}
         """What was chosen of the hub, by kind: the control messages that stand."""
         wanted = {control.SENDERS_ON: senders, control.NOTICES_ON: notices, control.ECHO_OFF: not echo}
-        self.choose(*(key for key, is_wanted in wanted.items() if is_wanted))
+        self.choose(*modes, *(key for key, is_wanted in wanted.items() if is_wanted))
         self.headers: dict[Key, bytes] = {}
         """``MSG <key>NUL`` of keys that :meth:`encode` has checked, so that each is checked once."""
         self.batches = False

@@ -83,7 +83,6 @@ class Follower:
         self._room = threading.Event()
         #: What :meth:`_vouched` found for senders that came before.
         self._ids: dict[bytes | None, tuple[int | None, int | None, int | None]] = {}
-        self._patterns = patterns
         #: Set by :meth:`stop`.
         self._stopping = False
         self._durability: Durability = durability
@@ -97,6 +96,7 @@ class Follower:
             reconnect=True,
             senders=True,
             echo=False,
+            hard="block" if hold else None,
             on_notice=self._on_notice,
             on_reconnect=self._on_reconnect,
         )
@@ -111,12 +111,13 @@ class Follower:
             self._hub = self._hub_id()
             self._announced = self._writer.durable_sequence
             self._learn_namespace()
-            self._ask(hold)
+            #: What it records.
+            self._recorded = self.client.subscribe(*patterns)
             undo.pop_all()
 
     def _make_writer(self) -> Writer:
         """A writer for the hub that the client is connected to."""
-        features = self.client.features
+        features = self.client.hub.features
         return Writer(
             self.directory,
             hub=features.hub_id.decode(errors="replace") if features is not None else "",
@@ -128,12 +129,6 @@ class Follower:
             limits=self.limits,
             wake=self._room.set,
         )
-
-    def _ask(self, hold: bool) -> None:
-        """Ask the hub for the messages to record."""
-        if hold:
-            self.client.flood_control(hard="block")
-        self.client.subscribe(*self._patterns)
 
     @property
     def durable_sequence(self) -> int:
@@ -152,7 +147,7 @@ class Follower:
                 self._report()
             with suppress(TimeoutError, DisconnectedError):  # a hub that is gone sends no more
                 self.client.timeout = 1.0
-                self.client.unsubscribe(*self._patterns)
+                self._recorded.unsubscribe()
                 self.client.sync()
                 self._receive(0)
         finally:
@@ -219,13 +214,13 @@ class Follower:
         return chain[0].known() if chain else (None, None, None)
 
     def _learn_namespace(self) -> None:
-        features = self.client.features
+        features = self.client.hub.features
         self._namespace = Namespace(features.separator if features is not None else SEPARATOR)
         self._prefix = self._namespace.prefix_of(self.client.credentials)
         self._ids.clear()
 
     def _hub_id(self) -> bytes:
-        return self.client.features.hub_id if self.client.features is not None else b""
+        return self.client.hub.features.hub_id if self.client.hub.features is not None else b""
 
     # -- notices of the hub -------------------------------------------------------------------------
 

@@ -210,7 +210,7 @@ def _columns(block: Block, path: str) -> Iterator[Columns]:
 class Publisher(Protocol):
     """What publishes the messages: a :class:`sbuslib.blocking.Client`, or one for gevent."""
 
-    def send_columns(self, columns: Columns) -> None:
+    def publish_many(self, columns: Columns, /) -> object:
         """Send messages in order, waiting for room."""
         ...
 
@@ -230,14 +230,14 @@ class Renaming:
         #: It knows which keys are secret.
         self._namespace = Namespace(separator)
 
-    def send_columns(self, columns: Columns) -> None:
+    def publish_many(self, columns: Columns, /) -> None:
         """Send messages in order under their new keys, waiting for room."""
         keys = [self._rename(key) for key in columns.keys]
         renamed = Columns(keys, columns.numbers, columns.sizes, columns.payloads)
         # Keys of columns must be distinct. If two keys became the same, columns are made again from packets.
         together = [renamed] if len({*keys}) == len(keys) else Columns.of_packets(renamed.packets())
         for part in together:
-            self._publisher.send_columns(part)
+            self._publisher.publish_many(part)
 
     def _rename(self, key: bytes) -> bytes:
         for old, new in self._prefixes:
@@ -293,7 +293,7 @@ def replay(
             now = origin + (clock() - began) * speed * 1e9
             ready = bisect_right(due, now, done)
             if ready > done:
-                publisher.send_columns(columns.part(done, ready))
+                publisher.publish_many(columns.part(done, ready))
                 done = ready
             else:
                 wait(min(max(0.0, (due[done] - now) / speed / 1e9), _LONGEST_WAIT))
@@ -334,4 +334,4 @@ def _publish(waiting: list[Columns], publisher: Publisher) -> None:
     several = waiting[:] if joined is None else [joined]
     waiting.clear()
     for columns in several:
-        publisher.send_columns(columns)
+        publisher.publish_many(columns)

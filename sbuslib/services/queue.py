@@ -21,7 +21,7 @@ from typing import Final
 
 from ..blocking import Client
 from ..errors import DisconnectedError, StateError, UsageError
-from ..matcher import SEPARATOR, matches
+from ..matcher import matches
 from ..recipes.queue import (
     JOB_BYTES,
     Acknowledgement,
@@ -100,10 +100,11 @@ class QueueService:
             reconnect=True,
             senders=True,
             echo=False,
+            hard="block",
             on_reconnect=lambda _: self._say_here(),
         )
         try:
-            self._separator = separator = client.features.separator if client.features else SEPARATOR
+            self._separator = separator = client.hub.separator
             self._namespace = Namespace(separator)
             self._patterns = tuple(patterns)
             self._check(name)
@@ -115,8 +116,8 @@ class QueueService:
             self._trusted = frozenset(trusted)
             if store is not None:
                 jobs.load(store.load())
-            client.flood_control(hard="block")
-            client.subscribe(self._address, self._work, self._submit, *self._patterns)
+            client.subscribe(self._address, self._work, self._submit)
+            self._jobs_in = client.subscribe(*self._patterns)  # what is published
             client.sync("tree")
             self._say_here()
         except BaseException:
@@ -148,7 +149,7 @@ class QueueService:
                 self._turn(_TICK)
             client.timeout = 1.0
             with suppress(TimeoutError, DisconnectedError):  # a hub that is gone sends no more
-                client.unsubscribe(*self._patterns)
+                self._jobs_in.unsubscribe()
                 client.sync()
             self._turn(0)
 

@@ -195,15 +195,13 @@ class Retain:
         size: int = SIZE,
     ) -> None:
         #: Its own client: nobody else may use it.
-        self.client = Client(address, reconnect=True, senders=True, on_notice=self._on_notice)
+        self.client = Client(address, reconnect=True, senders=True, hard="block", on_notice=self._on_notice)
         with ExitStack() as undo:
             undo.callback(self.client.close)
             self.kept = Kept(file, keys, size)
             undo.callback(self.kept.close)
-            features = self.client.features
-            self._separator = features.separator if features is not None else SEPARATOR
+            self._separator = self.client.hub.separator
             self._own = question_key(b"", self._separator)
-            self.client.flood_control(hard="block")
 
             # Another service may have values that came before this one. They are newer than those in the file.
             try:

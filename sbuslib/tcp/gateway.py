@@ -172,8 +172,8 @@ class Gateway:
 
     def _join(self, client: Client) -> None:
         # 1. What may cross depends on the separator of the hub.
-        features, limits = client.features, self._limits
-        border = partial(Border, separator=client.separator, certain=features is not None)
+        features, limits = client.hub.features, self._limits
+        border = partial(Border, separator=client.hub.separator, certain=features is not None)
         exported, imported = border(self._export), border(self._import)
         self._crossing = Crossing(self._mapping, exported, imported, self._fits, self._refused, limits.cached_names)
         self._bus, _ = bus_of(features, socket.gethostname(), client.address)
@@ -181,7 +181,7 @@ class Gateway:
         # 2. The other gateways of the bus hear of this one before it takes anything out.
         self._client = client
         self.ended.clear()
-        self._neighbours = self._make_neighbours(client.separator)
+        self._neighbours = self._make_neighbours(client.hub.separator)
         client.subscribe(CONTROL)
         self._say_here(client)
         gevent.sleep(SETTLE_SECONDS)

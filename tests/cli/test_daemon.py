@@ -258,7 +258,7 @@ def test_close_ends_the_daemon_with_its_last_client(serve: Serve, path: str) -> 
         with Client(path):
             pass
         with Client(path) as another:
-            another.whoami()
+            another.hub.whoami()
             assert process.poll() is None
     assert process.wait(PATIENCE) == 0
     assert not os.path.exists(path)

@@ -145,7 +145,7 @@ def test_lost_messages_are_told_on_standard_error(start: Start, path: str) -> No
             pass
         program.send_signal(signal.SIGSTOP)
         with Client(path) as client:
-            while not client.statistics().lost:
+            while not client.hub.statistics().lost:
                 client.publish_many([(b"key", b"x" * 10_000)] * 100)
         program.send_signal(signal.SIGCONT)
         assert program.stderr is not None

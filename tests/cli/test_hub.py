@@ -42,7 +42,7 @@ def test_hub_serves_in_the_foreground(start: Start, path: str, number: signal.Si
     assert hub.stdout.read() == b""
     assert hub.stderr.readline().decode() == f"sbus: listening at {path} (Ctrl-C ends it)\n"
     with Client(path) as client:
-        client.whoami()
+        client.hub.whoami()
     hub.send_signal(number)
     assert hub.wait(PATIENCE) == 0
     assert hub.stderr.read() == b""

@@ -66,8 +66,8 @@ def test_bytes_that_cannot_be_printed_are_escaped(subscribed: Start, path: str, 
 def test_what_is_behind_a_door_is_said_to_be(subscribed: Start, path: str) -> None:
     subscriber = subscribed("-n", "2", "")
     with Client(path) as client:
-        client.publish_frame("camera", bytes(1_000_001))
-        client.publish_frame("camera", b"small")
+        client.frames.publish("camera", bytes(1_000_001))
+        client.frames.publish("camera", b"small")
     assert subscriber.communicate(timeout=PATIENCE)[0].splitlines() == [
         b"camera\t(frame at its publisher's door, 1,000,001 bytes)",
         b"camera\tsmall",

@@ -76,7 +76,7 @@ def test_options_may_stand_between_key_and_payload(run: Run, receiver: Client, p
 def test_json_lines_of_sub_are_published_again(start: Start, receiver: Client, path: str) -> None:
     pairs = [(b"a/1", ODD), (b"\xff", b"text"), (b"a", "ü".encode())]
     subscriber = start("sbuslib", "sub", "-a", path, "--json", "--senders", "--timestamps", "-n", "3", "")
-    while receiver.statistics().patterns < 2:
+    while receiver.hub.statistics().patterns < 2:
         pass
     receiver.publish_many(pairs)
     lines, _ = subscriber.communicate(timeout=PATIENCE)
@@ -258,7 +258,7 @@ def test_nothing_is_left_of_a_file_when_the_receiver_is_killed(
 
         def send() -> None:
             try:
-                sender.send_large("k", large, timeout=PATIENCE)
+                sender.files.send("k", large, timeout=PATIENCE)
             except PeerError as error:
                 errors.append(str(error))
 

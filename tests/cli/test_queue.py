@@ -45,7 +45,7 @@ def test_jobs_outlive_the_program_unless_they_are_in_memory(
         command = ["sbuslib", "queue", "-a", path, *options, "mail", "mail/", "post/"]
         service = start(*command)
         line(service, f"0 jobs wait in mail on {path}")
-        with Client(path) as client, client.work("mail", room=2) as worker:
+        with Client(path) as client, client.queue("mail").work(room=2) as worker:
             client.publish(b"mail/x", b"1")
             client.publish(b"post/x", b"2")
             jobs = [worker.next(timeout=PATIENCE), worker.next(timeout=PATIENCE)]
@@ -95,8 +95,8 @@ def test_a_second_service_of_one_name_ends(bus: HubThread, start: Start, run: Ru
     other = start("sbuslib", "queue", "-a", path, "--memory", "post", "mail/")
     line(other, "0 jobs wait")
     with Client(path) as client:
-        client.submit("mail", b"mail/x", timeout=PATIENCE)
-        client.submit("post", b"mail/x", timeout=PATIENCE)
+        client.queue("mail").submit(b"mail/x", timeout=PATIENCE)
+        client.queue("post").submit(b"mail/x", timeout=PATIENCE)
     end(other)
     end(elder)
 

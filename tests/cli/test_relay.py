@@ -30,14 +30,14 @@ def test_a_relay_joins_and_ends(start: Start, folder: str) -> None:
         )
     )
     with Client(top) as above, Client(below) as client:
-        assert client.whoami().startswith(b"!/cred/%d/%d/%d/!/cred/" % (os.getgid(), os.getuid(), slave.pid))
+        assert client.hub.whoami().startswith(b"!/cred/%d/%d/%d/!/cred/" % (os.getgid(), os.getuid(), slave.pid))
         client.subscribe(b"")
-        client.subscribe(client.whoami() + b"/box")
+        client.subscribe(client.hub.whoami() + b"/box")
         assert client.sync("tree") == "tree"
         above.publish(b"b/1", b"not imported")
         above.publish(b"a/1", b"imported")
         assert client.receive(timeout=PATIENCE).key == b"a/1"
-        above.publish(client.whoami() + b"/box", b"secret")
+        above.publish(client.hub.whoami() + b"/box", b"secret")
         assert client.receive(timeout=PATIENCE).payload == b"secret"
     slave.terminate()
     assert slave.wait(PATIENCE) == 0

@@ -107,12 +107,12 @@ def test_rules_do_not_go_while_a_file_is_written(
     process = serve()
     with Client(path) as operator:
         file.write_text(rules('"a"'))
-        operator.reload()
+        operator.hub.reload()
         assert "was read again" in line(process)
         file.write_text("")
         told = f"{file}: rules: without any, this takes a restart of the hub (nothing has changed)"
         with pytest.raises(StateError, match="rules: without any"):
-            operator.reload()
+            operator.hub.reload()
     assert line(process) == f"sbusd: {told}\n"
     assert refused(path, b"b")
     assert not refused(path, b"a")
@@ -154,13 +154,13 @@ def test_a_relay_takes_up_other_bounds_and_another_hub_above(start: Start, file:
             below.publish(key)
         assert one.receive(timeout=PATIENCE).key == b"a/1"
         write(above[0], "b/")
-        below.reload()
+        below.hub.reload()
         below.sync("tree")
         for key in (b"a/2", b"b/2"):
             below.publish(key)
         assert one.receive(timeout=PATIENCE).key == b"b/2"
         write(above[1], "b/")
-        below.reload()
+        below.hub.reload()
         below.publish(b"b/3")
         assert two.receive(timeout=PATIENCE).key == b"b/3"
         file.write_text("upstream = 3")
@@ -213,14 +213,14 @@ def test_a_thousand_clients_lose_nothing_by_reloads(
                     publisher.publish(key, part)
                     peers[number].send(b"MSG %b\0own" % key)
                 write(number + 1)
-                operator.reload()
+                operator.hub.reload()
                 publisher.publish(key, b"last")
                 for peer in peers:  # what was on its way during the reload, and what came after it
                     got = read(peer, 7)
                     assert [one for one in got if one != (key, b"own")] == [
                         (key, part) for part in (b"1", b"2", b"3", b"last")
                     ]
-            statistics = operator.statistics()
+            statistics = operator.hub.statistics()
             assert (statistics.violations, statistics.lost) == ({}, {})
             assert statistics.clients == CLIENTS + 2
             assert statistics.patterns == CLIENTS, "the others were withdrawn"

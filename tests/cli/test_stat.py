@@ -141,7 +141,7 @@ def test_a_tree_is_drawn_with_its_load(run: Run, programs: Programs) -> None:
         client.subscribe(b"room/")
         client.sync("tree")
         publisher.publish_many([(b"room/1", b"")] * 1_200)
-        while client.client_statistics()[-1].delivered < 1_200:
+        while client.hub.clients()[-1].delivered < 1_200:
             client.receive_many()
         done = run("sbuslib", "tree", "-a", top, "--key", "room/1")
         lines = done.stdout.splitlines()

@@ -126,7 +126,7 @@ def test_a_relay_gets_nothing_of_others_and_its_messages_in_their_name_are_dropp
     assert b"" not in packets, "it stays"
     assert not [packet for packet in packets if b"bin" in packet or b"reboot" in packet]
     assert master.receive(timeout=PATIENCE).key == b"tenants/daemon/mine"
-    statistics = master.statistics()
+    statistics = master.hub.statistics()
     assert statistics.dropped["publishing refused"] == 3
     assert statistics.dropped["subscription refused"] == 1, "of the other patterns it gets a part"
     master.publish(b"end")

@@ -128,7 +128,7 @@ def test_json_is_an_object_a_line(run: Run, bus: HubThread, path: str, kind: str
 def test_texts_of_a_hub_cannot_steer_the_terminal(bus: HubThread, path: str) -> None:
     hostile, shown = "\x1b[2J[red]\n", "\\x1b[2J[red]\\n"
     with Client(path) as client:
-        hub = client.statistics()
+        hub = client.hub.statistics()
     client_row = msgspec.structs.replace(hub.per_client[0], credentials=hostile)
     look = Rates().look(0.0, hostile, hub, [client_row], [])
     text = to_text(look, View())

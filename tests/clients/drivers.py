@@ -33,6 +33,9 @@ class Done:
         yield from ()
         return self._result
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._result, name)
+
     async def __aenter__(self) -> Any:
         self._result.__enter__()
         return self._result
@@ -48,7 +51,7 @@ class Awaited:
         object.__setattr__(self, "core", core)
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self.core, name)
+        value = wrapped(getattr(self.core, name))
         return (lambda *args, **kwargs: Done(wrapped(value(*args, **kwargs)))) if callable(value) else value
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -35,11 +35,10 @@ verbs = {
     "publish_many": lambda: client.publish_many([(b"k", b"")]),
     "batch": lambda: batch.__exit__(None, None, None),
     "subscribe": lambda: client.subscribe(b"j"),
-    "unsubscribe": lambda: client.unsubscribe(b"k"),
+    "unsubscribe": subscription.unsubscribe,
     "sync": client.sync,
-    "whoami": client.whoami,
-    "flood_control": lambda: client.flood_control(soft="block"),
-    "statistics": client.statistics,
+    "whoami": client.hub.whoami,
+    "statistics": client.hub.statistics,
     "receive": client.receive,
     "receive with flags": lambda: client.receive(flags=64),
     "receive_many": client.receive_many,
@@ -90,8 +89,8 @@ async def main():
     await batch.publish(b"k", b"of the child")
     verbs = [
         lambda: client.publish(b"k"), lambda: client.publish_many([(b"k", b"")]), lambda: client.subscribe(b"j"),
-        lambda: batch.__aexit__(None, None, None), lambda: client.unsubscribe(b"k"), client.sync, client.whoami,
-        client.drain, lambda: client.request(b"k"), lambda: client.flood_control(soft="block"), client.statistics,
+        lambda: batch.__aexit__(None, None, None), client.sync, client.hub.whoami,
+        client.drain, lambda: client.request(b"k"), client.hub.statistics,
         client.receive, client.receive_many, lambda: anext(aiter(client)), lambda: client.__aenter__(),
     ]
     child = os.fork()
@@ -181,7 +180,6 @@ VERBS: dict[str, Callable[[Endpoint], object]] = {
     "publish": lambda client: client.publish(b"k", b"x"),
     "publish_many": lambda client: client.publish_many([(b"k", b"x")]),
     "subscribe": lambda client: client.subscribe(b"j"),
-    "unsubscribe": lambda client: client.unsubscribe(b"k"),
     "sync": lambda client: client.sync(),
     "receive": lambda client: client.receive(),
     "receive_many": lambda client: client.receive_many(),
@@ -246,4 +244,4 @@ def test_memory_of_a_client_is_bounded_by_its_area(server: HubThread, address: s
         assert len(client.receive(timeout=PATIENCE).payload) == PACKET_BYTES - 6
         assert client._area is area
         assert area is not None
-        assert len(area.data) < (SLOT_BYTES + 8_192) * client.limits.batch
+        assert len(area.data) < (SLOT_BYTES + 8_192) * client._limits.batch

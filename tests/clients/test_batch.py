@@ -201,8 +201,7 @@ def test_a_batch_cannot_be_used_outside_its_block(fake: FakeHub, client: Make) -
 @pytest.mark.parametrize("kind", [Client, blocking.Client], ids=["gevent", "blocking"])
 def test_a_batch_of_each_client_arrives_in_order(server: HubThread, address: str, kind: type[Endpoint]) -> None:
     pairs = [(b"k/%d" % (number % 300), b"%d" % number) for number in range(3_000)]
-    with kind(address) as receiver, kind(address) as publisher:
-        receiver.flood_control(soft="block")
+    with kind(address, soft="block") as receiver, kind(address) as publisher:
         receiver.subscribe(b"k/")
         with publisher.batch() as batch:
             for key, payload in pairs:
@@ -215,8 +214,7 @@ def test_a_batch_of_the_asyncio_client_arrives_in_order(server: HubThread, addre
     pairs = [(b"k/%d" % (number % 300), b"%d" % number) for number in range(3_000)]
 
     async def test() -> None:
-        async with aio.Client(address) as receiver, aio.Client(address) as publisher:
-            await receiver.flood_control(soft="block")
+        async with aio.Client(address, soft="block") as receiver, aio.Client(address) as publisher:
             await receiver.subscribe(b"k/")
             async with publisher.batch() as batch:
                 for key, payload in pairs:

@@ -53,7 +53,7 @@ def test_a_full_backlog_is_waited_out(address: str, client: MakeClient) -> None:
         hub = Hub(listener)
         try:
             with Counting(address, timeout=20) as late:
-                assert late.whoami() == own_key()
+                assert late.hub.whoami() == own_key()
         finally:
             hub.stop()
     assert len(pauses) >= 5
@@ -62,7 +62,7 @@ def test_a_full_backlog_is_waited_out(address: str, client: MakeClient) -> None:
 
 def test_a_daemon_without_features(fake: FakeHub, client: MakeClient) -> None:
     plain, peer = greeted(fake, client)
-    assert plain.features is None
+    assert plain.hub.features is None
     subscribing = gevent.spawn(plain.subscribe, b"a")
     assert peer.receive() == b"SUB a"
     assert peer.receive() == WHOAMI + b"\0"  # which comes after the SUB, and so does its answer
@@ -73,8 +73,8 @@ def test_a_daemon_without_features(fake: FakeHub, client: MakeClient) -> None:
 
 def test_a_hub_with_features_that_are_unknown_here(fake: FakeHub, client: MakeClient) -> None:
     modern, peer = greeted(fake, client, b"hub/sync time/travel id=1 path=1")
-    assert modern.features is not None
-    assert b"time/travel" in modern.features.words
+    assert modern.hub.features is not None
+    assert b"time/travel" in modern.hub.features.words
     peer.send(b"CMSG time/travel\0 back", b"MSG a\0x")
     assert modern.receive(timeout=10).payload == b"x"
 

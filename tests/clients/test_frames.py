@@ -41,7 +41,7 @@ def stranger(shared: HubThread, make: Make) -> Endpoint:
     """A client of another user, with its door open."""
     with acting_as(STRANGER):
         client = make()
-        client.publish_frame("opens/its/door", BIG)
+        client.frames.publish("opens/its/door", BIG)
     return client
 
 
@@ -57,8 +57,8 @@ def lost_one(frames: Any, reason: str) -> None:
 @pytest.mark.parametrize("data", [b"", b"small", MAGIC, BIG[:MOST_IN_PACKET], BIG[: MOST_IN_PACKET + 1], BIG])
 def test_a_frame_of_any_size_comes_as_a_buffer(data: bytes, meta: bytes, server: HubThread, make: Make) -> None:
     sender, receiver = make(), make()
-    with receiver.subscribe_frames("camera/*") as frames:
-        sender.publish_frame("camera/1", memoryview(data), meta=meta)
+    with receiver.frames.subscribe("camera/*") as frames:
+        sender.frames.publish("camera/1", memoryview(data), meta=meta)
         with frames.receive(timeout=PATIENCE) as frame:
             assert (bytes(frame), frame.size, frame.key, frame.meta) == (data, len(data), b"camera/1", meta)
             assert frame.sender == sender.credentials
@@ -67,9 +67,9 @@ def test_a_frame_of_any_size_comes_as_a_buffer(data: bytes, meta: bytes, server:
 
 def test_frames_come_in_order_and_are_asked_for_together(server: HubThread, make: Make) -> None:
     sender, receiver = make(), make()
-    with receiver.subscribe_frames("a/") as frames:
+    with receiver.frames.subscribe("a/") as frames:
         for number in range(40):
-            sender.publish_frame("a/1", BIG if number % 3 else b"x", meta=b"%d" % number)
+            sender.frames.publish("a/1", BIG if number % 3 else b"x", meta=b"%d" % number)
             sender.publish("a/2", b"%d" % number)
         metas, plain = list[bytes](), list[bytes]()
         for frame in frames:
@@ -82,8 +82,8 @@ def test_frames_come_in_order_and_are_asked_for_together(server: HubThread, make
 
 def test_many_receivers_have_one_frame(server: HubThread, make: Make) -> None:
     sender = make()
-    receivers = [make().subscribe_frames("a") for _ in range(10)]
-    sender.publish_frame("a", BIG)
+    receivers = [make().frames.subscribe("a") for _ in range(10)]
+    sender.frames.publish("a", BIG)
     for frames in receivers:
         with frames.receive(timeout=PATIENCE) as frame:
             assert bytes(frame) == BIG
@@ -95,20 +95,20 @@ def test_asyncio_publishes_and_receives(server: HubThread, address: str) -> None
         async with (
             aio.Client(address) as sender,
             aio.Client(address) as receiver,
-            receiver.subscribe_frames("a") as frames,
-            receiver.subscribe_descriptors("b") as descriptors,
+            receiver.frames.subscribe("a") as frames,
+            receiver.descriptors.subscribe("b") as descriptors,
         ):
-            await sender.publish_frame("a", BIG, meta=b"m")
+            await sender.frames.publish("a", BIG, meta=b"m")
             with await frames.receive(timeout=PATIENCE) as frame:
                 assert (bytes(frame), frame.meta) == (BIG, b"m")
-            await sender.publish_frame("a", BIG)
+            await sender.frames.publish("a", BIG)
             async for frame in frames:
                 frame.close()
                 break
             with pytest.raises(TimeoutError):
                 await frames.receive(timeout=0.001)
             with open(__file__, "rb") as file:
-                await sender.publish_descriptor("b", file)
+                await sender.descriptors.publish("b", file)
             with await descriptors.receive(timeout=PATIENCE) as descriptor:
                 assert os.pread(descriptor.fileno(), 3, 0) == b'"""'
 
@@ -118,8 +118,8 @@ def test_asyncio_publishes_and_receives(server: HubThread, address: str) -> None
 def test_a_descriptor_is_the_senders_as_well(server: HubThread, make: Make) -> None:
     sender, receiver = make(), make()
     here, there = socket.socketpair()
-    with here, there, receiver.subscribe_descriptors("a") as descriptors:
-        sender.publish_descriptor("a", there, meta=b"m")
+    with here, there, receiver.descriptors.subscribe("a") as descriptors:
+        sender.descriptors.publish("a", there, meta=b"m")
         found = descriptors.receive(timeout=PATIENCE)
         assert (found.key, found.meta, found.sender) == (b"a", b"m", sender.credentials)
         with socket.socket(fileno=found.detach()) as copy:
@@ -132,31 +132,31 @@ def test_a_descriptor_is_the_senders_as_well(server: HubThread, make: Make) -> N
 def test_what_cannot_be_published_is_told(server: HubThread, make: Make) -> None:
     client = make(limits=ClientLimits(offered_bytes=500_000))
     with pytest.raises(PayloadError, match="offered_bytes"):
-        client.publish_frame("a", BIG)
+        client.frames.publish("a", BIG)
     with pytest.raises(PayloadError, match="metadata"):
-        client.publish_frame("a", b"", meta=bytes(5_000))
+        client.frames.publish("a", b"", meta=bytes(5_000))
     with pytest.raises(KeyFormatError):
-        client.publish_frame("a/!/b", BIG)
+        client.frames.publish("a/!/b", BIG)
     with pytest.raises(UsageError, match="buffer"):
-        client.publish_frame("a", "text")
+        client.frames.publish("a", "text")
     with pytest.raises(OSError, match="Bad file descriptor"):
-        client.publish_descriptor("a", 1_000_000)
+        client.descriptors.publish("a", 1_000_000)
 
 
 def test_who_comes_too_late_is_told(server: HubThread, make: Make) -> None:
     sender, receiver = make(limits=ClientLimits(offered=1)), make()
-    with receiver.subscribe_frames("a") as frames:
+    with receiver.frames.subscribe("a") as frames:
         for _ in range(2):
-            sender.publish_frame("a", BIG)
+            sender.frames.publish("a", BIG)
         lost_one(frames, "gone")
         frames.receive(timeout=PATIENCE).close()
 
 
 def test_a_receiver_that_does_not_ask_keeps_nothing(server: HubThread, make: Make) -> None:
     sender, receiver, other = make(limits=ClientLimits(offered=2)), make(), make()
-    with receiver.subscribe_frames("a"), other.subscribe_frames("a") as frames:
+    with receiver.frames.subscribe("a"), other.frames.subscribe("a") as frames:
         for _ in range(10):
-            sender.publish_frame("a", BIG)
+            sender.frames.publish("a", BIG)
             frames.receive(timeout=PATIENCE).close()
         assert len(sender._door._offered) == 2
 
@@ -165,14 +165,14 @@ SENDER = """
 import os, sys
 from sbuslib.blocking import Client
 client = Client(sys.argv[1])
-client.publish_frame("a", bytes(1_000_000))
+client.frames.publish("a", bytes(1_000_000))
 os._exit(0)
 """
 
 
 def test_a_sender_that_died_has_no_door(server: HubThread, make: Make, address: str) -> None:
     receiver = make()
-    with receiver.subscribe_frames("a") as frames:
+    with receiver.frames.subscribe("a") as frames:
         subprocess.run(
             [sys.executable, "-c", SENDER, address], env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=60, check=True
         )
@@ -185,7 +185,7 @@ from sbuslib.blocking import Client
 from sbuslib.doors import door
 door.LINGER = 60.0
 client = Client(sys.argv[1])
-client.publish_frame("a", bytes(1_000_000))
+client.frames.publish("a", bytes(1_000_000))
 if len(sys.argv) > 2:
     client.close()
 atexit.register(print, "ends", flush=True)
@@ -197,7 +197,7 @@ def test_the_last_frame_of_a_program_that_ends_arrives(
     closes: bool, server: HubThread, make: Make, address: str
 ) -> None:
     command = [sys.executable, "-c", ENDING_SENDER, address, *["close"] * closes]
-    with make().subscribe_frames("a") as frames:
+    with make().frames.subscribe("a") as frames:
         sender = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE)
         try:
             assert sender.stdout is not None
@@ -231,10 +231,10 @@ def test_offers_that_are_not_what_they_say(server: HubThread, make: Make) -> Non
             Offer("frame", 10, b"", os.urandom(TOKEN_BYTES), in_folder=True)
         ),
     }
-    with receiver.subscribe_frames("a") as frames:
+    with receiver.frames.subscribe("a") as frames:
         for payload in wrong.values():
             sender.publish("a", payload)
-            sender.publish_frame("a", BIG)
+            sender.frames.publish("a", BIG)
         found = []
         for _ in range(2 * len(wrong)):
             try:
@@ -248,7 +248,7 @@ def test_offers_that_are_not_what_they_say(server: HubThread, make: Make) -> Non
 def test_slow_sockets_in_place_of_frames_delay_nobody(server: HubThread, make: Make) -> None:
     sender, receiver = make(), make()
     own = sender._door
-    with receiver.subscribe_frames("a") as frames, lingering() as (sock, other):
+    with receiver.frames.subscribe("a") as frames, lingering() as (sock, other):
         token = own.offer_descriptor(sock.fileno())
         sender.publish("a", encode_offer(own.named(Offer("frame", 10), token)))
         lost_one(frames, "no sealed memory")
@@ -262,16 +262,16 @@ def test_frames_of_another_user_are_taken_and_descriptors_only_where_asked_for(
 ) -> None:
     receiver = make()
     with (
-        receiver.subscribe_frames("a") as frames,
-        receiver.subscribe_descriptors("b") as refused,
-        receiver.subscribe_descriptors("b", users=[STRANGER]) as taken,
+        receiver.frames.subscribe("a") as frames,
+        receiver.descriptors.subscribe("b") as refused,
+        receiver.descriptors.subscribe("b", users=[STRANGER]) as taken,
         open(__file__, "rb") as file,
     ):
-        stranger.publish_frame("a", BIG)
+        stranger.frames.publish("a", BIG)
         with frames.receive(timeout=PATIENCE) as frame:
             assert bytes(frame) == BIG
             assert frame.sender == stranger.credentials
-        stranger.publish_descriptor("b", file)
+        stranger.descriptors.publish("b", file)
         lost_one(refused, "descriptor of another user")
         taken.receive(timeout=PATIENCE).close()
 
@@ -281,8 +281,8 @@ def test_a_message_cannot_send_its_receivers_to_the_door_of_another(
 ) -> None:
     sender, receiver = make(), make()
     own = sender._door
-    sender.publish_frame("opens/its/door", BIG)
-    with receiver.subscribe_frames("a") as frames:
+    sender.frames.publish("opens/its/door", BIG)
+    with receiver.frames.subscribe("a") as frames:
         stranger.publish("a", encode_offer(own.named(Offer("frame", 10), os.urandom(TOKEN_BYTES))))
         lost_one(frames, "door of another user")
         assert not own._visitors or not any(visitor.is_answered for visitor in own._visitors.values())
@@ -293,9 +293,9 @@ def test_frames_cross_relays_on_one_host(world: World) -> None:
     world.hub("right")
     world.relay("right", "top")
     sender, receiver = world.client("left"), world.client("right")
-    with receiver.subscribe_frames("a") as frames:
+    with receiver.frames.subscribe("a") as frames:
         assert receiver.sync("tree") == "tree"
-        sender.publish_frame("a", BIG)
+        sender.frames.publish("a", BIG)
         with frames.receive(timeout=PATIENCE) as frame:
             assert bytes(frame) == BIG
             assert frame.sender is not None
@@ -304,8 +304,8 @@ def test_frames_cross_relays_on_one_host(world: World) -> None:
 
 def test_doors_in_a_folder(server: HubThread, make: Make, folder: str) -> None:
     sender, receiver, other = make(door_folder=folder), make(door_folder=folder), make()
-    with receiver.subscribe_frames("a") as frames, other.subscribe_frames("a") as outside:
-        sender.publish_frame("a", BIG)
+    with receiver.frames.subscribe("a") as frames, other.frames.subscribe("a") as outside:
+        sender.frames.publish("a", BIG)
         frames.receive(timeout=PATIENCE).close()
         lost_one(outside, "door in a folder that this client was not given")
         sender.close()
@@ -316,9 +316,9 @@ def test_what_was_not_received_is_let_go(server: HubThread, make: Make) -> None:
     sender, receiver = make(), make()
     here, there = socket.socketpair()
     with here:
-        with receiver.subscribe_descriptors("a") as descriptors:
-            sender.publish_descriptor("a", there)
-            sender.publish_descriptor("a", there)
+        with receiver.descriptors.subscribe("a") as descriptors:
+            sender.descriptors.publish("a", there)
+            sender.descriptors.publish("a", there)
             descriptors.receive(timeout=PATIENCE).close()
             there.close()
         sender.close()
@@ -328,7 +328,7 @@ def test_what_was_not_received_is_let_go(server: HubThread, make: Make) -> None:
 
 def test_a_subscription_ends_as_others_do(server: HubThread, make: Make) -> None:
     client = make()
-    frames = client.subscribe_frames("a")
+    frames = client.frames.subscribe("a")
     assert (frames.patterns, frames.closed) == ((b"a",), False)
     with pytest.raises(TimeoutError):
         frames.receive(timeout=0.001)
@@ -351,10 +351,10 @@ def test_a_caller_that_gives_up_leaves_its_frames_to_the_next(server: HubThread,
         asker._exchange = original  # type: ignore[method-assign]
         raise GivesUpError
 
-    with receiver.subscribe_frames("a") as frames:
+    with receiver.frames.subscribe("a") as frames:
         asker._exchange = give_up  # type: ignore[assignment,method-assign]
         for number in range(3):
-            sender.publish_frame("a", BIG, meta=b"%d" % number)
+            sender.frames.publish("a", BIG, meta=b"%d" % number)
         with pytest.raises(GivesUpError):
             frames.receive(timeout=PATIENCE)
         assert [frames.receive(timeout=PATIENCE).meta for _ in range(3)] == [b"0", b"1", b"2"]
@@ -365,7 +365,7 @@ def test_threads_share_a_subscription(server: HubThread, address: str) -> None:
     with (
         blocking.Client(address) as sender,
         blocking.Client(address) as receiver,
-        receiver.subscribe_frames("a") as frames,
+        receiver.frames.subscribe("a") as frames,
     ):
 
         def receive() -> None:
@@ -375,7 +375,7 @@ def test_threads_share_a_subscription(server: HubThread, address: str) -> None:
 
         threads = [spawn(receiver, receive) for _ in range(4)]
         for number in range(20):
-            sender.publish_frame("a", BIG, meta=b"%d" % number)
+            sender.frames.publish("a", BIG, meta=b"%d" % number)
         for thread in threads:
             thread.join(PATIENCE)
     assert sorted(found, key=int) == [b"%d" % number for number in range(20)]

@@ -27,7 +27,7 @@ DATA = os.urandom(3_000_001)
 
 
 def received_by(client: blocking.Client, pattern: bytes, folder: Path, ready: Callable[[], object]) -> Received:
-    with client.receive_large(pattern, folder=folder, timeout=PATIENCE) as files:
+    with client.files.receive(pattern, folder=folder, timeout=PATIENCE) as files:
         ready()
         return files.receive(timeout=PATIENCE)
 
@@ -61,12 +61,12 @@ def test_a_file_goes_to_several_receivers(server: HubThread, make: Make, tmp_pat
 
     def receive(client: Any, folder: Path) -> None:
         folder.mkdir()
-        with client.receive_large(b"files/*", folder=folder) as files:
+        with client.files.receive(b"files/*", folder=folder) as files:
             results.append(files.receive(timeout=PATIENCE))
 
     running = [spawn(one, partial(receive, one, tmp_path / str(id(one)))) for one in receivers]
     sender.subscribe(b"other")
-    assert sender.send_large(b"files/a", source, receivers=2, timeout=PATIENCE).receivers == 2
+    assert sender.files.send(b"files/a", source, receivers=2, timeout=PATIENCE).receivers == 2
     for one in running:
         one.join(PATIENCE)
     for result in results:
@@ -82,16 +82,16 @@ def test_asyncio_sends_and_receives_files(server: HubThread, address: str, tmp_p
         async with (
             aio.Client(address) as sender,
             aio.Client(address) as receiver,
-            receiver.receive_large(b"files/", folder=tmp_path) as files,
+            receiver.files.receive(b"files/", folder=tmp_path) as files,
         ):
-            sending = asyncio.create_task(sender.send_large(b"files/a", DATA, name="../../x"))
+            sending = asyncio.create_task(sender.files.send(b"files/a", DATA, name="../../x"))
             received = await files.receive(timeout=PATIENCE)
             assert (await sending).receivers == 1
             assert received.file.parent == tmp_path
             assert received.file.read_bytes() == DATA
             with pytest.raises(TimeoutError):
                 await files.receive(timeout=0.01)
-            sending = asyncio.create_task(sender.send_large(b"files/b", b""))
+            sending = asyncio.create_task(sender.files.send(b"files/b", b""))
             async with aclosing(files.__aiter__()) as found:  # type: ignore[type-var]
                 one = await anext(found)
             assert (one.key, one.file.read_bytes()) == (b"files/b", b"")
@@ -103,22 +103,22 @@ def test_asyncio_sends_and_receives_files(server: HubThread, address: str, tmp_p
 def test_what_cannot_be_sent_is_told(server: HubThread, make: Make) -> None:
     client = make()
     with pytest.raises(UsageError):
-        client.send_large(b"a", b"", receivers=0)
+        client.files.send(b"a", b"", receivers=0)
     with pytest.raises(KeyFormatError):
-        client.send_large(b"a/!/b", b"")
+        client.files.send(b"a/!/b", b"")
     with pytest.raises(FileNotFoundError):
-        client.send_large(b"a", "/nowhere")
+        client.files.send(b"a", "/nowhere")
     with pytest.raises(TimeoutError):
-        client.send_large(b"a", b"x", timeout=0.01)
+        client.files.send(b"a", b"x", timeout=0.01)
 
 
 def test_a_receiver_that_refuses_says_why(server: HubThread, make: Make, tmp_path: Path) -> None:
     sender, receiver = make(), make()
-    with receiver.receive_large(b"files/*", folder=tmp_path, most=1) as files:
+    with receiver.files.receive(b"files/*", folder=tmp_path, most=1) as files:
         waiting = spawn(receiver, lambda: files.receive(timeout=PATIENCE))
         with pytest.raises(PeerError, match="nobody has files/a: 2 bytes are more than 1"):
-            sender.send_large(b"files/a", b"xx", timeout=PATIENCE)
-        sender.send_large(b"files/a", b"x", timeout=PATIENCE)
+            sender.files.send(b"files/a", b"xx", timeout=PATIENCE)
+        sender.files.send(b"files/a", b"x", timeout=PATIENCE)
         waiting.join(PATIENCE)
 
 
@@ -132,7 +132,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error(
     monkeypatch.setattr(copying, "CHUNK", 4_096)
 
     def receive() -> None:
-        with receiver.receive_large(b"files/*", folder=folder) as files:
+        with receiver.files.receive(b"files/*", folder=folder) as files:
             try:
                 files.receive(timeout=PATIENCE)
             except DoorError as error:
@@ -147,7 +147,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error(
     monkeypatch.setattr(copying, "_by_range", shrink)
     running = spawn(receiver, receive)
     with pytest.raises(PeerError, match="changed while it was copied"):
-        sender.send_large(b"files/a", source, timeout=PATIENCE)
+        sender.files.send(b"files/a", source, timeout=PATIENCE)
     running.join(PATIENCE)
     assert [str(error) for error in errors] == ["files/a: file that changed while it was copied"]
     assert list(folder.iterdir()) == []
@@ -155,7 +155,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error(
 
 def test_a_stranger_that_takes_a_file_and_stands_still_stalls_nobody(server: HubThread, make: Make) -> None:
     sender, receiver = make(), make()
-    with receiver.receive_large(b"files/*") as files, receiver.subscribe(b"files/*") as offers:
+    with receiver.files.receive(b"files/*") as files, receiver.subscribe(b"files/*") as offers:
 
         def receive() -> None:
             decoded = decode_offer(offers.receive(timeout=PATIENCE).payload)
@@ -169,7 +169,7 @@ def test_a_stranger_that_takes_a_file_and_stands_still_stalls_nobody(server: Hub
                 os.close(descriptors[0])
 
         running = spawn(receiver, receive)
-        assert sender.send_large(b"files/a", DATA, timeout=PATIENCE).receivers == 1
+        assert sender.files.send(b"files/a", DATA, timeout=PATIENCE).receivers == 1
         running.join(PATIENCE)
 
 
@@ -186,7 +186,7 @@ def test_a_receiver_that_dies_is_told(server: HubThread, make: Make, address: st
 
         running = spawn(receiver, die)
         with pytest.raises(PeerError, match="nobody has files/a: a receiver left"):
-            sender.send_large(b"files/a", DATA, timeout=PATIENCE)
+            sender.files.send(b"files/a", DATA, timeout=PATIENCE)
         running.join(PATIENCE)
 
 
@@ -215,9 +215,9 @@ def test_a_copy_that_is_interrupted_goes_on_with_the_next_call(
         async with (
             aio.Client(address) as sender,
             aio.Client(address) as receiver,
-            receiver.receive_large(b"files/", folder=tmp_path) as files,
+            receiver.files.receive(b"files/", folder=tmp_path) as files,
         ):
-            sending = asyncio.create_task(sender.send_large(b"files/a", tmp_path / "source"))
+            sending = asyncio.create_task(sender.files.send(b"files/a", tmp_path / "source"))
             receiving = asyncio.create_task(files.receive(timeout=PATIENCE))
             await until(copied.is_set)
             receiving.cancel()
@@ -237,8 +237,8 @@ def test_a_copy_that_is_stopped_leaves_nothing_behind(
     folder.mkdir()
     (tmp_path / "source").write_bytes(DATA)
     with blocking.Client(address) as sender, blocking.Client(address) as receiver:
-        files = receiver.receive_large(b"files/", folder=folder)
-        sending = in_background(lambda: failed(lambda: sender.send_large(b"files/a", tmp_path / "source")))
+        files = receiver.files.receive(b"files/", folder=folder)
+        sending = in_background(lambda: failed(lambda: sender.files.send(b"files/a", tmp_path / "source")))
         receiving = in_background(lambda: failed(lambda: files.receive(timeout=PATIENCE)))
         assert copied.wait(PATIENCE)
         assert files._core._copying is not None
@@ -270,7 +270,7 @@ def test_a_file_comes_over_two_relays_though_a_hub_was_killed(killed: str, tmp_p
             received = in_background(lambda: received_by(receiver, b"files/*", folder, ready.set))
             assert ready.wait(PATIENCE)
             programs.kill(killed)
-            sent = in_background(lambda: sender.send_large(b"files/a", DATA, timeout=PATIENCE))
+            sent = in_background(lambda: sender.files.send(b"files/a", DATA, timeout=PATIENCE))
             programs.start_again(killed)
             assert received().file.read_bytes() == DATA
             assert sent().receivers == 1

@@ -209,7 +209,7 @@ def test_several_threads_that_switch_all_the_time(server: HubThread, address: st
                         client.publish_many([(b"a", b"x")] * 3)
                         for _ in range(4):
                             client.receive(timeout=PATIENCE)
-                        assert client.whoami() == own_key()
+                        assert client.hub.whoami() == own_key()
                         client.sync()
                     results.put(None)
                 except Exception as error:

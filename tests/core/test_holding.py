@@ -213,8 +213,7 @@ def test_a_hub_that_stops_while_publishers_are_held(bus: Bus, connect: Connect) 
 def test_a_clients_own_send_waits_while_it_is_held(address: str) -> None:
     """A publisher that floods a slow reader in block mode has its speed, and nothing is lost."""
     with HubThread(address, limits=Limits(queued_packets=16)) as server:
-        with blocking.Client(address) as reader, blocking.Client(address) as publisher:
-            reader.flood_control(hard="block")
+        with blocking.Client(address, hard="block") as reader, blocking.Client(address) as publisher:
             reader.subscribe(b"k")
             count = 3_000
             sending = threading.Thread(

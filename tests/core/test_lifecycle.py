@@ -244,7 +244,7 @@ def test_an_address_in_use(hub: Hub, connect: Connect) -> None:
 def test_a_random_abstract_address(make_hub: MakeHub, client: MakeClient) -> None:
     hub = make_hub("/dev/unix/abstract")
     assert len(hub.address) == len("/dev/unix/abstract/") + 216
-    assert client(hub.address).whoami() == hub.whoami()
+    assert client(hub.address).hub.whoami() == hub.whoami()
     address = hub.address
     hub.stop()
     hub.start()
@@ -278,7 +278,7 @@ def test_the_address_of_a_socket_that_was_passed_is_one_to_connect_to(
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
         passed.bind(address)
         hub = make_hub(f"/dev/fd/{passed.fileno()}" if form == "descriptor" else passed)
-        assert client(hub.address).whoami() == hub.whoami()
+        assert client(hub.address).hub.whoami() == hub.whoami()
 
 
 def test_a_listener_that_is_open_already(address: str, connect: Connect) -> None:
@@ -349,9 +349,10 @@ if not child:
     hub.stop()
     if hub.started or not os.path.exists(sys.argv[1]):
         wrong.append("stopped its parent's hub")
+    own = (0, 1, 2, client.socket.fileno())
     for fd in os.listdir("/proc/self/fd"):
         try:
-            if os.readlink("/proc/self/fd/" + fd).startswith("socket:") and int(fd) not in (0, 1, 2, client.fileno()):
+            if os.readlink("/proc/self/fd/" + fd).startswith("socket:") and int(fd) not in own:
                 wrong.append("keeps a socket of its parent's hub")
         except OSError:
             pass

@@ -23,25 +23,25 @@ def test_a_reload_is_for_trusted_clients_and_tells_what_came_of_it(world: World)
     stranger.send(b"CMSG hub/reload")
     assert stranger.receive() == b"CMSG hub/reload\0"
     with pytest.raises(StateError, match="no configuration file"):
-        client.reload()
+        client.hub.reload()
     hub.reloads.function = lambda: "done so"
-    assert client.reload() == "done so"
+    assert client.hub.reload() == "done so"
 
     def fail() -> str:
         raise UsageError("line 3 is wrong")
 
     hub.reloads.function = fail
     with pytest.raises(StateError, match="line 3 is wrong"):
-        client.reload()
+        client.hub.reload()
 
     def break_down() -> str:
         raise KeyError("x")
 
     hub.reloads.function = break_down
     with pytest.raises(StateError, match="KeyError"):
-        client.reload()
+        client.hub.reload()
     hub.reloads.function = lambda: "again"
-    assert client.reload() == "again"
+    assert client.hub.reload() == "again"
 
 
 def test_many_who_ask_for_a_reload_are_all_answered(make_hub: MakeHub, connect: Connect) -> None:

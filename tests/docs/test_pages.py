@@ -192,7 +192,7 @@ def patterns_at(address: str) -> int:
     """How many patterns are in force at a hub; -1 while there is none."""
     try:
         with blocking.Client(address) as client:
-            return client.statistics().patterns
+            return client.hub.statistics().patterns
     except NoHubError:
         return -1
 

@@ -24,6 +24,7 @@ from test_imports import PACKAGE
 import sbuslib
 from sbuslib import aio, blocking, errors, matches
 from sbuslib.client import Client
+from sbuslib.clients import endpoint, handing, hub_view, job_queue
 from sbuslib.clients.endpoint import Frames, Subscription
 from sbuslib.core.inbox import Inbox
 from sbuslib.core.losses import CAUSES
@@ -239,6 +240,26 @@ def test_every_verb_is_told(title: str, kind: type) -> None:
     assert {name for name in dir(kind) if not name.startswith("_")} - told_in(title) == set()
 
 
+def test_every_verb_of_what_a_client_has_is_told() -> None:
+    parts = {
+        "queue(name)": (endpoint.JobQueue, job_queue.AioJobQueue),
+        "frames": (endpoint.FrameExchange, handing.AioFrameExchange),
+        "descriptors": (endpoint.DescriptorExchange, handing.AioDescriptorExchange),
+        "files": (endpoint.FileExchange, handing.AioFileExchange),
+        "hub": (endpoint.HubView, hub_view.AioHubView),
+    }
+    rows = [line.split("|")[1] for line in section("Queues, frames, files, and the hub").splitlines() if "| `" in line]
+    told = {re.sub(r"(?<!queue)\(.*", "", name) for name in named(rows)}
+    for kinds in zip(*parts.values(), strict=True):
+        there = {
+            f"{part}.{name}"
+            for part, kind in zip(parts, kinds, strict=True)
+            for name in dir(kind)
+            if not name.startswith("_")
+        }
+        assert there == told
+
+
 def test_what_hands_out_what_comes_has_the_same_names() -> None:
     for kind in (Subscription, Frames, Inbox):
         assert {"receive", "unsubscribe", "__iter__", "__enter__"} <= {*dir(kind)}
@@ -314,7 +335,7 @@ def test_limits_that_pages_name_are_there() -> None:
 PAGE = DOCS / "how-to" / "troubleshooting.md"
 
 KINDS = {"AddressInUseError", "DisconnectedError", "HubIdentityError", "NoHubError", "ServiceError"}
-"""Errors that circumstances bring about. Those of arguments, and of calls at the wrong time, say themselves what to do."""
+"""Errors that circumstances bring about. Those of arguments, and of calls at the wrong time, say what to do."""
 
 PLACES = ["hub.py", "relay.py", "statistics.py", "aio.py", "core", "clients", "kernel", "tree", "journal/recorder.py"]
 """The bus itself; what services and commands say names what to do."""

@@ -273,12 +273,12 @@ def test_a_hub_knows_what_its_tree_wants(world: World) -> None:
     world.chain("root", "middle", "leaf")
     asking, serving = world.client("leaf"), world.client("root")
     eventually(lambda: world.hubs["leaf"].tree.has_settled)
-    assert asking.is_wanted(b"svc") is False
+    assert asking.hub.is_wanted(b"svc") is False
     with pytest.raises(NoServerError, match="no client of this bus receives it"):
         asking.request(b"svc")
     with serving.serve(b"svc", upper):
         serving.sync("tree")
-        assert asking.is_wanted(b"svc") is True
+        assert asking.hub.is_wanted(b"svc") is True
         assert asking.request(b"svc", b"x") == b"X"
     serving.sync("tree")
-    assert asking.is_wanted(b"svc") is False
+    assert asking.hub.is_wanted(b"svc") is False

@@ -42,7 +42,7 @@ class Stage:
         assert seconds >= 0
         self.now += seconds
 
-    def send_columns(self, columns: Columns) -> None:
+    def publish_many(self, columns: Columns, /) -> None:
         self.published += [(round(self.now - 100.0, 6), packet) for packet in columns.packets()]
         self.now += self.slow
 
@@ -162,7 +162,7 @@ def test_an_error_of_the_publisher_ends_it_at_once(journal: str) -> None:
     calls = 0
 
     class Broken:
-        def send_columns(self, columns: Columns) -> None:
+        def publish_many(self, columns: Columns, /) -> None:
             nonlocal calls
             calls += 1
             raise TimeoutError

@@ -70,7 +70,7 @@ def test_a_patched_program_may_use_any_client_in_the_thread_of_its_hub(address: 
 from gevent import monkey; monkey.patch_all()
 from sbuslib import Hub, blocking
 with Hub({address!r}) as hub, blocking.Client({address!r}) as client:
-    print(client.whoami() == hub.whoami())
+    print(client.hub.whoami() == hub.whoami())
 """
     assert python("-c", code) == "True\n"
 

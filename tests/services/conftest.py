@@ -63,4 +63,4 @@ def stop(service: Any) -> None:
     """Stop a service, and wait for its thread, while hubs of this thread go on."""
     service.stop()
     eventually(lambda: not service.thread.is_alive())
-    assert service.client.closed
+    assert not service.client.connected

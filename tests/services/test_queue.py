@@ -57,7 +57,7 @@ class Collected:
 def test_a_job_of_a_plain_client_goes_to_one_worker(bus: HubThread, serve: Serve) -> None:
     service = serve()
     one, other = Collected(), Collected()
-    with blocking.Client(bus.hub.address) as client, client.work("mail", one), client.work("mail", other):
+    with blocking.Client(bus.hub.address) as client, client.queue("mail").work(one), client.queue("mail").work(other):
         payloads = [b"%d" % number for number in range(100)]
         publish(service, *payloads)
         until(lambda: not service.jobs.jobs)
@@ -70,7 +70,7 @@ def test_a_job_of_a_plain_client_goes_to_one_worker(bus: HubThread, serve: Serve
 def test_a_worker_as_a_loop(bus: HubThread, serve: Serve) -> None:
     service = serve()
     publish(service, b"1", b"2", b"3", b"4")
-    with blocking.Client(bus.hub.address) as client, client.work("mail", room=3) as worker:
+    with blocking.Client(bus.hub.address) as client, client.queue("mail").work(room=3) as worker:
         first, second = islice(worker, 2)
         worker.done(first)
         worker.failed(second)
@@ -90,12 +90,12 @@ def test_a_worker_of_asyncio(bus: HubThread, serve: Serve) -> None:
 
     async def main() -> None:
         async with aio.Client(bus.hub.address) as client:
-            async with client.work("mail", room=1) as worker:
+            async with client.queue("mail").work(room=1) as worker:
                 async for job in worker:
                     collected.append(job.payload)
                     worker.done(job)
                     break
-            async with client.work("mail", work, at_once=2):
+            async with client.queue("mail").work(work, at_once=2):
                 while service.jobs.jobs:
                     await asyncio.sleep(0.01)
 
@@ -113,7 +113,7 @@ def test_a_job_that_fails_is_given_again_and_then_published_as_dead(bus: HubThre
 
     with blocking.Client(bus.hub.address) as client, blocking.Client(bus.hub.address) as other:
         other.subscribe(b"queue/mail/dead/")
-        with client.work("mail", fail):
+        with client.queue("mail").work(fail):
             publish(service, b"poison", key=b"mail/x/y")
             message = other.receive(timeout=PATIENCE)
             assert (message.key, message.payload) == (b"queue/mail/dead/mail/x/y", b"poison")
@@ -127,7 +127,7 @@ def test_a_silent_worker_is_taken_for_gone(bus: HubThread, serve: Serve) -> None
     with silent.peer:
         publish(service, b"1")
         assert silent.receive().jobs[0].attempt == 1
-        with blocking.Client(bus.hub.address) as client, client.work("mail", collected):
+        with blocking.Client(bus.hub.address) as client, client.queue("mail").work(collected):
             until(lambda: not service.jobs.jobs)
     assert [(job.payload, job.attempt) for job in collected.jobs] == [(b"1", 2)]
 
@@ -169,7 +169,7 @@ def test_order_is_kept_for_each_key(bus: HubThread, serve: Serve) -> None:
     with ExitStack() as stack:
         for _ in range(3):
             client = stack.enter_context(blocking.Client(bus.hub.address))
-            stack.enter_context(client.work("mail", work))
+            stack.enter_context(client.queue("mail").work(work))
         for payload in payloads:
             for key in done:
                 publish(service, payload, key=key)
@@ -180,7 +180,7 @@ def test_order_is_kept_for_each_key(bus: HubThread, serve: Serve) -> None:
 def test_jobs_outlive_the_service_and_those_that_were_given_are_marked(bus: HubThread, serve: Serve) -> None:
     service = serve(file="q")
     with blocking.Client(bus.hub.address) as client:
-        with client.work("mail", room=2) as worker:
+        with client.queue("mail").work(room=2) as worker:
             publish(service, b"1", b"2", b"3", b"4")
             done, held = islice(worker, 2)
             worker.done(done)
@@ -189,7 +189,7 @@ def test_jobs_outlive_the_service_and_those_that_were_given_are_marked(bus: HubT
         service._store.__exit__()  # type: ignore[union-attr]
         collected = Collected()
         service = serve(file="q")
-        with client.work("mail", collected):
+        with client.queue("mail").work(collected):
             until(lambda: not service.jobs.jobs)
     assert held.payload in {job.payload for job in collected.jobs if job.again}
     assert {job.payload for job in collected.jobs} == {b"1", b"2", b"3", b"4"} - {done.payload}
@@ -202,7 +202,7 @@ def test_a_full_queue_refuses_and_loses_nothing(bus: HubThread, serve: Serve) ->
     assert (service.accepted, service.refused) == (5, 4)
     publish(service, bytes(JOB_BYTES))
     assert service.refused == 5
-    with blocking.Client(bus.hub.address) as client, client.work("mail", collected):
+    with blocking.Client(bus.hub.address) as client, client.queue("mail").work(collected):
         until(lambda: not service.jobs.jobs)
     assert collected.payloads == [b"0", b"1", b"2", b"3", b"4"]
 
@@ -211,11 +211,11 @@ def test_a_full_queue_refuses_and_loses_nothing(bus: HubThread, serve: Serve) ->
 def test_a_job_is_stored_when_its_caller_is_told(bus: HubThread, serve: Serve) -> None:
     service = serve(file="q", jobs=20_000)
     with blocking.Client(bus.hub.address) as client:
-        client.submit("mail", b"mail/x", b"1")
+        client.queue("mail").submit(b"mail/x", b"1")
         assert [job.payload for job in service.jobs.jobs.values()] == [b"1"]
         assert service._store is not None
         assert [row[1:3] for row in service._store.load()] == [(b"mail/x", b"1")]
-        client.submit_many("mail", ((b"mail/y", b"%d" % number) for number in range(10_000)))
+        client.queue("mail").submit_many((b"mail/y", b"%d" % number) for number in range(10_000))
         assert len(service._store.load()) == 10_001 == service.accepted
 
 
@@ -224,22 +224,22 @@ def test_jobs_are_submitted_with_all_clients(bus: HubThread, serve: Serve) -> No
 
     async def main() -> None:
         async with aio.Client(bus.hub.address) as client:
-            await client.submit("mail", b"mail/x", b"1")
-            await client.submit_many("mail", [(b"mail/x", b"2")])
+            await client.queue("mail").submit(b"mail/x", b"1")
+            await client.queue("mail").submit_many([(b"mail/x", b"2")])
 
     asyncio.run(main())
     with Client(bus.hub.address) as client:
-        client.submit("mail", b"mail/x", b"3")
+        client.queue("mail").submit(b"mail/x", b"3")
         with pytest.raises(AnswerError, match="full"):
-            client.submit_many("mail", [(b"mail/x", b"4"), (b"mail/x", b"5")])
-        client.submit("mail", b"mail/x", b"4")
+            client.queue("mail").submit_many([(b"mail/x", b"4"), (b"mail/x", b"5")])
+        client.queue("mail").submit(b"mail/x", b"4")
         for key in (b"other", b"!/cred////mail/"):
             with pytest.raises(AnswerError, match="such keys"):
-                client.submit("mail", key)
+                client.queue("mail").submit(key)
         with pytest.raises(PayloadError, match="at most"):
-            client.submit("mail", b"mail/x", bytes(JOB_BYTES))
+            client.queue("mail").submit(b"mail/x", bytes(JOB_BYTES))
         with pytest.raises(NoServerError):
-            client.submit("another", b"mail/x")
+            client.queue("another").submit(b"mail/x")
     assert [job.payload for job in service.jobs.jobs.values()] == [b"1", b"2", b"3", b"4"]
 
 
@@ -250,7 +250,7 @@ def test_submissions_that_no_client_makes_are_refused(bus: HubThread, serve: Ser
             with pytest.raises(AnswerError, match="such keys"):
                 client.request(b"queue/mail/submit", payload)
         client.publish(b"queue/mail/submit", b"no question")
-        client.submit("mail", b"mail/x")
+        client.queue("mail").submit(b"mail/x")
     assert service.accepted == 1
 
 
@@ -258,10 +258,10 @@ def test_a_name_that_is_no_segment_is_refused(bus: HubThread, serve: Serve) -> N
     with blocking.Client(bus.hub.address) as client:
         for name in ("", "a/b", "*", "!", "\0"):
             with pytest.raises(UsageError):
-                client.work(name)
+                client.queue(name).work()
         for room in (0, -1, 4_097):
             with pytest.raises(UsageError):
-                client.work("mail", room=room)
+                client.queue("mail").work(room=room)
 
 
 def test_service_and_workers_go_on_after_a_restart_of_the_hub(folder: str, serve: Serve) -> None:
@@ -270,7 +270,7 @@ def test_service_and_workers_go_on_after_a_restart_of_the_hub(folder: str, serve
         hub = HubThread(f"{folder}/bus").__enter__()
         service = serve()
         client = stack.enter_context(blocking.Client(hub.hub.address, reconnect=True))
-        stack.enter_context(client.work("mail", collected))
+        stack.enter_context(client.queue("mail").work(collected))
         publish(service, b"1")
         until(lambda: not service.jobs.jobs)
         epoch = service.client.epoch
@@ -294,7 +294,7 @@ def test_a_queue_over_two_relays(world: World, serve: Serve) -> None:
     world.relay("right", "top")
     service = _in_thread(lambda: serve(world.address("middle")))
     collected = Collected()
-    with world.client("low").work("mail", collected), world.client("right").work("mail", collected):
+    with world.client("low").queue("mail").work(collected), world.client("right").queue("mail").work(collected):
         eventually(lambda: len(service.jobs.workers) == 2)
         for name in ("low", "right", "top"):
             world.client(name).publish(b"mail/x", name.encode())
@@ -306,7 +306,7 @@ def test_words_of_strangers_do_nothing(world: World, serve: Serve) -> None:
     world.hub("bus")
     service = _in_thread(lambda: serve(world.address("bus")))
     client = world.client("bus")
-    with client.work("mail", room=1) as worker:
+    with client.queue("mail").work(room=1) as worker:
         client.publish(b"mail/x", b"1")
         job = worker.next(timeout=PATIENCE)
         assert job is not None

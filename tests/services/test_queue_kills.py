@@ -110,7 +110,7 @@ def test_no_accepted_job_is_lost_and_none_is_done_twice_without_the_mark(start: 
                 jobs = [(b"mail/%d" % (n % 7), b"%d" % n) for n in range(number, number + 20)]
                 number += 20
                 with suppress(TimeoutError, NoServerError):  # nobody knows
-                    client.submit_many("mail", jobs, timeout=0.5)
+                    client.queue("mail").submit_many(jobs, timeout=0.5)
                     accepted.update(int(payload) for _, payload in jobs)
 
     submitting = threading.Thread(target=submit, daemon=True)

@@ -114,14 +114,14 @@ def test_all_messages_go_up_to_a_hub_that_announces_too_many_patterns(world: Wor
         eventually(lambda: relay.above.up.open)
         assert relay.statistics().announced == 49, "and everything"
         client = world.client("left")
-        client.subscribe(client.whoami() + b"/box")
+        client.subscribe(client.hub.whoami() + b"/box")
         client.publish(b"900", b"1")
         while not (packet := link.receive()).startswith(b"MSG"):
             pass
         assert packet == b"MSG 900\x001"
         # Nor does it reach anybody who did not ask.
         link.send(b"MSG !/cred/1/2/4/x\0stray", b"MSG !/cred/1/2/3/!/cred/9/9/9/x\0stray", b"MSG not/subscribed\0stray")
-        link.send(b"MSG %b/box\0mine" % client.whoami())
+        link.send(b"MSG %b/box\0mine" % client.hub.whoami())
         assert client.receive(timeout=PATIENCE).payload == b"mine"
         assert received(client) == []
 
@@ -137,7 +137,7 @@ def test_only_messages_that_the_hub_above_wants_go_up(world: World, uid: int | N
     world.uids.clear()
     assert {relay.statistics().mode for relay in world.relays.values()} == {"announce" if uid is None else "prune"}
     subscriber = world.client("top")
-    subscriber.subscribe(b"key/500")
+    subscription = subscriber.subscribe(b"key/500")
     settle(subscriber)
     tap = world.hubs["top"].tap()
     publishers = [world.client(name) for name in ("a", "b", "c")]
@@ -153,7 +153,7 @@ def test_only_messages_that_the_hub_above_wants_go_up(world: World, uid: int | N
     # Where keys are pruned, of each only what was sent before its prune arrived goes up: here, the first.
     assert len(keys) == first + 3 * (rounds - 1)
     assert set(keys[first:]) == {b"key/500"}
-    subscriber.unsubscribe(b"key/500")
+    subscription.unsubscribe()
     settle(*publishers)
     for publisher in publishers:
         publisher.publish(b"key/500", b"")  # which may have to be pruned yet

@@ -60,10 +60,10 @@ def test_a_wrong_packet_of_a_link_is_dropped_and_does_not_end_the_link(
     link = make_link()
     key = key_of_link(link)
     client = world.client("top")
-    client.subscribe(client.whoami() + b"/box", b"k")
+    client.subscribe(client.hub.whoami() + b"/box", b"k")
     for packet in (
-        b"SUB " + client.whoami() + b"/box",  # others' secrets
-        b"SUB " + client.whoami() + b"/",
+        b"SUB " + client.hub.whoami() + b"/box",  # others' secrets
+        b"SUB " + client.hub.whoami() + b"/",
         b"SUB !/cred///*/",
         b"SUB a/!/b",
         b"MSG a/!/b\0",
@@ -77,7 +77,7 @@ def test_a_wrong_packet_of_a_link_is_dropped_and_does_not_end_the_link(
     ):
         link.send(packet)
     assert key_of_link(link) == key
-    client.publish(client.whoami() + b"/box", b"mine")
+    client.publish(client.hub.whoami() + b"/box", b"mine")
     assert client.receive(timeout=PATIENCE).payload == b"mine"
     link.send(b"MSG k\0fine")
     assert client.receive(timeout=PATIENCE).payload == b"fine"

@@ -51,14 +51,14 @@ def test_secrets_stay_below_a_daemon_that_refuses_them(world: World) -> None:
         everything = world.peer("top")
         everything.subscribe(b"")  # such a daemon delivers secrets to that
         assert key_of(client).count(b"!/cred/") == 1, "there is no way to it from above"
-        client.subscribe(client.whoami() + b"/box")
-        other.publish(client.whoami() + b"/box", b"secret")
+        client.subscribe(client.hub.whoami() + b"/box")
+        other.publish(client.hub.whoami() + b"/box", b"secret")
         other.publish(b"!/cred/1/2/3/box", b"secret of another")
         other.publish(b"k", b"plain")
         assert client.receive(timeout=PATIENCE).payload == b"secret"
         assert everything.receive() == b"MSG k\0plain"
         assert daemon.published == [b"MSG k\0plain"]
-        everything.publish(client.whoami() + b"/box", b"from above")
+        everything.publish(client.hub.whoami() + b"/box", b"from above")
         everything.publish(b"k")
         settle(client)
         assert received(client) == []

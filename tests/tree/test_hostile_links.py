@@ -16,16 +16,16 @@ def test_a_hostile_link_reads_nothing_and_does_not_disturb_other_links(
     relay = world.relay("left", "top")
     world.uids.clear()
     alice, operator = world.client("left"), world.client("top")
-    box = alice.whoami() + b"/box"
+    box = alice.hub.whoami() + b"/box"
     choose(alice, b"senders/on")
     alice.subscribe(box, b"private/alice")
-    operator.subscribe(b"alice/", operator.whoami() + b"/box")
+    operator.subscribe(b"alice/", operator.hub.whoami() + b"/box")
     settle(alice, operator)
     hostile = make_link()
     key = key_of_link(hostile)
     siblings = world.hubs["left"].context.router.namespace.prefix
 
-    for secret in (box, siblings, siblings[:-1], alice.whoami(), operator.whoami() + b"/box", key + b"0/x"):
+    for secret in (box, siblings, siblings[:-1], alice.hub.whoami(), operator.hub.whoami() + b"/box", key + b"0/x"):
         hostile.send(b"SUB " + secret)
     hostile.send(b"SUB !/", b"SUB !/cred/", b"SUB !/cred////", b"UNSUB " + siblings, b"UNSUB private/alice")
     hostile.publish(key + b"/!/cred/1/2/3/box", b"the wrong way")
@@ -45,11 +45,11 @@ def test_a_hostile_link_reads_nothing_and_does_not_disturb_other_links(
         alice.publish(b"alice/1", b"%d" % n)
         operator.publish(box, b"for alice")
         operator.publish(b"private/alice", b"%d" % n)
-        alice.publish(operator.whoami() + b"/box", b"for the operator")
+        alice.publish(operator.hub.whoami() + b"/box", b"for the operator")
     got = [alice.receive(timeout=PATIENCE) for _ in range(21)]
     assert [message.payload for message in got].count(b"for alice") == 10
     assert {message.sender for message in got if message.payload == b"anybody may"} == {key}
-    assert {message.sender for message in got if message.payload != b"anybody may"} == {operator.whoami()}
+    assert {message.sender for message in got if message.payload != b"anybody may"} == {operator.hub.whoami()}
     assert [operator.receive(timeout=PATIENCE).payload for _ in range(20)] == [
         payload for n in range(10) for payload in (b"%d" % n, b"for the operator")
     ]

@@ -94,7 +94,7 @@ def test_what_a_hub_below_says_of_losses_stays_within_64_bits(world: World) -> N
     peer.barrier()
     link = below(world, "top")
     assert (link.lost, link.uncertain) == ({"upstream": 10**15 - 1}, 10**15 - 1)
-    assert world.client("top").link_statistics()[0].uncertain == 10**15 - 1
+    assert world.client("top").hub.links()[0].uncertain == 10**15 - 1
 
 
 def test_a_link_tells_how_far_it_lags(world: World) -> None:
@@ -141,7 +141,7 @@ def test_a_hub_tells_which_links_carry_a_key(world: World, uid: int | None, mode
     world.settle(upper, left, right)
 
     def carried(client: Any, key: bytes) -> list[bool | None]:
-        return [link.carries for link in client.link_statistics(key)]
+        return [link.carries for link in client.hub.links(key)]
 
     assert carried(upper, b"in/1") == [True, False]
     assert carried(upper, b"other") == [False, False]
@@ -155,10 +155,10 @@ def test_a_hub_tells_which_links_carry_a_key(world: World, uid: int | None, mode
         assert sum(link.pruned for link in world.hubs["top"].statistics().per_link) == 2
     else:
         assert carried(right, b"out/2") == [mode == "plain"]
-    assert [link.carries for link in upper.link_statistics()] == [None, None]
-    assert {link.mode for link in upper.link_statistics()} == {mode}
+    assert [link.carries for link in upper.hub.links()] == [None, None]
+    assert {link.mode for link in upper.hub.links()} == {mode}
     with pytest.raises(KeyFormatError):
-        upper.link_statistics(b"a/!/b")
+        upper.hub.links(b"a/!/b")
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_who_a_hub_below_is_fits_the_statistics(world: World, said: bytes, hub: 
     relay = world.peer("top")
     relay.send(b"CMSG interest/on\0" + said)
     relay.barrier()
-    (link,) = world.client("top").link_statistics()
+    (link,) = world.client("top").hub.links()
     assert (link.hub, link.epoch) == (hub, epoch)
 
 
@@ -193,7 +193,7 @@ def test_where_a_hub_below_listens_is_what_it_says(world: World) -> None:
         relay.send(b"CMSG interest/address\0" + said)
         relay.barrier()
         assert below(world, "top").address == said.decode(errors="replace")
-    assert world.client("top").link_statistics()[0].address == "/run/bus"
+    assert world.client("top").hub.links()[0].address == "/run/bus"
     relay.close()
     eventually(lambda: not world.hubs["top"].tree.addresses)
 
@@ -217,16 +217,16 @@ def test_each_of_many_links_is_told_once(world: World, monkeypatch: pytest.Monke
     for peer in peers[::2]:
         peer.send(b"CMSG interest/on")
         peer.barrier()
-    told = client.link_statistics()
+    told = client.hub.links()
     assert [link.direction for link in told] == ["above", *["below"] * 5]
     assert [link.number for link in told] == [0, 2, 4, 6, 8, 10]
-    assert [link.number for link in client.link_statistics(most=4)] == [0, 2, 4, 6]
-    assert client.statistics().per_link == (), "they are too many for a page"
+    assert [link.number for link in client.hub.links(most=4)] == [0, 2, 4, 6]
+    assert client.hub.statistics().per_link == (), "they are too many for a page"
     assert len(world.hubs["top"].statistics().per_link) == 6
 
     async def ask_too() -> list[LinkStatistics]:
         async with aio.Client(world.address("top")) as asking:
-            return await asking.link_statistics(b"k")
+            return await asking.hub.links(b"k")
 
     found: list[LinkStatistics] = []
     thread = threading.Thread(target=lambda: found.extend(asyncio.run(ask_too())))
@@ -264,7 +264,7 @@ def test_an_answer_that_makes_no_sense_is_an_error(world: World, answer: bytes, 
         asked = gevent.spawn(Client, world.address("top"))
         link = hub.greet(b"hub/links id=1 path=1")
         with asked.get(timeout=PATIENCE) as client:
-            asking = gevent.spawn(client.link_statistics)
+            asking = gevent.spawn(client.hub.links)
             link.receive()
             link.send(b"CMSG hub/links\0" + answer)
             with pytest.raises(error):

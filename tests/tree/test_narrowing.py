@@ -135,15 +135,13 @@ def test_a_link_learns_nothing_of_who_wants_a_key_outside_of_its_scope(world: Wo
         tenant.send(b"CMSG notices/on")
         neighbour = world.client("top")
         if wanted:
-            neighbour.subscribe(b"tenants/bob/guess")
+            guess = neighbour.subscribe(b"tenants/bob/guess")
         for _ in range(3):
             tenant.publish(b"tenants/bob/guess")
         packets = tenant.pending()
-        if wanted:
-            neighbour.unsubscribe(b"tenants/bob/guess")
-        else:
-            neighbour.subscribe(b"tenants/bob/guess")
-            neighbour.unsubscribe(b"tenants/bob/guess")
+        if not wanted:
+            guess = neighbour.subscribe(b"tenants/bob/guess")
+        guess.unsubscribe()
         neighbour.sync()
         for _ in range(3):
             tenant.publish(b"tenants/bob/guess")
@@ -168,10 +166,10 @@ def test_secrets_pass_whatever_the_rules_say(world: World) -> None:
     world.uids.clear()
     above, below = world.client("top"), world.client("left")
     for client in (above, below):
-        client.subscribe(client.whoami() + b"/box")
+        client.subscribe(client.hub.whoami() + b"/box")
     settle(above, below)
-    above.publish(below.whoami() + b"/box", b"down")
-    below.publish(above.whoami() + b"/box", b"up")
+    above.publish(below.hub.whoami() + b"/box", b"down")
+    below.publish(above.hub.whoami() + b"/box", b"up")
     assert (below.receive(timeout=PATIENCE).payload, above.receive(timeout=PATIENCE).payload) == (b"down", b"up")
 
 
@@ -183,7 +181,7 @@ def test_a_slave_works_below_a_hub_with_rules(world: World) -> None:
     world.uids.clear()
     above, below = world.client("top"), world.client("left")
     above.subscribe(b"")
-    below.subscribe(b"")
+    everything = below.subscribe(b"")
     settle(above, below)
     above.publish(b"tenants/bob/x")
     above.publish(b"host/load", b"1")
@@ -192,7 +190,7 @@ def test_a_slave_works_below_a_hub_with_rules(world: World) -> None:
     below.publish(b"tenants/ann/x")
     assert [above.receive(timeout=PATIENCE).key for _ in range(3)] == [b"tenants/bob/x", b"host/load", b"tenants/ann/x"]
     assert relay.statistics().epoch == 1
-    below.unsubscribe(b"")
+    everything.unsubscribe()
     eventually(lambda: held(world) == [])
 
 

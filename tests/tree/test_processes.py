@@ -50,7 +50,7 @@ def test_all_messages_lost_with_a_killed_master_are_counted(start: Start, folder
     listening(start("sbuslib.cli.relay", "--upstream", top, "--listen", below))
     lost: list[int] = []
     with Client(below, on_notice=lambda notice: lost.append(getattr(notice, "count", 0))) as publisher:
-        publisher.whoami()
+        publisher.hub.whoami()
         subscriber = Client(top)
         subscriber.subscribe(b"k")
         assert subscriber.sync("tree") == "tree"
@@ -116,7 +116,7 @@ def test_socket_activation(start: Start, folder: str, program: str) -> None:
             client = Client(address)
             break
     with client:
-        assert client.whoami().count(b"!/cred/") == (1 if program == "sbuslib.cli.daemon" else 2)
+        assert client.hub.whoami().count(b"!/cred/") == (1 if program == "sbuslib.cli.daemon" else 2)
         client.subscribe(b"k")
         client.publish(b"k", b"1")
         assert client.receive(timeout=PATIENCE).payload == b"1"

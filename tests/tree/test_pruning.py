@@ -72,12 +72,12 @@ def test_a_pruned_key_that_somebody_wants_again_is_grafted(world: World) -> None
     for wanted in (b"room/1", b"room/*", b""):
         publisher.publish(b"room/1", b"nobody")
         eventually(lambda: world.relays["left"].statistics().pruned == 1)
-        subscriber.subscribe(wanted)
+        subscription = subscriber.subscribe(wanted)
         world.settle(subscriber)
         assert world.relays["left"].statistics().pruned == 0
         publisher.publish(b"room/1", b"1")
         assert subscriber.receive(timeout=PATIENCE).payload == b"1"
-        subscriber.unsubscribe(wanted)
+        subscription.unsubscribe()
         world.settle(subscriber)
 
 

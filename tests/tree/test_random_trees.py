@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import defaultdict
 from itertools import count
 
 import msgspec
@@ -14,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from support import PATIENCE, eventually
 from worlds import FAST, World
 
-from sbuslib import Client
+from sbuslib import Client, Subscription
 from sbuslib.core import acceptor
 from sbuslib.matcher import matches
 from sbuslib.tree import uplink
@@ -44,6 +45,7 @@ class TreeMachine(RuleBasedStateMachine):
         self.patch.setattr(acceptor, "peer_credentials", self.world.credentials)
         self.above: dict[int, int] = {}
         self.clients: dict[Client, tuple[int, list[bytes], list[bytes]]] = {}
+        self.subscribed: defaultdict[tuple[Client, bytes], list[Subscription]] = defaultdict(list)
         self.numbers = count()
 
     def teardown(self) -> None:
@@ -123,7 +125,7 @@ class TreeMachine(RuleBasedStateMachine):
             client = self.world.client(str(n), on_notice=lambda notice: None)
             self.clients[client] = (n, [], [])
             for pattern in wanted:
-                client.subscribe(pattern)
+                self.subscribed[client, pattern].append(client.subscribe(pattern))
                 self.clients[client][1].append(pattern)
 
     @rule(data=st.data())
@@ -131,7 +133,7 @@ class TreeMachine(RuleBasedStateMachine):
         held = [(client, pattern) for client, (_, some, _) in self.clients.items() for pattern in some]
         if held:
             client, pattern = data.draw(st.sampled_from(held))
-            client.unsubscribe(pattern)
+            self.subscribed[client, pattern].pop().unsubscribe()
             self.clients[client][1].remove(pattern)
 
     @rule(data=st.data(), some=st.lists(keys, min_size=1, max_size=5))
@@ -163,7 +165,7 @@ class TreeMachine(RuleBasedStateMachine):
         for client in self.clients:
             client.sync()
             client._session.inbox.clear()
-        whoami = {client: client.whoami() for client in self.clients}
+        whoami = {client: client.hub.whoami() for client in self.clients}
         for client in self.clients:
             if not self.clients[client][2] or self.clients[client][2][-1] != whoami[client]:
                 client.subscribe(whoami[client] + b"/box")

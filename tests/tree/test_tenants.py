@@ -96,7 +96,7 @@ class Host:
         address = os.path.join(folder, "bus")
         self._start("-c", BUS, str(entry.pw_uid), str(entry.pw_gid), address, self.path, user)
         with self._as(user), Client(address, timeout=PATIENCE) as client:
-            assert client.whoami().count(b"!/cred/") == 2
+            assert client.hub.whoami().count(b"!/cred/") == 2
             assert client.sync("tree") == "tree"
         return address
 
@@ -142,7 +142,7 @@ def test_it_cannot_make_the_sync_of_others_late_or_partial(host: Host) -> None:
         answer = client.sync("tree")
         assert answer == "tree"
         assert answer.trusted_only
-    (link,) = operator.link_statistics()
+    (link,) = operator.hub.links()
     assert (link.uid, link.lag > 0) == (pwd.getpwnam(HOSTILE).pw_uid, True), "the operator sees who does not answer"
 
 
@@ -157,7 +157,7 @@ def test_it_cannot_tell_others_of_losses_that_were_none(host: Host) -> None:
     for client in (below, honest):
         client.sync("tree")
     assert not heard
-    dropped = host.client("root").statistics().dropped
+    dropped = host.client("root").hub.statistics().dropped
     assert dropped == {"notice of losses by a link that is not trusted": 3}
 
 
@@ -169,8 +169,8 @@ def test_it_cannot_open_thousands_of_links(host: Host) -> None:
         assert refused.receive() == b"CMSG notice/kicked\0too many links"
         assert refused.is_disconnected()
     operator = host.client("root")
-    assert len(operator.link_statistics()) == len(links)
-    assert operator.statistics().violations == {"too many links": 20}
+    assert len(operator.hub.links()) == len(links)
+    assert operator.hub.statistics().violations == {"too many links": 20}
     host.bus_of(HONEST)  # another tenant still joins
 
 
@@ -181,8 +181,7 @@ def test_it_cannot_find_out_what_its_neighbour_subscribes_to(host: Host) -> None
         link.publish(key)
     said = link.pending()
     assert b"CMSG interest/prune\0" + own in said, "it is told of its own keys"
-    honest.subscribe(guessed)
-    honest.unsubscribe(guessed)
+    honest.subscribe(guessed).unsubscribe()
     honest.subscribe(guessed)
     host.client("root").subscribe(own, b"elsewhere")
     while b"CMSG interest/graft\0" + own not in said:

@@ -16,8 +16,7 @@ LINK = Credentials(gid=1, uid=2, pid=3)
 
 def test_a_link_is_never_held_back(world: World) -> None:
     world.chain("top", "left")
-    slow = world.client("top")
-    slow.flood_control(soft="block")
+    slow = world.client("top", soft="block")
     slow.subscribe(b"k")
     other = world.client("top")
     other.subscribe(b"other")

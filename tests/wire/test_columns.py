@@ -123,8 +123,7 @@ MIXED = [(b"room/%d/temp" % (number % 300), b"%d" % number * (number % 9)) for n
 
 @pytest.mark.parametrize("pairs", [MIXED, PAIRS["all keys there may be"]], ids=["mixed", "keys"])
 def test_columns_are_sent_in_order(hub: Hub, client: Callable[..., Client], pairs: Pairs) -> None:
-    subscriber, publisher = client(), client()
-    subscriber.flood_control(soft="block")
+    subscriber, publisher = client(soft="block"), client()
     subscriber.subscribe(b"")
     names = list(dict.fromkeys(key for key, _ in pairs))
     numbers = struct.pack(f"<{len(pairs)}i", *(names.index(key) for key, _ in pairs))
@@ -132,7 +131,7 @@ def test_columns_are_sent_in_order(hub: Hub, client: Callable[..., Client], pair
 
     def send() -> None:
         for columns in Columns.grouped(names, numbers, sizes, b"".join(payload for _, payload in pairs)):
-            publisher.send_columns(columns)
+            publisher.publish_many(columns)
 
     sending = gevent.spawn(send)
     found: list[tuple[bytes, bytes]] = []
@@ -151,7 +150,7 @@ def test_a_hub_without_batches_gets_plain_packets(address: str, client: Callable
         if features:
             assert peer.receive() == b"CMSG batch/on\0"
         pairs = PAIRS["several keys"]
-        made.send_columns(columns_of(pairs))
+        made.publish_many(columns_of(pairs))
         if features:
             packet = peer.receive()
             assert packet.startswith(BATCH)
@@ -169,7 +168,7 @@ def test_columns_are_sent_as_plain_packets_after_reconnecting_to_a_hub_without_b
         made = connecting.get(timeout=PATIENCE)
         peer.close()
         pairs = PAIRS["several keys"]
-        sending = gevent.spawn(made.send_columns, columns_of(pairs))
+        sending = gevent.spawn(made.publish_many, columns_of(pairs))
         again = fake.greet()
         assert [again.receive() for _ in pairs] == plain(pairs)
         sending.get()

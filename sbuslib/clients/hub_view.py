@@ -1,0 +1,121 @@
+"""What a client knows of its hub, and asks it: ``client.hub``. For asyncio as it is."""
+
+from __future__ import annotations
+
+from ..errors import StateError
+from ..statistics import (
+    ClientStatistics,
+    HubStatistics,
+    LinkStatistics,
+    decode_clients,
+    decode_links,
+    decode_statistics,
+)
+from ..wire import control
+from ..wire.packets import Key, as_key
+from .basics import Basics
+from .session import Session
+
+__all__ = ["AioHubView", "Offers"]
+
+
+class Offers:
+    """What the hub of a client offers, as it said on this connection."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session  # of the client
+
+    @property
+    def features(self) -> control.Features | None:
+        """What the hub offers; ``None`` for one that knows no features, such as the C daemon."""
+        return self._session.features
+
+    @property
+    def separator(self) -> bytes:
+        """The byte between the segments of a key on this hub."""
+        return self._session.separator
+
+    def can(self, feature: str) -> bool:
+        """Whether the hub has an extension, such as ``"senders"``, ``"notices"``, ``"batch"`` or ``"sync"``."""
+        words = self._session.features.words if self._session.features is not None else ()
+        return any(feature.encode() in word.split(b"/") for word in words)
+
+
+class AioHubView(Offers):
+    """The hub of a client: what it offers, and what it tells. What ``client.hub`` is.
+
+    Each question raises :exc:`TimeoutError` and :exc:`~sbuslib.errors.DisconnectedError`.
+    """
+
+    def __init__(self, verbs: Basics) -> None:
+        super().__init__(verbs.channel._session)
+        self._verbs = verbs
+
+    async def whoami(self) -> bytes:
+        """Ask for this client's credential key, ``!/cred/<gid>/<uid>/<pid>``."""
+        return await self._verbs.whoami()
+
+    async def is_wanted(self, key: Key, *, timeout: float | None = None) -> bool | None:
+        """Whether anybody receives ``key`` now, as far as the hub knows; ``None`` where it cannot tell in time.
+
+        A hub knows what is wanted in its whole tree, and tells nothing of keys that this client may not publish to.
+        Raises :exc:`~sbuslib.errors.KeyFormatError`.
+        """
+        return await self._verbs.is_wanted(key, timeout=timeout)
+
+    async def statistics(self) -> HubStatistics:
+        """Its counts. Raises :exc:`~sbuslib.errors.StateError` when it has none or does not trust this user with
+        them."""
+        return decode_statistics(await self._ask(control.STATISTICS, "give statistics"), self._address)
+
+    async def clients(self) -> list[ClientStatistics]:
+        """The counts of each of its clients, however many there are. Raises as :meth:`statistics`."""
+        clients: list[ClientStatistics] = []
+        start: int | None = 0
+        while start is not None:
+            page = decode_clients(
+                await self._ask(control.CLIENTS, "tell its clients", b"%d" % start), self._address, start
+            )
+            clients += page.clients
+            start = page.next
+        return clients
+
+    async def links(self, key: Key | None = None, *, most: int | None = None) -> list[LinkStatistics]:
+        """The counts of each of its links to other hubs, or of the first ``most``, and which of them carry ``key``.
+
+        Raises as :meth:`statistics`, and :exc:`~sbuslib.errors.KeyFormatError`.
+        """
+        about = b""
+        if key is not None:
+            self._session.check_publishable(as_key(key))
+            about = b"\0" + as_key(key)
+        links: list[LinkStatistics] = []
+        start: int | None = 0
+        while start is not None and (most is None or len(links) < most):
+            answer = await self._ask(control.LINKS, "tell its links", b"%d" % start + about)
+            page = decode_links(answer, self._address, start)
+            links += page.links
+            start = page.next
+        return links[:most]
+
+    async def reload(self) -> str:
+        """Have it read its configuration file again, and wait until it has taken it up. Returns what it says.
+
+        Raises :exc:`~sbuslib.errors.StateError` if it does not trust us, has no such file, or finds an error.
+        """
+        answer = await self._ask(control.RELOAD, "read its configuration again")
+        done, _, text = (answer or b"").decode(errors="replace").partition("\0")
+        if not done:
+            raise StateError(f"{self._address}: the hub reads its configuration again for trusted users only")
+        if done != "done":
+            raise StateError(f"{self._address}: {text} (nothing has changed)")
+        return text
+
+    @property
+    def _address(self) -> str:
+        return self._verbs.channel.address
+
+    async def _ask(self, key: bytes, what: str, payload: bytes = b"") -> bytes:
+        if not self._session.can(key):
+            raise StateError(f"{self._address}: this hub cannot {what}")
+        return await self._verbs.channel._ask(lambda: self._session.ask(key, payload))

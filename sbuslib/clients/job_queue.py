@@ -1,0 +1,104 @@
+"""A shared queue, as a client has it: jobs go in, and a worker takes them.
+
+The rules are in :mod:`sbuslib.recipes.queue`. For asyncio as it is; the other clients carry out its coroutines.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterable
+from time import monotonic
+
+from ..recipes.queue import Job, Work, check_name, submit
+from ..recipes.request import Asking
+from ..wire.packets import Key, as_key
+from .basics import Basics
+from .objects import AioService, starting
+
+__all__ = ["AioJobQueue", "AioWorker"]
+
+
+class AioWorker(AioService):
+    """A worker of a queue. What ``work`` of a queue returns. Iterate over it where it has no function."""
+
+    def __init__(self, verbs: Basics, work: Work, function: Callable[[Job], object] | None, at_once: int) -> None:
+        super().__init__(verbs, work.mailbox, lambda: work.parts(function, at_once))
+        self._work = work
+
+    async def start(self) -> None:
+        """Begin: announce the worker."""
+        await self._verbs.tell_senders()
+        await super().start()
+
+    def done(self, job: Job) -> None:
+        """A job is done. The service is told with others, a second later at the latest."""
+        self._work.done(job)
+
+    def failed(self, job: Job) -> None:
+        """A job is given back, for this worker or another."""
+        self._work.failed(job)
+
+    async def next(self, *, timeout: float | None = None) -> Job | None:
+        """The next job; ``None`` after ``timeout`` seconds, and when the worker was stopped."""
+        return await self._work.next(timeout)
+
+    async def __aiter__(self) -> AsyncIterator[Job]:
+        while (job := await self.next()) is not None:
+            yield job
+
+
+class AioJobQueue:
+    """The queue of a name, which ``sbus queue`` keeps. What ``client.queue(name)`` returns.
+
+    Raises :exc:`~sbuslib.errors.UsageError` for what is no name.
+    """
+
+    def __init__(self, verbs: Basics, name: Key, ask: Callable[[], Asking]) -> None:
+        self._verbs = verbs
+        self._name = as_key(name, "name")  # one segment of a key
+        check_name(self._name, verbs.channel._session.separator)
+        self._ask = ask  # the questions of this client
+
+    async def submit(self, key: Key, payload: bytes = b"", *, timeout: float | None = 10.0) -> None:
+        """Put a job in, and wait until it is accepted. Raises as :meth:`submit_many`."""
+        await self.submit_many([(key, payload)], timeout=timeout)
+
+    async def submit_many(self, jobs: Iterable[tuple[Key, bytes]], *, timeout: float | None = 10.0) -> None:
+        """Put jobs in, pairs of key and payload, and wait until all are accepted.
+
+        ``timeout`` is for each packet full of them. Raises :exc:`~sbuslib.errors.AnswerError` when the queue refuses,
+        which it does for a whole packet, and :exc:`~sbuslib.errors.PayloadError`. After :exc:`TimeoutError`,
+        :exc:`~sbuslib.errors.NoServerError` and :exc:`~sbuslib.errors.DisconnectedError` jobs may be accepted.
+        """
+        pairs = ((as_key(key), payload) for key, payload in jobs)
+        await submit(self._verbs, self._ask(), self._name, pairs, self._verbs.channel._session.separator, timeout)
+
+    @starting
+    async def work(
+        self,
+        function: Callable[[Job], object] | None = None,
+        *,
+        room: int = 8,
+        at_once: int = 1,
+        trusted: Iterable[int] = (),
+    ) -> AioWorker:
+        """Work on the jobs from now on.
+
+        With ``function``, that is called with each :class:`~sbuslib.Job` in the background: when it returns the job is
+        done, when it raises that is logged and the job is given again. Else iterate over what this returns, and call
+        ``done(job)`` or ``failed(job)``. ``stop``, and the end of its ``with``, give back what is not done.
+
+        :param room: how many jobs the service may give before any is done. :param at_once: how many calls of
+            ``function`` run at the same time. :param trusted: ids of users whose service is listened to, besides this
+            one and root; only if the hub tells senders, which the client then asks it to.
+
+        Raises :exc:`~sbuslib.errors.UsageError`.
+        """
+        verbs, session = self._verbs, self._verbs.channel._session
+        if function is not None:
+            verbs.check_function(function, "job")
+        tag = os.urandom(8).hex().encode()
+        work = Work(verbs, session.credentials, session.separator, tag, self._name, room, monotonic, trusted)
+        worker = AioWorker(verbs, work, function, at_once)
+        await worker.start()
+        return worker
