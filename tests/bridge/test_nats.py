@@ -80,10 +80,10 @@ def test_a_cluster_of_three_goes_on_when_one_is_killed(buses: Buses, folder: str
                         await asyncio.sleep(0.001)
 
             await know_each_other(others, stays)
-            await carry(300)
+            await carry(100)
             server_of(one).kill()
             await until(lambda: one.statistics().connected)
-            await carry(two.statistics().imported + 300)
+            await carry(two.statistics().imported + 100)
 
             await here.publish(b"a/last")  # comes after all others
             got = await receive(there, 1)
