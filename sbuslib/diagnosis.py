@@ -24,6 +24,7 @@ from .kernel.sockets import connect, peer_credentials
 from .limits import PACKET_BYTES, ClientLimits
 from .matcher import SEPARATOR
 from .rates import Rates, Row, ids_of, is_local
+from .reasons import Reason
 from .secrets import OVERFLOW_ID
 from .statistics import HubStatistics, LinkStatistics
 from .survey import DEEPEST
@@ -244,7 +245,7 @@ def _told(client: Client) -> Iterator[Finding]:
         yield from _culprits(client, hub)
     for reason, count in hub.violations.items():
         advice = "the hub's log names their users"
-        if reason.endswith(" refused"):
+        if reason in (Reason.PUBLISHING_REFUSED, Reason.SUBSCRIPTION_REFUSED):
             advice += ", and sbus hub explain tells the rule"
         yield Finding("warning", "kicked", f"{count:,} clients: {reason}", advice)
 

@@ -34,6 +34,8 @@ A wait that takes too long raises the built-in :exc:`TimeoutError`. A bug of our
 
 from __future__ import annotations
 
+from .reasons import Reason
+
 TYPE_CHECKING = False  # the typing module takes longer to load than this one
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,9 +102,9 @@ class PeerError(SbusError):
 
 
 class PacketError(PeerError):
-    """A packet of no known form. ``reason`` is one of the words that the hub counts by."""
+    """A packet of no known form. ``reason`` is what the hub counts by."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
         self.reason = reason
 
@@ -111,7 +113,7 @@ class TooManyPatternsError(PacketError):
     """A client subscribes to more than its user may hold."""
 
     def __init__(self) -> None:
-        super().__init__("too many patterns")
+        super().__init__(Reason.TOO_MANY_PATTERNS)
 
 
 class DoorError(PeerError):
@@ -171,7 +173,14 @@ class ServiceError(SbusError):
 
 
 class RefusedError(SbusError):
-    """The hub refused what was subscribed to: it is not this client's, or more than its user may hold."""
+    """The hub refused what was subscribed to: it is not this client's, or more than its user may hold.
+
+    ``reason`` is the hub's, one of :class:`~sbuslib.reasons.Reason` unless the hub is of another release.
+    """
+
+    def __init__(self, text: str, reason: str | None = None) -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 class NoServerError(SbusError):
@@ -194,4 +203,8 @@ class NoHubError(SbusError, ConnectionError):
 
 
 class DisconnectedError(SbusError, ConnectionError):
-    """The connection is gone: the hub stopped, or let this client go."""
+    """The connection is gone: the hub stopped, or let this client go, for ``reason`` as in :class:`RefusedError`."""
+
+    def __init__(self, text: str, reason: str | None = None) -> None:
+        super().__init__(text)
+        self.reason = reason

@@ -21,6 +21,7 @@ import msgspec
 
 from .errors import ReservedKeyError
 from .matcher import SEPARATOR, check_separator
+from .reasons import Reason
 
 __all__ = ["OVERFLOW_ID", "RESERVED", "Credentials", "Namespace", "stranger"]
 
@@ -115,7 +116,7 @@ class Namespace:
         """The three id fields that follow ``!/cred/`` at the start of ``secret``."""
         fields = secret[len(self.start) :].split(self.separator, 3)
         if len(fields) < 4:
-            raise ReservedKeyError("truncated secret key")
+            raise ReservedKeyError(Reason.TRUNCATED_SECRET)
         return fields[:3]
 
     def check_key(self, key: bytes) -> bool:
@@ -126,9 +127,9 @@ class Namespace:
         if not self.uses_reserved(key):
             return False
         if not self.is_secret(key):
-            raise ReservedKeyError("reserved token in a key")
+            raise ReservedKeyError(Reason.RESERVED_IN_KEY)
         if not all(not field or field.isdigit() for field in self._ids(key)):
-            raise ReservedKeyError("malformed secret key")
+            raise ReservedKeyError(Reason.MALFORMED_SECRET)
         return True
 
     def check_pattern(self, pattern: bytes, credentials: Credentials) -> bool:
@@ -140,19 +141,19 @@ class Namespace:
         if not self.uses_reserved(pattern):
             return False
         if not pattern.startswith(self.prefix + self.start):
-            raise ReservedKeyError("reserved token in a pattern")
+            raise ReservedKeyError(Reason.RESERVED_IN_PATTERN)
         # Compared as bytes, not as numbers: there is one way to write an id. With a sign, a leading zero or too many
         # digits it is the id of another.
         named = named_gid, named_uid, named_pid = self._ids(pattern[len(self.prefix) :])
         own_ids = gid, uid, pid = credentials.known()
         for field, own in zip(named, own_ids, strict=True):
             if field and own is not None and field != b"%d" % own:
-                raise ReservedKeyError("secret pattern of another")
+                raise ReservedKeyError(Reason.SECRET_OF_ANOTHER)
         # The kernel cannot say an id that has no number in the hub's namespaces, such as of a client in a container.
         if named_pid and pid is None:
-            raise ReservedKeyError("secret pattern with a process id, and yours is unknown here")
+            raise ReservedKeyError(Reason.UNKNOWN_PROCESS)
         if (named_uid and uid is None) or (named_gid and gid is None):
-            raise ReservedKeyError("secret pattern with a user or group id, and yours is unknown here")
+            raise ReservedKeyError(Reason.UNKNOWN_USER)
         return True
 
 

@@ -12,7 +12,7 @@ from support import ROOT, python
 PACKAGE = ROOT / "sbuslib"
 
 FLOORS = [
-    "errors lazy limits matcher shares statistics",
+    "errors lazy limits matcher reasons shares statistics",
     "covering secrets wire",
     "border kernel policy segments",
     "doors recipes",

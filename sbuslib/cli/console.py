@@ -168,13 +168,15 @@ def advise(error: BaseException, arguments: Namespace) -> str:
     """Text that follows an error and names the option that helps; empty if none does."""
     import shlex
 
+    from ..reasons import Reason
+
     # By name: of an error in a worker, Spark passes on only the text.
     text, given = f"{type(error).__name__}: {error}", vars(arguments)
     if "CorruptJournalError" in text and given.get("skip_corrupt") is False:
         return "; --skip-corrupt goes on after it"
-    for verb, reason in (("publish", "publishing refused"), ("subscribe", "subscription refused")):
-        if reason in text:
-            return f"; sbus hub explain {os.geteuid()} {verb} {shlex.quote(given.get('key') or 'KEY')} tells the rule"
+    refused: dict[str, str] = {Reason.PUBLISHING_REFUSED: "publish", Reason.SUBSCRIPTION_REFUSED: "subscribe"}
+    if verb := refused.get(getattr(error, "reason", None) or ""):
+        return f"; sbus hub explain {os.geteuid()} {verb} {shlex.quote(given.get('key') or 'KEY')} tells the rule"
     return ""
 
 

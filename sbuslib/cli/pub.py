@@ -114,7 +114,7 @@ def publish_once(address: str, key: bytes, payload: bytes, timeout: float = 10.0
             sock.connect(address)
         except OSError:
             return False
-        reason = b""
+        reason = ""
         try:
             for one in (b"CMSG notices/on\0", packet, _ANSWER):
                 sock.send(one, MSG_NOSIGNAL)
@@ -132,9 +132,9 @@ def publish_once(address: str, key: bytes, payload: bytes, timeout: float = 10.0
             if answer.startswith(_ANSWER):
                 return True
             if answer.startswith(_KICKED):
-                reason = answer[len(_KICKED) :]
+                reason = answer[len(_KICKED) :].decode(errors="replace")
             if not answer:
-                why = f" ({reason.decode(errors='replace')})" if reason else ""
-                raise DisconnectedError(f"{address}: the hub closed the connection{why}")
+                why = f" ({reason})" if reason else ""
+                raise DisconnectedError(f"{address}: the hub closed the connection{why}", reason)
     finally:
         sock.close()

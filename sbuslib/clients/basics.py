@@ -93,7 +93,8 @@ class Basics:
         finally:
             session.confirm(request)
         if request.refused is not None:
-            raise RefusedError(f"{client.address}: the hub refused the subscription: {request.refused}")
+            text = f"{client.address}: the hub refused the subscription: {request.refused}"
+            raise RefusedError(text, request.refused)
 
     async def unsubscribe(self, patterns: Iterable[bytes]) -> None:
         """Take one subscription to each pattern back."""

@@ -20,6 +20,7 @@ from weakref import WeakSet, WeakValueDictionary
 from ..errors import DisconnectedError, KeyFormatError, PacketError, PeerError
 from ..limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES
 from ..matcher import SEPARATOR
+from ..reasons import Reason
 from ..recipes.mailbox import Mailbox
 from ..secrets import RESERVED, Namespace
 from ..wire import control
@@ -319,7 +320,7 @@ class Session:
     def disconnected(self, address: str) -> DisconnectedError:
         """The error for a connection that the hub ended."""
         why = f" ({self.kicked})" if self.kicked is not None else ""
-        return DisconnectedError(f"{address}: the hub closed the connection{why}")
+        return DisconnectedError(f"{address}: the hub closed the connection{why}", self.kicked)
 
     def take(self, data: mmap, offsets: Sequence[int], lengths: Sequence[int]) -> bool:
         """Sort packets that lie in ``data`` into messages and answers; ``True`` when the connection ended.
@@ -373,7 +374,7 @@ class Session:
 
             # Not a message, so it is an answer, a notice, or a message in a wrapper that names its sender.
             if not isinstance(value, Control) or value.payload is None:
-                raise PacketError("not for a client")
+                raise PacketError(Reason.NOT_FOR_A_CLIENT)
             if value.key != control.FROM:
                 return value
 
@@ -382,7 +383,7 @@ class Session:
                 return list(Batch.parse(inner).messages(sender))
             message = parse(inner)
             if not isinstance(message, Message):
-                raise PacketError("wrapped packet is no message")
+                raise PacketError(Reason.NO_MESSAGE_INSIDE)
             self._last = packet[: len(packet) - len(message.payload)], message.key, sender
             return [Message(message.key, message.payload, sender)]
         except PacketError as error:

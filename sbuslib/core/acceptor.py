@@ -16,6 +16,7 @@ from ..errors import StateError
 from ..kernel.sockets import Listener, accept, peer_credentials
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import Limits
+from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control
 from .callbacks import log
@@ -131,11 +132,11 @@ class Acceptor:
         sock = accept(self._listener.socket, context.limits.idle_send_buffer)
         credentials = peer_credentials(sock)
         if not self._may_connect(credentials):
-            _turn_away(sock, "user not allowed")
-            clients.report("user not allowed", credentials)
+            _turn_away(sock, Reason.NOT_ALLOWED)
+            clients.report(Reason.NOT_ALLOWED, credentials)
         elif (account := context.quotas.open(credentials.uid)) is None:
-            _turn_away(sock, "too many connections")
-            clients.report("too many connections", credentials)
+            _turn_away(sock, Reason.TOO_MANY_CONNECTIONS)
+            clients.report(Reason.TOO_MANY_CONNECTIONS, credentials)
         else:
             self._accepted[sock] = credentials, account
             context.scheduler.several = context.quotas.several()
@@ -153,7 +154,7 @@ class Acceptor:
             self._serve(sock)
         for member, connection in list(self._clients.connections.items()):
             if not self._may_connect(connection.credentials):
-                self._clients.kick(member, "user not allowed")
+                self._clients.kick(member, Reason.NOT_ALLOWED)
 
     def _may_connect(self, credentials: Credentials) -> bool:
         if self._users is not None:
@@ -167,8 +168,8 @@ class Acceptor:
     def _refuse_one(self, error: OSError) -> None:
         """Mostly out of descriptors or memory: turn one client away with the spare descriptor, then pause."""
         context, clients = self._context, self._clients
-        clients.violations.counts["accept failed"] += 1
-        if clients.violations.counts["accept failed"] == 1:
+        clients.violations.counts[Reason.ACCEPT_FAILED] += 1
+        if clients.violations.counts[Reason.ACCEPT_FAILED] == 1:
             text = "sbus hub at %s cannot accept clients: %s"
             log(logging.ERROR, text, context.address(), error.strerror)
         self._give_up_spare()

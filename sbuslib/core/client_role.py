@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from ..errors import PacketError
 from ..limits import PACKET_BYTES
+from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control
 from ..wire.modes import HARD, ORDER, SOFT
@@ -99,7 +100,7 @@ class ClientRole:
         elif isinstance(packet, Subscribe):
             context.router.check_size(packet.pattern)  # first: the answer about a long pattern would take long
             if not context.authorization.allows(client.account, client.credentials, "subscribe", packet.pattern):
-                raise PacketError("subscription refused")
+                raise PacketError(Reason.SUBSCRIPTION_REFUSED)
             if client.closed:
                 return  # authorize= had it closed
             context.router.subscribe(packet.pattern, client, client.credentials, client.account)
@@ -131,12 +132,12 @@ class ClientRole:
             case control.SYNC:
                 token, _, scope = (packet.payload or b"").partition(b"\0")
                 if len(token) > TOKEN_BYTES:
-                    raise PacketError("token too long")
+                    raise PacketError(Reason.TOKEN_TOO_LONG)
                 self._neighbours.sync(client, token, scope)
             case control.WANTED:
                 token, _, key = (packet.payload or b"").partition(b"\0")
                 if len(token) > TOKEN_BYTES:
-                    raise PacketError("token too long")
+                    raise PacketError(Reason.TOKEN_TOO_LONG)
                 client.answer(encode_control(control.WANTED, token + b"\0" + self._is_wanted(client, key)))
             case control.RELOAD if client.credentials.uid in context.trusted:
                 self._reloads.ask(client.answer)
@@ -170,7 +171,7 @@ class ClientRole:
             return self._answers.statistics()
         start, nul, key = (packet.payload or b"0").partition(b"\0")
         if not start.isdigit() or len(start) > MOST_DIGITS:
-            raise PacketError("no number of a client")
+            raise PacketError(Reason.NO_NUMBER)
         if packet.key == control.CLIENTS:
             return self._answers.clients(int(start))
         return self._answers.links(int(start), key if nul else None)
@@ -208,10 +209,10 @@ class ClientRole:
         if withdrawn:
             client.notify(control.Withdrawn(tuple(withdrawn)).encode())
 
-    def drop(self, reason: str, times: int = 1) -> None:
+    def drop(self, reason: Reason, times: int = 1) -> None:
         raise AssertionError("what a client may not do is a violation")
 
-    def violated(self, publisher: Publisher, reason: str) -> None:
+    def violated(self, publisher: Publisher, reason: Reason) -> None:
         self._context.members.kick(publisher.outgoing, reason)
 
     def ended(self, publisher: Publisher, why: str) -> None:

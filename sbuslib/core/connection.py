@@ -14,6 +14,7 @@ from typing import Final
 
 from ..errors import PacketError
 from ..kernel.descriptors import WITH_DESCRIPTORS
+from ..reasons import Reason
 from ..secrets import Credentials
 from ..statistics import ClientStatistics
 from .callbacks import tell_event_loop
@@ -66,7 +67,7 @@ class Connection(Publisher):
             except BaseException as error:
                 # gevent would stop the watcher. This client would stay, and would never be read from again.
                 tell_event_loop(error)
-                self.context.members.kick(self.outgoing, "error in the hub")
+                self.context.members.kick(self.outgoing, Reason.ERROR_IN_THE_HUB)
             scheduler.went()
         else:
             self._postpone()
@@ -114,7 +115,7 @@ class Connection(Publisher):
                     return False
         except PacketError as error:
             self.forget_backlog()
-            self.end = (True, error.reason)
+            self.end = error.reason
 
         # 2. How much at once next time.
         if self._most is not None or self.backlog or self.commands != commands:
@@ -126,11 +127,10 @@ class Connection(Publisher):
             if not self._postponed:
                 self._postpone()
         elif self.end is not None:
-            misbehaved, why = self.end
-            if misbehaved:
-                role.violated(self, why)
+            if isinstance(self.end, Reason):
+                role.violated(self, self.end)
             else:
-                role.ended(self, why)
+                role.ended(self, self.end)
         if role.is_link:
             role.after_turn(self)
         return True
@@ -149,7 +149,7 @@ class Connection(Publisher):
         try:
             lengths = area.receive(self.outgoing.socket, most)
         except OSError as error:
-            self.end = (False, f"receive: {error.strerror}")
+            self.end = f"receive: {error.strerror}"
             return 1
         taken = len(lengths)
         if not taken:
@@ -177,13 +177,13 @@ class Connection(Publisher):
         longest = self.role.longest
         if not all(lengths):
             lengths = lengths[: lengths.index(0)]
-            self.end = (False, "closed")
+            self.end = "closed"
         if lengths and max(lengths) > longest:
             stop = next(n for n, length in enumerate(lengths) if length > longest)
-            reason = "packet too long"
+            reason = Reason.PACKET_TOO_LONG
             if lengths[stop] == WITH_DESCRIPTORS:
-                reason = "descriptors sent"
-            self.end = (True, reason)
+                reason = Reason.DESCRIPTORS_SENT
+            self.end = reason
             lengths = lengths[:stop]
         return lengths
 

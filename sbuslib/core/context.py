@@ -16,6 +16,7 @@ from ..errors import StateError
 from ..kernel.areas import PlainArea, make_area
 from ..kernel.packet_writer import PacketWriter
 from ..limits import Limits
+from ..reasons import Reason
 from ..secrets import Credentials
 from .authorization import Authorization
 from .losses import Cause
@@ -35,13 +36,13 @@ PASSED_WAIT: Final = 1.0
 class Members(Protocol):
     """The clients of a hub, as its parts know them: as the receivers that routes hold."""
 
-    def kick(self, member: Receiver, reason: str) -> None:
+    def kick(self, member: Receiver, reason: Reason) -> None:
         """Disconnect a client for a violation, tell it why, and count that. Not while the area is in use."""
 
     def close(self, member: Receiver, why: str) -> None:
         """A client has left: close its connection."""
 
-    def kick_later(self, member: Receiver, reason: str) -> None:
+    def kick_later(self, member: Receiver, reason: Reason) -> None:
         """Kick a client as soon as the turn at hand has ended."""
 
     def count_lost(self, account: Account, cause: Cause, count: int) -> None:

@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from ..kernel.sockets import peer_groups
+from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control
 from .callbacks import log
@@ -89,7 +90,7 @@ class Clients:
         self.on_outbox_empty = on_outbox_empty
         self._on_forget = on_forget
         self._on_last = on_last
-        self._to_kick: list[tuple[Receiver, str]] = []  # when the turn at hand has ended
+        self._to_kick: list[tuple[Receiver, Reason]] = []  # when the turn at hand has ended
         self._cut: set[Publisher] = set()  # those that left and have still to finish
         self._stopping = False  # nothing is put off any more
 
@@ -109,14 +110,14 @@ class Clients:
         if not self.connections:
             self._on_last()
 
-    def kick(self, member: Receiver, reason: str) -> None:
+    def kick(self, member: Receiver, reason: Reason) -> None:
         connection = self.connections.get(member)
         if connection is not None and not connection.outgoing.closed:
             connection.outgoing.notify_last(control.Kicked(reason).encode())
             self.close(member, reason)
             self.report(reason, member.credentials)
 
-    def kick_later(self, member: Receiver, reason: str) -> None:
+    def kick_later(self, member: Receiver, reason: Reason) -> None:
         if not self._to_kick:
             self._context.loop.run_callback(self._kick_noted)
         self._to_kick.append((member, reason))
@@ -125,7 +126,7 @@ class Clients:
         while self._to_kick:
             self.kick(*self._to_kick.pop())
 
-    def report(self, reason: str, credentials: Credentials) -> None:
+    def report(self, reason: Reason, credentials: Credentials) -> None:
         """Count a violation, and log it the first time."""
         if self.violations.note(reason, credentials.uid):
             text = "sbus hub at %s disconnected process %d of user %d: %s (further ones are only counted)"

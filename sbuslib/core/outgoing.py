@@ -25,6 +25,7 @@ from time import time
 from typing import ClassVar, Final
 
 from ..kernel.sockets import set_send_buffer
+from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire.batches import QueuedBatch
 from ..wire.control import Lost
@@ -222,7 +223,7 @@ class Outgoing:
             self._hold(publisher)
         elif action is Action.DISCONNECT:
             self._doomed = True
-            self._context.members.kick_later(self, "does not keep up, and asked for error")
+            self._context.members.kick_later(self, Reason.DOES_NOT_KEEP_UP)
         self._update()
 
     def miss(self, cause: Cause, count: int, since: float) -> None:
@@ -247,14 +248,14 @@ class Outgoing:
             queued = queue.add_answer(self, packet)
             self._queued_answers += queued
             if not queued or self.answers > context.limits.queued_answers:
-                context.members.kick_later(self, "too many unread answers")
+                context.members.kick_later(self, Reason.UNREAD_ANSWERS)
             return
         if len(packet) > context.limits.idle_send_buffer:
             self.grow(anyway=True)  # only trusted clients get answers that long
         if not self._waits() and self._send_one(packet):  # _waits sends the notices of losses first
             return
         if not self._mute and not self.outbox.push_answer(packet):
-            context.members.kick_later(self, "too many unread answers")
+            context.members.kick_later(self, Reason.UNREAD_ANSWERS)
         self._update()
 
     def answer_all(self, packets: list[bytes]) -> None:
@@ -504,7 +505,7 @@ class Outgoing:
         return self._holding.publishers.keys() if self._holding is not None else frozenset()
 
     def _on_block_timeout(self) -> None:
-        self._context.members.kick_later(self, "held publishers back for too long")
+        self._context.members.kick_later(self, Reason.HELD_TOO_LONG)
 
     def _release_held(self, anyway: bool = False) -> None:
         """Let those held publishers go on that have room; with ``anyway``, or if the client takes nothing, all."""

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Any, Final, Protocol
 
 from ..errors import PacketError
+from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control
 from ..wire.packets import MSG
@@ -59,10 +60,10 @@ class Role(Protocol):
     def command(self, publisher: Publisher, packet: bytes) -> None:
         """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError` for a violation."""
 
-    def drop(self, reason: str, times: int = 1) -> None:
+    def drop(self, reason: Reason, times: int = 1) -> None:
         """Count messages that a link should not have sent."""
 
-    def violated(self, publisher: Publisher, reason: str) -> None:
+    def violated(self, publisher: Publisher, reason: Reason) -> None:
         """The client did something that is not allowed. The turn has ended."""
 
     def ended(self, publisher: Publisher, why: str) -> None:
@@ -93,7 +94,7 @@ class Publisher:
     backlog: deque[bytes | Undelivered[Any]] = field(
         default_factory=lambda: _NOTHING
     )  # for later turns: copies of packets
-    end: tuple[bool, str] | None = None  # what comes after them: whether it is a violation, and why
+    end: Reason | str | None = None  # what comes after them: a violation, or how the connection ended
     holders: Set[Holder] = _NOBODY  # receivers that hold this client: it is not read from
     misses: bool = False  # whether the last receive call brought anything but messages with known receivers
     asks: bool = field(init=False)
@@ -288,7 +289,7 @@ class Publisher:
             if not self.context.authorization.allows(
                 client.account, client.credentials, "publish", header[len(MSG) : -1]
             ):
-                raise PacketError("publishing refused")
+                raise PacketError(Reason.PUBLISHING_REFUSED)
         except PacketError as error:
             if not self.role.is_link:
                 raise

@@ -28,6 +28,7 @@ from typing import Final, Generic, TypeVar
 from ..errors import PacketError, TooManyPatternsError
 from ..limits import Limits
 from ..matcher import SEPARATOR, Pattern, Subscriptions
+from ..reasons import Reason
 from ..secrets import Credentials, Namespace
 from ..wire.packets import MSG
 from .quotas import SEGMENT_BYTES, Account, Quotas
@@ -83,9 +84,9 @@ class Router(Generic[S]):
         """Raise :exc:`~sbuslib.errors.PacketError` for a pattern beyond the limits."""
         limits = self._limits
         if len(pattern) > limits.pattern_bytes:
-            raise PacketError("pattern too long")
+            raise PacketError(Reason.PATTERN_TOO_LONG)
         if pattern.count(self.namespace.separator) >= limits.pattern_segments:
-            raise PacketError("pattern of too many segments")
+            raise PacketError(Reason.TOO_MANY_SEGMENTS)
 
     def subscribe(self, pattern: bytes, subscriber: S, credentials: Credentials, account: Account) -> None:
         """Put a ``SUB`` in force, charged to the subscriber's account.

@@ -19,6 +19,7 @@ from ..core.protocols import Routes
 from ..core.publisher import Publisher
 from ..errors import PacketError, ReservedKeyError
 from ..kernel.sockets import peer_credentials
+from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control
 from ..wire.packets import MSG, Control, Packet, encode_control, encode_subscribe, encode_unsubscribe
@@ -241,13 +242,13 @@ class LinkAbove(Link):
     def vouch(self, name: bytes) -> Voucher:
         # Empty is a sender that nobody above knows: one beyond a hub without features.
         if name and not self.context.router.namespace.chain(name):
-            raise PacketError("malformed sender")
+            raise PacketError(Reason.MALFORMED_SENDER)
         return Voucher(bytes, self.outgoing.credentials, name)
 
-    def note_dropped(self, reason: str, times: int) -> bool:
+    def note_dropped(self, reason: Reason, times: int) -> bool:
         return self._above.dropped.note(reason, self._address, times)
 
-    def violated(self, publisher: Publisher, reason: str) -> None:
+    def violated(self, publisher: Publisher, reason: Reason) -> None:
         """The hub above broke the protocol."""
         self.ended(publisher, reason)
 
@@ -258,7 +259,7 @@ class LinkAbove(Link):
 
     def act_on(self, publisher: Publisher, packet: Packet) -> None:
         if not isinstance(packet, Control):
-            raise PacketError("not for a relay")
+            raise PacketError(Reason.NOT_FOR_A_RELAY)
         self._controls.append(packet)
 
     def after_turn(self, publisher: Publisher) -> None:
@@ -283,7 +284,7 @@ class LinkAbove(Link):
                 self._take_features(payload)
             case control.INTEREST_ON:
                 if payload not in MODES:
-                    raise PacketError("unknown mode")
+                    raise PacketError(Reason.UNKNOWN_MODE)
                 self.mode = MODES[payload]
                 self._on("served")
             case control.SYNC:
@@ -418,9 +419,9 @@ class LinkAbove(Link):
     def _take_question(self, token: bytes) -> None:
         """The hub above asks when all that it told is in force below. It may do so before this hub has joined."""
         if len(token) > TOKEN_BYTES:
-            raise PacketError("token too long")
+            raise PacketError(Reason.TOKEN_TOO_LONG)
         if self._questions_below >= self.context.limits.queued_answers:
-            raise PacketError("too many questions")
+            raise PacketError(Reason.TOO_MANY_QUESTIONS)
         self._questions_below += 1
 
         def answer(scope: bytes) -> None:

@@ -16,6 +16,7 @@ from ..core.client_role import ClientRole
 from ..core.protocols import Routes
 from ..core.publisher import Publisher
 from ..errors import PacketError, ReservedKeyError, TooManyPatternsError
+from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control
 from ..wire.packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control
@@ -109,7 +110,7 @@ class LinkBelow(Link):
             self.remember(publisher, header, receivers)
         return receivers
 
-    def note_dropped(self, reason: str, times: int) -> bool:
+    def note_dropped(self, reason: Reason, times: int) -> bool:
         return self.place.dropped.note(reason, self.outgoing.account.uid, times)
 
     def act_on(self, publisher: Publisher, packet: Packet) -> None:
@@ -150,13 +151,13 @@ class LinkBelow(Link):
     def _note_lost(self, payload: bytes) -> None:
         """Note a loss below, which others are told. A link that is not trusted could make losses up."""
         if not self.trusted:
-            raise PacketError("notice of losses by a link that is not trusted")
+            raise PacketError(Reason.UNTRUSTED_LOSSES)
         try:
             notice = control.decode_notice(control.NOTICE_LOST, payload)
         except PacketError:
             notice = None
         if not isinstance(notice, control.Lost) or notice.cause not in control.UP_CAUSES:
-            raise PacketError("notice that no link gives")
+            raise PacketError(Reason.STRANGE_NOTICE)
         room = control.MOST_LOST - self.losses.total[notice.cause]  # whoever reads the count reads 64 bits
         self.losses.note(notice.cause, min(notice.count, room), notice.since)
 
@@ -165,7 +166,7 @@ class LinkBelow(Link):
         # Packets that were sent before our own prefix changed name the link by its old key.
         above = self._key if name.startswith(self._key + namespace.separator) else self._old_key
         if not namespace.is_below(name, above):
-            raise ForgedError("forged sender")
+            raise ForgedError(Reason.FORGED_SENDER)
         outgoing = self.outgoing
         return Voucher(lambda: outgoing.key, outgoing.credentials, name[len(above) :])
 
@@ -174,7 +175,7 @@ class LinkBelow(Link):
         self._old_key, self._key = self._key, self.outgoing.key
         self._vouchers.clear()
 
-    def violated(self, publisher: Publisher, reason: str) -> None:
+    def violated(self, publisher: Publisher, reason: Reason) -> None:
         """The link forged a sender, or sent a packet that is too long."""
         self.context.members.kick(publisher.outgoing, reason)
 

@@ -26,6 +26,7 @@ from ..core.context import Context
 from ..core.outgoing import Outgoing
 from ..core.publisher import Publisher
 from ..errors import PacketError, SbusError
+from ..reasons import Reason
 from ..wire.addresses import PathAddress, parse_address
 
 __all__ = ["RETIRE_WAIT", "Instance", "Instances", "Said", "new_epoch", "stable_id"]
@@ -116,12 +117,12 @@ class Instances:
             old = relays[0].outgoing
             has_gone = is_hung_up(old.socket)
             if said.epoch < self._said[old][1] and not has_gone:
-                members.kick_later(newcomer, "a later process has joined from its address")
+                members.kick_later(newcomer, Reason.LATER_PROCESS)
                 return False
             if len(relays) > 1:
                 waiting = relays.pop().outgoing
                 del self._said[waiting]
-                members.kick_later(waiting, "joined again")
+                members.kick_later(waiting, Reason.JOINED_AGAIN)
             if not has_gone:
                 self._context.after(RETIRE_WAIT, lambda: self._drop(relays, old))
 
@@ -137,7 +138,7 @@ class Instances:
     def _drop(self, relays: list[Publisher], old: Outgoing) -> None:
         """An old link whose process lives on has had its time."""
         if len(relays) > 1 and relays[0].outgoing is old and not is_hung_up(old.socket):
-            self._context.members.kick(old, "its hub has joined again")
+            self._context.members.kick(old, Reason.HUB_JOINED_AGAIN)
 
     def forget(self, connection: Outgoing) -> None:
         """A connection has ended, and what came over it was handed on: a new link of the same hub may join."""

@@ -21,6 +21,7 @@ from ..core.publisher import Publisher
 from ..core.router import CACHED_HEADER_BYTES
 from ..errors import PacketError
 from ..limits import CONTROL_EXTRA, PACKET_BYTES
+from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control
 from ..wire.batches import BATCH
@@ -134,7 +135,7 @@ class Link:
         """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError`."""
         raise NotImplementedError
 
-    def note_dropped(self, reason: str, times: int) -> bool:
+    def note_dropped(self, reason: Reason, times: int) -> bool:
         """Count wrong packets. Returns whether that is to be logged."""
         raise NotImplementedError
 
@@ -181,7 +182,7 @@ class Link:
         is_batch = packet.startswith(BATCH) and publisher.batches
         header = packet[: packet.find(b"\0") + 1]
         if not is_batch and (not header.startswith(MSG) or len(packet) > PACKET_BYTES):
-            raise PacketError("wrapped packet is no message")
+            raise PacketError(Reason.NO_MESSAGE_INSIDE)
 
         voucher = self._vouchers.get(name)
         if voucher is None:
@@ -196,7 +197,7 @@ class Link:
             receivers = publisher.routes.get(header) or publisher.look_up(header)
             publisher.deliver(receivers, voucher, Copied(self.context.writer, [packet]))
 
-    def drop(self, reason: str, times: int = 1) -> None:
+    def drop(self, reason: Reason, times: int = 1) -> None:
         """Count wrong packets or messages of this link, which have no effect. The first is logged after the turn."""
         if self.note_dropped(reason, times):
             self._to_log.append(reason)

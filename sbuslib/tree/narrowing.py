@@ -18,6 +18,7 @@ from ..core.context import Context
 from ..core.protocols import Receiver
 from ..core.quotas import Account
 from ..errors import PacketError, TooManyPatternsError
+from ..reasons import Reason
 
 __all__ = ["Holder", "Narrowed"]
 
@@ -83,7 +84,7 @@ class Narrowed:
             raise TooManyPatternsError
         self._enter(pattern, 1, parts)
         if not parts:
-            raise PacketError("subscription refused")
+            raise PacketError(Reason.SUBSCRIPTION_REFUSED)
 
     def _enter(self, pattern: bytes, count: int, parts: list[bytes]) -> None:
         """Remember a pattern that is charged, and subscribe to its parts. They are few: the policy has them."""

@@ -23,6 +23,7 @@ from typing import Any, Protocol, TypeAlias
 
 from ..core.context import Context
 from ..errors import PacketError
+from ..reasons import Reason
 from ..wire import control
 from ..wire.packets import encode_control
 from .neighbours import Above, Below, Neighbour
@@ -112,7 +113,7 @@ class Questions:
         """What answers a client's question later. Raises :exc:`~sbuslib.errors.PacketError` when it has too many."""
         self._open[asker] += 1
         if self._open[asker] > self._context.limits.queued_answers:
-            raise PacketError("too many unread answers")
+            raise PacketError(Reason.UNREAD_ANSWERS)
 
         def reply(scope: bytes) -> None:
             self._open[asker] -= 1

@@ -27,6 +27,7 @@ from ..core.members import Clients
 from ..core.outgoing import Outgoing
 from ..core.publisher import Publisher
 from ..errors import PacketError, StateError
+from ..reasons import Reason
 from ..wire import control
 from ..wire.packets import encode_control
 from .below import LinkBelow
@@ -137,7 +138,7 @@ class Tree(Place):
         if publisher.outgoing in self._told_path:
             return
         if self._all_left is not None:
-            self.context.members.kick_later(publisher.outgoing, "its hub takes no links for a moment")
+            self.context.members.kick_later(publisher.outgoing, Reason.NO_LINKS_NOW)
             return
         self._told_path.add(publisher.outgoing)
         decoded = Said.decode(said)
@@ -154,7 +155,7 @@ class Tree(Place):
         elif self._may_relay(client):
             mode = "prune"
             if self._links_of[client.account.uid] >= LINKS_OF_A_USER:
-                raise PacketError("too many links")
+                raise PacketError(Reason.TOO_MANY_LINKS)
 
         client.answer(encode_control(control.INTEREST_ON, mode.encode()))
         if mode == "plain":
@@ -179,7 +180,7 @@ class Tree(Place):
         for client, link in list(self.links.items()):
             trusted = client.credentials.uid in self.context.trusted
             if not trusted and (link.trusted or not self._may_relay(client)):
-                self.clients.kick(client, "relay may learn less now")
+                self.clients.kick(client, Reason.LEARNS_LESS)
 
     def _may_relay(self, client: Outgoing) -> bool:
         """Whether a client's user may join hubs to this one in mode ``prune``."""

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..errors import PacketError
 from ..limits import BATCH_EXPANDED, BATCH_KEYS, BATCH_MESSAGES, PACKET_BYTES
+from ..reasons import Reason
 from .packets import MSG, Message, encode_message
 
 if TYPE_CHECKING:
@@ -116,10 +117,10 @@ class Batch:
         if length is None:
             length = len(data) - start
         if length < _COLUMNS or data[start : start + len(BATCH)] != BATCH or length > PACKET_BYTES:
-            raise PacketError("malformed batch")
+            raise PacketError(Reason.MALFORMED_BATCH)
         form, count, kinds = _NUMBERS.unpack_from(data, start + len(BATCH))
         if form != _FORM or not 1 <= kinds <= count or kinds > BATCH_KEYS or count > BATCH_MESSAGES:
-            raise PacketError("malformed batch")
+            raise PacketError(Reason.MALFORMED_BATCH)
 
         # 2. Where the columns stand. The lengths of all keys and payloads make up the rest of the packet, exactly.
         at_sizes = start + _COLUMNS + 4 * kinds
@@ -127,12 +128,12 @@ class Batch:
         at_keys = at_numbers + (count if kinds > 1 else 0)
         stop = start + length
         if at_keys > stop:
-            raise PacketError("malformed batch")
+            raise PacketError(Reason.MALFORMED_BATCH)
         key_sizes = struct.unpack_from(f"<{kinds}I", data, start + _COLUMNS)
         at_payloads = at_keys + sum(key_sizes)
         sizes = data[at_sizes:at_numbers]
         if at_payloads + _total(sizes, count) != stop or data.find(b"\0", at_keys, at_payloads) >= 0:
-            raise PacketError("malformed batch")
+            raise PacketError(Reason.MALFORMED_BATCH)
 
         # 3. The keys, each message's number of one, and how long all messages are as packets of their own.
         numbers: bytes | None = None
@@ -144,10 +145,10 @@ class Batch:
             keys = cut(data[at_keys:at_payloads], data[start + _COLUMNS : at_sizes], kinds)
             numbers = data[at_numbers:at_keys]
             if numbers.translate(None, _ALL[:kinds]):
-                raise PacketError("malformed batch")
+                raise PacketError(Reason.MALFORMED_BATCH)
             expanded = size + _key_bytes(key_sizes, numbers)
         if expanded > BATCH_EXPANDED:
-            raise PacketError("batch of too much")
+            raise PacketError(Reason.BATCH_OF_TOO_MUCH)
         batch = cls(keys, numbers, count, expanded)
         batch._data, batch._start, batch._length = data, start, length
         return batch

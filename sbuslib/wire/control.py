@@ -16,6 +16,7 @@ import msgspec
 
 from ..errors import PacketError
 from ..matcher import SEPARATOR, check_separator
+from ..reasons import Reason
 from .packets import encode_control
 
 __all__ = [
@@ -196,18 +197,18 @@ class Features(msgspec.Struct, frozen=True):
             if word.startswith(b"id="):
                 hub_id = word[3:]
                 if hub_id and not _ID.fullmatch(hub_id):
-                    raise PacketError("malformed id")
+                    raise PacketError(Reason.MALFORMED_ID)
             elif word.startswith(b"path="):
                 path = tuple(filter(None, word[5:].split(b",")))
                 if len(path) > _PATH_MOST:
-                    raise PacketError("path too long")
+                    raise PacketError(Reason.PATH_TOO_LONG)
                 if not all(map(_ID.fullmatch, path)):
-                    raise PacketError("malformed path")
+                    raise PacketError(Reason.MALFORMED_PATH)
             elif word.startswith(b"separator="):
                 try:
                     separator = check_separator(bytes.fromhex(word[10:].decode("ascii", "replace")))
                 except ValueError:
-                    raise PacketError("malformed separator") from None
+                    raise PacketError(Reason.MALFORMED_SEPARATOR) from None
             else:
                 words.add(word)
         return cls(frozenset(words), hub_id, path, separator)
@@ -287,7 +288,7 @@ def decode_notice(key: bytes, payload: bytes) -> Notice | None:
         return Kicked(payload[:_REASON_MOST].decode(errors="replace"))
     if key == NOTICE_CREDENTIALS:
         if len(payload) > _CREDENTIALS_MOST:
-            raise PacketError("malformed notice")
+            raise PacketError(Reason.MALFORMED_NOTICE)
         return NewCredentials(payload)
     if key == NOTICE_WITHDRAWN:
         return Withdrawn(tuple(payload.split(b"\0")))
@@ -296,13 +297,13 @@ def decode_notice(key: bytes, payload: bytes) -> Notice | None:
     if key == NOTICE_AWAY:
         found = _AWAY.fullmatch(payload)
         if found is None or max(times := (float(found[1]), float(found[2]))) >= _LATEST:
-            raise PacketError("malformed notice")
+            raise PacketError(Reason.MALFORMED_NOTICE)
         return Away(*times)
     if key != NOTICE_LOST:
         return None
     found = _LOST.fullmatch(payload)
     if found is None or (since := float(found[3])) >= _LATEST:
-        raise PacketError("malformed notice")
+        raise PacketError(Reason.MALFORMED_NOTICE)
     return Lost(found[1].decode(), int(found[2]), since)
 
 
@@ -325,7 +326,7 @@ def unwrap_from(payload: bytes) -> tuple[bytes, bytes]:
     """Sender and inner packet of a ``from``'s payload. Raises :exc:`~sbuslib.errors.PacketError`."""
     sender, nul, packet = payload.partition(b"\0")
     if not nul:
-        raise PacketError("wrapper without packet")
+        raise PacketError(Reason.NOTHING_INSIDE)
     return sender, packet
 
 
@@ -353,5 +354,5 @@ def _encode_change(added: bool, patterns: list[bytes]) -> bytes:
 def decode_patterns(payload: bytes) -> list[bytes]:
     """The patterns of an ``interest/add`` or ``interest/remove``. Raises :exc:`~sbuslib.errors.PacketError`."""
     if payload.count(b"\0") >= _CHANGES_BYTES:
-        raise PacketError("too many patterns in one packet")
+        raise PacketError(Reason.TOO_MANY_IN_ONE)
     return payload.split(b"\0")

@@ -21,6 +21,7 @@ import msgspec
 
 from ..errors import KeyFormatError, PacketError, PayloadError
 from ..limits import CONTROL_EXTRA, PACKET_BYTES
+from ..reasons import Reason
 from .text import printable
 
 __all__ = [
@@ -95,15 +96,15 @@ def parse(packet: bytes) -> Packet:
     """
     # 1. Whether it can be a packet: an answer of a hub may be longer than others.
     if not packet:
-        raise PacketError("empty packet")
+        raise PacketError(Reason.EMPTY_PACKET)
     head, nul, payload = packet.partition(b"\0")
     if len(packet) > PACKET_BYTES and not (head.startswith(CMSG) and len(packet) <= PACKET_BYTES + CONTROL_EXTRA):
-        raise PacketError("packet too long")
+        raise PacketError(Reason.PACKET_TOO_LONG)
 
     # 2. By its verb.
     if head.startswith(MSG):
         if not nul:
-            raise PacketError("message without NUL")
+            raise PacketError(Reason.NO_NUL)
         return Message(head[4:], payload)
     if head.startswith(SUB):
         return Subscribe(head[4:])
@@ -111,7 +112,7 @@ def parse(packet: bytes) -> Packet:
         return Unsubscribe(head[6:])
     if head.startswith(CMSG):
         return Control(head[5:], payload if nul else None)
-    raise PacketError("unknown verb")
+    raise PacketError(Reason.UNKNOWN_VERB)
 
 
 def as_key(key: Key, what: str = "key") -> bytes:

@@ -16,6 +16,7 @@ from support import Peer, eventually
 
 from sbuslib import Hub
 from sbuslib.core.scheduler import Scheduler
+from sbuslib.reasons import Reason
 
 pytest_plugins = ["accounting_fixtures"]
 
@@ -137,7 +138,7 @@ def test_a_slow_reader_leaves_while_its_turn_is_postponed(
 
     def postpone(scheduler: Scheduler, uid: int, resume: Callable[[], None]) -> None:
         original(scheduler, uid, resume)
-        hub._clients.kick(receiving.outgoing, "on purpose")
+        hub._clients.kick(receiving.outgoing, Reason.UNKNOWN_VERB)
 
     with monkeypatch.context() as patched:
         patched.setattr(Scheduler, "may_go", lambda scheduler, uid: uid != 1002)

@@ -152,44 +152,6 @@ def test_the_table_of_matching_is_true() -> None:
             assert not matches(text.encode(), key.encode()), (text, key)
 
 
-HUB_SIDE = [
-    "errors.py",
-    "secrets.py",
-    "wire/batches.py",
-    "wire/packets.py",
-    "core/*.py",
-    "tree/below.py",
-    "tree/tree.py",
-    "tree/questions.py",
-]
-
-
-REASONED = {"PacketError", "ForgedError", "ReservedKeyError", "__init__", "kick", "kick_later", "report"}
-"""What is called with a reason; ``__init__`` is that of the base class."""
-
-
-def reasons() -> set[str]:
-    """What a hub counts and logs by: the texts given to its errors and to the methods that let clients go."""
-    found = set()
-    for path in (path for pattern in HUB_SIDE for path in (ROOT / "sbuslib").glob(pattern)):
-        tree = ast.parse(path.read_text("utf-8"))
-        for node in ast.walk(tree):
-            texts: list[ast.expr] = []
-            if isinstance(node, ast.Call):
-                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-                if called in REASONED:
-                    texts = node.args
-            elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "reason":
-                texts = [node.value]
-            found |= {text.value for text in texts if isinstance(text, ast.Constant) and isinstance(text.value, str)}
-    return found
-
-
-def test_every_reason_is_told() -> None:
-    rows = table(DOCS / "protocol.md", "reason")
-    assert {*named([row[0] for row in rows]), "empty packet"} == reasons()
-
-
 # -- the API ----------------------------------------------------------------------------------------
 
 
