@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal, TypeAlias, get_args
 
 from .errors import StateError, UsageError
-from .segments.reading import OnCorrupt
+from .segments.decoding import OnCorrupt
 
 __all__ = ["Engine", "read"]
 
@@ -50,7 +50,7 @@ def read(
     if engine not in get_args(Engine):
         raise UsageError(f"engine is one of {', '.join(get_args(Engine))}, not {engine!r}")
     try:
-        from .lake import engines
+        from .lake import readers
         from .lake.places import absolute
         from .lake.rows import SCHEMA
         from .lake.selection import Selection, nanoseconds
@@ -61,12 +61,12 @@ def read(
         patterns = None if pattern is None else (pattern.encode() if isinstance(pattern, str) else pattern,)
         wanted = Selection(nanoseconds("start", start), nanoseconds("end", end), patterns=patterns)
         places = [absolute(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
-        wish = engines.Wish(places, wanted, columns, durable_only, on_corrupt)
+        wish = readers.Wish(places, wanted, columns, durable_only, on_corrupt)
         if engine == "spark":
             from .spark.lake import read_frame
 
             return read_frame(wish, **options)
-        return getattr(engines, f"read_{engine}")(wish, **options)
+        return getattr(readers, f"read_{engine}")(wish, **options)
     except ImportError as error:
         extra = "spark" if engine == "spark" else "query"
         raise StateError(

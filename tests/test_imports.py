@@ -67,7 +67,7 @@ PURE = {
     "tcp.substrings",
     "segments.encoding",
     "segments.layout",
-    "segments.reading",
+    "segments.decoding",
     "services.queue_rules",
     "bench.results",
     "bench.scenarios",

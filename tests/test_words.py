@@ -16,7 +16,6 @@ LONG = 15
 """Lines of a function from which on it has paragraphs."""
 
 SHARED_CLASSES = {
-    "Account",
     "Action",
     "Answer",
     "Asker",
@@ -29,17 +28,13 @@ SHARED_CLASSES = {
     "Publisher",
     "Received",
     "Record",
-    "Run",
     "Scope",
     "Settings",
-    "Summary",
     "Worker",
 }
 """Names of several public classes. ``Client`` stays: there is one for each way to wait."""
 
 SHARED_MODULES = {
-    "batches",
-    "engines",
     "inbox",
     "limits",
     "link",
@@ -47,7 +42,6 @@ SHARED_MODULES = {
     "neighbours",
     "questions",
     "queue",
-    "reading",
     "serving",
     "statistics",
     "tls",

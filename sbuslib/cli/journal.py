@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from ..journal.account import Ledger
     from ..journal.consume import Consumer
     from ..lake.selection import Selection
+    from ..segments.decoding import OnCorrupt
     from ..segments.layout import Record, Skipped
-    from ..segments.reading import OnCorrupt
 
 __all__ = [
     "add_journal_cat",
@@ -260,7 +260,7 @@ def _verify(arguments: Namespace) -> int:
         ledger.add_tree(survey(arguments.address))
     for loss in ledger.losses:
         print(f"{loss.kind} {loss.name}: {loss.lost:,} lost{_unknown(loss.unknown)}: {loss.cause}")
-    if ledger.accounts:
+    if ledger.tallies:
         print(ledger.verdict())
     return status
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ..journal.follower import Follower
-    from ..journal.replay import Publisher
+    from ..journal.replay import ColumnSender
     from ..lake.sealing import Failure, Written
     from ..segments.layout import Skipped
     from ..wire.columns import Columns
@@ -202,7 +202,7 @@ def _replay(arguments: Namespace) -> None:
 class _Count:
     """Hands messages on to a client, and counts what that took and what the recording does not have."""
 
-    publisher: Publisher
+    publisher: ColumnSender
 
     def __init__(self) -> None:
         #: Messages published, and lost when they were recorded; rows and bytes that are damaged.
@@ -339,20 +339,21 @@ def add_journal_seal(parser: Parser) -> None:
 
 
 def _run(arguments: Namespace) -> None:
-    from ..lake.sealing import FOLLOW_SECONDS, Sealing
+    from ..lake.places import absolute, target_of
+    from ..lake.sealing import FOLLOW_SECONDS, seal
 
     made = _Made()
     os.nice(_NICENESS)
-    sealing = Sealing(
-        arguments.directory,
-        arguments.into,
-        on_corrupt="skip" if arguments.skip_corrupt else "error",
-        keep_bytes=arguments.max_bytes,
-        keep_seconds=arguments.max_age,
-        progress=made.add,
-    )
     stop = jobs.stop_event() if arguments.follow else None
-    sealing.run()
-    while stop is not None and not stop.wait(FOLLOW_SECONDS):
-        sealing.run()
-    print(f"{sealing.target}: {made.rows:,} rows sealed, in {made.files:,} files")
+    while True:
+        seal(
+            arguments.directory,
+            arguments.into,
+            on_corrupt="skip" if arguments.skip_corrupt else "error",
+            keep_bytes=arguments.max_bytes,
+            keep_seconds=arguments.max_age,
+            progress=made.add,
+        )
+        if stop is None or stop.wait(FOLLOW_SECONDS):
+            break
+    print(f"{target_of(absolute(arguments.directory))}: {made.rows:,} rows sealed, in {made.files:,} files")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..statistics import LinkStatistics
     from ..survey import SeenHub
 
-__all__ = ["Account", "Check", "Ledger", "Loss", "verify"]
+__all__ = ["Check", "Ledger", "Loss", "Tally", "verify"]
 
 NOT_ASKED = "not asked: "
 """The start of the cause of what a hub may have lost that could not be asked."""
@@ -96,7 +96,7 @@ def _count(block: Block, check: Check) -> None:
         check.frames += sum(behind_a_door(row.payload or b"") is not None for row in records)
 
 
-class Account(NamedTuple):
+class Tally(NamedTuple):
     """What one journal, hub or link had: ``None`` for what it does not count.
 
     Of a journal, ``unknown`` is how many times messages are missing whose number nobody knows; of a link, how many
@@ -125,11 +125,11 @@ class Loss(NamedTuple):
 
 
 class Ledger:
-    """Accounts, and the losses in them."""
+    """Tallies, and the losses in them."""
 
     def __init__(self) -> None:
         #: One for each source, in the order in which they were added.
-        self.accounts: list[Account] = []
+        self.tallies: list[Tally] = []
         #: One for each source and cause.
         self.losses: list[Loss] = []
 
@@ -139,14 +139,14 @@ class Ledger:
         Raises :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`.
         """
         check = verify(directory) if check is None else check
-        account = Account("journal", os.fspath(directory), recorded=check.messages)
-        self._add(account, check.lost, check.unknown)
+        tally = Tally("journal", os.fspath(directory), recorded=check.messages)
+        self._add(tally, check.lost, check.unknown)
 
     def add_tree(self, hub: SeenHub) -> None:
         """Take over what a hub and those below it told."""
         told = hub.statistics
         counts = (told.published, told.routed, told.delivered, told.waiting)
-        self._add(Account("hub", told.hub_id, *counts), told.lost)
+        self._add(Tally("hub", told.hub_id, *counts), told.lost)
         if hub.above is not None:
             self._add_link(told.hub_id, hub.above)
         for below in hub.below:
@@ -155,29 +155,29 @@ class Ledger:
                 self.add_tree(below.hub)
             else:
                 name = below.link.hub or below.link.address or "below"
-                self._add(Account("hub", name), {}, {NOT_ASKED + below.why: 1})
+                self._add(Tally("hub", name), {}, {NOT_ASKED + below.why: 1})
 
     def _add_link(self, hub: str, link: LinkStatistics) -> None:
         name = f"{hub} \N{RIGHTWARDS ARROW} {link.hub or 'a hub'} {link.direction}"
-        account = Account("link", name, link.up, None, link.down, link.waiting)
-        self._add(account, link.lost, {"uncertain": link.uncertain})
+        tally = Tally("link", name, link.up, None, link.down, link.waiting)
+        self._add(tally, link.lost, {"uncertain": link.uncertain})
 
-    def _add(self, account: Account, lost: Mapping[str, int], unknown: Mapping[str, int] | None = None) -> None:
+    def _add(self, tally: Tally, lost: Mapping[str, int], unknown: Mapping[str, int] | None = None) -> None:
         unknown = unknown or {}
-        self.accounts.append(account._replace(lost=sum(lost.values()), unknown=sum(unknown.values())))
+        self.tallies.append(tally._replace(lost=sum(lost.values()), unknown=sum(unknown.values())))
         for cause in sorted({*lost, *unknown}):
             missing = lost.get(cause, 0), unknown.get(cause, 0)
             if any(missing):
-                self.losses.append(Loss(account.kind, account.name, cause, *missing))
+                self.losses.append(Loss(tally.kind, tally.name, cause, *missing))
 
     @property
     def complete(self) -> bool:
         """Whether each message that is missing was counted by somebody."""
-        return not any(account.unknown for account in self.accounts)
+        return not any(tally.unknown for tally in self.tallies)
 
     def verdict(self) -> str:
         """Whether every message is accounted for, in one line."""
-        recorded, lost = (sum(getattr(one, name) or 0 for one in self.accounts) for name in ("recorded", "lost"))
+        recorded, lost = (sum(getattr(one, name) or 0 for one in self.tallies) for name in ("recorded", "lost"))
         if self.complete:
             return f"every message is accounted for: {recorded:,} recorded, {lost:,} lost by known causes"
         causes = dict.fromkeys("".join(map(escape, loss.cause)) for loss in self.losses if loss.unknown)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from time import monotonic, sleep, time_ns
@@ -23,9 +22,9 @@ from ..lake.blocks import blocks
 from ..lake.pieces import Piece, contents, measure, plan
 from ..lake.places import absolute
 from ..lake.selection import Selection
-from ..segments.directory import durable_sequence, is_recorded
+from ..segments.decoding import OnCorrupt
+from ..segments.directory import DirectoryLock, durable_sequence, is_recorded
 from ..segments.layout import GAP, Block, Record, SegmentHeader
-from ..segments.reading import OnCorrupt
 
 __all__ = ["Consumer", "consume"]
 
@@ -35,6 +34,8 @@ _PAUSE: Final = 0.05
 _READ_ANYWAY: Final = 0.25
 """Seconds after which the journal is read on though nothing seems to have changed. The clock of a file system ticks
 every few milliseconds, and a recorder that was killed tells nothing."""
+
+_POSITION: Final = re.compile(rb"([\x21-\x7e]{16}) (\d{20})")
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -48,7 +49,7 @@ class Consumer:
 
     One thread or greenlet at a time uses it. ``with`` closes it.
 
-    :param positions: the folder where the acknowledged position is kept, in ``consumer-NAME.sqlite``; ``directory``
+    :param positions: the folder where the acknowledged position is kept, in ``consumer-NAME.position``; ``directory``
         unless given.
     :param follow: wait for more at the end of the journal; else the iteration ends there.
     :param on_corrupt: with ``"skip"``, damage comes as a gap; else it raises
@@ -94,11 +95,11 @@ class Consumer:
         #: The process that has the name; not a fork of it.
         self._pid = os.getpid()
         contents(absolute(self.directory))  # raises where there is no directory
-        path = os.path.join(self.directory if positions is None else positions, f"consumer-{name}.sqlite")
+        folder = os.fspath(self.directory if positions is None else positions)
         #: ``None`` once closed.
-        self._positions: _Positions | None = _Positions(path)
-        if self._positions.saved is not None:
-            self.journal, last = self._positions.saved
+        self._position: _Position | None = _Position(folder, f"consumer-{name}.position")
+        if self._position.saved is not None:
+            self.journal, last = self._position.saved
             self._next = last + 1
         #: The rows from the next one on; it waits for them where the consumer follows.
         self._rows = self._read()
@@ -111,9 +112,9 @@ class Consumer:
 
     def close(self) -> None:
         """Read no more, and let others have the name. What was not acknowledged is handed over again."""
-        if self._positions is not None:
-            self._positions.close()
-            self._positions = None
+        if self._position is not None:
+            self._position.close()
+            self._position = None
             with suppress(ValueError):  # another thread is reading, and will see the end
                 self._rows.close()
 
@@ -121,7 +122,7 @@ class Consumer:
         return self
 
     def __next__(self) -> Record:
-        if self._positions is None:
+        if self._position is None:
             raise StopIteration
         return self.get()
 
@@ -152,24 +153,24 @@ class Consumer:
         self._check().save(self.journal, self._next)
         self._done = True
 
-    def _check(self) -> _Positions:
-        if self._positions is None or self._pid != os.getpid():
+    def _check(self) -> _Position:
+        if self._position is None or self._pid != os.getpid():
             raise StateError(f"the consumer {self.name} is closed, or this is a fork of its process")
-        return self._positions
+        return self._position
 
     def _read(self) -> Generator[Record | None]:
         """The rows that are handed over; ``None`` when the time for one is over."""
         while True:
             seen = self._look()
             yield from self._new_rows()
-            if self._done and self._positions is not None:
-                self._positions.save(self.journal, self._next)  # the rows after it are for others
+            if self._done and self._position is not None:
+                self._position.save(self.journal, self._next)  # the rows after it are for others
             if not self._follow:
                 return
             again = monotonic() + _READ_ANYWAY
             while self._look() == seen and monotonic() < again:
                 left = None if self._deadline is None else self._deadline - monotonic()
-                if self._positions is None or (left is not None and left <= 0):
+                if self._position is None or (left is not None and left <= 0):
                     yield None
                 self._wait(_PAUSE if left is None else max(0.0, min(_PAUSE, left)))
 
@@ -242,43 +243,28 @@ consume = Consumer
 """``for row in consume("billing", [b"order/"], journal): ...; consumer.acknowledge()``"""
 
 
-class _Positions:
-    """The acknowledged position of one consumer, in an SQLite file that is locked while the consumer is there."""
+class _Position:
+    """The acknowledged position of one consumer, in a file that is locked while the consumer is there."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        with suppress(FileExistsError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        #: It belongs to no thread: the consumer's callers take turns.
-        self._database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    def __init__(self, folder: str, name: str) -> None:
+        path = os.path.join(folder, name)
         try:
-            for statement in (
-                "PRAGMA locking_mode = EXCLUSIVE",  # SQLite's lock ends with the process
-                "PRAGMA journal_mode = WAL",
-                "PRAGMA synchronous = NORMAL",
-                "CREATE TABLE IF NOT EXISTS position (one INTEGER PRIMARY KEY, journal TEXT, sequence INTEGER)",
-                "BEGIN IMMEDIATE",
-                "COMMIT",
-            ):
-                self._database.execute(statement)
-            found = self._database.execute("SELECT journal, sequence FROM position").fetchone()
-        except sqlite3.Error as error:
-            self._database.close()
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
-                raise JournalInUseError(f"{path}: another consumer of this name is at work") from None
-            raise JournalError(f"{path}: {error}") from None
-        self.saved: tuple[str, int] | None = found
+            #: It tells the journal and the number of the last acknowledged row.
+            self._lock = DirectoryLock(folder, name)
+        except JournalInUseError:
+            raise JournalInUseError(f"{path}: another consumer of this name is at work") from None
+        found = _POSITION.fullmatch(self._lock.note)
+        if found is None and self._lock.note:
+            self._lock.close()
+            raise JournalError(f"{path}: this is no position of a consumer")
+        self.saved = None if found is None else (found[1].decode(), int(found[2]))
         """The journal and the number of its last acknowledged row."""
 
     def save(self, journal: str | None, following: int | None) -> None:
         """Rows before ``following`` are acknowledged."""
-        if journal is None or following is None or (journal, following - 1) == self.saved:
-            return
-        try:
-            self._database.execute("REPLACE INTO position VALUES (1, ?, ?)", (journal, following - 1))
-        except sqlite3.Error as error:
-            raise JournalError(f"{self._path}: {error}") from None
-        self.saved = (journal, following - 1)
+        if journal is not None and following is not None and (journal, following - 1) != self.saved:
+            self._lock.tell(b"%b %020d" % (journal.encode(), following - 1))
+            self.saved = journal, following - 1
 
     def close(self) -> None:
-        self._database.close()
+        self._lock.close()

@@ -11,11 +11,11 @@ from ..errors import CorruptJournalError
 from ..lake.blocks import everything
 from ..lake.pieces import Piece
 from ..lake.places import Sealed, absolute, header_of, is_local, looked_again, opened
+from ..segments.decoding import decode_block, end_mark, walk
 from ..segments.directory import Segment, is_recorded
 from ..segments.layout import Block
-from ..segments.reading import decode_block, end_mark, walk
 
-__all__ = ["FileSummary", "Summary", "summarize"]
+__all__ = ["FileSummary", "JournalSummary", "summarize"]
 
 
 class FileSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +32,7 @@ class FileSummary(msgspec.Struct, frozen=True, kw_only=True):
     """``sealed``, ``ended`` (with its end mark), ``open``, or the damage of the header."""
 
 
-class Summary(msgspec.Struct, frozen=True):
+class JournalSummary(msgspec.Struct, frozen=True):
     """A journal by its files, oldest first. ``hub`` and ``separator`` are of the last segment."""
 
     journal: str | None
@@ -46,7 +46,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 @looked_again
-def summarize(directory: str | os.PathLike[str]) -> list[Summary]:
+def summarize(directory: str | os.PathLike[str]) -> list[JournalSummary]:
     """What a directory holds, a summary for each journal, which is fast for long journals, too.
 
     Raises :exc:`~sbuslib.errors.JournalError` when there is no journal.
@@ -59,7 +59,7 @@ def summarize(directory: str | os.PathLike[str]) -> list[Summary]:
     return [_summary(journal, pieces, recorded) for journal, pieces in by_journal.items()]
 
 
-def _summary(journal: str | None, pieces: list[Piece], recorded: bool) -> Summary:
+def _summary(journal: str | None, pieces: list[Piece], recorded: bool) -> JournalSummary:
     header, missing, files = None, 0, list[FileSummary]()
     for piece in pieces:
         if piece.file is None:
@@ -73,7 +73,7 @@ def _summary(journal: str | None, pieces: list[Piece], recorded: bool) -> Summar
             missing += max(0, (piece.before or end) - max(end, piece.first))
             files += [file] if file.rows or piece.first == file.first_row else []
     separator = header.separator.decode() if header is not None else None
-    return Summary(journal, header and header.hub, separator, recorded and header is not None, missing, files)
+    return JournalSummary(journal, header and header.hub, separator, recorded and header is not None, missing, files)
 
 
 def _sealed(file: Sealed) -> FileSummary:

@@ -1,6 +1,6 @@
 """Plays a recording back: at the speed at which it was recorded, at another speed, or as fast as possible.
 
-Messages come as :class:`Run`: some messages in order, as columns, with the time of each. :func:`from_journal` makes
+Messages come as :class:`Stretch`: some messages in order, as columns, with the time of each. :func:`from_journal` makes
 runs of a journal, or of the journals of a lake together. Blocks of a journal and batches for a hub both have columns,
 so a block that is played back whole needs no work for each message.
 """
@@ -32,13 +32,13 @@ from ..lake.selection import EVERYTHING, Selection
 from ..limits import ClientLimits
 from ..matcher import SEPARATOR
 from ..secrets import Namespace
+from ..segments.decoding import OnCorrupt
 from ..segments.layout import GAP, Block, packed
-from ..segments.reading import OnCorrupt
 from ..wire.columns import Columns, lengths
 from ..wire.packets import check_key
 from ..wire.text import printable
 
-__all__ = ["Renaming", "Replayed", "Run", "from_journal", "replay"]
+__all__ = ["Renaming", "Replayed", "Stretch", "from_journal", "replay"]
 
 _KEYS_KEPT = 65_536
 _KEY_BYTES_KEPT = 16_777_216
@@ -49,7 +49,7 @@ _LIMITS = ClientLimits()
 _NOTHING = Columns([], None, b"")
 
 
-class Run(NamedTuple):
+class Stretch(NamedTuple):
     """Messages in order, as columns, with the time of each in nanoseconds since the epoch.
 
     ``lost`` counts messages that the recording lost here, as far as it knows.
@@ -78,19 +78,19 @@ class _Choice:
         self._known: dict[bytes, bool] = {}
         self._known_bytes = 0  # of those keys
 
-    def choose(self, times: Sequence[int], columns: Columns, separator: bytes = SEPARATOR) -> Run:
+    def choose(self, times: Sequence[int], columns: Columns, separator: bytes = SEPARATOR) -> Stretch:
         """The messages that are played back; ``separator`` divides the segments of their keys."""
         wanted = self._of(columns.keys, separator)
         if 1 not in wanted:
-            return Run((), columns.part(0, 0))
+            return Stretch((), columns.part(0, 0))
         covers = self.wanted.covers(min(times), max(times) + 1)
         if covers and 0 not in wanted:
-            return Run(times, columns)
+            return Stretch(times, columns)
         numbers = columns.numbers if columns.numbers is not None else bytes(len(columns))
         mask = numbers.translate(wanted.ljust(256, b"\0"))
         if not covers:
             mask = bytes(map(and_, mask, map(self.wanted.has, times)))
-        return Run([*compress(times, mask)], columns.select(mask))
+        return Stretch([*compress(times, mask)], columns.select(mask))
 
     def _of(self, keys: Sequence[bytes], separator: bytes) -> bytes:
         """For each key, 1 where messages under it are played back, and else 0."""
@@ -128,7 +128,7 @@ def from_journal(
     *,
     on_corrupt: OnCorrupt = "error",
     on_skip: OnSkip = lambda path, skipped: None,
-) -> Iterator[Run]:
+) -> Iterator[Stretch]:
     """The wanted messages of a journal, in the order of their numbers; those of several journals by their times.
 
     ``on_skip`` is called for each place that is damaged and was skipped. Raises
@@ -144,10 +144,10 @@ def from_journal(
     return each[0] if len(each) == 1 else _merged(each)
 
 
-def _runs(found: Iterator[Rows], choice: _Choice) -> Iterator[Run]:
+def _runs(found: Iterator[Rows], choice: _Choice) -> Iterator[Stretch]:
     for header, path, block in found:
         if block.kind == GAP:
-            yield Run((), _NOTHING, _lost_rows(block, path, choice.wanted))
+            yield Stretch((), _NOTHING, _lost_rows(block, path, choice.wanted))
             continue
         start = 0
         for columns in _columns(block, path):
@@ -156,11 +156,11 @@ def _runs(found: Iterator[Rows], choice: _Choice) -> Iterator[Run]:
             start = stop
 
 
-def _merged(each: list[Iterator[Run]]) -> Iterator[Run]:
+def _merged(each: list[Iterator[Stretch]]) -> Iterator[Stretch]:
     """The messages of several journals by their times; a clock that was set back counts as stopped."""
-    heap: list[tuple[int, int, Run]] = []
+    heap: list[tuple[int, int, Stretch]] = []
 
-    def add_next(number: int, latest: int) -> Iterator[Run]:
+    def add_next(number: int, latest: int) -> Iterator[Stretch]:
         """Add the next messages of a journal, and yield the losses before them."""
         for run in each[number]:
             if run.columns:
@@ -175,12 +175,12 @@ def _merged(each: list[Iterator[Run]]) -> Iterator[Run]:
         until = heap[0][0] if heap else inf
         later = (at for at, time in enumerate(run.times) if time > until)
         count = max(1, next(later, len(run.times)))
-        yield Run(run.times[:count], run.columns.part(0, count))
+        yield Stretch(run.times[:count], run.columns.part(0, count))
         due = max(due, *run.times[:count])
         if count == len(run.times):
             yield from add_next(number, due)
         else:
-            rest = Run(run.times[count:], run.columns.part(count, len(run.times)))
+            rest = Stretch(run.times[count:], run.columns.part(count, len(run.times)))
             heappush(heap, (max(due, rest.times[0]), number, rest))
 
 
@@ -207,7 +207,7 @@ def _columns(block: Block, path: str) -> Iterator[Columns]:
         raise CorruptJournalError("the columns of a block do not agree", block.position, path) from None
 
 
-class Publisher(Protocol):
+class ColumnSender(Protocol):
     """What publishes the messages: a :class:`sbuslib.blocking.Client`, or one for gevent."""
 
     def publish_many(self, columns: Columns, /) -> object:
@@ -223,7 +223,7 @@ class Renaming:
     """
 
     def __init__(
-        self, publisher: Publisher, prefixes: Sequence[tuple[bytes, bytes]], separator: bytes = SEPARATOR
+        self, publisher: ColumnSender, prefixes: Sequence[tuple[bytes, bytes]], separator: bytes = SEPARATOR
     ) -> None:
         self._publisher = publisher
         self._prefixes = prefixes
@@ -254,8 +254,8 @@ class Renaming:
 
 
 def replay(
-    runs: Iterable[Run],
-    publisher: Publisher,
+    runs: Iterable[Stretch],
+    publisher: ColumnSender,
     *,
     speed: float | None = 1.0,
     clock: Callable[[], float] = monotonic,
@@ -300,13 +300,13 @@ def replay(
     return Replayed(count, lost)
 
 
-def _play_flat_out(runs: Iterable[Run], publisher: Publisher) -> Replayed:
+def _play_flat_out(runs: Iterable[Stretch], publisher: ColumnSender) -> Replayed:
     count = lost = 0
     failures: list[Exception] = []
     waiting: list[Columns] = []  # small runs are joined: each packet has a cost
     messages = size = 0
 
-    def until_error() -> Iterator[Run]:
+    def until_error() -> Iterator[Stretch]:
         try:
             yield from runs
         except Exception as error:
@@ -328,7 +328,7 @@ def _play_flat_out(runs: Iterable[Run], publisher: Publisher) -> Replayed:
     return Replayed(count, lost)
 
 
-def _publish(waiting: list[Columns], publisher: Publisher) -> None:
+def _publish(waiting: list[Columns], publisher: ColumnSender) -> None:
     """Publish all waiting columns, and empty the list."""
     joined = Columns.joined(waiting)
     several = waiting[:] if joined is None else [joined]

@@ -210,8 +210,6 @@ class Writer:
         """In the child of a fork: close the files, which the parent goes on using."""
         if not self.is_abandoned:
             return
-        if self._lock is not None:
-            self._lock.close()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -399,7 +397,7 @@ class Writer:
         """Tell that all rows that are written are durable."""
         self.durable_sequence = self.written_sequence
         assert self._lock is not None
-        self._lock.tell(self.durable_sequence)
+        self._lock.tell(b"%020d" % self.durable_sequence)
 
     def _close_segment(self) -> None:
         if self._descriptor >= 0:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..errors import CorruptJournalError, JournalError
+from ..segments.decoding import OnCorrupt
 from ..segments.directory import LOCK_NAME
 from ..segments.layout import Record
-from ..segments.reading import OnCorrupt
 from .pieces import Piece, instead, plan
 from .places import Sealed, VanishedError, absolute
 from .segment_rows import OnSkip, Rows, segment_rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import accumulate
@@ -13,28 +13,36 @@ import numpy
 import pyarrow
 
 from ..errors import CorruptJournalError
+from ..segments.decoding import OnCorrupt, decode_block
 from ..segments.encoding import encode_gaps
-from ..segments.layout import GAP, NULL, Block, SegmentHeader, Skipped
-from ..segments.reading import OnCorrupt, decode_block
+from ..segments.layout import GAP, NULL, Block, Buffer, SegmentHeader, Skipped
 from .pieces import Piece
 from .places import Sealed, VanishedError, filesystem_of, is_local, opened
 from .rows import SCHEMA
 from .segment_rows import DAMAGED, OnSkip, Rows
 from .selection import Selection
 
-__all__ = ["check", "checked", "chosen", "dataset", "expression", "sealed_batches", "sealed_rows"]
+__all__ = ["check", "checked", "chosen", "crc_of", "dataset", "expression", "sealed_batches", "sealed_rows"]
 
-_AT_ONCE = 8_388_608
+_AT_ONCE = 262_144
+"""Bytes of a file that are read at once: they are still in the processor's cache when their CRC is taken."""
+
 _BATCH_ROWS = 131_072
 
 
-def check(file: Sealed) -> None:
-    """Read every byte of a sealed file. Raises :exc:`~sbuslib.errors.CorruptJournalError` unless its CRC is right."""
+def crc_of(path: str, write: Callable[[Buffer], object] = lambda some: None) -> int:
+    """The CRC-32 of a file, which is handed to ``write`` meanwhile."""
     crc = at = 0
-    with opened(file.path) as read_at:
+    with opened(path) as read_at:
         while some := read_at(at, _AT_ONCE):
+            write(some)
             crc, at = crc32(some, crc), at + len(some)
-    if crc != file.crc:
+    return crc
+
+
+def check(file: Sealed, write: Callable[[Buffer], object] = lambda some: None) -> None:
+    """Read every byte of a sealed file. Raises :exc:`~sbuslib.errors.CorruptJournalError` unless its CRC is right."""
+    if crc_of(file.path, write) != file.crc:
         raise CorruptJournalError("the CRC of this sealed file is not the one in its name", 0, file.path)
 
 

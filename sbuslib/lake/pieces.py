@@ -17,9 +17,9 @@ from math import inf
 from typing import NamedTuple
 
 from ..errors import CorruptJournalError, JournalError
+from ..segments.decoding import OnCorrupt, end_mark, is_empty, read_segment, walk
 from ..segments.directory import Segment, durable_sequence, is_recorded
 from ..segments.layout import SEGMENT_HEADER_BYTES, Block
-from ..segments.reading import OnCorrupt, end_mark, is_empty, read_segment, walk
 from .places import Sealed, header_of, is_local, list_sealed, list_segments, looked_again, opened, target_of
 from .selection import EVERYTHING, Selection
 

@@ -16,9 +16,9 @@ from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from ..errors import JournalError, StateError
+from ..segments.decoding import ReadAt
 from ..segments.directory import Segment, decode_header
 from ..segments.layout import SEGMENT_HEADER_BYTES, SegmentHeader, first_sequence_of
-from ..segments.reading import ReadAt
 
 __all__ = [
     "Sealed",

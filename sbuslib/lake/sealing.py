@@ -15,17 +15,18 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from typing import Any, NamedTuple, TypeAlias
-from zlib import crc32
 
 import pyarrow
 import pyarrow.parquet
 
 from ..errors import CorruptJournalError, JournalError, JournalInUseError, SbusError, UsageError
-from ..segments.directory import DirectoryLock, Segment, sync_directory
+from ..segments.decoding import OnCorrupt
+from ..segments.directory import DirectoryLock, Segment, rename_durably
 from ..segments.layout import SegmentHeader
-from ..segments.reading import OnCorrupt
-from .batches import batches
-from .pieces import Piece, contents, instead, measure, plan
+from .decode import batches
+from .parquet import check, crc_of
+from .parquet import header_of as header_of_sealed
+from .pieces import Piece, instead, measure, plan
 from .places import (
     Sealed,
     VanishedError,
@@ -36,7 +37,6 @@ from .places import (
     list_sealed,
     list_segments,
     looked_again,
-    opened,
     sealed_name,
     target_of,
 )
@@ -44,7 +44,7 @@ from .retention import retain, retire
 from .rows import SCHEMA
 from .selection import EVERYTHING
 
-__all__ = ["FOLLOW_SECONDS", "SCHEMA_VERSION", "Failure", "Sealing", "Unit", "Written", "attempt", "ingest", "seal"]
+__all__ = ["FOLLOW_SECONDS", "SCHEMA_VERSION", "Failure", "Unit", "Written", "attempt", "ingest", "seal"]
 
 SCHEMA_VERSION = 1
 
@@ -59,7 +59,6 @@ FOLLOW_SECONDS = 10.0
 """Seconds between two looks for segments that have ended. Each takes a few milliseconds."""
 
 _DAY_NS = 86_400_000_000_000
-_AT_ONCE = 8_388_608
 
 _DICTIONARIES = ["journal", "hub", "kind", "key", "size", "sender", "gid", "uid", "pid", "cause"]
 _DELTAS = dict.fromkeys(["time", "time_ns", "sequence"], "DELTA_BINARY_PACKED")
@@ -173,18 +172,15 @@ def write(unit: Unit, on_corrupt: OnCorrupt = "error") -> Written:
         if not name:
             rows, times = _write(unit, aside, on_corrupt)
             last = (unit.pieces[-1].before or 0) - 1
-            name = sealed_name(unit.journal, one.first, last, times, _crc(aside))
+            name = sealed_name(unit.journal, one.first, last, times, crc_of(aside))
         size = os.stat(aside).st_size
 
         # 2. Under its name, once it is whole.
         if is_local(unit.target):
-            _sync(aside)
-            os.rename(aside, f"{folder}/{name}")
-            sync_directory(folder)
+            rename_durably(aside, f"{folder}/{name}")
         else:
-            with open(aside, "rb") as source, filesystem.open_output_stream(f"{folder}/{name}") as sink:
-                while some := source.read(_AT_ONCE):
-                    sink.write(some)
+            with filesystem.open_output_stream(f"{folder}/{name}") as sink:
+                crc_of(aside, sink.write)
     return Written(name, rows, size)
 
 
@@ -193,30 +189,10 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _crc(path: str) -> int:
-    crc = 0
-    with open(path, "rb") as file:
-        while some := file.read(_AT_ONCE):
-            crc = crc32(some, crc)
-    return crc
-
-
 def _copy(source: Sealed, aside: str) -> int:
     """Copy a sealed file. Returns how many rows it has. Raises as :func:`write`, also where the CRC is wrong."""
-    at = 0
-    with opened(source.path) as read_at, open(aside, "wb") as file:
-        while some := read_at(at, _AT_ONCE):
-            at += file.write(some)
-    if _crc(aside) != source.crc:
-        raise CorruptJournalError("the CRC of this sealed file is not the one in its name", 0, source.path)
+    with open(aside, "wb") as file:
+        check(source, file.write)
     return int(pyarrow.parquet.read_metadata(aside).num_rows)
 
 
@@ -257,8 +233,6 @@ def _write(unit: Unit, aside: str, on_corrupt: OnCorrupt) -> tuple[int, tuple[in
 
 def _header(piece: Piece) -> SegmentHeader:
     """Hub and separator of a piece; where its header is damaged or its rows are deleted, the usual ones."""
-    from .parquet import header_of as header_of_sealed
-
     try:
         if isinstance(piece.file, Segment):
             return header_of(piece.file)
@@ -283,72 +257,54 @@ def attempt(unit: Unit, on_corrupt: OnCorrupt) -> Written | Failure:
 # -- a journal ------------------------------------------------------------------------------------------
 
 
-class Sealing:
-    """Seals the journal in a local directory. One sealer a journal at a time: others wait for it.
+def seal(
+    directory: str | os.PathLike[str],
+    to: str | None = None,
+    *,
+    on_corrupt: OnCorrupt = "error",
+    keep_bytes: int | None = None,
+    keep_seconds: float | None = None,
+    progress: Callable[[Written], object] = lambda written: None,
+) -> int:
+    """Seal what has ended of the journal in a local directory, and delete its segments. Returns how many files it made.
+
+    One sealer a journal at a time: others wait for it.
 
     :param to: where the sealed files go, a directory or a URI; ``sealed`` in the journal's directory unless given. It
         is noted in the directory, so that readers of the journal find them.
     :param keep_bytes: delete the oldest files of this journal while all together are larger.
     :param keep_seconds: delete files whose rows are older.
 
-    Raises :exc:`~sbuslib.errors.UsageError` if it is sealed into another place already, and
-    :exc:`~sbuslib.errors.JournalError`.
+    Raises :exc:`~sbuslib.errors.UsageError` if it is sealed into another place already,
+    :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`.
     """
+    place = absolute(directory)
+    if not is_local(place):
+        raise UsageError(f"{place}: a journal is sealed where it is recorded, in a local directory")
+    list_segments(place)  # raises where there is no directory
 
-    def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        to: str | None = None,
-        *,
-        on_corrupt: OnCorrupt = "error",
-        keep_bytes: int | None = None,
-        keep_seconds: float | None = None,
-        progress: Callable[[Written], object] = lambda written: None,
-    ) -> None:
-        #: The journal's directory.
-        self.place = absolute(directory)
-        if not is_local(self.place):
-            raise UsageError(f"{self.place}: a journal is sealed where it is recorded, in a local directory")
-        contents(self.place)
-        #: Where the sealed files go.
-        self.target = target_of(self.place)
-        self._on_corrupt: OnCorrupt = on_corrupt
-        #: Bytes and seconds; ``None``: all.
-        self._keep = keep_bytes, keep_seconds
-        self._progress = progress
-        if to is not None and absolute(to) != absolute(self.target):
-            self._note(absolute(to))
-
-    def _note(self, to: str) -> None:
-        note = f"{self.place}/sealed.to"
-        if os.path.exists(note) or list_sealed(self.target):
-            raise UsageError(f"{self.place} is sealed into {self.target} already")
-        with open(f"{note}.new", "w", encoding="utf-8") as file:
-            file.write(f"{to}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(f"{note}.new", note)
-        sync_directory(self.place)
-        self.target = to
-
-    def run(self) -> int:
-        """Seal what has ended, and delete its segments and what is kept no longer. Returns how many files were made.
-
-        Raises :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`.
-        """
-        # A recorder that was killed may have left its sealer at work: the next one goes on after it.
-        with closing(DirectoryLock(self.place, "sealer.lock", wait=True)):
-            some = units(self.place, self.target, _ranges(list_sealed(self.target)))
-            for unit in some:
-                self._progress(write(unit, self._on_corrupt))
-            retire(self.place)
-            retain(self.place, *self._keep)
-            return len(some)
+    # A recorder that was killed may have left its sealer at work: this one goes on after it.
+    with closing(DirectoryLock(place, "sealer.lock", wait=True)):
+        target = target_of(place)
+        if to is not None and absolute(to) != target:
+            target = _note(place, target, absolute(to))
+        some = units(place, target, _ranges(list_sealed(target)))
+        for unit in some:
+            progress(write(unit, on_corrupt))
+        retire(place)
+        retain(place, keep_bytes, keep_seconds)
+        return len(some)
 
 
-def seal(directory: str | os.PathLike[str], to: str | None = None, **options: Any) -> int:
-    """Seal all ended segments of a journal, once: :class:`Sealing`. Returns how many files were made."""
-    return Sealing(directory, to, **options).run()
+def _note(place: str, former: str, to: str) -> str:
+    """Note where the sealed files of a journal go from now on, and return that."""
+    note = f"{place}/sealed.to"
+    if os.path.exists(note) or list_sealed(former):
+        raise UsageError(f"{place} is sealed into {former} already")
+    with open(f"{note}.new", "w", encoding="utf-8") as file:
+        file.write(f"{to}\n")
+    rename_durably(f"{note}.new", note)
+    return to
 
 
 # -- a lake ---------------------------------------------------------------------------------------------
@@ -390,8 +346,7 @@ def ingest(
         raise JournalError(f"{target} is a journal, and no lake")
     places = [*dict.fromkeys(map(absolute, journals))]
     while True:
-        failures = _Round(places, target, not follow, on_corrupt, run).work(progress)
-        for failure in failures:
+        for failure in _take_in(places, target, not follow, on_corrupt, run, progress).values():
             if failed is None:
                 raise failure.error
             failed(failure)
@@ -399,56 +354,47 @@ def ingest(
             return
 
 
-class _Round:
-    """One look at all journals: the lake is listed once, and once more if there is something new."""
+def _take_in(
+    places: list[str],
+    target: str,
+    open_too: bool,
+    on_corrupt: OnCorrupt,
+    run: Any,
+    progress: Callable[[Written], object],
+) -> dict[str, Failure]:
+    """Take in what is new. The lake is listed once, and once more if there is. Returns what failed, by place."""
+    failures: dict[str, Failure] = {}
 
-    def __init__(self, places: list[str], target: str, open_too: bool, on_corrupt: OnCorrupt, run: Any) -> None:
-        self._places = places
-        self._target = target
-        self._open_too = open_too
-        self._on_corrupt: OnCorrupt = on_corrupt
-        self._run = run
-        #: At most one for each place.
-        self._failures: dict[str, Failure] = {}
-
-    def work(self, progress: Callable[[Written], object]) -> list[Failure]:
-        """Take in what is new. Returns what failed."""
-        with ExitStack() as locks:
-            found = self._look(self._places)
-            if found:
-                found = self._look(self._lock(found, locks))  # as it is now that it is locked
-            for done in self._run(found, self._on_corrupt):
-                if isinstance(done, Written):
-                    progress(done)
-                else:
-                    self._failures.setdefault(done.place, done)
-        return [*self._failures.values()]
-
-    def _look(self, places: list[str]) -> list[Unit]:
+    def look(places: Iterable[str]) -> list[Unit]:
         """What the lake does not have of these places, each row from one of them."""
-        there, found = _ranges(list_sealed(self._target)), list[Unit]()
+        there, found = _ranges(list_sealed(target)), list[Unit]()
         for place in places:
             try:
-                some = units(place, self._target, there, open_too=self._open_too)
+                some = units(place, target, there, open_too=open_too)
             except (SbusError, OSError) as error:
-                self._failures[place] = Failure(place, error)
+                failures[place] = Failure(place, error)
                 continue
             found += some
             for unit in some:  # another place may have a copy of it
-                rows = [(piece.first, piece.before or 0) for piece in unit.pieces]
-                there.setdefault(unit.journal, []).extend(rows)
+                there.setdefault(unit.journal, []).extend((piece.first, piece.before or 0) for piece in unit.pieces)
         return found
 
-    def _lock(self, found: list[Unit], locks: ExitStack) -> list[str]:
-        """Lock the journals of some units in a local lake. Returns the places of those that are ours."""
-        places, locked = dict.fromkeys(unit.place for unit in found), set[str]()
-        for unit in found if is_local(self._target) else ():
-            if unit.journal not in locked:
+    with ExitStack() as locks:
+        found = look(places)
+        if found and is_local(target):
+            busy = set[str]()
+            for journal, place in {unit.journal: unit.place for unit in reversed(found)}.items():
                 try:
-                    locks.enter_context(closing(DirectoryLock(self._target, f"_{unit.journal}.lock")))
-                    locked.add(unit.journal)
+                    locks.enter_context(closing(DirectoryLock(target, f"_{journal}.lock")))
                 except JournalInUseError:
-                    error = JournalInUseError(f"{unit.place} is being taken into {self._target} already")
-                    self._failures[unit.place] = Failure(unit.place, error)
-                    places.pop(unit.place, None)
-        return [*places]
+                    error = JournalInUseError(f"{place} is being taken into {target} already")
+                    failures[place] = Failure(place, error)
+                    busy.add(journal)
+            found = look(dict.fromkeys(unit.place for unit in found))  # as it is now that it is locked
+            found = [unit for unit in found if unit.journal not in busy]
+        for done in run(found, on_corrupt):
+            if isinstance(done, Written):
+                progress(done)
+            else:
+                failures.setdefault(done.place, done)
+    return failures

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ..errors import CorruptJournalError
+from ..segments.decoding import OnCorrupt, decode_block, is_empty, read_segment, walk
 from ..segments.directory import Segment, decode_header
 from ..segments.encoding import encode_gaps
 from ..segments.layout import SEGMENT_HEADER_BYTES, Block, End, SegmentHeader, Skipped
-from ..segments.reading import OnCorrupt, decode_block, is_empty, read_segment, walk
 from ..segments.recovery import CUT, NUMBERS_LEFT_OUT
 from .pieces import Piece
 from .places import opened

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+import weakref
 from typing import NamedTuple
 
 from ..errors import CorruptJournalError, JournalInUseError
@@ -24,6 +25,7 @@ __all__ = [
     "is_recorded",
     "list_segments",
     "read_header",
+    "rename_durably",
     "sync_directory",
 ]
 
@@ -86,7 +88,7 @@ def decode_header(data: bytes, path: str) -> SegmentHeader:
 
 
 class DirectoryLock:
-    """The lock of a directory: one recorder at a time may write, in any process; with another ``name``, one sealer.
+    """The lock of a directory: one recorder at a time may write, in any process; other names lock for others.
 
     It is a lock of the kernel on that file (``flock(2)``), so it ends with its process. With ``wait`` this blocks until
     the lock is free; else it raises :exc:`~sbuslib.errors.JournalInUseError`. Raises :exc:`OSError`.
@@ -94,7 +96,7 @@ class DirectoryLock:
 
     def __init__(self, directory: str | os.PathLike[str], name: str = LOCK_NAME, *, wait: bool = False) -> None:
         path = os.path.join(directory, name)
-        #: It holds the lock while it is open; the file says which process that is, and the durable row.
+        #: It holds the lock while it is open; the file says which process that is, and what it tells.
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX) if wait else self._lock()
@@ -106,14 +108,17 @@ class DirectoryLock:
         except BaseException:
             os.close(self._descriptor)
             raise
-        former = os.pread(self._descriptor, 64, 0).split(b"\n")
-        told = former[1] + b"\n" if len(former) >= 3 else b""  # holds until this process tells another number
-        self._process = b"%d\n" % os.getpid()
-        os.ftruncate(self._descriptor, os.pwrite(self._descriptor, self._process + told, 0))
+        lines = os.pread(self._descriptor, 128, 0).split(b"\n")
+        self.note = lines[1] if len(lines) >= 3 else b""
+        """What was told last, before this process had the lock. It holds until this process tells something else."""
+        self._process = b"%d\n" % os.getpid()  # the first line of the file
+        self.tell(self.note)
+        os.ftruncate(self._descriptor, len(self._process) + len(self.note) + 1)
+        _locks.add(self)
 
-    def tell(self, durable: int) -> None:
-        """Tell readers the number of the last durable row. Raises :exc:`OSError`."""
-        os.pwrite(self._descriptor, b"%s%020d\n" % (self._process, durable), 0)
+    def tell(self, note: bytes) -> None:
+        """Tell others a line, which is as long at each call. A kill does not undo it. Raises :exc:`OSError`."""
+        os.pwrite(self._descriptor, b"%b%b\n" % (self._process, note), 0)
 
     def _lock(self) -> None:
         for attempt in range(_ATTEMPTS):
@@ -126,10 +131,21 @@ class DirectoryLock:
         return None
 
     def close(self) -> None:
-        """Give up the lock. A second call does nothing. In the child of a fork, the parent keeps the lock."""
+        """Give up the lock. A second call does nothing. In the child of a fork, the parent keeps it."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+_locks: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for lock in list(_locks):
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_close_all)
 
 
 def sync_directory(directory: str | os.PathLike[str]) -> None:
@@ -139,6 +155,17 @@ def sync_directory(directory: str | os.PathLike[str]) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def rename_durably(path: str, name: str) -> None:
+    """Give a file that was written aside its name, once it is whole on the disk. Raises :exc:`OSError`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.rename(path, name)
+    sync_directory(os.path.dirname(name))
 
 
 def durable_sequence(directory: str | os.PathLike[str]) -> int:

@@ -8,7 +8,7 @@ All numbers are little-endian. A CRC-32 covers every byte. It starts from a salt
 do not know. So a reader that looks for the next block after damage never takes bytes of a payload for one.
 Rows are numbered one by one through all segments of a journal, so that missing rows are noticed and counted.
 
-How blocks are made is in :mod:`.encoding`, how they are read and checked in :mod:`.reading`. These three are pure and
+How blocks are made is in :mod:`.encoding`, how they are read and checked in :mod:`.decoding`. These three are pure and
 need little more than the standard library: they are enough to read a journal.
 """
 

@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from .directory import Segment, boot_id, list_segments, read_header, sync_directory
+from .decoding import ReadAt, end_mark, is_empty, read_blocks
+from .directory import Segment, boot_id, list_segments, read_header, rename_durably
 from .encoding import encode_end, encode_gaps
 from .layout import SEGMENT_HEADER_BYTES, End, SegmentHeader, Skipped, segment_name
-from .reading import ReadAt, end_mark, is_empty, read_blocks
 
 __all__ = ["CUT", "NUMBERS_LEFT_OUT", "OUTAGE", "Recovered", "recover"]
 
@@ -144,11 +144,7 @@ def _bridge(directory: str, before: SegmentHeader, sequence: int) -> int:
     ending, next_sequence = _ending(header, sequence, header.created_ns)
     path = os.path.join(directory, segment_name(sequence))
     descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(descriptor, header.encode() + ending)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    os.rename(f"{path}.new", path)
-    sync_directory(directory)
+    with open(descriptor, "wb") as file:
+        file.write(header.encode() + ending)
+    rename_durably(f"{path}.new", path)
     return next_sequence

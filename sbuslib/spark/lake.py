@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame, functions
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from ..lake.engines import Wish
 from ..lake.parquet import header_of
 from ..lake.pieces import Piece
 from ..lake.places import Sealed, absolute, looked_again
+from ..lake.readers import Wish
 from ..lake.rows import SCHEMA
 from ..lake.sealing import Failure, Unit, Written, attempt
 from ..lake.selection import EVERYTHING, Selection
 from ..matcher import SEPARATOR, Pattern
-from ..segments.reading import OnCorrupt
+from ..segments.decoding import OnCorrupt
 from .reader import encode_plan
 from .sessions import session as any_session
 

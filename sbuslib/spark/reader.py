@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ..errors import UsageError
-from ..lake.batches import batches
+from ..lake.decode import batches
 from ..lake.pieces import Piece, plan
 from ..lake.places import absolute
 from ..lake.rows import SCHEMA

@@ -246,7 +246,7 @@ def test_a_second_consumer_of_a_name_is_refused(start: Start, run: Run, journal:
     first.stdout.readline()
     done = run("sbuslib", "consume", "a", journal, "--positions", folder)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.endswith("consumer-a.sqlite: another consumer of this name is at work\n")
+    assert done.stderr.endswith("consumer-a.position: another consumer of this name is at work\n")
     first.kill()
     first.wait(PATIENCE)
     assert run("sbuslib", "consume", "a", journal, "--positions", folder, "--once").returncode == 0

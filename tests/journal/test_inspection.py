@@ -18,7 +18,7 @@ from support import HubThread
 
 from sbuslib.blocking import Client
 from sbuslib.errors import CorruptJournalError, JournalError, UsageError
-from sbuslib.journal.account import Account, Check, Ledger, Loss, verify
+from sbuslib.journal.account import Check, Ledger, Loss, Tally, verify
 from sbuslib.journal.chunks import Chunk, columns_of, parts_of, spread
 from sbuslib.journal.inspection import summarize
 from sbuslib.journal.limits import JournalLimits
@@ -141,7 +141,7 @@ def test_every_message_of_a_whole_journal_is_accounted_for(tmp_path: Path) -> No
     segment(tmp_path / "journal", 1, rows(20), (START_NS, "overflow", 7), rows(5), (START_NS, "overflow", 2))
     ledger = Ledger()
     ledger.add_journal(tmp_path / "journal")
-    assert ledger.accounts == [Account("journal", str(tmp_path / "journal"), recorded=25, lost=9)]
+    assert ledger.tallies == [Tally("journal", str(tmp_path / "journal"), recorded=25, lost=9)]
     assert ledger.losses == [Loss("journal", str(tmp_path / "journal"), "overflow", 9, 0)]
     assert ledger.verdict() == "every message is accounted for: 25 recorded, 9 lost by known causes"
 
@@ -154,7 +154,7 @@ def test_gaps_of_unknown_size_and_damage_are_told(tmp_path: Path) -> None:
     path.write_bytes(data)
     ledger = Ledger()
     ledger.add_journal(tmp_path / "journal")
-    (account,) = ledger.accounts
+    (account,) = ledger.tallies
     assert (account.recorded, account.lost, account.unknown) == (28, 4, 1)
     assert [loss[2:] for loss in ledger.losses] == [("damaged", 4, 0), ("outage", 0, 1)]
     assert ledger.verdict() == (
@@ -170,7 +170,7 @@ def test_a_hub_is_asked(folder: str) -> None:
         client.sync()
         ledger = Ledger()
         ledger.add_tree(survey(f"{folder}/bus"))
-    (account,) = ledger.accounts
+    (account,) = ledger.tallies
     assert (account.kind, account.published, account.routed) == ("hub", 3, 3)
     assert ledger.complete
 
@@ -202,7 +202,7 @@ def test_links_and_hubs_that_could_not_be_asked_are_told(folder: str) -> None:
     statistics = msgspec.structs.replace(alone.statistics, hub_id="high", lost={"overflow": 1})
     ledger = Ledger()
     ledger.add_tree(SeenHub(statistics=statistics, above=None, below=(SeenLink(link=link, hub=None, why="gone"),)))
-    assert [(one.kind, one.name, one.lost, one.unknown) for one in ledger.accounts] == [
+    assert [(one.kind, one.name, one.lost, one.unknown) for one in ledger.tallies] == [
         ("hub", "high", 1, 0),
         ("link", "high \N{RIGHTWARDS ARROW} low below", 2, 3),
         ("hub", "low", 0, 1),

@@ -16,11 +16,11 @@ from support import HubThread
 
 from sbuslib.blocking import Client
 from sbuslib.errors import CorruptJournalError, UsageError
-from sbuslib.journal.replay import Replayed, Run, from_journal, replay
+from sbuslib.journal.replay import Replayed, Stretch, from_journal, replay
 from sbuslib.lake.selection import Selection
 from sbuslib.matcher import matches
+from sbuslib.segments.decoding import decode_block
 from sbuslib.segments.layout import Block, Record, Skipped, segment_name
-from sbuslib.segments.reading import decode_block
 from sbuslib.wire.columns import Columns
 from sbuslib.wire.packets import Message
 
@@ -51,7 +51,7 @@ def at(sequence: int, seconds: float, key: bytes = b"k") -> Record:
     return message(sequence, key, b"%d" % sequence)._replace(time_ns=int(seconds * SECOND))
 
 
-def play(runs: Sequence[Run], speed: float | None = 1.0, slow: float = 0.0) -> list[tuple[float, bytes]]:
+def play(runs: Sequence[Stretch], speed: float | None = 1.0, slow: float = 0.0) -> list[tuple[float, bytes]]:
     stage = Stage(slow)
     replay(runs, stage, speed=speed, clock=stage.clock, wait=stage.wait)
     return stage.published

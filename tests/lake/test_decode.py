@@ -15,17 +15,15 @@ from hypothesis import strategies as st
 from lake.journals import SALT, SENDER, START_NS, Row, rows, segment
 
 from sbuslib.errors import CorruptJournalError, JournalError, UsageError
-from sbuslib.lake import decode
-from sbuslib.lake.arrays import binary, numbers, same, texts
-from sbuslib.lake.decode import Decoder
+from sbuslib.lake.decode import Decoder, binary, numbers, texts
 from sbuslib.lake.pieces import contents
 from sbuslib.lake.places import absolute, list_sealed, list_segments, opened, sealed_name, target_of
 from sbuslib.lake.rows import SCHEMA
 from sbuslib.lake.selection import EVERYTHING, Selection, nanoseconds
 from sbuslib.matcher import matches
+from sbuslib.segments.decoding import decode_block
 from sbuslib.segments.encoding import encode_block
 from sbuslib.segments.layout import NULL, Block, SegmentHeader, pack
-from sbuslib.segments.reading import decode_block
 
 # -- Record batches of blocks: columns, filters, limits, and wrong blocks. No Spark is started
 
@@ -125,13 +123,6 @@ def test_filters_are_combined() -> None:
     batches = decoded(encoded(1, rows(30)), wanted=wanted)
     assert [payload for batch in batches for payload in batch.column("payload").to_pylist()] == [b"3", b"10"]
     assert decoded(encoded(1, rows(30)), wanted=Selection(key_prefix=b"x")) == []
-
-
-def test_a_filter_works_for_more_keys_than_it_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "_KNOWN_KEYS", 3)
-    messages = [Row(b"k%d" % n, b"", START_NS) for n in range(100)]
-    batches = decoded(encoded(1, messages), wanted=Selection(key_prefix=b"k1"))
-    assert sum(batch.num_rows for batch in batches) == 11
 
 
 def test_rows_with_long_keys_are_divided_among_batches() -> None:
@@ -290,7 +281,6 @@ def test_arrays_equal_those_of_pyarrow() -> None:
         ),
         (binary(numpy.array([2, 0, 1]), [b"a", b"bc"]), pyarrow.array([b"ab", b"", b"c"])),
         (texts(["a", "", "é"]), pyarrow.array(["a", "", "é"])),
-        (same("é", 3), pyarrow.array(["é"] * 3)),
     ]
     for one, expected in made:
         one.validate(full=True)

@@ -14,16 +14,16 @@ from lake.journals import START_NS, message_block, rows, segment
 
 from sbuslib.errors import CorruptJournalError
 from sbuslib.lake import segment_rows
-from sbuslib.lake.batches import batches
 from sbuslib.lake.blocks import blocks
+from sbuslib.lake.decode import batches
 from sbuslib.lake.parquet import checked
 from sbuslib.lake.pieces import Piece, _ordered, measure, plan
 from sbuslib.lake.places import Sealed
 from sbuslib.lake.rows import SCHEMA
 from sbuslib.lake.sealing import ingest, seal
 from sbuslib.lake.selection import EVERYTHING, Selection
+from sbuslib.segments.decoding import walk
 from sbuslib.segments.directory import Segment
-from sbuslib.segments.reading import walk
 
 JOURNAL = "0123456789abcdef"
 

@@ -20,7 +20,7 @@ from sbuslib.lake import sealing
 from sbuslib.lake.blocks import read_records
 from sbuslib.lake.places import list_sealed
 from sbuslib.lake.retention import retain
-from sbuslib.lake.sealing import Sealing, Written, ingest, seal, units, write
+from sbuslib.lake.sealing import Written, ingest, seal, units, write
 from sbuslib.segments.directory import DirectoryLock, list_segments
 
 JOURNAL = "0123456789abcdef"
@@ -154,9 +154,9 @@ def test_sealed_files_in_another_place_are_found_from_the_journal(journal: Path,
     assert seal(journal) == 1
     assert names(place) == [(1, 6), (7, 9)]
     with pytest.raises(UsageError, match=f"is sealed into {place.as_uri()} already"):
-        Sealing(journal, str(tmp_path / "third"))
+        seal(journal, str(tmp_path / "third"))
     with pytest.raises(UsageError, match="in a local directory"):
-        Sealing("s3://bucket/journal")
+        seal("s3://bucket/journal")
 
 
 def test_damage_ends_the_sealing_or_becomes_a_gap(journal: Path) -> None:

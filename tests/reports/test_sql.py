@@ -9,7 +9,7 @@ import pytest
 from lake.journals import START_NS, rows, segment
 
 from sbuslib.errors import JournalError, StateError
-from sbuslib.lake.sealing import Sealing
+from sbuslib.lake.sealing import seal
 from sbuslib.reports.sql import Choice, default_engine, in_duckdb
 
 COUNT = "SELECT COUNT(*) FROM sbus_recorded"
@@ -20,7 +20,7 @@ def journal(tmp_path: Path) -> Path:
     """A journal of 20 sealed messages, one a second, and 10 that are not sealed."""
     place = tmp_path / "journal"
     segment(place, 1, rows(20))
-    Sealing(place).run()
+    seal(place)
     segment(place, 21, rows(10, 21), hub="hub-2")
     return place
 

@@ -13,6 +13,7 @@ from segments.journals import EXAMPLE, SALT, SENDER, block, gap, message, record
 from support import python
 
 from sbuslib.errors import CorruptJournalError, JournalInUseError
+from sbuslib.segments.decoding import decode_block
 from sbuslib.segments.directory import DirectoryLock, durable_sequence, is_recorded, list_segments, read_header
 from sbuslib.segments.encoding import encode_block, widened
 from sbuslib.segments.layout import (
@@ -24,7 +25,6 @@ from sbuslib.segments.layout import (
     pack,
     segment_name,
 )
-from sbuslib.segments.reading import decode_block
 
 # -- Names and headers of segments, and blocks whose rows are read back
 
@@ -175,7 +175,7 @@ def test_segments_are_listed_in_order_without_other_files(journal: str) -> None:
 def test_the_last_durable_row_stays_known_while_the_next_recorder_starts(folder: str) -> None:
     lock = DirectoryLock(folder)
     assert durable_sequence(folder) == 0
-    lock.tell(12)
+    lock.tell(b"%020d" % 12)
     lock.close()
     lock = DirectoryLock(folder)
     assert durable_sequence(folder) == 12

@@ -12,7 +12,7 @@ from lake.journals import START_NS, Row, segment
 from reports.rows import Row as Recorded
 from reports.rows import in_memory, recording
 
-from sbuslib.lake.sealing import Sealing
+from sbuslib.lake.sealing import seal
 from sbuslib.reports import traffic
 from sbuslib.reports.by_key import by_key, by_level, by_pattern
 from sbuslib.reports.sql import Choice, InSpark, in_duckdb, in_spark
@@ -129,7 +129,7 @@ def test_both_engines_give_the_same_reports_of_a_journal(spark: SparkSession, tm
             for n in range(40)
         ]
         segment(folder, 1, rows[:20], (START_NS + 20 * second, "overflow", 7), hub=hub, journal=journal)
-        Sealing(folder).run()
+        seal(folder)
         segment(folder, 22, rows[20:], (START_NS + 41 * second, "cut", None), hub=hub, journal=journal)
 
     times = Choice(start_ns=START_NS + 5 * second, end_ns=START_NS + 41 * second)

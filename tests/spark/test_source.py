@@ -19,8 +19,8 @@ from support import ROOT, python
 
 import sbuslib
 from sbuslib.errors import UsageError
-from sbuslib.lake.engines import Wish
 from sbuslib.lake.pieces import Piece
+from sbuslib.lake.readers import Wish
 from sbuslib.lake.rows import SCHEMA
 from sbuslib.lake.sealing import Written, ingest, seal
 from sbuslib.lake.selection import EVERYTHING, Selection
@@ -147,7 +147,7 @@ def test_sealed_files_and_the_live_tail_are_read_once(spark: SparkSession, journ
     assert "BatchScan" not in sbuslib.read(journal, "spark", session=spark)._jdf.queryExecution().toString()
     lock = DirectoryLock(journal)
     segment(journal, 32, rows(3, 32), rows(3, 35), sealed=False)
-    lock.tell(34)
+    lock.tell(b"%020d" % 34)
     assert sequences(spark, journal, durable_only=True) == [*range(1, 35)]
     assert sequences(spark, journal) == [*range(1, 38)]
     lock.close()

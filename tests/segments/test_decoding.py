@@ -16,7 +16,8 @@ from segments.journals import EXAMPLE, SALT, block, gap, message, records_of, se
 
 from sbuslib.errors import CorruptJournalError
 from sbuslib.lake.blocks import read_records
-from sbuslib.segments import reading
+from sbuslib.segments import decoding
+from sbuslib.segments.decoding import decode_block, read_blocks, walk
 from sbuslib.segments.encoding import encode_block, encode_end
 from sbuslib.segments.layout import (
     SEGMENT_HEADER_BYTES,
@@ -27,7 +28,6 @@ from sbuslib.segments.layout import (
     pack,
     segment_name,
 )
-from sbuslib.segments.reading import decode_block, read_blocks, walk
 
 ROWS = [record for blocks in EXAMPLE for rows in blocks for record in rows]
 SAMPLE = Path(__file__).parent / "sample"
@@ -118,7 +118,7 @@ def check_damaged(journal: str, path: str, position: int) -> tuple[int, int | No
 @pytest.fixture(params=[1 << 20, 400], ids=["at once", "in pieces"])
 def window(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How much of a segment is read at once: all of it, or little more than a block."""
-    monkeypatch.setattr(reading, "WINDOW_BYTES", request.param)
+    monkeypatch.setattr(decoding, "WINDOW_BYTES", request.param)
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow
 
-from ..segments.reading import OnCorrupt
-from .batches import batches
+from ..segments.decoding import OnCorrupt
+from .decode import batches
 from .parquet import checked
 from .pieces import Piece, plan
 from .places import Sealed, looked_again
