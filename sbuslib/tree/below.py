@@ -20,7 +20,7 @@ from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control
 from ..wire.packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control
-from .interest import Reader
+from .interest import PAGE, Reader
 from .link import ForgedError, Link, Mode, Voucher
 from .losses import LinkLosses
 from .narrowing import Narrowed
@@ -31,6 +31,9 @@ __all__ = ["PRUNES_PER_SECOND", "LinkBelow"]
 
 PRUNES_PER_SECOND: Final = 8_192
 """Most keys in a second that a link is told not to send, so that endless new keys cost little."""
+
+SHARED: Final = 4
+"""Changes that were worked out for all links, and cost as much as one for this link."""
 
 _UNANSWERED: Final = 64
 """Questions of which a hub remembers when they were asked. The oldest tells how far the link lags."""
@@ -236,9 +239,13 @@ class LinkBelow(Link):
 
     def tell_changes(self, most: int) -> int:
         if self.reader is not None:
-            changes = self.reader.take(most)
-            self.say(*control.encode_changes(changes))
-            return len(changes) if self.reader.is_told else most
+            news = self.reader.take_page() if most >= PAGE else None
+            if news is not None:
+                self.say(*news.packets)
+                return len(news) // SHARED
+            news = self.reader.take(most)
+            self.say(*news.packets)
+            return len(news) if self.reader.is_told else most
         count = min(most, len(self._grafts))
         for _ in range(count):
             self._tell_graft(self._grafts.popleft())

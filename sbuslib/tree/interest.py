@@ -4,24 +4,35 @@ Who holds a pattern stands in the router's index, for all subscribers, links amo
 link is told a pattern if anybody but itself holds it. A change is noted in one log for all links. A :class:`Reader` is
 a place in this log, and knows what the other end of its link holds, so nothing is told twice.
 
+Most links are told the same: so a part of the log is worked out once for all that hold none of its patterns alone.
+
 A link that has to hold the empty pattern is told no other. The same holds for a link that was told more than ``most``
-patterns, until half as many are wanted by anybody: then more comes from it than is wanted, and never less.
+patterns, until half as many are wanted by anybody: then more comes from it than is wanted, and never less. While that
+holds for all links, nothing is noted.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Hashable, Sequence
+from functools import cached_property
 from typing import Final, Protocol
 
 from ..covering import narrow
+from ..wire.control import encode_changes
 
-__all__ = ["LOOKED_AT", "Interest", "Reader", "Wanted"]
+__all__ = ["LOOKED_AT", "Interest", "News", "Reader", "Wanted"]
 
 LOOKED_AT: Final = 4
 """How many patterns are looked at for each change that may be told, before the next turn."""
 
 _SPARE: Final = 1_024
+
+PAGE: Final = 256
+"""Changes of one part of the log that is worked out once for all links."""
+
+_PAGES: Final = 64
+"""Such parts that are remembered: those that a link begins in the middle are parts of their own."""
 
 
 class Index(Protocol):
@@ -38,6 +49,28 @@ class Index(Protocol):
         """Who holds just this pattern."""
 
 
+class News(list[tuple[bool, bytes]]):
+    """Changes to tell, in order: whether it is wanted, and the pattern."""
+
+    @cached_property
+    def packets(self) -> list[bytes]:
+        """What is said of them."""
+        return encode_changes(self)
+
+
+class _Page:
+    """What a part of the log comes to, for each link that does not alone hold any of its patterns."""
+
+    def __init__(self, patterns: Sequence[bytes], router: Index) -> None:
+        self.length = len(patterns)  # changes, of which several may be of one pattern
+        holders = {pattern: router.holders(pattern) for pattern in patterns if pattern}
+        self.news = News((bool(held), pattern) for pattern, held in holders.items())  # as they are now
+        self.wanted = frozenset(pattern for wanted, pattern in self.news if wanted)  # of these
+        self.unwanted = frozenset(holders.keys() - self.wanted)  # the others
+        self.concerns = {holder for held in holders.values() if len(held) == 1 for holder in held}
+        """Who alone holds one of them."""
+
+
 class Interest:
     """The patterns that are wanted. :meth:`changed` is called with each change, while there are readers.
 
@@ -50,10 +83,13 @@ class Interest:
         """Who holds just a pattern."""
         self.most = most
         self._readers: dict[Hashable, Reader] = {}  # by link
+        self.listening: set[Reader] = set()
+        """Those whose links are told single patterns. To the others the log says nothing."""
         self._log: list[bytes] = []  # patterns that changed, each as often as it did
         self.first = 0
         """The number of the first change in the log."""
         self._snapshot: tuple[list[bytes], int] | None = None  # all patterns, and after which change
+        self._pages: dict[tuple[int, int], _Page] = {}  # by the numbers of their first change, and after their last
         self.noted: dict[Hashable, None] = {}
         """Links that have to be told something that concerns no other."""
 
@@ -88,7 +124,9 @@ class Interest:
 
     def forget(self, link: Hashable) -> None:
         """A link has ended."""
-        self._readers.pop(link, None)
+        reader = self._readers.pop(link, None)
+        if reader is not None:
+            self.listening.discard(reader)
         self.noted.pop(link, None)
         if not self._readers:
             self._shorten(len(self._log))
@@ -98,7 +136,9 @@ class Interest:
 
     def changed(self, pattern: bytes, subscriber: Hashable, wanted: bool) -> None:
         """A subscriber began or ceased to hold a pattern: the router knows that already."""
-        if not self._readers:
+        shrinks = not wanted and len(self) * 2 <= self.most
+        if not self._readers or (pattern and not self.listening and not shrinks):
+            self._snapshot = None  # it lacks what is not in the log
             return
         holders = self.holders(pattern)
         count = len(holders)
@@ -113,18 +153,29 @@ class Interest:
         if link in self._readers:
             self._readers[link].look_at(pattern)
             self.noted[link] = None
+            self._pages.clear()  # any other change is in the log after them
 
     def _note(self, pattern: bytes) -> None:
         self._log.append(pattern)
         if len(self._log) > 2 * self.most + _SPARE:
             self._shorten(len(self._log) // 2)  # a link that reads too slowly looks at all patterns again
         elif len(self._log) % _SPARE == 0:
-            self._shorten(min(reader.place for reader in self._readers.values()) - self.first)
+            self._shorten(min((reader.place for reader in self.listening), default=self.number) - self.first)
 
     def _shorten(self, count: int) -> None:
         if count > 0:
             del self._log[:count]
             self.first += count
+
+    def page(self, number: int) -> _Page:
+        """What the log comes to from a change on, which must be in it, up to the next multiple of :data:`PAGE`."""
+        key = number, min((number // PAGE + 1) * PAGE, self.number)
+        page = self._pages.get(key)
+        if page is None:
+            if len(self._pages) >= _PAGES:
+                self._pages.clear()
+            page = self._pages[key] = _Page(self.changes(number, key[1] - number), self._router)
+        return page
 
     def changes(self, number: int, most: int) -> list[bytes]:
         """The patterns of up to ``most`` changes from one on, which must be in the log."""
@@ -150,6 +201,7 @@ class Reader:
 
     def _look_at_all(self) -> None:
         self._for_all = self._takes_all
+        (self._interest.listening.discard if self._for_all else self._interest.listening.add)(self)
         self._all, self.place = ([], self._interest.number) if self._for_all else self._interest.snapshot()
         self._at = 0  # how many of the snapshot were looked at
         self._later = deque(self.held)  # after them: so nothing is missed meanwhile
@@ -182,14 +234,30 @@ class Reader:
         """Whether all was told."""
         return self._is_level and (b"" in self.held) is self._for_all
 
-    def take(self, count: int) -> list[tuple[bool, bytes]]:
-        """Up to ``count`` changes to tell, in order: whether it is wanted, and the pattern.
+    def take_page(self) -> News | None:
+        """What most links are told of the next part of the log; ``None``: this one has to look for itself."""
+        interest, held = self._interest, self.held
+        if self._for_all or self._takes_all or self._later or self._at < len(self._all):
+            return None
+        if not interest.first <= self.place < interest.number or b"" in held:
+            return None
 
-        There may be more although fewer are returned, since only so many patterns are looked at.
-        """
-        interest, held, taken = self._interest, self.held, list[tuple[bool, bytes]]()
+        page = interest.page(self.place)
+        fits = len(held) + len(page.wanted) <= interest.most and held.isdisjoint(page.wanted) and held >= page.unwanted
+        if not fits or self._link in page.concerns:
+            return None
+        held |= page.wanted
+        held -= page.unwanted
+        self.place += page.length
+        return page.news
+
+    def take(self, count: int) -> News:
+        """Up to ``count`` changes to tell. There may be more, since only so many patterns are looked at."""
+        interest, held, taken = self._interest, self.held, News()
         if self._for_all is not self._takes_all or self.place < interest.first:
             self._look_at_all()
+        if self._for_all:
+            self.place = interest.number
         if self._for_all and b"" not in held and count > 0:
             held.add(b"")
             taken.append((True, b""))

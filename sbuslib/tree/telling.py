@@ -17,14 +17,14 @@ from ..core.context import Context
 from ..core.protocols import Receiver
 from ..core.quotas import Account
 from ..core.send_watcher import SEND_RETRY
-from .interest import Interest, Reader
+from .interest import PAGE, Interest, Reader
 from .neighbours import Neighbour
 from .pruning import Pruning
 
 __all__ = ["TOLD_PATTERNS", "Telling"]
 
 TOLD_A_TURN: Final = 256
-"""Changes that links are told in one turn of a user: about a millisecond."""
+"""Changes that links are told in one step of a user's turn, up to a page of the log more: about a millisecond."""
 
 TOLD_PATTERNS: Final = 1_048_576
 """Patterns that all links together are told, before they are replaced by wider ones. So many take some seconds to tell,
@@ -162,7 +162,7 @@ class Telling:
     def _tell(self, most: int) -> bool:
         """Tell links up to ``most`` changes. Returns whether more can be told now."""
         # 1. Which have to be told something.
-        if self._marked != self.interest.number:
+        if not self._behind and self._marked != self.interest.number:  # all have been told what was marked last
             self._marked = self.interest.number
             self.mark(self._links.values())
         noted = self.interest.noted
@@ -174,10 +174,10 @@ class Telling:
         # 2. Each is told all, or as much as there is room for.
         while self._behind and most > 0:
             link, _ = self._behind.popitem(last=False)
-            most -= 1 + link.tell(most)
+            most -= 1 + link.tell(PAGE)
             if link.has_more:
                 (self._behind if link.room > 0 else self._full)[link] = None
-        return bool(self._behind)
+        return bool(self._behind) or self._marked != self.interest.number
 
     def _wait_for_room(self, user: int) -> None:
         if not self._waiting:
