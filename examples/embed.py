@@ -25,7 +25,7 @@ def main(seconds: float) -> None:
         print(f"listening at {hub.address} for {seconds:g} seconds", flush=True)
         with hub.subscribe(b"room/*/temp") as inbox:
             gevent.spawn(measure, hub)
-            gevent.spawn_later(seconds, inbox.close)
+            gevent.spawn_later(seconds, inbox.unsubscribe)
             for message in inbox:
                 assert message.sender is not None
                 print(

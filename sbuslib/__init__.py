@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from . import aio as aio
     from . import blocking as blocking
     from .client import Client as Client
-    from .clients.endpoint import Subscription as Subscription
     from .clients.handed import Descriptor as Descriptor
     from .doors.memory import Frame as Frame
     from .hub import Hub as Hub
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from .recipes.queue import Job as Job
     from .recipes.request import Answer as Answer
     from .recipes.request import Question as Question
+    from .recipes.subscription import Subscription as Subscription
     from .relay import Relay as Relay
     from .secrets import Credentials as Credentials
     from .topic import Topic as Topic
@@ -56,7 +56,7 @@ _HOMES = {
     "Message": "wire.packets",
     "Question": "recipes.request",
     "Relay": "relay",
-    "Subscription": "clients.endpoint",
+    "Subscription": "recipes.subscription",
     "Topic": "topic",
     "matches": "matcher",
     "read": "reading",

@@ -65,7 +65,7 @@ class Hub:
     **Greenlets:** none while it serves (``stop_when_empty`` stops it from one). Each client is two watchers of the
     event loop, whose callbacks never block; the listening socket is one more. Only the thread that called
     :meth:`start` may call the methods; in any other thread, and in a forked child, they raise
-    :exc:`~sbuslib.errors.StateError`. Only :meth:`stop`, :meth:`serve_forever` and the inboxes' ``get`` wait.
+    :exc:`~sbuslib.errors.StateError`. Only :meth:`stop`, :meth:`serve_forever` and the inboxes' ``receive`` wait.
 
     :param listener: an address as :func:`~sbuslib.wire.addresses.parse_address` reads it, a bound socket, or a
         :class:`~sbuslib.kernel.sockets.Listener` that is open already.
@@ -384,17 +384,16 @@ class Hub:
         if not patterns:
             raise UsageError("subscribe to at least one pattern; b'' is everything")
 
-        inbox = self._new_inbox()
+        inbox = self._new_inbox(*(as_key(pattern, "pattern") for pattern in patterns))
         try:
-            for pattern in patterns:
-                raw = as_key(pattern, "pattern")
-                warn_of_wildcard(raw, context.router.namespace.separator)
-                context.router.subscribe(raw, inbox, inbox.credentials, inbox.account)
+            for pattern in inbox.patterns:
+                warn_of_wildcard(pattern, context.router.namespace.separator)
+                context.router.subscribe(pattern, inbox, inbox.credentials, inbox.account)
         except PacketError as error:
-            inbox.close()
+            inbox.unsubscribe()
             raise KeyFormatError(f"{pattern!r} cannot be subscribed to: {error.reason}") from None
         except UsageError:
-            inbox.close()
+            inbox.unsubscribe()
             raise
         return inbox
 
@@ -416,8 +415,8 @@ class Hub:
         self.context.check_here()
         return Client(self.address, **options)
 
-    def _new_inbox(self) -> Inbox:
-        inbox = Inbox(self.context)
+    def _new_inbox(self, *patterns: bytes) -> Inbox:
+        inbox = Inbox(self.context, *patterns)
         self._clients.add_inbox(inbox)
         return inbox
 

@@ -39,7 +39,7 @@ def bus(make_hub: Callable[..., Hub], monkeypatch: pytest.MonkeyPatch) -> Iterat
         eventually(lambda hub=hub: not hub.statistics().clients)  # type: ignore[misc]
         balance(hub)
         for inbox in list(hub._clients.inboxes):
-            inbox.close()
+            inbox.unsubscribe()
         eventually(hub.context.quotas.is_clear)
         assert hub.statistics().waiting == 0
         balance(hub)

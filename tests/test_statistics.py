@@ -202,7 +202,7 @@ def test_each_of_many_clients_is_told_once(bus: Bus, connect: Connect, client: C
     told = one.hub.clients()
     assert [client.number for client in told] == [0, *range(2, 2 * reporting.PAGE + 1, 2), 2 * reporting.PAGE + 1]
     assert [client.number for client in told if client.patterns] == [0, 4]
-    inbox.close()
+    inbox.unsubscribe()
 
 
 def test_clients_are_told_to_the_trusted_only(bus: Bus, connect_as: ConnectAs) -> None:

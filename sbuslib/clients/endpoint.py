@@ -22,6 +22,7 @@ from .objects import AioService, AioSubscription, Subscribed
 from .verbs import Verbs
 
 __all__ = [
+    "ClientSubscription",
     "DescriptorExchange",
     "Descriptors",
     "Endpoint",
@@ -32,7 +33,6 @@ __all__ = [
     "HubView",
     "JobQueue",
     "Service",
-    "Subscription",
     "Worker",
 ]
 
@@ -76,7 +76,6 @@ class _Part:
 class _Face(_Part):
     """What a verb has begun."""
 
-    stop = blocking(AioService.stop)
     wait = blocking(AioService.wait)
 
     def __enter__(self) -> Self:
@@ -98,10 +97,7 @@ class _Subscribed(_Face, Generic[T]):
 
     @property
     def lost(self) -> dict[str, int]:
-        """What came and was not received, by cause: ``unread`` came while the queue was full.
-
-        What the hub lost is in ``lost`` of the client: its notices do not say under which keys.
-        """
+        """What did not come or cannot be had, by cause: see :class:`~sbuslib.Subscription`."""
         return self._core.lost
 
     @property
@@ -128,7 +124,7 @@ class _Subscribed(_Face, Generic[T]):
             yield found
 
 
-class Subscription(_Subscribed[Message]):
+class ClientSubscription(_Subscribed[Message]):
     __doc__ = AioSubscription.__doc__
     receive_many = blocking(AioSubscription.receive_many)
 
@@ -167,8 +163,10 @@ class Files(_Subscribed[Received]):
 class Service(_Face):
     __doc__ = AioService.__doc__
 
+    stop = blocking(AioService.stop)
 
-class Worker(_Face):
+
+class Worker(Service):
     __doc__ = AioWorker.__doc__
 
     _core: AioWorker
@@ -275,7 +273,7 @@ class Endpoint(Channel):
         return BatchPublisher(self._headers, self._session.encode, publish, self._limits)
 
     publish_many = blocking(Verbs.publish_many)
-    subscribe = making(Subscription, Verbs.subscribe)
+    subscribe = making(ClientSubscription, Verbs.subscribe)
     receive_many = blocking(Verbs.receive_many)
     request = blocking(Verbs.request)
     request_many = blocking(Verbs.request_many)

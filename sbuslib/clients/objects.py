@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
 from functools import update_wrapper
 from itertools import repeat, starmap
@@ -96,8 +95,7 @@ class _Background:
         for running in self._running:
             await self._verbs.channel._join(running)
 
-    async def stop(self) -> None:
-        """End it: nothing more is taken, and what was taken is finished. A second call does nothing."""
+    async def _stop(self) -> None:
         await self._end()
 
     async def wait(self) -> None:
@@ -111,7 +109,7 @@ class _Background:
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self.stop()
+        await self._stop()
         if error is None:
             await self.wait()
 
@@ -126,7 +124,6 @@ class Subscribed(_Background, Generic[T]):
         super().__init__(verbs, mailbox)
         self._has_queue = False  # whether messages go into the mailbox
         self._is_taken_back = False
-        self._lost: Counter[str] = Counter()  # what came and could not be had, by cause
 
     async def open(self) -> None:
         """Subscribe, with messages into the queue. Raises as ``subscribe`` does."""
@@ -140,11 +137,8 @@ class Subscribed(_Background, Generic[T]):
 
     @property
     def lost(self) -> dict[str, int]:
-        """What came and was not received, by cause: ``unread`` came while the queue was full.
-
-        What the hub lost is in ``lost`` of the client: its notices do not say under which keys.
-        """
-        return {**self._lost, "unread": self._mailbox.lost} if self._mailbox.lost else dict(self._lost)
+        """What did not come or cannot be had, by cause: see :class:`~sbuslib.Subscription`."""
+        return dict(self._mailbox.lost)
 
     @property
     def closed(self) -> bool:
@@ -176,7 +170,7 @@ class Subscribed(_Background, Generic[T]):
             yield found
 
     async def unsubscribe(self) -> None:
-        """Take the subscription back: nothing more comes. A second call does nothing."""
+        """Take the subscription back: nothing more comes. With ``on_message``, what came is handed over first."""
         if self._is_taken_back:
             return
         self._verbs.channel._check_caller()
@@ -188,8 +182,7 @@ class Subscribed(_Background, Generic[T]):
         if not self._verbs.channel._closed:
             await self._verbs.unsubscribe(self._mailbox.patterns)
 
-    async def stop(self) -> None:
-        """As :meth:`unsubscribe`. With ``on_message``, what came is handed over before it returns."""
+    async def _stop(self) -> None:
         await self.unsubscribe()
 
     async def __aenter__(self) -> Self:
@@ -215,7 +208,7 @@ class Subscribed(_Background, Generic[T]):
 
     def _miss(self, message: Message, error: DoorError) -> DoorError:
         """Count what cannot be had; the error for the application, which names the key."""
-        self._lost[error.reason] += 1
+        self._mailbox.lost[error.reason] += 1
         return DoorError(error.reason, f"{printable(message.key)}: {error.reason}")
 
 
@@ -272,3 +265,7 @@ class AioService(_Background):
         self._verbs.channel._stay()
         await self._verbs.open_mailbox(self._mailbox)
         self._begin(self._works())
+
+    async def stop(self) -> None:
+        """End it: nothing more is taken, and what was taken is finished. A second call does nothing."""
+        await self._stop()

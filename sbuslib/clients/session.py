@@ -389,13 +389,20 @@ class Session:
         except PacketError as error:
             raise PeerError(f"the hub sent a packet that no hub sends: {error.reason}") from error
 
+    def _count_lost(self, cause: str, count: int) -> None:
+        """Count messages as lost; for a subscription, too, where nothing else is subscribed to."""
+        cause = cause if cause in self.lost or len(self.lost) < MOST_CAUSES else OTHER_CAUSES
+        self.lost[cause] += count
+        for mailbox in list(self.named):
+            if not mailbox.closed and self.held and self.held.keys() <= set(mailbox.patterns):
+                mailbox.lost[cause] += count
+
     def _take_notice(self, notice: control.Notice) -> None:
         self.notices.append(notice)
         if isinstance(notice, control.Lost):
-            known = notice.cause in self.lost or len(self.lost) < MOST_CAUSES
-            self.lost[notice.cause if known else OTHER_CAUSES] += notice.count
+            self._count_lost(notice.cause, notice.count)
         elif isinstance(notice, control.Away):
-            self.lost["away"] += 1  # how many messages that were is unknown
+            self._count_lost("away", 1)  # how many messages that were is unknown
         elif isinstance(notice, control.Kicked):
             self.kicked, self.refused = notice.reason, bool(self.unconfirmed)
             for asked in self.unconfirmed:

@@ -153,5 +153,5 @@ class Verbs(Basics):
         """End all that serves or watches, finish what was taken, and close the client."""
         self.channel._check_caller()
         for begun in list(self.channel._begun):
-            await begun.stop()
+            await begun._stop()
         self.channel.close()

@@ -24,16 +24,16 @@ __all__ = ["Inbox"]
 
 
 class Inbox:
-    """Messages for the embedder: iterate, or :meth:`receive`. What ``hub.subscribe`` and ``hub.tap`` return.
+    """What an embedder subscribed to: a :class:`~sbuslib.Subscription`. ``hub.subscribe`` and ``hub.tap`` return it.
 
-    ``lost`` counts messages that came while the queue was full, by cause. Each
-    :class:`~sbuslib.wire.packets.Message` carries its sender. ``with`` closes it at the end.
+    Its queue is the hub's, as for any client: ``lost`` counts all that was lost there. Each message carries its sender.
     """
 
     takes_batches = False
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, *patterns: bytes) -> None:
         self._context = context
+        self.patterns = patterns  # what is subscribed to; none for a tap
         self.credentials = context.credentials  # this process
         self.account = context.quotas.account(self.credentials.uid)  # of the hub's own user
         self._limits = context.limits  # the hub's
@@ -50,7 +50,7 @@ class Inbox:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self.unsubscribe()
 
     def __len__(self) -> int:
         """How many messages wait."""
@@ -106,7 +106,7 @@ class Inbox:
             if not self.closed:
                 self._context.check_here()
             else:
-                raise DisconnectedError("the subscription is closed")
+                raise DisconnectedError("the subscription was taken back")
             self._ready.clear()
             with Timeout(timeout, TimeoutError(f"no message within {timeout} s")):
                 self._ready.wait()
@@ -126,10 +126,6 @@ class Inbox:
             messages.append(self.receive())
         return messages
 
-    def unsubscribe(self) -> None:
-        """As :meth:`close`."""
-        self.close()
-
     def __iter__(self) -> Iterator[Message]:
         """Messages as they come, until this inbox or its hub is closed."""
         while True:
@@ -139,8 +135,8 @@ class Inbox:
                 return
             yield message
 
-    def close(self) -> None:
-        """Stop receiving. Waiting messages can still be taken."""
+    def unsubscribe(self) -> None:
+        """Receive no more. Messages that wait can still be taken."""
         if not self.closed:
             if self._context.is_serving:
                 self._context.check_here()

@@ -234,7 +234,7 @@ class Clients:
         for member in list(self.connections):
             self.forget(member)
         for inbox in list(self.inboxes):
-            inbox.close()
+            inbox.unsubscribe()
         for publisher in self._cut:
             self._release(publisher.outgoing.account)
         self._cut.clear()

@@ -264,7 +264,7 @@ class Intake(Inbox):
 
     # -- the end ------------------------------------------------------------------------------------
 
-    def close(self) -> None:
+    def unsubscribe(self) -> None:
         """Take no more, and return once the writer has ended."""
         if not self.closed:
             try:

@@ -230,7 +230,7 @@ class Recorder:
     def close(self) -> None:
         """As :meth:`stop`, but raises no error: :attr:`error` has it."""
         if self._intake is not None:
-            self._intake.close()
+            self._intake.unsubscribe()
 
     def _end_with_service(self) -> None:
         """End the recording because a callback raised an error that was not foreseen."""

@@ -14,7 +14,7 @@ they are awaited; a client that blocks its caller carries the coroutine out, and
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -40,7 +40,7 @@ class Mailbox:
         """The client keeps it true: a secret pattern changes its name with the client's credentials."""
         #: Those that nobody took yet, the oldest first.
         self.messages: deque[Message] = deque()
-        self.lost = 0  # messages for which there was no room
+        self.lost: Counter[str] = Counter()  # messages that did not come here, by cause
         self.closed = False
         """Whether nothing more will come. A recipe that works in the background ends then."""
         self._most = messages  # how many are kept
@@ -50,7 +50,7 @@ class Mailbox:
         """Take a message in; called by the client while it reads, so it must neither wait nor raise."""
         size = len(message.payload)
         if size > self._room or len(self.messages) >= self._most:
-            self.lost += 1
+            self.lost["unread"] += 1
             return
         self._room -= size
         self.messages.append(message)
@@ -68,7 +68,7 @@ class Mailbox:
         """Forget what came until now."""
         while self.take() is not None:
             pass
-        self.lost = 0
+        self.lost.clear()
 
     def put_first(self, messages: list[Message]) -> None:
         """Put messages before those that came, whatever room there is."""

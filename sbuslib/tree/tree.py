@@ -259,7 +259,7 @@ class Tree(Place):
                     self.context.members.close(client, "the prefix of its secrets changed")
             for inbox in list(self.clients.inboxes):
                 if router.forget_secrets(inbox, inbox.account):
-                    inbox.close()
+                    inbox.unsubscribe()
         self._note_prefix()
 
     def _note_prefix(self) -> None:

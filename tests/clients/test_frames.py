@@ -87,7 +87,7 @@ def test_many_receivers_have_one_frame(server: HubThread, make: Make) -> None:
     for frames in receivers:
         with frames.receive(timeout=PATIENCE) as frame:
             assert bytes(frame) == BIG
-        frames.stop()
+        frames.unsubscribe()
 
 
 def test_asyncio_publishes_and_receives(server: HubThread, address: str) -> None:

@@ -246,7 +246,7 @@ def test_a_copy_that_is_stopped_leaves_nothing_behind(
         go_on.set()
         assert receiving() == "files/a: copy that was stopped"
         assert sending() == "nobody has files/a: copy that was stopped"
-        files.stop()
+        files.unsubscribe()
     assert list(folder.iterdir()) == []
 
 

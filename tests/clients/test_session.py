@@ -10,6 +10,7 @@ from sbuslib.clients.questions import PatternRequest
 from sbuslib.clients.session import MOST_CAUSES, MOST_NOTICES, OTHER_CAUSES, Session
 from sbuslib.errors import KeyFormatError, PayloadError, PeerError
 from sbuslib.limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES
+from sbuslib.recipes.mailbox import Mailbox
 from sbuslib.wire import control
 from sbuslib.wire.packets import (
     Control,
@@ -170,6 +171,20 @@ def test_only_the_newest_notices_wait_for_the_application() -> None:
     feed(session, *(notice.encode() for notice in sent))
     assert list(session.notices) == sent[10:]
     assert session.lost == {"discard": sum(range(MOST_NOTICES + 10))}
+
+
+def test_losses_are_a_subscriptions_where_there_is_no_other() -> None:
+    session, first, second = Session(), Mailbox(b"a", b"b"), Mailbox(b"c")
+    for mailbox in (first, second):
+        session.subscribe(PatternRequest((*mailbox.patterns,), b"/", mailbox))
+        feed(session, control.Lost("overflow", 2, 1.0).encode())
+    session.shut(first)
+    session.unsubscribe(first.patterns)
+    feed(session, control.Away(1.0, 2.0).encode())
+    session.unsubscribe(second.patterns)
+    feed(session, control.Lost("outage", 1, 1.0).encode())
+    assert (first.lost, second.lost) == ({"overflow": 2}, {"away": 1})
+    assert session.lost == {"overflow": 4, "away": 1, "outage": 1}
 
 
 def test_losses_of_very_many_causes_are_counted_together() -> None:

@@ -71,7 +71,7 @@ def test_another_thread_is_told_so(hub: Hub, connect: Connect) -> None:
         hub.stop,
         hub.close,
         lambda: inbox.receive(timeout=0),
-        inbox.close,
+        inbox.unsubscribe,
     ):
         error = in_thread(verb)
         assert isinstance(error, StateError), error

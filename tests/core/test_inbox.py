@@ -80,8 +80,8 @@ def test_an_inbox_of_an_earlier_start(hub: Hub) -> None:
     hub.publish(b"a", b"x")
     with pytest.raises(DisconnectedError):
         old.receive()
-    old.close()
-    old.close()
+    old.unsubscribe()
+    old.unsubscribe()
     assert hub.statistics().patterns == 0
 
 
@@ -105,8 +105,8 @@ def test_a_tap_is_no_interest(hub: Hub, connect: Connect) -> None:
     assert [message.payload for message in (tap.receive(timeout=5),)] == [b"1"]
     assert [secrets.receive(timeout=5).payload for _ in range(2)] == [b"1", b"2"]
     assert (len(tap), hub.statistics().patterns) == (0, 0)
-    tap.close()
-    secrets.close()
+    tap.unsubscribe()
+    secrets.unsubscribe()
     peer.publish(b"a", b"3")
     peer.barrier()
     assert len(tap) == len(secrets) == 0

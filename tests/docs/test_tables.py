@@ -25,12 +25,13 @@ import sbuslib
 from sbuslib import aio, blocking, errors, matches
 from sbuslib.client import Client
 from sbuslib.clients import endpoint, handing, hub_view, job_queue
-from sbuslib.clients.endpoint import Frames, Subscription
+from sbuslib.clients.endpoint import ClientSubscription, Frames
 from sbuslib.core.inbox import Inbox
 from sbuslib.core.losses import CAUSES
 from sbuslib.core.outbox import decide
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.limits import ClientLimits, Limits
+from sbuslib.recipes.subscription import Subscription
 from sbuslib.tcp import TcpLimits
 from sbuslib.topic import Topic
 from sbuslib.wire import control
@@ -181,7 +182,7 @@ def told_in(title: str) -> set[str]:
     ("title", "kind"),
     [
         ("`Hub`", sbuslib.Hub),
-        ("Subscriptions", Subscription),
+        ("Subscriptions", ClientSubscription),
         ("`Client` and `blocking.Client`", Client),
         ("`aio.Client`", aio.Client),
         ("`Topic`", Topic),
@@ -196,7 +197,7 @@ def test_what_is_told_of_a_class_is_there(title: str, kind: type) -> None:
 
 @pytest.mark.parametrize(
     ("title", "kind"),
-    [("`Client` and `blocking.Client`", Client), ("Subscriptions", Subscription), ("`Topic`", Topic)],
+    [("`Client` and `blocking.Client`", Client), ("Subscriptions", ClientSubscription), ("`Topic`", Topic)],
 )
 def test_every_verb_is_told(title: str, kind: type) -> None:
     assert {name for name in dir(kind) if not name.startswith("_")} - told_in(title) == set()
@@ -223,9 +224,32 @@ def test_every_verb_of_what_a_client_has_is_told() -> None:
 
 
 def test_what_hands_out_what_comes_has_the_same_names() -> None:
-    for kind in (Subscription, Frames, Inbox):
-        assert {"receive", "unsubscribe", "__iter__", "__enter__"} <= {*dir(kind)}
+    promised = {name for name in vars(Subscription) if not name.startswith("_")}
+    for kind in (ClientSubscription, Frames, Inbox):
+        source = inspect.getsource(kind)
+        there = {name for name in promised if hasattr(kind, name) or f"self.{name}" in source}
+        assert there == promised - ({"receive_many"} if kind is Frames else set())
         assert [*inspect.signature(kind.receive).parameters] == ["self", "timeout"]
+
+
+def takes(subscription: Subscription) -> None:
+    """What a hub and a client hand out is of one type: the checker of types says so."""
+
+
+def test_a_hub_and_a_client_hand_out_the_same_kind_of_object(address: str) -> None:
+    with (
+        sbuslib.Hub(address) as hub,
+        hub.subscribe("a") as inbox,
+        hub.client() as client,
+        client.subscribe("a") as mine,
+    ):
+        for one in (inbox, mine):
+            takes(one)
+            hub.publish("a", b"x")
+            assert one.receive(timeout=PATIENCE).payload == b"x"
+            assert (one.patterns, one.lost, one.closed) == ((b"a",), {}, False)
+            one.unsubscribe()
+            assert one.closed
 
 
 def test_the_clients_have_the_same_verbs() -> None:

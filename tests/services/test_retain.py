@@ -24,8 +24,7 @@ from programs import Programs, wait_until
 from support import PATIENCE, HubThread
 from worlds import STRANGER, World
 
-from sbuslib import Hub, aio, blocking
-from sbuslib.clients.endpoint import Subscription
+from sbuslib import Hub, Subscription, aio, blocking
 from sbuslib.errors import NoServerError, StateError
 from sbuslib.matcher import matches
 from sbuslib.recipes import request

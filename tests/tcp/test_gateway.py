@@ -159,7 +159,7 @@ def test_reserved_keys_and_long_messages_from_a_peer_are_counted_and_importing_g
         hub = stack.enter_context(Hub(os.path.join(folder, "bus"), separator=separator))
         bus = stack.enter_context(Client(hub.address)) if clients else hub
         peer = make_peer()
-        everything = stack.enter_context(contextlib.closing(hub.tap(secrets=True)))
+        everything = stack.enter_context(hub.tap(secrets=True))
         gateway = stack.enter_context(Gateway(bus, peer, import_=[b""]))
         stranger = raw(peer)
         secret = separator.join([b"!", b"cred", b"", b"", b"", b"x"])
