@@ -255,7 +255,8 @@ class Relay:
         except BaseException:
             link.end("stopped")
             raise
-        self.above.report(f"{dialer.address}: {link.why}")
+        if self._may_dial.is_set():  # else it left as it was told to
+            self.above.report(f"{dialer.address}: {link.why}")
         if link.refused:
             return 0.0
         return monotonic() - joined_at if joined_at is not None else None
