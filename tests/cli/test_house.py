@@ -76,7 +76,7 @@ def calls(checkout: Path) -> list[str]:
 def test_run_without_a_command_lists_the_commands(checkout: Path) -> None:
     done = run(checkout)
     assert done.returncode == 2
-    assert [line.split()[1] for line in done.stdout.splitlines()] == ["demo", "test", "hub"]
+    assert [line.split()[1] for line in done.stdout.splitlines()] == ["demo", "check", "test", "hub"]
     assert run(checkout, "--help").returncode == 0
 
 
@@ -183,6 +183,11 @@ def test_servers_are_told_before_they_are_installed_and_tests_run_without_them(p
     assert "chromium chromium-driver" in told[0]
     assert "nats-server" not in told[0]
     assert calls(prepared)[-1] == "python -m tox run -qq", "they are skipped"
+
+
+def test_a_check_runs_what_breaks_first(prepared: Path) -> None:
+    assert run(prepared, "check").returncode == 0
+    assert calls(prepared)[-1] == "python -m tox run -qq -e lint,types,core"
 
 
 @pytest.fixture
