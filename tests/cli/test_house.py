@@ -187,7 +187,7 @@ def test_servers_are_told_before_they_are_installed_and_tests_run_without_them(p
 
 def test_a_check_runs_what_breaks_first(prepared: Path) -> None:
     assert run(prepared, "check").returncode == 0
-    assert calls(prepared)[-1] == "python -m tox run -qq -e lint,types,core"
+    assert calls(prepared)[-1] == "python -m tox -e lint,types,core"
 
 
 @pytest.fixture
