@@ -43,7 +43,7 @@ REFERENCE: dict[str, tuple[str, list[str]]] = {
         "Messages, topics, credentials",
         ["sbuslib.Message", "sbuslib.Topic", "sbuslib.Credentials", "sbuslib.matches"],
     ),
-    "relay": ("Relay", ["sbuslib.Relay", "sbuslib.survey.survey", "sbuslib.survey.SeenHub"]),
+    "relay": ("Relay", ["sbuslib.Relay", "sbuslib.monitor.survey.survey", "sbuslib.monitor.survey.SeenHub"]),
     "patterns": (
         "Questions, jobs, frames",
         [

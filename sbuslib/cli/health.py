@@ -12,7 +12,7 @@ from .values import count, seconds, size
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
-    from ..rates import Row
+    from ..monitor.rates import Row
 
 __all__ = ["add_bench", "add_doctor", "add_hz", "add_ping", "add_whoami"]
 
@@ -130,7 +130,7 @@ def add_hz(parser: Parser) -> None:
 
 
 def _hz(arguments: Namespace) -> None:
-    from ..rates import measure
+    from ..monitor.rates import measure
     from . import messages
 
     with messages.connected(arguments, lasting=True, on_notice=messages.tell_notice) as client:
@@ -193,7 +193,7 @@ def add_doctor(parser: Parser) -> None:
 
 
 def _doctor(arguments: Namespace) -> int:
-    from ..diagnosis import examine
+    from ..monitor.diagnosis import examine
     from .tables import plain, show_json
 
     begin_to_show()

@@ -255,7 +255,7 @@ def _verify(arguments: Namespace) -> int:
     ledger = Ledger()
     status = _each(arguments, partial(_verify_one, ledger))
     if arguments.address is not None:
-        from ..survey import survey
+        from ..monitor.survey import survey
 
         ledger.add_tree(survey(arguments.address))
     for loss in ledger.losses:

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..clients.endpoint import Endpoint
-from ..rates import PAUSE, Look, watch
+from ..monitor.rates import PAUSE, Look, watch
 from .console import EXIT_SUCCESS, explain, on_stop
 from .tables import KINDS, TITLES, View, plain
 

@@ -12,8 +12,8 @@ from .values import count, seconds
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
+    from ..monitor.survey import SeenHub, SeenLink
     from ..statistics import HubStatistics, LinkStatistics
-    from ..survey import SeenHub, SeenLink
 
 __all__ = ["ORDERS", "add_stat", "describe", "draw"]
 
@@ -91,7 +91,7 @@ def _hub(arguments: Namespace) -> None:
     import msgspec
 
     from ..blocking import Client
-    from ..rates import is_local
+    from ..monitor.rates import is_local
     from . import tables
 
     with Client(arguments.address) as client:
@@ -110,7 +110,7 @@ def _hub(arguments: Namespace) -> None:
 
 def describe(hub: HubStatistics, *, local: bool = False) -> Iterator[str]:
     """The lines that show what a hub tells; with programs where the hub knows processes as they are known here."""
-    from ..rates import Rates
+    from ..monitor.rates import Rates
     from . import tables
 
     yield f"{tables.plain(hub.address)}  id {tables.plain(hub.hub_id)}"
@@ -145,7 +145,7 @@ def describe(hub: HubStatistics, *, local: bool = False) -> Iterator[str]:
 
 def _clients(arguments: Namespace) -> None:
     from ..blocking import Client
-    from ..rates import Rates, is_local
+    from ..monitor.rates import Rates, is_local
     from . import tables
 
     with Client(arguments.address) as client:
@@ -164,7 +164,7 @@ def _clients(arguments: Namespace) -> None:
 def _tree(arguments: Namespace) -> None:
     from time import monotonic, sleep
 
-    from ..survey import survey
+    from ..monitor.survey import survey
     from . import tables
 
     key = None if arguments.key is None else os.fsencode(arguments.key)

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from ..kernel import users
-from ..rates import Look, Row
+from ..monitor.rates import Look, Row
 from ..wire.text import escape
 
 __all__ = ["KINDS", "TABLES", "TITLES", "View", "columns", "losses", "name_of_user", "plain", "show_json", "table"]
@@ -44,7 +44,7 @@ TITLES: Final = {
     "lost": "LOST",
     "causes": "LOST",
 }
-"""Every column of a :data:`~sbuslib.rates.Row` that is shown, with its title."""
+"""Every column of a :data:`~sbuslib.monitor.rates.Row` that is shown, with its title."""
 
 TABLES: Final = {
     "stat users": "user connections patterns published delivered waiting causes",

@@ -14,7 +14,7 @@ from .values import count, seconds
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
     from ..blocking import Client
-    from ..rates import Look
+    from ..monitor.rates import Look
     from .tables import View
 
 __all__ = ["add_top", "add_web", "to_json", "to_text"]
@@ -91,7 +91,7 @@ def _top(arguments: Namespace) -> int:
 
 
 def _print(arguments: Namespace, view: View, connect: Callable[[], Client]) -> None:
-    from ..rates import watch
+    from ..monitor.rates import watch
 
     most = arguments.count or (None if arguments.json else 1)
     looks = watch(connect, _pause(arguments.interval), lambda: view.kind == "clients", arguments.interval)

@@ -21,8 +21,8 @@ from ..wire.offers import behind_a_door
 from ..wire.text import escape
 
 if TYPE_CHECKING:
+    from ..monitor.survey import SeenHub
     from ..statistics import LinkStatistics
-    from ..survey import SeenHub
 
 __all__ = ["Check", "Ledger", "Loss", "Tally", "verify"]
 

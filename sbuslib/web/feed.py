@@ -15,8 +15,8 @@ from gevent.event import Event
 
 from ..client import Client
 from ..errors import SbusError
-from ..rates import Look, Rates, Row, watch
-from ..survey import SeenHub, survey
+from ..monitor.rates import Look, Rates, Row, watch
+from ..monitor.survey import SeenHub, survey
 
 __all__ = ["CLIENTS_SHOWN", "LINKS_SHOWN", "Feed", "Moment"]
 

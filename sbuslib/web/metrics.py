@@ -24,9 +24,9 @@ from .. import __version__
 from ..border.keys import CONTROL, process_of
 from ..border.neighbours import ASK
 from ..core.losses import CAUSES
-from ..diagnosis import bridges_heard
 from ..errors import DisconnectedError
 from ..hub import Hub
+from ..monitor.diagnosis import bridges_heard
 from ..relay import Relay
 from ..statistics import HubStatistics, LinkStatistics, RelayStatistics
 from ..wire.packets import MSG

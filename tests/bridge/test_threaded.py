@@ -12,9 +12,9 @@ from sbuslib import Client, Hub
 from sbuslib.border.keys import CONTROL
 from sbuslib.border.neighbours import HERE
 from sbuslib.bridge import Bridge, EngineOptions
-from sbuslib.diagnosis import examine
 from sbuslib.errors import DisconnectedError, NoHubError, StateError, UsageError
 from sbuslib.matcher import SEPARATOR
+from sbuslib.monitor.diagnosis import examine
 from sbuslib.recipes.last import CaughtUp
 from sbuslib.services.retain import Retain
 

@@ -20,8 +20,8 @@ from sbuslib.cli.stat import ORDERS, describe, draw
 from sbuslib.cli.tables import KINDS, TABLES, View
 from sbuslib.core import reporting
 from sbuslib.limits import Limits
-from sbuslib.rates import Look, Row
-from sbuslib.survey import SeenHub, survey
+from sbuslib.monitor.rates import Look, Row
+from sbuslib.monitor.survey import SeenHub, survey
 
 # -- ``sbus stat`` as a program, and what it shows
 

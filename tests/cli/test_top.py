@@ -26,7 +26,7 @@ from sbuslib.cli.screen import Screen, draw
 from sbuslib.cli.tables import View
 from sbuslib.cli.top import to_json, to_text
 from sbuslib.errors import NoHubError
-from sbuslib.rates import Look, Rates
+from sbuslib.monitor.rates import Look, Rates
 
 # -- ``sbus top`` as a program: its tables, and its live screen on a pseudo-terminal
 

@@ -25,9 +25,9 @@ from sbuslib.journal.limits import JournalLimits
 from sbuslib.lake.blocks import read_records
 from sbuslib.lake.sealing import seal
 from sbuslib.lake.selection import Selection
+from sbuslib.monitor.survey import SeenHub, SeenLink, survey
 from sbuslib.segments.layout import NULL, Skipped, pack
 from sbuslib.statistics import LinkStatistics
-from sbuslib.survey import SeenHub, SeenLink, survey
 from sbuslib.wire.batches import coalesce
 from sbuslib.wire.columns import Columns
 from sbuslib.wire.packets import encode_message

@@ -9,7 +9,7 @@ import pytest
 from support import PATIENCE, eventually
 
 from sbuslib import Client, Hub
-from sbuslib.survey import SeenHub, survey
+from sbuslib.monitor.survey import SeenHub, survey
 from sbuslib.web import feed as feeds
 from sbuslib.web.feed import CLIENTS_SHOWN, Feed, Moment, _busiest
 

@@ -12,10 +12,10 @@ from accounting import acting_as
 from programs import Programs, wait_until
 from support import FakeHub, HubThread, Peer
 
-from sbuslib import survey as surveys
 from sbuslib.blocking import Client
 from sbuslib.errors import KeyFormatError, StateError
-from sbuslib.survey import SeenHub, SeenLink, survey
+from sbuslib.monitor import survey as surveys
+from sbuslib.monitor.survey import SeenHub, SeenLink, survey
 
 TENANT = 12_345
 

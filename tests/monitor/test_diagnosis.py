@@ -13,7 +13,7 @@ from support import FakeHub, Peer, PlainDaemon, eventually
 from worlds import World
 
 from sbuslib import Hub, Limits
-from sbuslib.diagnosis import Finding, examine
+from sbuslib.monitor.diagnosis import Finding, examine
 from sbuslib.wire import defaults
 from sbuslib.wire.control import SUPPORTED
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support import HubThread
 
 from sbuslib.blocking import Client
-from sbuslib.rates import KeyRates, Look, watch
+from sbuslib.monitor.rates import KeyRates, Look, watch
 from sbuslib.shares import Turns
 from sbuslib.wire.packets import Message
 

@@ -15,13 +15,13 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from .clients.endpoint import Endpoint
-from .errors import SbusError
-from .kernel.users import name_of_user, program_of
-from .statistics import ClientStatistics, HubStatistics, LinkStatistics, UserStatistics
+from ..clients.endpoint import Endpoint
+from ..errors import SbusError
+from ..kernel.users import name_of_user, program_of
+from ..statistics import ClientStatistics, HubStatistics, LinkStatistics, UserStatistics
+from ..wire.packets import Message
+from ..wire.text import printable
 from .survey import SeenHub
-from .wire.packets import Message
-from .wire.text import printable
 
 __all__ = ["PAUSE", "KeyRates", "Look", "Rates", "Row", "ids_of", "is_local", "measure", "watch"]
 

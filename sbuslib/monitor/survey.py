@@ -14,10 +14,10 @@ from typing import Final
 
 import msgspec
 
-from .blocking import Client
-from .errors import AddressError, SbusError
-from .statistics import HubStatistics, LinkStatistics
-from .wire.addresses import DescriptorAddress, parse_address
+from ..blocking import Client
+from ..errors import AddressError, SbusError
+from ..statistics import HubStatistics, LinkStatistics
+from ..wire.addresses import DescriptorAddress, parse_address
 
 __all__ = ["DEEPEST", "SeenHub", "SeenLink", "survey"]
 

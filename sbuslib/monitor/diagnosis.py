@@ -16,23 +16,23 @@ from typing import Final, Literal
 
 import msgspec
 
-from .blocking import Client
-from .border.keys import CONTROL
-from .border.neighbours import ASK, MEMBERS_MOST, TWO_PATHS, Here, decode_here
-from .errors import AddressError, SbusError, StateError
-from .kernel.sockets import connect, peer_credentials
-from .limits import PACKET_BYTES, ClientLimits
-from .matcher import SEPARATOR
+from ..blocking import Client
+from ..border.keys import CONTROL
+from ..border.neighbours import ASK, MEMBERS_MOST, TWO_PATHS, Here, decode_here
+from ..errors import AddressError, SbusError, StateError
+from ..kernel.sockets import connect, peer_credentials
+from ..limits import PACKET_BYTES, ClientLimits
+from ..matcher import SEPARATOR
+from ..reasons import Reason
+from ..secrets import OVERFLOW_ID
+from ..statistics import HubStatistics, LinkStatistics
+from ..wire.addresses import PathAddress, parse_address
+from ..wire.control import STATISTICS, SUPPORTED
+from ..wire.defaults import default_addresses
+from ..wire.packets import Message
+from ..wire.text import printable
 from .rates import Rates, Row, ids_of, is_local
-from .reasons import Reason
-from .secrets import OVERFLOW_ID
-from .statistics import HubStatistics, LinkStatistics
 from .survey import DEEPEST
-from .wire.addresses import PathAddress, parse_address
-from .wire.control import STATISTICS, SUPPORTED
-from .wire.defaults import default_addresses
-from .wire.packets import Message
-from .wire.text import printable
 
 __all__ = ["Finding", "bridges_heard", "examine"]
 
