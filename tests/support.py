@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import TypeAlias
 
 import gevent
 import gevent.socket
@@ -25,6 +26,13 @@ from sbuslib.limits import CONTROL_EXTRA, PACKET_BYTES
 from sbuslib.matcher import matches
 from sbuslib.testing import HubThread as HubThread
 from sbuslib.wire.addresses import AbstractAddress, PathAddress, parse_address
+
+Connect: TypeAlias = Callable[..., "Peer"]
+MakeHub: TypeAlias = Callable[..., Hub]
+MakeClient: TypeAlias = Callable[..., Client]
+Bus: TypeAlias = Callable[..., Hub]
+ConnectAs: TypeAlias = Callable[..., "Peer"]
+"""What the fixtures of these names give."""
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent

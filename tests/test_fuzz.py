@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import gevent
 import pytest
-from support import LONGEST, Peer, eventually, own_key
+from support import LONGEST, Connect, MakeHub, Peer, eventually, own_key
 
-from sbuslib import Hub, Limits
-from sbuslib.errors import PacketError
+from sbuslib import Limits
 from sbuslib.limits import PACKET_BYTES
-from sbuslib.wire.batches import BATCH, Batch, pack
+from sbuslib.wire.batches import BATCH, pack
 from sbuslib.wire.packets import check_key
-
-Connect = Callable[..., Peer]
 
 ((BATCHED, _),) = pack([(b"a/b", b"x" * number) for number in range(40)] + [(b"c/d", b"y")], check_key, 10_000)
 
@@ -66,7 +62,7 @@ def mutated(rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("asking", [False, True], ids=["open", "asking"])
-def test_well_behaved_clients_do_not_notice(make_hub: Callable[..., Hub], connect: Connect, asking: bool) -> None:
+def test_well_behaved_clients_do_not_notice(make_hub: MakeHub, connect: Connect, asking: bool) -> None:
     seed = random.randrange(2**32)
     print("seed", seed)
     authorize = (lambda credentials, verb, key: b"\xff" not in key) if asking else None
@@ -79,7 +75,9 @@ def test_well_behaved_clients_do_not_notice(make_hub: Callable[..., Hub], connec
 
     def attack(number: int) -> None:
         rng = random.Random(seed + number)
-        while not done:
+        for _ in range(100):  # as many as there is time for would take minutes on a busy machine
+            if done:
+                break
             with Peer(hub.address) as peer:
                 peer.socket.settimeout(0.05)
                 try:
@@ -101,8 +99,6 @@ def test_well_behaved_clients_do_not_notice(make_hub: Callable[..., Hub], connec
         publisher.publish(b"good/%d" % (number % 5), b"%d" % number)
         publisher.publish(own_key() + b"/good", b"%d" % number)
         publisher.barrier()
-        if number == 100:
-            eventually(lambda: len(hub._clients.violations.counts) >= 5)
     done = True
     gevent.joinall(attackers, raise_error=True)
     expected = [b"MSG good/%d\0%d" % (number % 5, number) for number in range(150)]
@@ -114,41 +110,5 @@ def test_well_behaved_clients_do_not_notice(make_hub: Callable[..., Hub], connec
     statistics = hub.statistics()
     assert statistics.waiting == 0
     assert sum(statistics.violations.values()) > 20
+    assert len(statistics.violations) >= 5
     print(statistics)
-
-
-def test_a_spoilt_batch_delivers_what_it_says_or_nothing(hub: Hub, connect: Connect) -> None:
-    """Any bytes of a batch flipped: the hub takes it for what it then is, whole, or lets the publisher go."""
-    seed = random.randrange(2**32)
-    print("seed", seed)
-    rng = random.Random(seed)
-    plain, batching, some = connect(), connect(), connect()
-    plain.subscribe(b"")
-    some.subscribe(b"a/b")
-    batching.send(b"CMSG batch/on")
-    batching.subscribe(b"")
-    refused = 0
-    for _ in range(150):
-        with connect() as publisher:
-            spoilt = bytearray(BATCHED)
-            for _ in range(rng.randrange(1, 4)):
-                # The columns more often than the payloads, as that is where everything is.
-                spoilt[rng.randrange(11, rng.choice((40, 250, len(spoilt))))] = rng.choice(
-                    (0, 1, 255, rng.randrange(256))
-                )
-            publisher.send(b"CMSG batch/on", bytes(spoilt), b"CMSG !/cred/whoami")
-            expected: list[bytes] = []
-            answered = publisher.receive() != b""
-            try:
-                expected = Batch.parse(bytes(spoilt)).plain
-            except PacketError:
-                assert not answered
-            if not answered:
-                expected = []  # for a key under which nobody may publish, too
-                refused += 1
-            assert plain.pending() == expected
-            assert some.pending() == [packet for packet in expected if packet.startswith(b"MSG a/b\0")]
-            got = [Batch.parse(one).plain if one.startswith(BATCH) else [one] for one in batching.pending()]
-            assert [packet for packets in got for packet in packets] == expected
-    assert refused
-    assert set(hub._clients.violations.counts) <= {"malformed batch", "batch of too much", "reserved token in a key"}

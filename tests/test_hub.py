@@ -6,16 +6,13 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
 
 import gevent
 import pytest
-from support import ROOT, eventually
+from support import ROOT, MakeClient, eventually
 
-from sbuslib import Client, Hub
+from sbuslib import Hub
 from sbuslib.errors import AddressError, DisconnectedError, UsageError
-
-MakeClient = Callable[..., Client]
 
 
 @pytest.mark.parametrize(
@@ -80,9 +77,6 @@ def test_a_start_that_fails_leaves_nothing_behind(address: str) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     with hub:
         assert hub.started
-
-
-# -- threads --------------------------------------------------------------------------------------------
 
 
 # -- programs -------------------------------------------------------------------------------------------

@@ -30,68 +30,19 @@ FLOORS = [
 
 ENTRANCES = {"__init__", "__main__"}
 
-PURE = {
-    "border",
-    "wire.batches",
-    "wire.columns",
-    "wire.control",
-    "wire.modes",
-    "wire.offers",
-    "wire.packets",
-    "wire.text",
-    "errors",
-    "limits",
-    "covering",
-    "matcher",
-    "policy",
-    "statistics",
-    "secrets",
-    "topic",
-    "recipes",
-    "lazy",
-    "doors.transfers",
-    "clients.batch",
-    "clients.mailboxes",
-    "clients.questions",
-    "clients.session",
-    "clients.reconnect",
-    "core.outbox",
-    "core.quotas",
-    "core.router",
-    "core.violations",
-    "tree.interest",
-    "tcp.forwarding",
-    "tcp.framing",
-    "tcp.limits",
-    "tcp.statistics",
-    "tcp.substrings",
-    "segments.encoding",
-    "segments.layout",
-    "segments.decoding",
-    "services.queue_rules",
-    "bench.results",
-    "bench.scenarios",
-    "bench.tables",
-}
+PURE = """
+border wire.batches wire.columns wire.control wire.modes wire.offers wire.packets wire.text errors limits covering
+matcher policy statistics secrets topic recipes lazy doors.transfers clients.batch clients.mailboxes clients.questions
+clients.session clients.reconnect core.outbox core.quotas core.router core.violations tree.interest tcp.forwarding
+tcp.framing tcp.limits tcp.statistics tcp.substrings segments.encoding segments.layout segments.decoding
+services.queue_rules bench.results bench.scenarios bench.tables
+"""
 """Modules, and folders of modules, that do no input or output, read no clock and know no event loop."""
 
-WITHOUT_GEVENT = {
-    "kernel",
-    "blocking",
-    "aio",
-    "clients.aio_channel",
-    "clients.aio_patterns",
-    "clients.batch",
-    "clients.channel",
-    "clients.endpoint",
-    "clients.patterns",
-    "spark",
-    "reports",
-    "services.queue",
-    "lake",
-    "reading",
-    "segments.directory",
-}
+WITHOUT_GEVENT = """
+kernel blocking aio clients.aio_channel clients.aio_patterns clients.batch clients.channel clients.endpoint
+clients.patterns spark reports services.queue lake reading segments.directory
+"""
 
 
 def modules() -> list[str]:
@@ -114,9 +65,9 @@ def room(name: str) -> str:
 FLOOR = {one: number for number, names in enumerate(FLOORS) for one in names.split()}
 
 
-def is_in(name: str, names: set[str]) -> bool:
+def is_in(name: str, names: str) -> bool:
     """Whether a module or its folder is among some."""
-    return name in names or room(name) in names
+    return name in names.split() or room(name) in names.split()
 
 
 def imports(name: str) -> Iterator[str]:
@@ -148,7 +99,7 @@ def imports(name: str) -> Iterator[str]:
 KNOWN = set(modules())
 
 
-def first_to_load(names: set[str], *wanted: str) -> list[str]:
+def first_to_load(names: str, *wanted: str) -> list[str]:
     """The first module of these whose import loads one of ``wanted``, and which; in a fresh interpreter."""
     chosen = [f"sbuslib.{name}" for name in modules() if is_in(name, names)]
     assert len(chosen) > 5

@@ -10,14 +10,7 @@ import pytest
 from support import vectors
 
 from sbuslib import matcher
-from sbuslib.core.quotas import Quotas
-from sbuslib.core.router import Router
-from sbuslib.limits import Limits
 from sbuslib.matcher import Pattern, Shapes, Subscriptions, check_separator, matches
-from sbuslib.secrets import Credentials
-from sbuslib.wire.packets import message_header
-
-ME = Credentials(gid=100, uid=1000, pid=4711)
 
 
 def test_there_are_as_many_vectors_as_there_should_be() -> None:
@@ -28,37 +21,6 @@ def test_there_are_as_many_vectors_as_there_should_be() -> None:
 
 def test_vectors_by_the_plain_function() -> None:
     assert [row for row in vectors() if matches(row[1], row[2]) is not row[0]] == []
-
-
-def test_vectors_by_an_index_of_all() -> None:
-    index: Subscriptions[bytes] = Subscriptions()
-    patterns = {pattern for _, pattern, _ in vectors()}
-    for pattern in patterns:
-        index.add(Pattern(pattern), pattern)
-    wrong = [row for row in vectors() if (row[1] in index.subscribers(row[2])) is not row[0]]
-    assert wrong == []
-    for pattern in patterns:
-        assert index.remove(Pattern(pattern), pattern) is True
-    assert not any(index.subscribers(key) for _, _, key in vectors())
-
-
-def test_vectors_by_the_router_cold_and_remembered() -> None:
-    limits = Limits()
-    quotas = Quotas(limits, 1)
-    router: Router[bytes] = Router(limits, quotas)
-    rows = []
-    for row in vectors():
-        if b"!" not in row[1].split(b"/") and b"!" not in row[2].split(b"/"):
-            rows.append(row)
-            if row[1] not in router.patterns(row[1]):
-                router.subscribe(row[1], row[1], ME, quotas.account(ME.uid))
-    assert len(rows) > 1_000
-    for verdict, pattern, key in rows:
-        header = message_header(key)
-        assert (pattern in router.route(header)) is verdict
-        assert router.routes[header] == router.route(header)
-    for verdict, pattern, key in rows:
-        assert (pattern in router.routes[message_header(key)]) is verdict
 
 
 @pytest.mark.parametrize("separator", [b"", b"//", b"\0", b"*", b"!", b"0", b"9", b"\xff", "/", None, 47])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 import pytest
 from clients.makers import run
-from support import HubThread
+from support import HubThread, MakeClient
 
-from sbuslib import Client, Hub, Topic, aio
+from sbuslib import Hub, Topic, aio
 from sbuslib.errors import AnswerError, KeyFormatError, PayloadError, UsageError
 from sbuslib.topic import schemas
 from sbuslib.wire.packets import Message
@@ -51,7 +49,7 @@ def test_wrong_arguments() -> None:
         Topic("Reading")  # type: ignore[call-overload]
 
 
-def test_a_topic_over_a_hub_and_clients(hub: Hub, client: Callable[..., Client]) -> None:
+def test_a_topic_over_a_hub_and_clients(hub: Hub, client: MakeClient) -> None:
     topic = Topic(Reading)
     subscriber, publisher = client(), client()
     subscriber.subscribe(b"room/")
@@ -64,14 +62,6 @@ def test_a_topic_over_a_hub_and_clients(hub: Hub, client: Callable[..., Client])
         (b"room/2", 21.0),
     ]
     assert {inbox.receive(timeout=5).key, inbox.receive(timeout=5).key} == {b"room/1", b"room/2"}
-
-
-def test_values_stop_at_one_that_does_not_fit() -> None:
-    topic = Topic(int)
-    values = topic.values([Message(b"a", topic.encode(1)), Message(b"b", b"\xc0"), Message(b"c", topic.encode(2))])
-    assert next(values)[1] == 1
-    with pytest.raises(PayloadError):
-        next(values)
 
 
 class Place(msgspec.Struct):
@@ -120,7 +110,7 @@ def test_a_payload_that_does_not_fit_can_be_a_result() -> None:
     assert topic.takes(lambda reading, message: (reading.celsius, message.key))(messages[1]) == (1.0, b"b")
 
 
-def test_a_topic_asks_and_answers(hub: Hub, client: Callable[..., Client]) -> None:
+def test_a_topic_asks_and_answers(hub: Hub, client: MakeClient) -> None:
     places, readings = Topic("weather/{day}", Place), Topic(Reading)
     one, other = client(), client()
 

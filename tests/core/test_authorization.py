@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import nullcontext
 
 import gevent
 import pytest
 from gevent import GreenletExit
-from support import Peer, eventually
+from support import Connect, MakeHub, eventually
 
 from sbuslib import Hub, Limits
 from sbuslib.core import publisher
@@ -17,9 +16,6 @@ from sbuslib.core.client_role import ClientRole
 from sbuslib.core.protocols import Routes
 from sbuslib.core.publisher import Publisher
 from sbuslib.secrets import Credentials
-
-Connect = Callable[..., Peer]
-MakeHub = Callable[..., Hub]
 
 
 class Asked:

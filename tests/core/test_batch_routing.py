@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 
 import pytest
 from accounting import BIG, balance, big, connection_of, narrow, settle
-from support import Peer, own_key
+from support import Bus, Connect, MakeHub, Peer, own_key
 
 from sbuslib import Hub, Limits
 from sbuslib.limits import BATCH_EXPANDED, BATCH_MESSAGES, PACKET_BYTES
 from sbuslib.wire.batches import BATCH, Batch, pack
 from sbuslib.wire.packets import check_key
 
-pytest_plugins = ["accounting_fixtures"]
-
-Connect = Callable[..., Peer]
-Bus = Callable[..., Hub]
-MakeHub = Callable[..., Hub]
 Pairs = list[tuple[bytes, bytes]]
 
 
@@ -49,7 +43,7 @@ MANY_KEYS: Pairs = [(b"%b/%d" % ((b"a", b"b")[number % 3 == 0], number % 7), b"x
 
 @pytest.mark.parametrize("pairs", [ONE_KEY, MANY_KEYS], ids=["one key", "many keys"])
 def test_each_receiver_gets_a_batch_in_the_form_that_it_asked_for(
-    make_hub: Callable[..., Hub], connect: Connect, pairs: Pairs
+    make_hub: MakeHub, connect: Connect, pairs: Pairs
 ) -> None:
     hub = make_hub(limits=Limits(turn_time=1e6))  # on a busy machine, looking up the keys may take longer than a turn
     packet = batch(pairs)
@@ -210,17 +204,6 @@ def test_a_batch_that_is_too_much_for_one_turn_goes_on_in_the_next(make_hub: Mak
     assert opened(some.pending()) == [packet for packet in expected if packet.startswith(b"MSG a")]
     assert len(inbox) == len(expected)
     balance(hub)
-
-
-def test_keys_that_take_long_to_look_up_are_looked_up_in_several_turns(make_hub: MakeHub, connect: Connect) -> None:
-    make_hub(limits=Limits(turn_time=1e-9, cached_keys=4))
-    reader, plainly, publisher = batching(connect(), b""), connect(), batching(connect(), b"never")
-    plainly.subscribe(b"k/*")
-    pairs = [(b"k/%d" % (number * 7 % 30), b"%d" % number) for number in range(100)]
-    publisher.send(batch(pairs))
-    publisher.barrier()
-    assert opened(reader.pending()) == plain(pairs)
-    assert plainly.pending() == plain(pairs)
 
 
 # -- flood control ----------------------------------------------------------------------------------

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 
 import gevent
 import pytest
-from support import LONGEST, Peer, both_ways, eventually
+from support import LONGEST, Connect, MakeHub, both_ways, eventually
 
 from sbuslib import Hub, Limits
 from sbuslib.limits import PACKET_BYTES
-
-Connect = Callable[..., Peer]
-MakeHub = Callable[..., Hub]
 
 
 def test_one_client_does_not_keep_the_others_waiting(make_hub: MakeHub, connect: Connect) -> None:

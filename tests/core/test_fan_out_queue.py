@@ -1,27 +1,116 @@
-"""The queue of messages for many clients of one user: its order, its bounds, and which user pays."""
+"""Messages for many clients of one user: who is handed them through the fan-out queue, its order and its bounds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import gevent
 import pytest
 from accounting import balance, settle
-from fan_outs import FANOUT, PUBLISHER, READER, account, message, opened, readers_of, stopped
-from support import Peer, eventually
+from support import Bus, ConnectAs, Peer, eventually
 
 from sbuslib import Hub
 from sbuslib.core.fan_out_queue import FanOutQueue
-from sbuslib.wire.batches import coalesce
+from sbuslib.statistics import UserStatistics
+from sbuslib.wire.batches import BATCH, Batch, coalesce
 
-pytest_plugins = ["accounting_fixtures"]
-Bus = Callable[..., Hub]
-ConnectAs = Callable[..., Peer]
+PUBLISHER, READER = 1001, 1002
+FANOUT = 4
+
+
+def readers_of(connect_as: ConnectAs, *patterns: bytes, count: int = FANOUT, uid: int = READER) -> list[Peer]:
+    readers = [connect_as(uid) for _ in range(count)]
+    for reader in readers:
+        reader.subscribe(*patterns)
+    return readers
+
+
+def account(hub: Hub, uid: int = READER) -> UserStatistics:
+    return next(user for user in hub.statistics().per_user if user.uid == uid)
+
+
+@contextmanager
+def stopped(hub: Hub) -> Iterator[None]:
+    """Lines do not get on meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FanOutQueue, "_take_turn", lambda queue: None)
+        yield
+    for line in hub._fan_outs.waiting:
+        line._postpone()
+
+
+def message(key: bytes, number: int) -> bytes:
+    return b"MSG %b\0%d" % (key, number)
+
+
+def opened(packet: bytes) -> list[bytes]:
+    return Batch.parse(packet).plain if packet.startswith(BATCH) else [packet]
 
 
 @pytest.fixture
 def hub(bus: Bus) -> Hub:
     return bus({"mode": 0o777}, fanout=FANOUT)
+
+
+def test_the_publisher_leaves_a_message_in_line(hub: Hub, connect_as: ConnectAs) -> None:
+    connect_as(PUBLISHER).barrier()
+    readers = readers_of(connect_as, b"k")
+    before = hub.statistics()
+    hub.publish(b"k", b"1")  # which does not let the event loop run
+    at_once = hub.statistics()
+    assert at_once.delivered == before.delivered
+    assert (account(hub).waiting_packets, account(hub).waiting_bytes) == (1, len(message(b"k", 1)))
+    settle(hub)
+    assert [reader.pending() for reader in readers] == [[message(b"k", 1)]] * FANOUT
+    assert account(hub).waiting_packets == account(hub).waiting_bytes == 0
+    assert hub.statistics().delivered == before.delivered + FANOUT
+
+
+@pytest.mark.parametrize(
+    ("count", "uid", "strangers"),
+    [(FANOUT - 1, READER, True), (FANOUT, READER, False), (FANOUT, 0, True)],
+    ids=["few", "one user alone", "trusted"],
+)
+def test_which_receivers_are_handed_a_message_at_once(
+    hub: Hub, connect_as: ConnectAs, count: int, uid: int, strangers: bool
+) -> None:
+    if strangers:
+        connect_as(PUBLISHER).barrier()
+    readers = readers_of(connect_as, b"k", count=count, uid=uid)
+    hub.publish(b"k", b"1")
+    assert hub.statistics().delivered >= count
+    assert [reader.pending() for reader in readers] == [[message(b"k", 1)]] * count
+
+
+def test_a_users_own_messages_do_not_stand_in_line(hub: Hub, connect_as: ConnectAs) -> None:
+    connect_as(PUBLISHER).barrier()
+    readers = readers_of(connect_as, b"k")
+    hub.publish(b"k", b"1")
+    assert hub._fan_outs.waiting
+    own = connect_as(READER)
+    own.publish(b"k", b"2")
+    own.barrier()
+    settle(hub)
+    for reader in readers:
+        assert sorted(reader.pending()) == [message(b"k", 1), message(b"k", 2)]
+
+
+def test_order_where_keys_go_to_many_and_to_few(hub: Hub, connect_as: ConnectAs) -> None:
+    """One reader wants more than the others: messages for it alone stay behind those in the fan-out queue."""
+    publisher = connect_as(PUBLISHER)
+    first, *others = readers_of(connect_as, b"all")
+    first.subscribe(b"one")
+    witness = connect_as(PUBLISHER)
+    witness.subscribe(b"")
+    sent = [message((b"all", b"one", b"none")[n % 3], n) for n in range(60)]
+    publisher.send(*sent)
+    publisher.barrier()
+    settle(hub)
+    assert witness.pending() == sent
+    assert first.pending() == [packet for packet in sent if b"none" not in packet]
+    for other in others:
+        assert other.pending() == [packet for packet in sent if b"all" in packet]
 
 
 @pytest.mark.parametrize("takes_batches", [False, True])
@@ -35,11 +124,14 @@ def test_batches_stand_in_line_and_keep_their_order(hub: Hub, connect_as: Connec
         others[0].barrier()
     sent = [message((b"all", b"one", b"none")[n % 7 % 3], n) for n in range(40)]
     same = [message(b"all", n) for n in range(40, 60)]
-    for some in (sent, same):
-        batch = coalesce(some)
-        assert batch is not None
-        publisher.send(batch.packet)
-    publisher.barrier()
+    with stopped(hub):
+        for some in (sent, same):
+            batch = coalesce(some)
+            assert batch is not None
+            publisher.send(batch.packet)
+            publisher.barrier()
+            publisher.send(*[b"CMSG overwrites the area".ljust(5_000, b"!")] * 64)
+            publisher.barrier()
     settle(hub)
     assert first.pending() == [packet for packet in [*sent, *same] if b"none" not in packet]
     wanted = [packet for packet in [*sent, *same] if b"all" in packet]
@@ -194,24 +286,9 @@ def test_losses_of_many_groups_make_a_full_queue_no_longer(bus: Bus, connect_as:
     assert not queue._names
 
 
-def test_a_line_names_no_more_receivers_than_are_remembered(bus: Bus, connect_as: ConnectAs) -> None:
+def test_a_queue_names_no_more_receivers_than_are_remembered(bus: Bus, connect_as: ConnectAs) -> None:
+    """Nor does a publisher count each loss, which would take as many steps: it is told in turns of the receivers."""
     hub = bus({"mode": 0o777}, fanout=FANOUT, cached_receivers=3 * FANOUT)
-    connect_as(PUBLISHER).barrier()
-    readers = readers_of(connect_as, b"k/")
-    with stopped(hub):
-        for number in range(20):
-            hub.context.router.reconsider_all()
-            hub.publish(b"k/%d" % number)
-            assert sum(len(group[0]) for group in hub._fan_outs._groups.values()) <= 3 * FANOUT
-        assert account(hub).waiting_packets == 3
-    settle(hub)
-    assert hub.statistics().lost == {"quota": 17 * FANOUT}
-    assert [len(reader.pending()) for reader in readers] == [3] * FANOUT
-
-
-def test_publisher_counts_no_loss_for_each_receiver_of_a_group_without_room(bus: Bus, connect_as: ConnectAs) -> None:
-    """It would wait for as many steps as there are receivers. They are told in turns of their own user."""
-    hub = bus({"mode": 0o777}, fanout=FANOUT, cached_receivers=FANOUT)
     connect_as(PUBLISHER).barrier()
     readers = readers_of(connect_as, b"k/")
     readers[0].send(b"CMSG notices/on")
@@ -220,12 +297,12 @@ def test_publisher_counts_no_loss_for_each_receiver_of_a_group_without_room(bus:
         for number in range(20):
             hub.context.router.reconsider_all()
             hub.publish(b"k/%d" % number)
+            assert sum(len(group[0]) for group in hub._fan_outs._groups.values()) <= 3 * FANOUT
+        assert account(hub).waiting_packets == 3
         assert hub.statistics().lost == {}
-        (queue,) = hub._fan_outs.waiting
-        assert len(queue._entries) == 2
     settle(hub)
-    assert hub.statistics().lost == {"quota": 19 * FANOUT}
-    assert [len(reader.pending()) for reader in readers] == [2] + [1] * (FANOUT - 1)  # the first is told of it
+    assert hub.statistics().lost == {"quota": 17 * FANOUT}
+    assert [len(reader.pending()) for reader in readers] == [4] + [3] * (FANOUT - 1)  # the first is told of it
     balance(hub)
 
 

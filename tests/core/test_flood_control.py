@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
 
 import pytest
 from accounting import BIG, balance, big, connection_of, numbers, settle
 from flooding import flood, is_held, slow
-from support import PATIENCE, HubThread, Peer, eventually
+from support import PATIENCE, Bus, Connect, HubThread, eventually
 
-from sbuslib import Hub, blocking
+from sbuslib import blocking
 from sbuslib.errors import DisconnectedError
 from sbuslib.wire.control import Kicked
 from sbuslib.wire.modes import HARD, ORDER, SOFT
-
-pytest_plugins = ["accounting_fixtures"]
-
-Bus = Callable[..., Hub]
-Connect = Callable[..., Peer]
-ConnectAs = Callable[..., Peer]
 
 ROOM = 4
 
@@ -87,23 +80,6 @@ def test_each_order(bus: Bus, connect: Connect, order: str) -> None:
 # -- a mode that changes midway ---------------------------------------------------------------------------
 
 
-def test_queue_becomes_discard(bus: Bus, connect: Connect) -> None:
-    """What waits already is kept; what comes then is lost until nothing waits."""
-    hub = bus()
-    reader, publisher = connect(), connect()
-    receiving = slow(hub, reader)
-    flood(publisher, 0, 3)
-    publisher.barrier()
-    reader.send(b"CMSG blocking/soft/discard")
-    eventually(lambda: receiving.outgoing.outbox.soft == "discard")
-    flood(publisher, 3, 6)
-    publisher.barrier()
-    assert numbers([reader.receive() for _ in range(3)]) == [0, 1, 2]
-    flood(publisher, 6, 7)
-    assert numbers([reader.receive()]) == [6]
-    assert receiving.outgoing.lost == {"discard": 3}
-
-
 def test_error_mode_that_is_changed_at_once_kicks_no_receiver(bus: Bus, connect: Connect) -> None:
     """The newest mode counts, also when both come in the same turn."""
     hub = bus()
@@ -112,63 +88,6 @@ def test_error_mode_that_is_changed_at_once_kicks_no_receiver(bus: Bus, connect:
     flood(publisher, 0, 5)
     publisher.barrier()
     assert (receiving.outgoing.closed, receiving.outgoing.lost) == (False, {"discard": 4})
-
-
-# -- the share of one queue --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mode", [b"blocking/soft/block", b"blocking/hard/block"])
-def test_publisher_below_its_share_is_not_held_beside_a_flood(bus: Bus, connect_as: ConnectAs, mode: bytes) -> None:
-    """Another user's flood has filled the queue of eight messages: of two users, each may have four there."""
-    hub = bus({"mode": 0o777, "trusted": [1003]}, queued_packets=8)
-    reader = connect_as(1003)
-    receiving = slow(hub, reader, mode)
-    flooding_peer, modest_peer = connect_as(1001), connect_as(1002)
-    flooding, modest = connection_of(hub, flooding_peer), connection_of(hub, modest_peer)
-    flood(flooding_peer, 0, 9)
-    eventually(lambda: flooding.received == 9)
-    flood(flooding_peer, 9, 12)
-    settle(hub)
-    hard = b"hard" in mode
-    assert flooding.received == (12 if hard else 9)  # with hard block it is held by the tenth message
-    assert is_held(flooding)
-    for number in range(100, 104):
-        flood(modest_peer, number, number + 1)
-        modest_peer.barrier()
-        assert not is_held(modest)
-    flood(modest_peer, 104, 105)
-    settle(hub)
-    assert is_held(modest) is hard  # with soft block alone, a full queue loses what is over the share
-    balance(hub)
-    got: list[int] = []
-    while receiving.outgoing.queued or is_held(flooding) or is_held(modest):
-        got += numbers([reader.receive()])
-        settle(hub)
-        waiting = receiving.outgoing.outbox._by_user.packets.held
-        assert is_held(flooding) <= (waiting(1001) > 3 or not waiting(1002))
-    reader.barrier()
-    got += numbers(reader.pending())
-    assert [number for number in got if number < 100] == [*range(12 if hard else 10)]
-    assert [number for number in got if number >= 100] == [*range(100, 105 if hard else 104)]
-
-
-# -- shares -----------------------------------------------------------------------------------------------
-
-
-def test_a_flooded_user_does_not_cost_another(bus: Bus, connect_as: ConnectAs) -> None:
-    hub = bus({"mode": 0o777}, user_queued_packets=8)
-    flooded, spared = connect_as(1001), connect_as(1002)
-    slow(hub, flooded, pattern=b"k")
-    receiving = slow(hub, spared, pattern=b"k")
-    publisher = connect_as(1003)
-    flood(publisher, 0, 4)
-    publisher.barrier()
-    assert receiving.outgoing.queued == 3
-    assert numbers([spared.receive() for _ in range(4)]) == [0, 1, 2, 3]
-    flood(publisher, 4, 8)
-    publisher.barrier()
-    assert numbers([spared.receive() for _ in range(4)]) == [4, 5, 6, 7]
-    assert receiving.outgoing.lost == {}
 
 
 def test_block_does_not_get_around_a_users_maximum(bus: Bus, connect: Connect) -> None:
@@ -189,6 +108,18 @@ def test_block_does_not_get_around_a_users_maximum(bus: Bus, connect: Connect) -
         reader.pending()
     for publisher in publishers:
         publisher.barrier()  # nobody is held any more
+
+
+def test_a_short_message_is_kept_where_a_longer_one_of_its_turn_has_no_room(bus: Bus, connect: Connect) -> None:
+    hub = bus(queued_bytes=10_000)
+    reader, publisher = connect(), connect()
+    receiving = slow(hub, reader)
+    flood(publisher, 0, 1)
+    publisher.barrier()
+    publisher.send(b"MSG k\0" + bytes(20_000), b"MSG k\0short")
+    publisher.barrier()
+    assert (receiving.outgoing.queued, receiving.outgoing.lost) == (1, {"overflow": 1})
+    assert [reader.receive() for _ in range(2)] == [b"MSG k\0" + big(0), b"MSG k\0short"]
 
 
 # -- the client's side ------------------------------------------------------------------------------------

@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from accounting import big, connection_of, narrow
-from support import Peer, eventually
+from support import Connect, Peer, eventually
 
 from sbuslib import Hub
 from sbuslib.core.messages import Batched, Copied, InArea, Received
-
-Connect = Callable[..., Peer]
 
 
 @pytest.fixture(autouse=True)

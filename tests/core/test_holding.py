@@ -3,90 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
-from accounting import balance, big, connection_of, numbers, settle
+from accounting import balance, connection_of, numbers, settle
 from flooding import flood, is_held, slow, timer_of
-from support import PATIENCE, HubThread, Peer, eventually
+from support import PATIENCE, Bus, Connect, ConnectAs, HubThread, eventually
 
-from sbuslib import Hub, Limits, blocking
-
-pytest_plugins = ["accounting_fixtures"]
-Bus = Callable[..., Hub]
-Connect = Callable[..., Peer]
-ConnectAs = Callable[..., Peer]
-ROOM = 4
-
-
-@pytest.mark.parametrize("soft_before", ["block", "queue"])
-@pytest.mark.parametrize(
-    "after", [b"blocking/soft/queue", b"blocking/hard/discard", b"order/stack", b"blocking/soft/x"]
-)
-def test_a_held_publisher_is_held_again_if_the_new_mode_says_so(
-    bus: Bus, connect: Connect, soft_before: str, after: bytes
-) -> None:
-    hub = bus(queued_packets=2)
-    reader, publisher = connect(), connect()
-    receiving = slow(hub, reader, b"blocking/soft/" + soft_before.encode(), b"blocking/hard/block")
-    publishing = connection_of(hub, publisher)
-    flood(publisher, 0, 5)
-    eventually(lambda: is_held(publishing))
-    reader.send(b"CMSG " + after)
-    publisher.publish(b"other")  # which no receiver holds anybody for
-    settle(hub)
-    unknown = after.endswith(b"/x")
-    assert is_held(publishing) is unknown
-    flood(publisher, 5, 6)
-    settle(hub)
-    stays = soft_before if after != b"blocking/soft/queue" else "queue"
-    discards = after == b"blocking/hard/discard"
-    assert is_held(publishing) is (unknown or not discards)
-    assert receiving.outgoing.lost == ({"overflow": 1} if discards and not unknown else {})
-    assert receiving.outgoing.outbox.soft == stays
-    while receiving.outgoing.queued or is_held(publishing):
-        reader.receive()
-    publisher.barrier()
-
-
-def test_block_holds_only_the_publisher_at_hand(bus: Bus, connect: Connect) -> None:
-    hub = bus()
-    reader, held, free, other = connect(), connect(), connect(), connect()
-    slow(hub, reader, b"blocking/soft/block")
-    other.subscribe(b"", b"k")
-    flood(held, 0, 3)
-    eventually(lambda: sum(is_held(connection) for connection in hub._clients.connections.values()) == 1)
-    held.send(b"CMSG !/cred/whoami")
-    for number in range(200):
-        free.publish(b"free", b"%d" % number)
-    free.barrier()
-    assert sum(is_held(connection) for connection in hub._clients.connections.values()) == 1
-    assert other.pending()[3:] == [b"MSG free\0%d" % number for number in range(200)]
-    other.publish(b"free", b"of the other")
-    assert other.receive() == b"MSG free\0of the other"
-    hub.publish(b"k", big(99))  # of the embedder, who never waits
-    assert numbers([reader.receive() for _ in range(4)]) == [0, 1, 2, 99]
-    assert held.receive().startswith(b"CMSG !/cred/whoami\0")  # it was not read before
-
-
-def test_one_publisher_held_by_two_receivers(bus: Bus, connect: Connect) -> None:
-    hub = bus()
-    first, second, publisher = connect(), connect(), connect()
-    slow(hub, first, b"blocking/soft/block")
-    slow(hub, second, b"blocking/soft/block")
-    publishing = connection_of(hub, publisher)
-    flood(publisher, 0, 2)
-    eventually(lambda: len(publishing.holders) == 2)
-    flood(publisher, 2, 3)
-    assert numbers([first.receive() for _ in range(2)]) == [0, 1]
-    settle(hub)
-    assert len(publishing.holders) == 1
-    assert publishing.received == 2
-    assert numbers([second.receive() for _ in range(2)]) == [0, 1]
-    publisher.barrier()
-    assert numbers([first.receive(), second.receive()]) == [2, 2]
+from sbuslib import Limits, blocking
 
 
 def test_soft_block_lets_go_when_nothing_waits_and_hard_block_at_half(bus: Bus, connect: Connect) -> None:
@@ -126,19 +51,6 @@ def test_no_publisher_is_held_for_ever(bus: Bus, connect: Connect, caplog: pytes
     assert reader.is_disconnected()
 
 
-@pytest.mark.parametrize("modes", [(b"blocking/soft/block",), (b"blocking/hard/block",)])
-def test_a_client_cannot_block_on_itself(bus: Bus, connect: Connect, modes: tuple[bytes, ...]) -> None:
-    hub = bus(queued_packets=ROOM)
-    peer = connect()
-    connection = slow(hub, peer, *modes)
-    flood(peer, 0, 10)
-    eventually(lambda: connection.received == 10)
-    assert not is_held(connection)
-    assert connection.outgoing.lost == {"overflow": 5}
-    assert numbers([peer.receive() for _ in range(5)]) == [0, 1, 2, 3, 4]
-    peer.barrier()
-
-
 @pytest.mark.parametrize("reads", [True, False])
 def test_two_clients_that_block_on_each_other(bus: Bus, connect: Connect, reads: bool) -> None:
     hub = bus(block_timeout=PATIENCE if reads else 0.02)
@@ -158,25 +70,6 @@ def test_two_clients_that_block_on_each_other(bus: Bus, connect: Connect, reads:
     else:
         eventually(lambda: first.outgoing.closed or second.outgoing.closed)
         eventually(lambda: not (is_held(first) or is_held(second)))
-
-
-def test_a_held_publisher_that_disconnects(bus: Bus, connect: Connect) -> None:
-    """What it sent before is read once the receiver has room, and its end is seen then."""
-    hub = bus()
-    reader, publisher = connect(), connect()
-    receiving = slow(hub, reader, b"blocking/soft/block")
-    publishing = connection_of(hub, publisher)
-    flood(publisher, 0, 3)
-    eventually(lambda: is_held(publishing))
-    flood(publisher, 3, 6)
-    publisher.close()
-    settle(hub)
-    assert not publishing.outgoing.closed
-    assert numbers([reader.receive() for _ in range(6)]) == [0, 1, 2, 3, 4, 5]
-    eventually(lambda: publishing.outgoing.closed)
-    assert not receiving.outgoing.held
-    assert timer_of(receiving) is None
-    reader.barrier()
 
 
 @pytest.mark.parametrize("how", ["close", "violation"])

@@ -1,37 +1,26 @@
-"""Start, stop and what comes between: restarts, forks, listeners of all forms, sockets left behind."""
+"""Start, stop and what comes between: restarts, forks, threads, listeners of all forms, sockets left behind."""
 
 from __future__ import annotations
 
 import errno
 import os
-import signal
 import socket
 import stat
-import subprocess
-import sys
 import threading
-from collections.abc import Callable
 
 import gevent
 import gevent.os
 import pytest
-from support import PATIENCE, ROOT, Peer, eventually, python
+from support import PATIENCE, ROOT, Connect, MakeClient, MakeHub, Peer, eventually, in_thread, python
 
 from sbuslib import Client, Hub
 from sbuslib.core import members
 from sbuslib.errors import (
-    AddressInUseError,
-    DisconnectedError,
     StateError,
 )
 from sbuslib.kernel.sockets import Listener
 from sbuslib.wire.addresses import PathAddress
 from sbuslib.wire.batches import coalesce
-
-Connect = Callable[..., Peer]
-MakeHub = Callable[..., Hub]
-MakeClient = Callable[..., Client]
-
 
 # -- start and stop -------------------------------------------------------------------------------------
 
@@ -53,6 +42,7 @@ def test_restart(hub: Hub, connect: Connect) -> None:
         with Peer(hub.address) as peer:
             peer.subscribe(b"k")
             inbox = hub.subscribe(b"k")
+            hub.tap()
             peer.publish(b"k", b"%d" % number)
             assert peer.receive() == b"MSG k\0%d" % number
             assert inbox.receive(timeout=5).payload == b"%d" % number
@@ -61,17 +51,7 @@ def test_restart(hub: Hub, connect: Connect) -> None:
         statistics = hub.statistics()
         assert (statistics.clients, statistics.patterns, statistics.published) == (0, 0, number + 1)
         hub.start()
-
-
-def test_nothing_of_an_earlier_start_is_left(hub: Hub, connect: Connect) -> None:
-    old = connect()
-    old.subscribe(b"")
-    hub.tap()
-    hub.stop()
-    hub.start()
-    hub.publish(b"k", b"x")
-    assert hub.context.router.route(b"MSG k\0") == ()
-    assert old.is_disconnected()
+        assert hub.context.router.route(b"MSG k\0") == ()
 
 
 def test_stop_delivers_packets_that_were_sent(hub: Hub, connect: Connect) -> None:
@@ -218,26 +198,6 @@ def test_stop_when_empty(make_hub: MakeHub, connect: Connect) -> None:
     assert not os.path.exists(hub.address)
 
 
-# -- the file -------------------------------------------------------------------------------------------
-
-
-def test_only_its_own_file_is_removed(hub: Hub) -> None:
-    os.unlink(hub.address)
-    with Hub(hub.address) as successor:
-        hub.stop()
-        assert os.path.exists(successor.address)
-        with Peer(successor.address) as peer:
-            peer.barrier()
-    assert not os.path.exists(successor.address)
-
-
-def test_an_address_in_use(hub: Hub, connect: Connect) -> None:
-    for _ in range(2):
-        with pytest.raises(AddressInUseError, match="address in use"):
-            Hub(hub.address).start()
-    connect().barrier()  # the first does not notice
-
-
 # -- forms of the listener ------------------------------------------------------------------------------
 
 
@@ -254,7 +214,7 @@ def test_a_random_abstract_address(make_hub: MakeHub, client: MakeClient) -> Non
 @pytest.mark.parametrize("listening", [False, True])
 @pytest.mark.parametrize("form", ["descriptor", "socket", "gevent"])
 def test_a_socket_that_was_passed(
-    make_hub: MakeHub, connect: Connect, address: str, listening: bool, form: str
+    make_hub: MakeHub, client: MakeClient, connect: Connect, address: str, listening: bool, form: str
 ) -> None:
     make = gevent.socket.socket if form == "gevent" else socket.socket
     with make(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
@@ -262,23 +222,12 @@ def test_a_socket_that_was_passed(
         if listening:
             passed.listen(5)
         hub = make_hub(f"/dev/fd/{passed.fileno()}" if form == "descriptor" else passed)
-        connect().barrier()
+        assert client(hub.address).hub.whoami() == hub.whoami()
         hub.stop()
         assert os.path.exists(address)  # whoever made it may still want it
         assert passed.fileno() >= 0
         hub.start()  # from the same socket
         connect().barrier()
-
-
-@pytest.mark.parametrize("form", ["descriptor", "socket"])
-def test_the_address_of_a_socket_that_was_passed_is_one_to_connect_to(
-    make_hub: MakeHub, client: MakeClient, address: str, form: str
-) -> None:
-    """``Hub.address`` is "in the form that Client takes"."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
-        passed.bind(address)
-        hub = make_hub(f"/dev/fd/{passed.fileno()}" if form == "descriptor" else passed)
-        assert client(hub.address).hub.whoami() == hub.whoami()
 
 
 def test_a_listener_that_is_open_already(address: str, connect: Connect) -> None:
@@ -363,7 +312,7 @@ if not child:
             if peer.receive() != b"MSG c" + bytes(1) + b"x":
                 wrong.append("does not serve")
     print("\\n".join(wrong), flush=True, end="")
-    os._exit(0)
+    sys.exit(0) if sys.argv[2] == "os" else os._exit(0)  # once with all that an interpreter does at its end
 pid, status = os.waitpid(child, 0)
 assert status == 0, status
 for number in range(3):
@@ -382,30 +331,6 @@ print("fine")
 @pytest.mark.parametrize("fork", ["os", "gevent"])
 def test_fork(address: str, fork: str) -> None:
     assert python("-c", FORKED, address, fork, PYTHONPATH=str(ROOT / "tests")) == "fine\n"
-
-
-FORKED_AND_ENDED = """
-import os, sys
-import gevent
-import sbuslib
-from support import Peer
-hub = sbuslib.Hub(sys.argv[1])
-hub.start()
-with Peer(sys.argv[1]) as peer:
-    peer.subscribe(b"k")
-    if not os.fork():
-        sys.exit(0)  # with all that an interpreter does at its end
-    os.wait()
-    assert os.path.exists(sys.argv[1])
-    hub.publish(b"k", b"x")
-    print(peer.receive())
-hub.stop()
-"""
-
-
-def test_the_end_of_a_child_is_not_the_end_of_the_hub(address: str) -> None:
-    printed = python("-c", FORKED_AND_ENDED, address, PYTHONPATH=str(ROOT / "tests"))
-    assert printed == "b'MSG k\\x00x'\n"
 
 
 EXECUTED = """
@@ -451,54 +376,6 @@ os._exit(0)
 # -- programs -------------------------------------------------------------------------------------------
 
 
-def test_a_hub_that_is_killed_leaves_a_file_that_reuse_replaces(address: str) -> None:
-    code = "import sys, sbuslib; hub = sbuslib.Hub(sys.argv[1]); hub.start(); print(1, flush=True); hub.serve_forever()"
-    process = subprocess.Popen([sys.executable, "-c", code, address], stdout=subprocess.PIPE, cwd=ROOT)
-    with process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"1\n"
-        with Peer(address) as peer:
-            peer.barrier()
-            process.send_signal(signal.SIGKILL)
-            assert peer.is_disconnected()
-    with pytest.raises(AddressInUseError):
-        Hub(address).start()
-    with Hub(address, reuse=True), Peer(address) as peer:
-        peer.barrier()
-
-
-def test_a_hub_per_thread(folder: str) -> None:
-    """Each with its own event loop, at the same time."""
-    outcomes: list[bytes] = []
-
-    def work(number: int) -> None:
-        with Hub(f"{folder}/{number}") as hub, Client(hub.address) as client:
-            client.subscribe(b"k")
-            for count in range(50):
-                client.publish(b"k", b"%d %d" % (number, count))
-                message = client.receive(timeout=PATIENCE)
-                assert message.payload == b"%d %d" % (number, count)
-            outcomes.append(message.payload)
-        gevent.get_hub().destroy(destroy_loop=True)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(outcomes) == [b"0 49", b"1 49", b"2 49"]
-
-
-def test_clients_of_a_hub_that_stops_are_told(hub: Hub, client: MakeClient) -> None:
-    clients = [client() for _ in range(5)]
-    waiting = [gevent.spawn(one.receive) for one in clients]
-    gevent.sleep(0)
-    hub.stop()
-    for one in waiting:
-        with pytest.raises(DisconnectedError):
-            one.get(timeout=PATIENCE)
-
-
 @pytest.mark.parametrize("last", [b"SUB last", b"MSG last\0", b"CMSG batch\0"])
 def test_client_of_a_hub_that_authorize_stops_leaves_nothing(make_hub: MakeHub, connect: Connect, last: bytes) -> None:
     """The answer is yes, and comes when the client has been let go already: nothing is charged to it any more."""
@@ -535,3 +412,31 @@ def test_hub_that_stops_when_empty_serves_a_client_that_is_accepted_as_the_last_
     assert hub.started
     second.close()
     eventually(lambda: not hub.started)
+
+
+def test_methods_that_need_a_started_hub(address: str) -> None:
+    hub = Hub(address)
+    for verb in (lambda: hub.publish(b"a"), lambda: hub.subscribe(b"a"), hub.tap, hub.whoami):
+        with pytest.raises(StateError, match="start"):
+            verb()
+
+
+def test_another_thread_is_told_so(hub: Hub, connect: Connect) -> None:
+    inbox = hub.subscribe(b"a")
+    for verb in (
+        lambda: hub.publish(b"a"),
+        lambda: hub.subscribe(b"a"),
+        hub.tap,
+        hub.whoami,
+        hub.stop,
+        hub.close,
+        lambda: inbox.receive(timeout=0),
+        inbox.unsubscribe,
+    ):
+        error = in_thread(verb)
+        assert isinstance(error, StateError), error
+        assert "thread" in str(error)
+    peer = connect()
+    peer.publish(b"a", b"x")
+    peer.barrier()
+    assert inbox.receive(timeout=5).payload == b"x"

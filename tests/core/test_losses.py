@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from accounting import big, numbers, settle
 from flooding import flood, lost_notice, slow
-from support import WHOAMI, Peer, eventually, own_key
-
-from sbuslib import Hub
-
-pytest_plugins = ["accounting_fixtures"]
-Bus = Callable[..., Hub]
-Connect = Callable[..., Peer]
+from support import WHOAMI, Bus, Connect, eventually, own_key
 
 
 def test_a_loss_is_told_where_the_gap_is(bus: Bus, connect: Connect) -> None:

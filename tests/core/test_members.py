@@ -1,23 +1,19 @@
-"""The clients of a hub: how they come and go, and what is logged of them."""
+"""The clients of a hub: how they come and go, what is logged of them, and errors in callbacks of the event loop."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 
+import gevent
 import pytest
 from accounting import numbers
 from flooding import flood, slow
-from support import Peer, eventually
+from support import Bus, Connect, MakeHub, eventually
 
 from sbuslib import Hub
-
-pytest_plugins = ["accounting_fixtures"]
-Bus = Callable[..., Hub]
-
-
-Connect = Callable[..., Peer]
+from sbuslib.core.client_role import ClientRole
+from sbuslib.core.violations import Violations
 
 
 def test_a_violation_is_logged_once_and_counted_after(
@@ -84,3 +80,63 @@ def test_a_client_that_does_not_keep_up_is_told_why(
     assert numbers([reader.receive()]) == [0]
     assert reader.receive() == b"CMSG notice/kicked\0" + reason
     assert reader.is_disconnected()
+
+
+def test_remembered_violations_are_bounded() -> None:
+    violations = Violations(3)
+    assert [violations.note("x", uid) for uid in range(5)] == [True, True, True, False, False]
+    assert violations.counts["x"] == 5
+
+
+@pytest.mark.parametrize("fails", [ValueError, gevent.Timeout, None])
+def test_a_logging_handler_that_fails_stops_no_hub_and_saves_no_client(
+    make_hub: MakeHub, connect: Connect, capsys: pytest.CaptureFixture[str], fails: type[BaseException] | None
+) -> None:
+    """It is called where clients are accepted, and in a client's turn. There, whoever tries to yield fails, too."""
+
+    class Failing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if fails is None:
+                gevent.sleep(0)
+            else:
+                raise fails("the log is full")
+
+    handler = Failing()
+    logging.getLogger("sbuslib").addHandler(handler)
+    try:
+        hub = make_hub(users=[])
+        hub._acceptor._users = set()
+        refused = connect()
+        assert refused.receive() == b"CMSG notice/kicked\0user not allowed"
+        assert refused.is_disconnected()
+        hub._acceptor._users = None
+        witness, offender = connect(), connect()
+        witness.subscribe(b"k")
+        offender.send(b"MSG k\0x", b"nonsense", b"MSG k\0y")
+        assert offender.is_disconnected()
+    finally:
+        logging.getLogger("sbuslib").removeHandler(handler)
+    assert witness.pending() == [b"MSG k\0x"]
+    assert hub.statistics().violations == {"user not allowed": 1, "unknown verb": 1}
+    assert ("the log is full" if fails else "BlockingSwitchOutError") in capsys.readouterr().err
+
+
+def test_an_error_in_the_hub_lets_the_client_go(
+    make_hub: MakeHub, connect: Connect, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bug of ours must not leave a client that is never read from."""
+    hub = make_hub()
+    bad, good = connect(), connect()
+    good.subscribe(b"a")
+
+    def fails(self: object, publisher: object, packet: object) -> None:
+        raise RuntimeError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClientRole, "act_on", fails)
+        bad.send(b"SUB x")
+        assert bad.is_disconnected()
+    assert hub.statistics().violations == {"error in the hub": 1}
+    good.publish(b"a", b"x")
+    assert good.receive() == b"MSG a\0x"
+    assert "RuntimeError: a bug" in capsys.readouterr().err

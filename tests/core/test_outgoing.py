@@ -1,36 +1,17 @@
-"""What a hub sends to a client that is slow, stops reading, or leaves."""
+"""What a hub sends to a client that is slow, stops reading, or leaves; and to a socket that takes no more."""
 
 from __future__ import annotations
 
+import errno
+import random
 from collections.abc import Callable
 
 import pytest
-from support import Peer, both_ways, eventually, own_key
+from support import Connect, MakeHub, both_ways, eventually, own_key
 
 from sbuslib import Hub, Limits
-
-Connect = Callable[..., Peer]
-MakeHub = Callable[..., Hub]
-
-
-def test_an_idle_client_queues_up_to_the_limit(make_hub: MakeHub, connect: Connect) -> None:
-    hub = make_hub(limits=Limits(queued_packets=10))
-    slow = connect()
-    slow.subscribe(b"a")
-    publisher = connect()
-    for number in range(3_000):
-        publisher.publish(b"a", b"%06d" % number + bytes(1_000))
-    publisher.barrier()
-    statistics = hub.statistics()
-    assert statistics.waiting == 10
-    lost = statistics.lost["overflow"]
-    assert statistics.delivered + statistics.waiting + lost == statistics.published == 3_000
-    assert lost > 0
-    got = [packet[6:12] for packet in slow.pending()]
-    assert got == sorted(got)  # the oldest stayed, in order
-    assert len(got) == 3_000 - lost
-    slow.publish(b"a", b"later")
-    assert slow.receive() == b"MSG a\0later"
+from sbuslib.core import send_watcher
+from sbuslib.kernel.packet_writer import PacketWriter
 
 
 def test_unread_answers_pile_up_to_the_limit(make_hub: MakeHub, connect: Connect) -> None:
@@ -86,13 +67,32 @@ def test_messages_of_a_client_that_leaves_while_others_send_to_it_are_delivered(
     assert hub.statistics().lost == {"outage": 10}
 
 
-def test_a_client_that_stops_reading_after_shutdown(hub: Hub, connect: Connect) -> None:
-    half, witness = connect(), connect()
-    witness.subscribe(b"k")
-    half.subscribe(b"k")
-    half.socket.shutdown(0)  # SHUT_RD: it still sends
-    hub.publish(b"k", b"1")
-    half.publish(b"k", b"2")
-    half.publish(b"k", b"3")
-    eventually(lambda: hub.statistics().published == 3)
-    assert witness.pending() == [b"MSG k\x001", b"MSG k\x002", b"MSG k\x003"]
+@pytest.mark.parametrize("code", [errno.ENOBUFS, errno.ENOMEM])
+def test_a_kernel_without_memory_loses_nothing(
+    make_hub: MakeHub, connect: Connect, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(send_watcher, "SEND_RETRY", 0.001)
+    hub = make_hub()
+    receiver, publisher = connect(), connect()
+    receiver.subscribe(b"k")
+    rng = random.Random(7)
+    failures = [0]
+
+    def failing(original: Callable[..., int]) -> Callable[..., int]:
+        def send(*arguments: object) -> int:
+            if rng.random() < 0.5:
+                failures[0] += 1
+                raise OSError(code, "no memory")
+            return original(*arguments)
+
+        return send
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(hub.context.area), "send", failing(type(hub.context.area).send))
+        patched.setattr(PacketWriter, "send", failing(PacketWriter.send))
+        for number in range(300):
+            publisher.publish(b"k", b"%d" % number)
+        publisher.barrier()
+        got = receiver.pending()
+    assert got == [b"MSG k\0%d" % number for number in range(300)]
+    assert failures[0] > 10

@@ -4,48 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sbuslib.core.quotas import Account, Quotas
 from sbuslib.limits import Limits
 from sbuslib.shares import Shares
-
-
-def take_all(shares: Shares, user: int) -> int:
-    """Take unit by unit until refused; what the user holds then."""
-    while shares.take(user, 1):
-        pass
-    return shares.held(user)
-
-
-def test_shares_are_fair() -> None:
-    """The example of the design: of 1,024 one may take 512, a second 170, and 512 again when the first is gone."""
-    shares = Shares(1_024)
-    assert take_all(shares, 1) == 512
-    assert take_all(shares, 2) == 170
-    shares.give(1, 512)
-    assert take_all(shares, 2) == 512
-    shares.give(2, 512)
-    assert take_all(shares, 1) == 512
-    shares.give(1, 512)
-    assert (shares.used, shares.users, shares.remaining) == (0, 0, 1_024)
-
-
-def test_there_is_always_something_left_for_the_next() -> None:
-    shares = Shares(1_000_000)
-    held = [take_all(shares, user) for user in range(6)]
-    assert all(held)
-    assert held == sorted(held, reverse=True)
-    assert sum(held) + shares.remaining == 1_000_000
-
-
-def test_more_than_was_charged_cannot_be_released() -> None:
-    shares = Shares(10)
-    shares.take(1, 3)
-    with pytest.raises(AssertionError):
-        shares.give(1, 4)
 
 
 def test_nothing_is_charged_when_one_of_two_has_no_room() -> None:
@@ -58,20 +22,6 @@ def test_nothing_is_charged_when_one_of_two_has_no_room() -> None:
     assert not account.is_clear()
 
 
-def test_the_hubs_own_user_may_have_all_connections_that_are_left() -> None:
-    quotas = Quotas(Limits(), 10, exempt=frozenset({0}))
-    others = [quotas.open(1) for _ in range(6)]
-    assert [account is not None for account in others] == [True] * 5 + [False]
-    own = [quotas.open(0) for _ in range(6)]
-    assert [account is not None for account in own] == [True] * 5 + [False]
-    assert quotas.connections.remaining == 0
-    for account in (*others, *own):
-        if account is not None:
-            quotas.close(account)
-    assert quotas.is_clear()
-    assert quotas.open(1) is not quotas.open(2)
-
-
 def test_several_is_about_connections() -> None:
     quotas = Quotas(Limits(), 10)
     one, other = quotas.open(1), quotas.open(2)
@@ -81,22 +31,6 @@ def test_several_is_about_connections() -> None:
     assert quotas.several()
     quotas.close(one)
     assert not quotas.several()
-
-
-def test_patterns_are_bounded_in_number_and_bytes() -> None:
-    quotas = Quotas(Limits(user_patterns=3, user_pattern_bytes=10), 10)
-    account = quotas.account(1)
-    assert quotas.take_pattern(account, 8)
-    assert not quotas.take_pattern(account, 3)
-    assert quotas.take_pattern(account, 2)
-    assert quotas.take_pattern(account, 0)
-    assert not quotas.take_pattern(account, 0)
-    assert quotas.take_pattern(quotas.account(2), 10)  # another user's are another matter
-    for size in (8, 2, 0):
-        quotas.give_pattern(account, size)
-    quotas.give_pattern(quotas.account(2), 10)
-    assert quotas.is_clear()
-    assert quotas.accounts() == []
 
 
 def test_an_account_lives_as_long_as_something_is_charged() -> None:

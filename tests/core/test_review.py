@@ -1,19 +1,19 @@
-"""``Hub.reconfigure``: who is disconnected, what is withdrawn, and what goes on as before."""
+"""Settings that can change while a hub serves: who is disconnected, what is withdrawn, and what goes on as before."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
-from support import PATIENCE, Peer, choose
+import pytest
+from support import PATIENCE, Connect, MakeHub, choose
 from worlds import World
 
 from sbuslib import Client, Hub
+from sbuslib.core.settings import Settings
+from sbuslib.errors import StateError, UsageError
 from sbuslib.policy import Policy, Rule
+from sbuslib.secrets import Credentials
 from sbuslib.wire.control import Kicked, Notice, Withdrawn
-
-MakeHub = Callable[..., Hub]
-Connect = Callable[..., Peer]
 
 
 def policy(*rules: Rule) -> Policy:
@@ -191,3 +191,63 @@ def test_a_client_that_is_told_does_not_ask_for_the_pattern_again(make_hub: Make
         hub.publish(b"a")
         assert client.receive(timeout=PATIENCE).key == b"a"
     assert not [notice for notice in notices if isinstance(notice, Kicked)]
+
+
+def allow_a(credentials: Credentials, verb: str, key: bytes) -> bool:
+    return key == b"a"
+
+
+def test_users_are_names_and_ids_and_the_own_user_is_always_among_them() -> None:
+    own = os.getuid()
+    settings = Settings(["root", 12_345, "23456"], [34_567], ["45678", "@56789"], None)
+    assert settings.users == {own, 0, 12_345, 23_456}
+    assert settings.trusted == {own, 0, 34_567}
+    assert settings.relays == (frozenset({45_678}), frozenset({56_789}))
+    assert Settings([], (), (), None).users == {own}
+    assert Settings(None, (), (), None).users is None, "everybody may connect"
+
+
+def test_wrong_settings_change_nothing(make_hub: MakeHub, connect: Connect) -> None:
+    hub = make_hub(authorize=allow_a)
+    peer = connect()
+    for wrong in ({"users": ["nobody-at-all"]}, {"trusted": "root"}, {"authorize": 3}, {"relays": "x"}):
+        with pytest.raises(UsageError):
+            hub.reconfigure(**wrong)
+    peer.publish(b"b")
+    assert peer.is_disconnected()
+
+
+def test_a_hub_can_be_reconfigured_before_it_is_started(address: str, connect: Connect) -> None:
+    hub = Hub(address)
+    hub.reconfigure(authorize=allow_a)
+    with hub:
+        peer = connect()
+        peer.publish(b"b")
+        assert peer.is_disconnected()
+
+
+def test_a_reload_is_for_trusted_clients_and_tells_what_came_of_it(world: World) -> None:
+    hub = world.hub("top")
+    stranger, client = world.peer_of("top", 1), world.client("top")
+    stranger.send(b"CMSG hub/reload")
+    assert stranger.receive() == b"CMSG hub/reload\0"
+    with pytest.raises(StateError, match="no configuration file"):
+        client.hub.reload()
+    hub.reloads.function = lambda: "done so"
+    assert client.hub.reload() == "done so"
+
+    def fail() -> str:
+        raise UsageError("line 3 is wrong")
+
+    hub.reloads.function = fail
+    with pytest.raises(StateError, match="line 3 is wrong"):
+        client.hub.reload()
+
+    def break_down() -> str:
+        raise KeyError("x")
+
+    hub.reloads.function = break_down
+    with pytest.raises(StateError, match="KeyError"):
+        client.hub.reload()
+    hub.reloads.function = lambda: "again"
+    assert client.hub.reload() == "again"

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from collections.abc import Iterable
-from contextlib import suppress
-from itertools import product
 from typing import Any
 
 import pytest
-from visits import count_visits
 
 from sbuslib.core.quotas import Account, Quotas
 from sbuslib.core.router import CACHED_HEADER_BYTES, COMPARED, Router
@@ -20,11 +15,6 @@ from sbuslib.secrets import Credentials
 
 ME = Credentials(gid=100, uid=1000, pid=4711)
 OTHER = Credentials(gid=100, uid=1001, pid=4712)
-SECRET = b"!/cred/100/1000/4711/x"
-
-
-class Someone:
-    """A subscriber that can be watched as it goes."""
 
 
 def route(router: Router[str], key: bytes) -> set[str]:
@@ -61,19 +51,6 @@ def router_of(pairs: Iterable[tuple[bytes, str]], **limits: int) -> Router[str]:
     return router
 
 
-def test_a_second_subscription_to_the_same_changes_no_route() -> None:
-    router = router_of([(b"a/", "x")])
-    route(router, b"a/b")
-    version = router.version
-    router.subscribe(b"a/", "x", ME, account(router))
-    assert router.version == version
-    assert router.unsubscribe(b"a/", "x", account(router)) is True
-    assert route(router, b"a/b") == {"x"}
-    assert router.unsubscribe(b"a/", "x", account(router)) is True
-    assert router.unsubscribe(b"a/", "x", account(router)) is False
-    assert route(router, b"a/b") == set()
-
-
 def test_limits_of_a_pattern() -> None:
     router = router_of([], pattern_bytes=10, pattern_segments=3, user_patterns=2)
     router.subscribe(b"x" * 10, "x", ME, account(router))
@@ -108,36 +85,6 @@ def test_remembered_routes_are_bounded() -> None:
     assert all(len(header) <= CACHED_HEADER_BYTES for header in router.routes)
 
 
-def test_a_tap_receives_all_messages_and_does_not_count_as_a_subscriber() -> None:
-    router = router_of([(b"a", "x")])
-    route(router, b"a")
-    router.add_tap("tap", secrets=False)
-    assert route(router, b"a") == {"x", "tap"}
-    assert route(router, b"b") == {"tap"}
-    assert route(router, SECRET) == set()
-    assert router.pattern_count() == 1
-    router.add_tap("all", secrets=True)
-    assert route(router, SECRET) == {"all"}
-    leave(router, "tap")
-    leave(router, "all")
-    assert route(router, b"b") == route(router, SECRET) == set()
-    assert route(router, b"a") == {"x"}
-
-
-@pytest.mark.parametrize("pattern", [b"a", b"a/", b"*", b""])
-def test_a_receiver_that_left_is_forgotten(pattern: bytes) -> None:
-    """Else each client that came and went would leave its memory behind."""
-    router: Router[Someone] = new_router()
-    someone = Someone()
-    gone = weakref.ref(someone)
-    router.subscribe(pattern, someone, ME, account(router))
-    assert router.route(b"MSG a\0") in ((someone,), ())
-    leave(router, someone)
-    del someone
-    gc.collect()
-    assert gone() is None
-
-
 def test_empty_segments_are_no_cheap_way_to_fill_the_index() -> None:
     router = router_of([], user_pattern_bytes=1_000)
     router.subscribe(b"x" * 600, "x", ME, account(router))  # one key only: no node
@@ -162,49 +109,7 @@ def test_remembered_receivers_are_bounded() -> None:
         assert sum(map(len, set(router.routes.values()))) <= 1_080
 
 
-def adversarial() -> dict[str, tuple[list[bytes], list[bytes]]]:
-    """Families of patterns of which as many as possible match one key, and keys that they match."""
-    word = b"building"
-    stems = [word[:size] + b"*" for size in range(len(word))]
-    place = [b"a"] * 20
-    one_star = [
-        b"/".join([*place[:at], b"a"[:size] + b"*" * stars, *place[at + 1 :]])
-        for at, size, stars in product(range(20), (0, 1), (1, 2, 3))
-    ]
-    binary = [b"/".join(some) for some in product([b"*", b"a"], repeat=9)]
-    runs = [b"*" * i + b"/" + b"*" * j + b"/t" for i, j in product(range(1, 20), repeat=2)]
-    return {
-        "runs of stars": (runs, [b"room/1/t", b"***/1/t", b"*****/**x/t", b"room/1/t/x"]),
-        "stems of every length": (
-            [b"/".join(some) for some in product(stems, repeat=3)],
-            [b"building/building/building", b"building/building/build"],
-        ),
-        "everywhere or nowhere": ([p + tail for p in binary for tail in (b"", b"/a/a/a", b"/")], [b"/".join(place)]),
-        "one star, deep below": (one_star, [b"/".join(place), b"/".join([b"ab"] * 20), b"/".join([b"a*"] * 20)]),
-        "below": ([p + b"/" for p in runs], [b"room/1/t/x/y", b"**/**/t/x"]),
-    }
-
-
 @pytest.mark.promise("flood-control.md", "All patterns of one user together add at most 1,024 steps to a look-up")
-@pytest.mark.parametrize("family", adversarial())
-def test_a_look_up_visits_no_more_nodes_than_the_patterns_of_a_user_may_have_steps(family: str) -> None:
-    patterns, keys = adversarial()[family]
-    router = router_of([], user_pattern_steps=64)
-    visited = count_visits(router._plain)
-    for pattern in patterns:
-        with suppress(PacketError):
-            router.subscribe(pattern, "x", ME, account(router))
-    assert account(router).patterns < len(patterns)
-    assert 60 <= account(router).shapes.steps <= 64
-    deepest = max(pattern.count(b"/") + 1 for pattern in patterns)
-    for key in keys:
-        visited.clear()
-        assert router.route(b"MSG %b\0" % key) in (("x",), ())
-        assert 0 < len(visited) <= 64 + deepest + 1
-    leave(router, "x")
-    assert account(router).is_clear()
-
-
 def test_patterns_of_one_user_do_not_limit_another_user() -> None:
     router = router_of([(b"*/a", "x")], user_pattern_steps=2)
     with pytest.raises(PacketError, match="too many patterns"):
@@ -213,35 +118,6 @@ def test_patterns_of_one_user_do_not_limit_another_user() -> None:
     router.unsubscribe(b"*/a", "x", account(router))
     router.subscribe(b"**/a", "x", ME, account(router))
     assert route(router, b"1/a") == {"x", "y"}
-
-
-def test_any_number_of_patterns_of_a_few_shapes_can_be_held() -> None:
-    router = router_of([])
-    for number in range(5_000):
-        for pattern in (
-            b"tenants/*/x%d" % number,
-            b"x%d/*/y" % number,
-            b"a/*/b%d/*/c" % number,
-            b"host/%d*/*" % number,
-            b"%d/" % number,
-        ):
-            router.subscribe(pattern, "x", ME, account(router))
-    assert account(router).patterns == 25_000
-    assert account(router).shapes.steps < 30
-
-
-def test_a_wildcard_makes_the_router_forget_only_keys_with_its_first_segment() -> None:
-    router, account = new_router(), Account(ME.uid, Limits())
-    router.subscribe(b"mine/*", "x", ME, account)
-    for key in (b"mine/a", b"mine/b", b"others/a"):
-        router.route(b"MSG %b\0" % key)
-    router.subscribe(b"others/*", "y", ME, account)
-    assert sorted(router.routes) == [b"MSG mine/a\0", b"MSG mine/b\0"]
-    assert router.route(b"MSG others/a\0") == ("y",)
-    router.unsubscribe(b"mine/*", "x", account)
-    assert list(router.routes) == [b"MSG others/a\0"]
-    router.subscribe(b"*/a", "z", ME, account)
-    assert not router.routes
 
 
 @pytest.mark.parametrize(

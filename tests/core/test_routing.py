@@ -9,18 +9,18 @@ from typing import Any
 
 import gevent
 import pytest
-from support import Peer, both_ways, eventually
+from accounting import connection_of
+from support import Connect, MakeHub, both_ways, eventually
 
 from sbuslib import Hub, Limits
 from sbuslib.core import batch_routing, routing
 from sbuslib.core.connection import Connection
-from sbuslib.core.undelivered import PLANNED
+from sbuslib.core.publisher import Publisher
+from sbuslib.core.undelivered import PLANNED, Undelivered
 from sbuslib.limits import PACKET_BYTES
+from sbuslib.reasons import Reason
 from sbuslib.wire.batches import BATCH, Batch, pack
 from sbuslib.wire.packets import check_key
-
-Connect = Callable[..., Peer]
-MakeHub = Callable[..., Hub]
 
 
 @both_ways
@@ -205,4 +205,36 @@ def test_no_more_is_planned_at_once_than_a_few_turns_may_deliver(
     assert 50 < max(planned) <= PLANNED * 50
     for peer, keys in wanted.items():
         assert peer.pending() == [packets[key] for key in sorted(keys)]
+    assert hub.statistics().lost == {}
+
+
+@pytest.mark.parametrize("how", ["kicked", "stopped"])
+def test_what_some_receivers_have_got_reaches_the_others_when_its_publisher_leaves(
+    make_hub: MakeHub, connect: Connect, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """It leaves between two turns. Until the others have it, it counts as a connection of its user."""
+    hub = make_hub(limits=Limits(turn_deliveries=2))
+    receivers = [connect() for _ in range(80)]
+    for receiver in receivers:
+        receiver.subscribe(b"all")
+    peer = connect()
+    outgoing = connection_of(hub, peer).outgoing
+    connections = outgoing.account.connections
+
+    def hand_on_and_leave(publisher: Publisher, messages: Undelivered[Any]) -> bool:
+        is_cut = hand_on(publisher, messages)
+        if how == "stopped":
+            gevent.spawn(hub.stop, 0)
+        elif not outgoing.closed:
+            hub.context.members.kick_later(outgoing, Reason.UNKNOWN_VERB)
+        elif is_cut:
+            assert outgoing.account.connections == connections
+        return is_cut
+
+    hand_on = Publisher.hand_on
+    monkeypatch.setattr(Publisher, "hand_on", hand_on_and_leave)
+    peer.publish(b"all", b"1")
+    assert [receiver.receive() for receiver in receivers] == [b"MSG all\x001"] * 80
+    if how == "kicked":
+        eventually(lambda: outgoing.account.connections == connections - 1)
     assert hub.statistics().lost == {}

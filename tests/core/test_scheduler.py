@@ -2,74 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import gevent
 import pytest
 from accounting import big, narrow, numbers, settle
-from support import Peer, eventually
+from support import Bus, Connect, ConnectAs, eventually
 
 from sbuslib import Hub
 from sbuslib.core.scheduler import Scheduler
 from sbuslib.reasons import Reason
 
-pytest_plugins = ["accounting_fixtures"]
 
-
-CHILD = """
-import os, select, socket, sys, time
-address, uid, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-os.setgroups([]); os.setgid(uid); os.setuid(uid)
-socks = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(count)]
-for sock in socks:
-    sock.connect(address)
-    sock.setblocking(False)
-
-def flood(packet):
-    poll = select.epoll()
-    for sock in socks:
-        poll.register(sock, select.EPOLLOUT)
-    by_number = {sock.fileno(): sock for sock in socks}
-    while True:
-        for number, _ in poll.poll():
-            try:
-                for _ in range(64):
-                    by_number[number].send(packet)
-            except BlockingIOError:
-                pass
-
-def read():
-    for sock in socks:
-        sock.send(b"SUB k")
-    print("ready", flush=True)
-    while True:
-        for sock in select.select(socks, [], [])[0]:
-            try:
-                for _ in range(64):
-                    sock.recv(4096)
-            except BlockingIOError:
-                pass
-
-"""
-
-
-@contextmanager
-def process(hub: Hub, uid: int, count: int, action: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Clients of a user in a process of their own."""
-    arguments = [sys.executable, "-c", CHILD + action, hub.address, str(uid), str(count)]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as child:
-        try:
-            yield child
-        finally:
-            child.kill()
-
-
-def test_postponed_turns_lose_nothing(bus: Callable[..., Hub], connect_as: Callable[..., Peer]) -> None:
+def test_postponed_turns_lose_nothing(bus: Bus, connect_as: ConnectAs) -> None:
     """Clients of two users flood together; all that they sent comes, in order for each of them."""
     hub = bus({"mode": 0o777})
     receiver = connect_as(1001)
@@ -98,7 +45,7 @@ def test_postponed_turns_lose_nothing(bus: Callable[..., Hub], connect_as: Calla
 
 
 def test_sending_to_slow_readers_is_a_turn_of_their_user(
-    bus: Callable[..., Hub], connect_as: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
+    bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub = bus({"mode": 0o777})
     publisher = connect_as(1001)
@@ -125,7 +72,7 @@ def test_sending_to_slow_readers_is_a_turn_of_their_user(
 
 
 def test_a_slow_reader_leaves_while_its_turn_is_postponed(
-    bus: Callable[..., Hub], connect_as: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
+    bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub = bus({"mode": 0o777})
     publisher, reader = connect_as(1001), connect_as(1002)
@@ -151,7 +98,7 @@ def test_a_slow_reader_leaves_while_its_turn_is_postponed(
 
 
 def test_patterns_of_clients_that_left_are_removed_a_few_each_turn(
-    hub: Hub, connect: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
+    hub: Hub, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So a client that leaves with many patterns keeps no other client waiting."""
     monkeypatch.setattr("sbuslib.core.members.FORGOTTEN_A_STEP", 5)
@@ -171,21 +118,6 @@ def test_patterns_of_clients_that_left_are_removed_a_few_each_turn(
     assert len(steps) >= 40
     assert set(steps) == {5}
     other.barrier()
-
-
-def test_a_fan_out_queue_that_another_user_fills_starves_no_client(
-    bus: Callable[..., Hub], connect_as: Callable[..., Peer]
-) -> None:
-    hub = bus({"mode": 0o777})
-    speaker = connect_as(1001)
-    speaker.subscribe(b"mine")
-    with process(hub, 1001, 20, "read()") as readers, process(hub, 1002, 1, "flood(b'MSG k\\0x')"):
-        assert readers.stdout is not None
-        gevent.get_hub().threadpool.apply(readers.stdout.readline)
-        eventually(lambda: hub.statistics().routed > 10_000)
-        speaker.publish(b"mine", b"hello")
-        with gevent.Timeout(3.0):
-            assert speaker.receive() == b"MSG mine\0hello"
 
 
 def test_a_hub_that_waits_for_a_user_sleeps() -> None:
@@ -210,7 +142,7 @@ def test_a_hub_that_waits_for_a_user_sleeps() -> None:
 
 
 def test_no_client_is_read_by_a_hub_that_authorize_closes(
-    bus: Callable[..., Hub], connect_as: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
+    bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is closed in a postponed turn, while others wait for theirs."""
     errors: list[Any] = []

@@ -408,19 +408,6 @@ def test_after_an_error_in_a_turn_its_user_goes_on(monkeypatch: pytest.MonkeyPat
     assert sorted(resumed) == [1, 2]
 
 
-def test_a_closed_scheduler_gives_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
-    resumed: list[int] = []
-    world.scheduler.postpone(1, lambda: resumed.append(1))
-    world.scheduler.close()
-    world.scheduler.postpone(1, lambda: resumed.append(2))
-    world.scheduler.close()
-    assert not world.scheduler.anybody_waits()
-    assert not world.loop.timers
-    world.run(0.1)
-    assert not resumed
-
-
 def test_a_scheduler_that_is_closed_in_a_turn_gives_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     resumed: list[Any] = []

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 
 import pytest
 from accounting import connection_of, settle
-from support import Peer, eventually
+from support import Bus, Connect, ConnectAs, eventually, own_key
 
 from sbuslib import Hub, Limits
 from sbuslib.core.connection import Connection
-
-pytest_plugins = ["accounting_fixtures"]
-
-Bus = Callable[..., Hub]
-Connect = Callable[..., Peer]
-ConnectAs = Callable[..., Peer]
 
 SMALL = 2 * Limits().idle_send_buffer
 FULL = 2 * Limits().send_buffer
@@ -71,7 +64,8 @@ def test_a_long_packet_goes_at_once(bus: Bus, connect: Connect, senders: bool, e
         hub.publish(b"k", LONG)
     else:
         publisher.publish(b"k", LONG)
-    assert reader.receive().endswith(b"MSG k\0" + LONG)
+    wrapper = b"CMSG from\0" + own_key() + b"\0" if senders else b""
+    assert reader.receive() == wrapper + b"MSG k\0" + LONG
     assert (size(receiving), receiving.outgoing.lost) == (FULL, {})
 
 

@@ -13,15 +13,12 @@ from contextlib import suppress
 
 import pytest
 from descriptors import MOST, Closers, can_refuse, ends, lingering, refusing, send_with
-from support import PATIENCE, WHOAMI, FakeHub, Peer, eventually, own_key
+from support import PATIENCE, WHOAMI, Connect, FakeHub, MakeHub, eventually, own_key
 
 from sbuslib import Client, Hub, Relay, aio, blocking
 from sbuslib.errors import PeerError
 
 pytest_plugins = ["descriptor_fixtures"]
-
-MakeHub = Callable[..., Hub]
-Connect = Callable[..., Peer]
 
 
 # -- a hub ---------------------------------------------------------------------------------------------------

@@ -1,21 +1,17 @@
-"""Clients that do not use this library, in C, plain Python and Perl: they send and receive raw packets."""
+"""Clients that do not use this library, in C and Perl: they send and receive raw packets."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import gevent.subprocess
 import pytest
-from support import PATIENCE, Peer
+from support import PATIENCE, Connect
 
 from sbuslib import Hub
-
-Connect = Callable[..., Peer]
 
 C_CLIENT = r"""
 #include <stdio.h>
@@ -51,21 +47,6 @@ int main(int argc, char **argv)
     close(fd);
     return 0;
 }
-"""
-
-PYTHON_CLIENT = """
-import socket, sys
-with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as bus:
-    bus.connect(sys.argv[1])
-    bus.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 500_000)
-    bus.send(b"CMSG !/cred/whoami")
-    print(bus.recv(1_000).partition(bytes(1))[2].decode())
-    bus.send(b"SUB to/c/*")
-    bus.send(b"MSG from/c" + bytes(1) + b"ready")
-    key, _, payload = bus.recv(409_600).partition(bytes(1))
-    print(key.decode(), payload.decode())
-    bus.send(b"UNSUB to/c/*")
-    bus.send((b"MSG from/c" + bytes(1)).ljust(409_600, b"x"))
 """
 
 PERL_CLIENT = r"""
@@ -114,10 +95,6 @@ def converse(hub: Hub, connect: Connect, command: list[str]) -> None:
 
 def test_a_client_in_c(hub: Hub, connect: Connect, c_client: Path) -> None:
     converse(hub, connect, [str(c_client)])
-
-
-def test_a_client_in_plain_python(hub: Hub, connect: Connect) -> None:
-    converse(hub, connect, [sys.executable, "-S", "-E", "-c", PYTHON_CLIENT])
 
 
 def test_a_client_in_perl(hub: Hub, connect: Connect) -> None:

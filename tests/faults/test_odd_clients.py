@@ -8,30 +8,13 @@ from __future__ import annotations
 import random
 import socket
 import time
-from collections.abc import Callable
 
 import gevent
 import pytest
 from accounting import balance, big, connection_of, narrow, numbers, settle
-from support import Peer, eventually
+from support import Bus, Connect, ConnectAs, Peer, eventually
 
-from sbuslib import Hub
-from sbuslib.core import outgoing as delivery_module
 from sbuslib.wire.control import Lost, decode_notice
-
-pytest_plugins = ["accounting_fixtures"]
-
-Bus = Callable[..., Hub]
-Connect = Callable[..., Peer]
-ConnectAs = Callable[..., Peer]
-
-
-def lost_of(packet: bytes) -> int:
-    """How many messages a packet says were lost; 0 for any other."""
-    key, _, payload = packet.removeprefix(b"CMSG ").partition(b"\0")
-    notice = decode_notice(key, payload)
-    return notice.count if isinstance(notice, Lost) else 0
-
 
 # -- half-open and half-closed -------------------------------------------------------------------------------
 
@@ -62,48 +45,34 @@ def test_a_client_that_closes_its_reading_half(bus: Bus, connect: Connect, mode:
     balance(hub)
 
 
-# -- a slow trickle ------------------------------------------------------------------------------------------
-
-
 # -- clocks --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("jump", [-1e9, 1e9])
-def test_a_clock_that_is_set(bus: Bus, connect: Connect, monkeypatch: pytest.MonkeyPatch, jump: float) -> None:
-    """Clients are disconnected neither too early nor never, and losses are counted as always."""
-    hub = bus(block_timeout=0.05, queued_packets=3)
-    jumped = [0.0]
+def test_losses_are_told_whatever_the_clock_says(
+    bus: Bus, connect: Connect, monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    hub = bus(queued_packets=3)
+    now = [time.time()]
 
-    def now() -> float:
-        jumped[0] += jump
-        return time.time() + jumped[0]
+    def jumping() -> float:
+        now[0] += jump
+        return now[0]
 
-    monkeypatch.setattr(delivery_module, "time", now)
-    patient, holder, loser, publisher = connect(), connect(), connect(), connect()
+    monkeypatch.setattr("sbuslib.core.outgoing.time", jumping)
+    loser, publisher = connect(), connect()
     loser.send(b"SUB l", b"CMSG notices/on")
     losing = narrow(hub, loser)
     for number in range(10):
         publisher.publish(b"l", big(number))
     publisher.barrier()
     assert losing.outgoing.lost == {"overflow": 6}
-    holder.send(b"SUB k", b"CMSG blocking/soft/block")
-    holding = narrow(hub, holder)
-    patient.subscribe(b"k")
-    for number in range(3):
-        publisher.publish(b"k", big(number))
-    eventually(lambda: connection_held(hub))
-    assert not holding.outgoing.closed
-    eventually(lambda: holding.outgoing.closed)  # after block_timeout, by a clock that only goes on
-    assert hub.statistics().violations == {"held publishers back for too long": 1}
-    assert numbers([patient.receive() for _ in range(3)]) == [0, 1, 2]
-    got = [loser.receive() for _ in range(5)]
-    assert numbers(got) == [0, 1, 2, 3]
-    assert sum(map(lost_of, got)) == 6
-    balance(hub)
-
-
-def connection_held(hub: Hub) -> bool:
-    return any(connection.holders for connection in hub._clients.connections.values())
+    *messages, told = [loser.receive() for _ in range(5)]
+    assert numbers(messages) == [0, 1, 2, 3]
+    key, _, payload = told.removeprefix(b"CMSG ").partition(b"\0")
+    notice = decode_notice(key, payload)
+    assert isinstance(notice, Lost)
+    assert notice.count == 6
 
 
 # -- everything at once --------------------------------------------------------------------------------------

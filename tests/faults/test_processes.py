@@ -18,15 +18,11 @@ import gevent
 import gevent.subprocess
 import pytest
 from accounting import balance
-from support import Peer, eventually
+from support import Bus, Connect, eventually
 
 import sbuslib
 from sbuslib import Hub
 
-pytest_plugins = ["accounting_fixtures"]
-
-Bus = Callable[..., Hub]
-Connect = Callable[..., Peer]
 Start = Callable[..., int]
 
 

@@ -6,17 +6,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from struct import pack
 
 import gevent
 import pytest
 from clients.makers import MakeClient
-from support import PATIENCE, HubThread, Peer, PlainDaemon, eventually, own_key
+from support import PATIENCE, Connect, HubThread, PlainDaemon, eventually, own_key
 from worlds import STRANGER, World
 
-from sbuslib import Client, Hub, blocking
+from sbuslib import Client, Hub
 from sbuslib.errors import AnswerError, DisconnectedError, NoServerError, StateError
 from sbuslib.recipes import request as module
 from sbuslib.recipes.request import MOST_ANSWERS, Answer, Question
@@ -134,7 +134,7 @@ def question(packet: bytes) -> tuple[bytes, bytes]:
     return payload[4:12], payload[18 : 18 + length]
 
 
-def test_byte_for_byte_as_the_page_says(hub: Hub, client: MakeClient, connect: Callable[..., Peer]) -> None:
+def test_byte_for_byte_as_the_page_says(hub: Hub, client: MakeClient, connect: Connect) -> None:
     """A program in any language can take part."""
     one, peer = client(), connect()
     peer.subscribe(b"svc")
@@ -168,9 +168,7 @@ def test_byte_for_byte_as_the_page_says(hub: Hub, client: MakeClient, connect: C
         b"",
     ],
 )
-def test_a_server_answers_under_no_other_keys(
-    reply_to: bytes, hub: Hub, client: MakeClient, connect: Callable[..., Peer]
-) -> None:
+def test_a_server_answers_under_no_other_keys(reply_to: bytes, hub: Hub, client: MakeClient, connect: Connect) -> None:
     one, peer = client(), connect()
     tap = hub.tap(secrets=True)
     with one.serve(b"svc", upper):
@@ -219,7 +217,7 @@ def test_nobody_else_can_read_an_answer(world: World) -> None:
         assert spy.is_disconnected()
 
 
-def test_hostile_answers_are_bounded(hub: Hub, client: MakeClient, connect: Callable[..., Peer]) -> None:
+def test_hostile_answers_are_bounded(hub: Hub, client: MakeClient, connect: Connect) -> None:
     one, peer = client(), connect()
     peer.subscribe(b"svc")
     asking = gevent.spawn(one.request_many, b"svc", wait=PATIENCE)
@@ -251,22 +249,6 @@ def test_a_daemon_without_secret_keys(address: str, client: MakeClient) -> None:
             assert [answer.payload for answer in one.request_many(b"svc", b"y", most=1, secret=False)] == [b"Y"]
             with other.serve(b"bad", lambda question: b"%d" % (1 // 0)), pytest.raises(AnswerError):
                 one.request(b"bad", secret=False)
-
-
-def test_a_fork_asks_with_a_client_of_its_own(server: HubThread, address: str) -> None:
-    with blocking.Client(address) as client, client.serve(b"svc", upper):
-        assert client.request(b"svc", b"x") == b"X"
-        child = os.fork()
-        if not child:
-            status = 1
-            try:
-                client.request(b"svc")
-            except StateError:
-                status = 0
-            finally:
-                os._exit(status)
-        assert os.waitpid(child, 0)[1] == 0
-        assert client.request(b"svc", b"x") == b"X"
 
 
 def test_a_hub_knows_what_its_tree_wants(world: World) -> None:

@@ -53,24 +53,6 @@ def guarded(pair: tuple[Socket, Socket]) -> Iterator[tuple[Socket, GuardedSocket
 
 
 @refusing
-def test_both_ends_of_a_connection_refuse_descriptors(address: str) -> None:
-    listener = Listener(PathAddress(address))
-    client = connect(PathAddress(address), BUFFER)
-    served = accept(listener.socket, BUFFER)
-    try:
-        for sender, receiver in ((client, served), (served, client)):
-            assert type(receiver) is _socket.socket
-            with pytest.raises(PermissionError):
-                send_with(sender, b"x", [0])
-            sender.send(b"y")
-            assert receiver.recv(10) == b"y"
-    finally:
-        client.close()
-        served.close()
-        listener.close()
-
-
-@refusing
 def test_a_passed_listener_refuses_descriptors_on_connections_made_from_then_on(address: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
         passed.bind(address)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import os
 import socket
@@ -15,7 +14,6 @@ from sbuslib import Client, Hub, aio, blocking
 from sbuslib.errors import AddressError, StateError, UsageError
 from sbuslib.kernel.forks import abandon_in_child, disconnect_copy
 from sbuslib.kernel.hosts import HostPort, is_loopback, parse_host_port
-from sbuslib.kernel.threads import unpatched
 from sbuslib.kernel.users import resolve_user
 from sbuslib.testing import HubThread
 
@@ -73,25 +71,6 @@ with Hub({address!r}) as hub, blocking.Client({address!r}) as client:
     print(client.hub.whoami() == hub.whoami())
 """
     assert python("-c", code) == "True\n"
-
-
-# -- Native threads, also where gevent has patched the standard library
-
-
-def test_without_patches_it_is_the_standard_librarys_own() -> None:
-    assert unpatched("_thread", "start_new_thread") is _thread.start_new_thread
-
-
-def test_with_patches_it_is_a_native_thread() -> None:
-    code = """
-import _thread
-native = _thread.start_new_thread
-from gevent import monkey
-monkey.patch_all()
-from sbuslib.kernel.threads import unpatched
-print(_thread.start_new_thread is native, unpatched("_thread", "start_new_thread") is native)
-"""
-    assert python("-c", code) == "False True\n"
 
 
 # -- What the child of a fork gives up, and its parent keeps

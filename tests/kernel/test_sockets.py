@@ -10,7 +10,6 @@ import stat
 from typing import TypeAlias
 
 import pytest
-from support import python
 
 from sbuslib.errors import AddressError, AddressInUseError
 from sbuslib.kernel.sockets import (
@@ -167,11 +166,6 @@ def test_a_passed_descriptor_of_another_kind_is_refused(address: str) -> None:
         Listener(DescriptorAddress(ends[0].fileno()))
 
 
-def test_connecting_where_nobody_listens_raises(address: str) -> None:
-    with pytest.raises(FileNotFoundError):
-        connect(PathAddress(address), BUFFER)
-
-
 def test_connecting_to_a_full_backlog_raises(address: str) -> None:
     listener = Listener(PathAddress(address), backlog=0)
     first = connect(PathAddress(address), BUFFER)
@@ -188,15 +182,3 @@ def test_wait(pair: tuple[Socket, Socket]) -> None:
     assert not wait(here, select.POLLIN, -1)
     there.send(b"x")
     assert wait(here, select.POLLIN, None)
-
-
-def test_a_patched_socket_module_changes_nothing(address: str) -> None:
-    code = f"""
-import gevent.monkey; gevent.monkey.patch_all()
-import sbuslib
-with sbuslib.Hub({address!r}) as hub, sbuslib.Client({address!r}) as client:
-    client.subscribe(b"a")
-    hub.publish(b"a", b"b")
-    print(client.receive(timeout=10).payload)
-"""
-    assert python("-c", code) == "b'b'\n"

@@ -6,7 +6,7 @@ import re
 from unittest import mock
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from visits import count_visits
@@ -48,6 +48,8 @@ WILD = st.lists(st.sampled_from([b"*", b"**", b"a*", b"a**", b"ab*", b"a", b"*a"
 )
 
 
+@pytest.mark.promise("flood-control.md", "All patterns of one user together add at most 1,024 steps to a look-up")
+@settings(max_examples=300)
 @given(patterns=st.lists(WILD, max_size=40), keys=st.lists(WILD | TEXTS, min_size=1, max_size=6))
 def test_a_look_up_visits_no_more_nodes_than_the_shapes_have_steps(patterns: list[bytes], keys: list[bytes]) -> None:
     index: Subscriptions[bytes] = Subscriptions()

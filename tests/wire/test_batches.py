@@ -10,20 +10,10 @@ import pytest
 
 from sbuslib.errors import KeyFormatError, PacketError, PayloadError
 from sbuslib.limits import BATCH_EXPANDED, BATCH_KEYS, BATCH_MESSAGES, PACKET_BYTES
-from sbuslib.wire.batches import BATCH, Batch, QueuedBatch, coalesce, pack
-from sbuslib.wire.packets import Message, check_key, encode_message
+from sbuslib.wire.batches import BATCH, Batch, coalesce, pack
+from sbuslib.wire.packets import check_key
 
 Pairs = list[tuple[bytes, bytes]]
-
-PAIRS: dict[str, Pairs] = {
-    "one key": [(b"room/1/temp", b"%d" % number) for number in range(10)],
-    "equal lengths": [(b"k", b"%05d" % number) for number in range(200)],
-    "several keys": [(b"room/%d" % (number % 7), b"x" * number) for number in range(100)],
-    "empty": [(b"", b"")] * 3,
-    "empty and not": [(b"", b"a"), (b"a", b""), (b"", b"\0\0")],
-    "all keys there may be": [(b"%d" % number, b"") for number in range(BATCH_KEYS)],
-    "all messages there may be": [(b"k", b"x")] * BATCH_MESSAGES,
-}
 
 
 def packed(pairs: Pairs, most: int = PACKET_BYTES) -> list[tuple[bytes, int]]:
@@ -66,20 +56,6 @@ def laid_out(
     return start + struct.pack("<BII", form, count, kinds) + columns + numbers + keys + payloads
 
 
-@pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
-def test_a_batch_gives_back_the_messages_that_were_packed(pairs: Pairs) -> None:
-    batch = Batch.parse(one(pairs))
-    assert [(message.key, message.payload) for message in batch.messages()] == pairs
-    assert list(batch.messages(b"me")) == [Message(key, payload, b"me") for key, payload in pairs]
-    plain = [encode_message(key, payload) for key, payload in pairs]
-    assert batch.plain == plain
-    assert batch.expanded == sum(map(len, plain))
-    assert len(set(batch.keys)) == len(batch.keys)
-    again = coalesce(plain)
-    assert again is not None
-    assert again.packet == batch.packet
-
-
 def test_the_layout_is_the_documented_one() -> None:
     assert one([(b"a", b"xyz"), (b"bb", b"!")]) == laid_out()
     whole = "434d534720626174636800010200000002000000010000000200000003000000010000000001616262 78797a21"
@@ -106,17 +82,6 @@ def test_a_thousand_keys_in_turn_make_as_few_batches_as_there_can_be() -> None:
 
 def plain_pairs(packet: bytes) -> list[tuple[bytes, bytes]]:
     return [(message.key, message.payload) for message in Batch.parse(packet).messages()]
-
-
-def test_only_keys_that_may_be_wrong_are_checked_one_by_one() -> None:
-    checked: list[bytes] = []
-    good = [(b"a", b""), (b"b", b""), (b"a", b"")]
-    list(pack(good, checked.append, PACKET_BYTES))
-    assert checked == []
-    for key in (b"!/cred/1/2/3/x", b"NUL\0"):
-        checked.clear()
-        list(pack([*good, (key, b"")], checked.append, PACKET_BYTES))
-        assert checked == [b"a", b"b", key]
 
 
 @pytest.mark.parametrize(
@@ -209,22 +174,6 @@ def test_the_expanded_size_of_a_batch_is_bounded(number: bytes) -> None:
         payloads=b"x" * (count - 1),
     )
     assert Batch.parse(fits).expanded <= BATCH_EXPANDED
-
-
-def test_used_leaves_out_keys_without_messages() -> None:
-    assert Batch.parse(laid_out(numbers=b"\1\1")).used() == [1]
-    assert Batch.parse(laid_out(numbers=b"\1\0")).used() == [1, 0]
-    assert Batch.parse(one(PAIRS["one key"])).used() == [0]
-
-
-@pytest.mark.parametrize("wrapper", [b"", b"CMSG from\0!/cred/1/2/3\0"], ids=["plain", "wrapped"])
-def test_a_batch_counts_as_its_messages(wrapper: bytes) -> None:
-    pairs = PAIRS["several keys"]
-    batch = QueuedBatch.of(Batch.parse(one(pairs)), wrapper)
-    packets = [wrapper + encode_message(key, payload) for key, payload in pairs]
-    assert bytes(batch) == wrapper + one(pairs)
-    assert batch.packets() == packets
-    assert (batch.messages, batch.charge) == (len(pairs), sum(map(len, packets)))
 
 
 def test_coalesce_gives_none_where_the_packets_exceed_a_batch() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import gevent
 import pytest
-from support import PATIENCE, FakeHub
+from support import PATIENCE, FakeHub, MakeClient
 
-from sbuslib import Client, Hub
+from sbuslib import Hub
 from sbuslib.limits import BATCH_KEYS, BATCH_MESSAGES, PACKET_BYTES
 from sbuslib.wire.batches import BATCH, Batch
 from sbuslib.wire.columns import Columns
@@ -122,7 +122,7 @@ MIXED = [(b"room/%d/temp" % (number % 300), b"%d" % number * (number % 9)) for n
 
 
 @pytest.mark.parametrize("pairs", [MIXED, PAIRS["all keys there may be"]], ids=["mixed", "keys"])
-def test_columns_are_sent_in_order(hub: Hub, client: Callable[..., Client], pairs: Pairs) -> None:
+def test_columns_are_sent_in_order(hub: Hub, client: MakeClient, pairs: Pairs) -> None:
     subscriber, publisher = client(soft="block"), client()
     subscriber.subscribe(b"")
     names = list(dict.fromkeys(key for key, _ in pairs))
@@ -142,7 +142,7 @@ def test_columns_are_sent_in_order(hub: Hub, client: Callable[..., Client], pair
 
 
 @pytest.mark.parametrize("features", [b"batch/on hub/sync id=1 path=1", b""], ids=["batches", "none"])
-def test_a_hub_without_batches_gets_plain_packets(address: str, client: Callable[..., Client], features: bytes) -> None:
+def test_a_hub_without_batches_gets_plain_packets(address: str, client: MakeClient, features: bytes) -> None:
     with FakeHub(address) as fake:
         connecting = gevent.spawn(client)
         peer = fake.greet(features)
@@ -160,7 +160,7 @@ def test_a_hub_without_batches_gets_plain_packets(address: str, client: Callable
 
 
 def test_columns_are_sent_as_plain_packets_after_reconnecting_to_a_hub_without_batches(
-    address: str, client: Callable[..., Client]
+    address: str, client: MakeClient
 ) -> None:
     with FakeHub(address) as fake:
         connecting = gevent.spawn(client, reconnect=True)

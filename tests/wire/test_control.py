@@ -31,12 +31,6 @@ from sbuslib.wire.packets import Control, encode_message, parse
 # -- What control messages say
 
 
-def test_features_survive_encoding_and_decoding() -> None:
-    features = Features(frozenset({b"hub/sync", b"senders/on"}), b"00ff", (b"00ff", b"aa", b"bb"))
-    assert features.encode() == b"hub/sync senders/on id=00ff path=00ff,aa,bb"
-    assert Features.decode(features.encode()) == features
-
-
 @pytest.mark.parametrize(
     ("line", "features"),
     [
@@ -118,10 +112,6 @@ def test_credentials_that_are_too_long_are_a_malformed_notice() -> None:
 def test_each_supported_extension_has_a_key() -> None:
     keys = {getattr(control, name) for name in control.__all__ if name.isupper() and name != "SUPPORTED"}
     assert set(control.SUPPORTED) <= keys
-
-
-def test_sync() -> None:
-    assert parse(control.encode_sync(b"t", b"tree")) == Control(control.SYNC, b"t\0tree")
 
 
 def test_a_sender_survives_wrapping_and_unwrapping() -> None:

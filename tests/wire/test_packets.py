@@ -66,55 +66,11 @@ def test_parse(packet: bytes, value: Packet) -> None:
     assert parse(packet) == value
 
 
-@pytest.mark.parametrize(
-    ("packet", "reason"),
-    [
-        (b"", "empty packet"),
-        (b"\0", "unknown verb"),
-        (b"MSG", "unknown verb"),
-        (b"MSG ", "message without NUL"),
-        (b"MSG a", "message without NUL"),
-        (b"MSG\0a", "unknown verb"),
-        (b"msg a\0b", "unknown verb"),
-        (b" MSG a\0b", "unknown verb"),
-        (b"SUB", "unknown verb"),
-        (b"SUB\0", "unknown verb"),
-        (b"UNSUB", "unknown verb"),
-        (b"CMSG", "unknown verb"),
-        (b"CMSG\0a", "unknown verb"),
-        (b"PUB a\0b", "unknown verb"),
-        (b"MSG\ta\0b", "unknown verb"),
-    ],
-)
-def test_parse_refuses_packets_of_no_known_form(packet: bytes, reason: str) -> None:
-    with pytest.raises(PacketError) as caught:
-        parse(packet)
-    assert caught.value.reason == reason
-
-
-@pytest.mark.parametrize("verb", [b"MSG ", b"SUB ", b"UNSUB "])
-def test_the_longest_packet(verb: bytes) -> None:
-    packet = verb + b"k\0" + b"x" * (PACKET_BYTES - len(verb) - 2)
-    assert parse(packet)
-    with pytest.raises(PacketError, match="too long"):
-        parse(packet + b"x")
-
-
 def test_the_longest_control_packet() -> None:
     packet = b"CMSG from\0" + b"x" * (PACKET_BYTES + CONTROL_EXTRA - 10)
     assert parse(packet) == Control(b"from", packet[10:])
     with pytest.raises(PacketError, match="too long"):
         parse(packet + b"x")
-
-
-def test_encode() -> None:
-    assert encode_message(b"a/b", b"c\0d") == b"MSG a/b\0c\0d"
-    assert encode_message(b"", b"") == b"MSG \0"
-    assert message_header(b"a") == b"MSG a\0"
-    assert encode_subscribe(b"a/*") == b"SUB a/*"
-    assert encode_unsubscribe(b"") == b"UNSUB "
-    assert encode_control(b"echo/off") == b"CMSG echo/off\0"
-    assert encode_control(b"a", b"b") == b"CMSG a\0b"
 
 
 @pytest.mark.parametrize("encode", [check_key, message_header, encode_subscribe, encode_unsubscribe, encode_control])
