@@ -36,8 +36,7 @@ from ..errors import SbusError, UsageError
 from ..matcher import matches
 from ..wire.packets import Message
 from ..wire.text import plainly, printable
-from .engine import EngineOptions, Incoming, Origin
-from .engines import make_engine
+from .engine import EngineOptions, Incoming, Origin, make_engine
 from .numbers import Arrivals
 from .sending import Sending
 

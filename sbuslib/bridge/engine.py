@@ -13,8 +13,10 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
+from importlib import import_module
 from ssl import PROTOCOL_TLS_CLIENT, SSLContext
 from typing import ClassVar, Final, TypeAlias, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -33,6 +35,7 @@ __all__ = [
     "Origin",
     "Take",
     "Unread",
+    "make_engine",
     "next_batch",
 ]
 
@@ -49,6 +52,16 @@ _UNREAD_BYTES: Final = 64 * 1_024 * 1_024
 """:data:`UNREAD` long ones would fill the memory: a server allows some a megabyte each."""
 _WARNINGS: Final = 100
 """Different warnings before there is a new connection."""
+
+ENGINES: Final = {
+    "nats": "nats",
+    "tls": "nats",
+    "mqtt": "mqtt",
+    "mqtts": "mqtt",
+    "redis": "redis",
+    "rediss": "redis",
+}
+"""The module for each scheme of a URL. The extra of the package has the same name."""
 
 
 class Leaving(msgspec.Struct, gc=False):
@@ -229,3 +242,27 @@ async def next_batch(queue: asyncio.Queue[T]) -> list[T]:
     while len(found) < BATCH and not queue.empty():
         found.append(queue.get_nowait())
     return found
+
+
+def make_engine(url: str, options: EngineOptions, separator: bytes, warn: Callable[[str], object]) -> Engine:
+    """The engine for a URL, not yet connected. Raises :exc:`~sbuslib.errors.UsageError`."""
+    name, *others = map(_module_of, url.split(",") if url.startswith(("nats:", "tls:")) else [url])
+    if any(other != name for other in others):
+        raise UsageError("a bridge joins one engine")
+    try:
+        module = import_module(f".{name}", __package__)
+        engine: Engine = getattr(module, name.capitalize())(url, options, separator, warn)
+    except ImportError as error:
+        raise UsageError(f"{error}: pip install 'sbuslib[{name}]'") from None
+    return engine
+
+
+def _module_of(url: str) -> str:
+    """The module for a URL. The error does not repeat the URL, where a password may be."""
+    try:
+        place = urlsplit(url)
+        if place.scheme in ENGINES and place.hostname and place.port != 0 and not place.query:
+            return ENGINES[place.scheme]
+    except ValueError:
+        pass
+    raise UsageError(f"the URL of an engine is SCHEME://HOST or SCHEME://HOST:PORT; schemes: {', '.join(ENGINES)}")

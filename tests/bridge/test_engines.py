@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sbuslib.bridge import EngineOptions
-from sbuslib.bridge.engine import Engine
-from sbuslib.bridge.engines import make_engine
+from sbuslib.bridge.engine import Engine, make_engine
 from sbuslib.errors import UsageError
 
 
