@@ -38,7 +38,7 @@ from .kernel.sockets import HasFileno, Listener, bound_address
 from .limits import ClientLimits, Limits
 from .matcher import SEPARATOR
 from .statistics import HubStatistics
-from .tree.links import Links
+from .tree.links import LinkReport
 from .tree.tree import Tree
 from .wire.addresses import Address, parse_address
 from .wire.packets import Key, as_key
@@ -131,7 +131,7 @@ class Hub:
         self._review = Review(context, self._clients.connections)  # of what clients hold, after a reload
         self.tree = Tree(context, self._clients, settings.relays)
         """The hubs above and below. An embedder does not need it: relays do."""
-        self._reporter = Reporter(context, self._clients, self.tree, Links(self.tree))  # gathers statistics
+        self._reporter = Reporter(context, self._clients, self.tree, LinkReport(self.tree))  # gathers statistics
         self.reloads = Reloads(self._review)
         """What is done where a trusted client says ``hub/reload``: set its ``function``."""
         self._role = ClientRole(context, self.tree, self._reporter, self.reloads)  # what clients begin as

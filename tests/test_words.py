@@ -16,13 +16,9 @@ LONG = 15
 """Lines of a function from which on it has paragraphs."""
 
 SHARED_CLASSES = {
-    "Action",
     "Answer",
     "Asker",
     "Client",
-    "Holder",
-    "Kept",
-    "Links",
     "Neighbours",
     "Page",
     "Publisher",
@@ -37,10 +33,6 @@ SHARED_CLASSES = {
 SHARED_MODULES = {
     "inbox",
     "limits",
-    "link",
-    "losses",
-    "neighbours",
-    "questions",
     "queue",
     "serving",
     "statistics",

@@ -11,7 +11,7 @@ from html import escape
 from itertools import pairwise, product
 from pathlib import Path
 
-from sbuslib.tree.states import EVENTS, STATES, STEPS, Action
+from sbuslib.tree.states import EVENTS, STATES, STEPS, LinkAction
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 IMAGES = ROOT / "docs" / "images"
@@ -285,7 +285,7 @@ def link() -> Drawing:
         for number, (event, action, following) in enumerate(steps):
             at = first + number * line
             drawing.words(330, at, EVENTS[event])
-            drawing.words(660, at, f"{action.value}, then" if action is not Action.NOTHING else "then")
+            drawing.words(660, at, f"{action.value}, then" if action is not LinkAction.NOTHING else "then")
             drawing.words(884, at, f"*{following}", "end")
         y += height + gap
     return drawing

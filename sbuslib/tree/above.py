@@ -26,10 +26,10 @@ from ..wire.packets import MSG, Control, Packet, encode_control, encode_subscrib
 from ..wire.text import printable
 from .greeting import ApartError, LinkError, check_features, check_key, is_unknown
 from .hub_above import HubAbove
+from .hub_link import MODES, Link, Voucher
 from .interest import Wanted
-from .link import MODES, Link, Voucher
-from .open_questions import Answer
-from .states import Action, Event
+from .open_questions import OnAnswer
+from .states import Event, LinkAction
 
 __all__ = ["LinkAbove"]
 
@@ -61,7 +61,6 @@ class LinkAbove(Link):
         self._secrets = b""  # the pattern for secrets, once the hub above was asked for them
         self._wanted: Wanted | None = None  # what the hub above is asked for, once this hub has joined
         self._has_said_all = False  # what it wants
-        self._tokens = 0  # of questions to it, so far
         self._questions_below = 0  # its questions that are open
         self._controls: deque[Control] = deque()  # to be acted on after the turn, since they may end the link
         self._reason = ""  # why the hub above kicked this hub, if it said so
@@ -70,7 +69,7 @@ class LinkAbove(Link):
         self.refused = False
         """Whether that was since secrets were refused: this hub joins again without."""
         above.begin_link(self, self._connection, address)
-        above.up.connect(self.outgoing, lambda on_answer: self._ask(b"passed", on_answer))
+        above.up.connect(self.outgoing, self._ask_what_passed)
 
     # -- its life -----------------------------------------------------------------------------------
 
@@ -93,21 +92,21 @@ class LinkAbove(Link):
     def _on(self, event: Event) -> None:
         """Do what the table says."""
         match self._above.on(event):
-            case Action.GREET:
+            case LinkAction.GREET:
                 self.say(*map(encode_control, _HELLO))
-            case Action.ASK:
+            case LinkAction.ASK:
                 self._take_path()
                 # A link is told when the path above changes. So this comes first, and longer loops are found.
                 self.say(encode_control(control.INTEREST_ON, self._above.said.encode()))
-            case Action.PLACE:
+            case LinkAction.PLACE:
                 self._place()
-            case Action.JOIN:
+            case LinkAction.JOIN:
                 self._join()
-            case Action.OPEN:
+            case LinkAction.OPEN:
                 self.place.telling.do_later(self._settle_demand())
-            case Action.HOLD:
+            case LinkAction.HOLD:
                 self._above.up.hold(self._end_sending)
-            case Action.CLOSE:
+            case LinkAction.CLOSE:
                 self._close()
 
     def _place(self) -> None:
@@ -205,8 +204,6 @@ class LinkAbove(Link):
 
         # Nobody else will answer what waits for the hub above.
         self.questions.close()
-        for token in self._to_ask:
-            self.place.questions.answered(token, self, self._above.scope_alone)
         self.place.questions.note_joined()
 
     # -- what comes from above ----------------------------------------------------------------------
@@ -394,27 +391,18 @@ class LinkAbove(Link):
 
     # -- questions ----------------------------------------------------------------------------------
 
-    def ask(self, token: bytes) -> bool:
-        """Ask the hub above about the rest of the tree, once all was told; ``False``: too many questions are open."""
-        if len(self._to_ask) + len(self.questions) >= 2 * self.context.limits.queued_answers:
-            return False
-        self._to_ask.append(token)
-        self.mark()
-        return True
+    @property
+    def has_too_many_questions(self) -> bool:
+        return len(self.questions) >= 2 * self.context.limits.queued_answers
 
-    def ask_now(self, token: bytes) -> None:
-        def answered(scope: bytes | None) -> None:
-            self.place.questions.answered(token, self, self._above.scope_alone if scope is None else scope)
-
-        self._ask(control.SCOPE_TREE, answered)
-
-    def _ask(self, scope: bytes, on_answer: Answer) -> None:
+    def say_question(self, token: bytes, scope: bytes = control.SCOPE_TREE) -> None:
         """Ask a ``hub/sync``. A hub without features is asked ``whoami``, which it answers in order."""
-        self._tokens += 1
-        token = b"%b%x" % (scope[:1], self._tokens)
-        self.questions.add(token, on_answer)
         plain = self._features is None
         self.say(encode_control(control.WHOAMI) if plain else encode_control(control.SYNC, token + b"\0" + scope))
+
+    def _ask_what_passed(self, on_answer: OnAnswer) -> None:
+        """Ask now what the hub above has passed on."""
+        self.say_question(self.questions.ask(self.questions.put(on_answer, b"passed")), b"passed")
 
     def _take_question(self, token: bytes) -> None:
         """The hub above asks when all that it told is in force below. It may do so before this hub has joined."""

@@ -20,9 +20,9 @@ from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control
 from ..wire.packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control
+from .hub_link import ForgedError, Link, Mode, Voucher
 from .interest import PAGE, Reader
-from .link import ForgedError, Link, Mode, Voucher
-from .losses import LinkLosses
+from .link_losses import LinkLosses
 from .narrowing import Narrowed
 from .place import Place
 from .pruning import KeyTable
@@ -36,7 +36,7 @@ SHARED: Final = 4
 """Changes that were worked out for all links, and cost as much as one for this link."""
 
 _UNANSWERED: Final = 64
-"""Questions of which a hub remembers when they were asked. The oldest tells how far the link lags."""
+"""Questions that a link which lags may leave unanswered, before it is asked no more."""
 
 
 class LinkBelow(Link):
@@ -123,8 +123,8 @@ class LinkBelow(Link):
             case Control(key=control.INTEREST_SYNC):
                 token, _, scope = (packet.payload or b"").partition(b"\0")
                 self.lagging = False
-                self.questions.forget_up_to(token)  # a link that left one out is not waited for
-                self.place.questions.answered(token, self, scope)
+                self.questions.forget_before(token)  # a link that left one out is not waited for
+                self.questions.answer(token, scope)
             case Control(key=control.NOTICE_LOST):
                 self._note_lost(packet.payload or b"")
             case Control(key=control.INTEREST_COMPLETE):
@@ -259,21 +259,13 @@ class LinkBelow(Link):
 
     # -- questions ----------------------------------------------------------------------------------
 
-    def ask(self, token: bytes) -> bool:
-        """Ask the link for an answer once all that others want is in force below. It is told all of that first.
+    @property
+    def has_too_many_questions(self) -> bool:
+        """A link that lags may never read: one question for it may wait. One that nobody waits for has one open."""
+        lags = self.lagging and (self.questions.waiting or len(self.questions) >= _UNANSWERED)
+        return bool(lags or (not self.trusted and len(self.questions)))
 
-        A link that lags has at most one question that was not sent yet: it may never read. A link that nobody waits
-        for has one question open. ``False``: it is not asked.
-        """
-        if (self.lagging and self._to_ask) or (not self.trusted and len(self.questions)):
-            return False
-        if len(self.questions) < _UNANSWERED:
-            self.questions.add(token, lambda scope: None)  # what an answer means, the round of questions knows
-        self._to_ask.append(token)
-        self.mark()
-        return True
-
-    def ask_now(self, token: bytes) -> None:
+    def say_question(self, token: bytes) -> None:
         self.say(encode_control(control.INTEREST_SYNC, token))
 
     def note_overdue(self, token: bytes) -> None:
@@ -281,8 +273,4 @@ class LinkBelow(Link):
 
         If the question was not sent although the link had room, this hub is late, and not the link.
         """
-        if token in self._to_ask and self.room > 0:
-            self._to_ask.remove(token)
-            self.questions.answer(token, b"")
-        else:
-            self.lagging = True
+        self.lagging = self.lagging or not (self.room > 0 and self.questions.take_back(token))

@@ -14,7 +14,7 @@ from ..core.context import Context
 from ..covering import narrow
 from ..errors import PacketError
 from ..matcher import Pattern, Subscriptions
-from .narrowing import Holder, Narrowed
+from .narrowing import Narrowed, PatternHolder
 from .pruning import KeyTable
 
 __all__ = ["Demand", "index"]
@@ -37,7 +37,7 @@ class Demand:
     :param export: the patterns that may go up, ``None`` for all.
     """
 
-    def __init__(self, context: Context, holder: Holder, export: list[bytes] | None) -> None:
+    def __init__(self, context: Context, holder: PatternHolder, export: list[bytes] | None) -> None:
         self._router = context.router  # of this hub
         self._export = export
         self._holds = Narrowed(context, holder, self._narrow)  # the patterns, narrowed to those that may go up

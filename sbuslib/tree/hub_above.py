@@ -27,12 +27,12 @@ from ..statistics import LinkStatistics
 from ..wire import control
 from .demand import Demand, index
 from .greeting import ApartError
+from .hub_link import Link
 from .instances import Said, new_epoch, stable_id
 from .interest import Wanted
-from .link import Link
-from .losses import LinkLosses
-from .neighbours import Joiner
-from .states import Action, Event, State, step
+from .link_losses import LinkLosses
+from .roles import Joiner
+from .states import Event, LinkAction, State, step
 from .tree import Tree
 from .uplink import Uplink
 
@@ -58,7 +58,7 @@ _NOBODY: Final = Credentials(gid=-1, uid=-1, pid=-1)
 
 
 class HubAbove:
-    """The hub above, as long as a relay is started. Implements :class:`~sbuslib.tree.neighbours.Above`.
+    """The hub above, as long as a relay is started. Implements :class:`~sbuslib.tree.roles.Above`.
 
     :param export: patterns that may go up; ``None``: all.
     :param import_: patterns that may come down, likewise.
@@ -112,17 +112,17 @@ class HubAbove:
 
     # -- its states ---------------------------------------------------------------------------------
 
-    def on(self, event: Event) -> Action:
+    def on(self, event: Event) -> LinkAction:
         """Take the step that the table says. What is the link's to do is returned."""
         action, self.step = step(self.step, event)
         match action:
-            case Action.BEGIN:
+            case LinkAction.BEGIN:
                 self._id, self._process = stable_id(self.context.address(), self.tree.hub_id), new_epoch()
                 self.context.router.adjust = self._adjust
                 self.demand.want_all(True)
-            case Action.SETTLE:
+            case LinkAction.SETTLE:
                 self.tree.questions.note_joined()
-            case Action.END:
+            case LinkAction.END:
                 self._end()
         changed, self._changed = self._changed, Changed()
         changed.set()

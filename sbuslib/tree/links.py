@@ -8,10 +8,10 @@ from ..statistics import LinkPage, LinkStatistics
 from ..wire.packets import MSG
 from .tree import Tree
 
-__all__ = ["Links"]
+__all__ = ["LinkReport"]
 
 
-class Links:
+class LinkReport:
     """The links of one hub. Implements :class:`~sbuslib.core.reporting.Links`."""
 
     def __init__(self, tree: Tree) -> None:

@@ -20,10 +20,10 @@ from ..core.quotas import Account
 from ..errors import PacketError, TooManyPatternsError
 from ..reasons import Reason
 
-__all__ = ["Holder", "Narrowed"]
+__all__ = ["Narrowed", "PatternHolder"]
 
 
-class Holder(Receiver, Protocol):
+class PatternHolder(Receiver, Protocol):
     """The other end of a link."""
 
     closed: bool
@@ -39,7 +39,7 @@ class Narrowed:
     """
 
     def __init__(
-        self, context: Context, connection: Holder, narrow: Callable[[bytes], list[bytes]] | None = None
+        self, context: Context, connection: PatternHolder, narrow: Callable[[bytes], list[bytes]] | None = None
     ) -> None:
         self._context = context
         self._router = context.router  # of the hub, which holds the parts

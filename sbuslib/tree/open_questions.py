@@ -6,9 +6,9 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TypeAlias
 
-__all__ = ["Answer", "OpenQuestions"]
+__all__ = ["OnAnswer", "OpenQuestions"]
 
-Answer: TypeAlias = Callable[[bytes | None], None]
+OnAnswer: TypeAlias = Callable[[bytes | None], None]
 """Called with what the answer says; ``None``: the link has ended, and there will be none."""
 
 
@@ -16,41 +16,63 @@ class OpenQuestions:
     """Open questions, oldest first, each under a token of its own."""
 
     def __init__(self) -> None:
-        self._open: dict[bytes, tuple[float, Answer]] = {}  # with the time at which it was asked
+        self._waiting: dict[bytes, tuple[float, OnAnswer]] = {}  # to be asked later; since when
+        self._asked: dict[bytes, tuple[float, OnAnswer]] = {}  # in the order in which they were asked
+        self._tokens = 0  # so far
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._waiting) + len(self._asked)
+
+    @property
+    def waiting(self) -> int:
+        """How many were not asked yet."""
+        return len(self._waiting)
 
     @property
     def lag(self) -> float:
         """For how many seconds the oldest has been open; 0 if none is."""
-        return monotonic() - next(iter(self._open.values()))[0] if self._open else 0.0
+        oldest = [next(iter(some.values()))[0] for some in (self._waiting, self._asked) if some]
+        return monotonic() - min(oldest) if oldest else 0.0
 
-    def add(self, token: bytes, on_answer: Answer) -> None:
-        """A question is asked."""
-        self._open[token] = monotonic(), on_answer
+    def put(self, on_answer: OnAnswer, scope: bytes = b"tree") -> bytes:
+        """A question is to be asked later. Returns its token."""
+        self._tokens += 1
+        token = b"%b%x" % (scope[:1], self._tokens)
+        self._waiting[token] = monotonic(), on_answer
+        return token
+
+    def ask(self, token: bytes | None = None) -> bytes:
+        """A question that waits is asked now: that with a token, else the oldest. Returns its token."""
+        token = next(iter(self._waiting)) if token is None else token
+        self._asked[token] = self._waiting.pop(token)
+        return token
+
+    def take_back(self, token: bytes) -> bool:
+        """Do not ask a question; ``False``: it was asked."""
+        return self._waiting.pop(token, None) is not None
 
     def answer(self, token: bytes, says: bytes) -> bool:
         """The other end has answered. Returns whether there was such a question."""
-        _, on_answer = self._open.pop(token, (0.0, None))
+        _, on_answer = self._asked.pop(token, (0.0, None))
         if on_answer is not None:
             on_answer(says)
         return on_answer is not None
 
     def answer_oldest(self, says: bytes) -> None:
         """The other end answers in order, and without tokens."""
-        if self._open:
-            self.answer(next(iter(self._open)), says)
+        if self._asked:
+            self.answer(next(iter(self._asked)), says)
 
-    def forget_up_to(self, token: bytes) -> None:
-        """Count on no answer to a question, nor to those before it."""
-        if token in self._open:
-            asked = list(self._open)
-            for one in asked[: asked.index(token) + 1]:
-                del self._open[one]
+    def forget_before(self, token: bytes) -> None:
+        """Count on no answer to the questions before one that is answered."""
+        if token in self._asked:
+            while (oldest := next(iter(self._asked))) != token:
+                del self._asked[oldest]
 
     def close(self) -> None:
         """The link has ended."""
-        waiting, self._open = self._open, {}
-        for _, on_answer in waiting.values():
+        open_ = [*self._asked.values(), *self._waiting.values()]
+        self._asked.clear()
+        self._waiting.clear()
+        for _, on_answer in open_:
             on_answer(None)

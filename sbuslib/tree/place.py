@@ -10,8 +10,8 @@ from ..core.outgoing import Outgoing
 from ..core.protocols import Receiver
 from ..core.violations import Violations
 from ..wire import control
-from .neighbours import Above, Below
-from .questions import Questions
+from .roles import Above, Below
+from .rounds import Questions
 from .settling import Settling
 from .telling import Telling
 

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Final
 
 from ..core.context import Context
-from .neighbours import Below
+from .roles import Below
 
 __all__ = ["COUNT_PAUSE", "Settling"]
 

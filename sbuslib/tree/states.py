@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, Literal, TypeAlias
 
-__all__ = ["EVENTS", "STATES", "STEPS", "Action", "Event", "State", "step"]
+__all__ = ["EVENTS", "STATES", "STEPS", "Event", "LinkAction", "State", "step"]
 
 State: TypeAlias = Literal[
     "stopped", "starting", "greeting", "asking", "placing", "joined", "open", "leaving", "away", "apart"
@@ -62,7 +62,7 @@ EVENTS: Final[dict[Event, str]] = {
 """What each event means."""
 
 
-class Action(Enum):
+class LinkAction(Enum):
     """What is done at a step."""
 
     NOTHING = "nothing"
@@ -78,45 +78,45 @@ class Action(Enum):
     END = "be a root again"
 
 
-STEPS: Final[dict[tuple[State, Event], tuple[Action, State]]] = {
-    ("stopped", "start"): (Action.BEGIN, "starting"),
-    ("starting", "connect"): (Action.GREET, "greeting"),
-    ("starting", "missed"): (Action.SETTLE, "away"),
-    ("starting", "stop"): (Action.END, "stopped"),
-    ("greeting", "known"): (Action.ASK, "asking"),
-    ("greeting", "served"): (Action.PLACE, "placing"),
-    ("greeting", "plain"): (Action.JOIN, "joined"),
-    ("greeting", "leave"): (Action.CLOSE, "away"),
-    ("greeting", "end"): (Action.CLOSE, "away"),
-    ("greeting", "loop"): (Action.CLOSE, "apart"),
-    ("asking", "served"): (Action.PLACE, "placing"),
-    ("asking", "leave"): (Action.CLOSE, "away"),
-    ("asking", "end"): (Action.CLOSE, "away"),
-    ("asking", "loop"): (Action.CLOSE, "apart"),
-    ("placing", "placed"): (Action.JOIN, "joined"),
-    ("placing", "leave"): (Action.CLOSE, "away"),
-    ("placing", "end"): (Action.CLOSE, "away"),
-    ("placing", "loop"): (Action.CLOSE, "apart"),
-    ("joined", "complete"): (Action.OPEN, "open"),
-    ("joined", "leave"): (Action.HOLD, "leaving"),
-    ("joined", "end"): (Action.CLOSE, "away"),
-    ("joined", "loop"): (Action.CLOSE, "apart"),
-    ("open", "leave"): (Action.HOLD, "leaving"),
-    ("open", "end"): (Action.CLOSE, "away"),
-    ("open", "loop"): (Action.CLOSE, "apart"),
-    ("leaving", "end"): (Action.CLOSE, "away"),
-    ("leaving", "loop"): (Action.CLOSE, "apart"),
-    ("away", "connect"): (Action.GREET, "greeting"),
-    ("away", "missed"): (Action.SETTLE, "away"),
-    ("away", "stop"): (Action.END, "stopped"),
-    ("apart", "connect"): (Action.GREET, "greeting"),
-    ("apart", "missed"): (Action.SETTLE, "apart"),
-    ("apart", "gone"): (Action.NOTHING, "away"),
-    ("apart", "stop"): (Action.END, "stopped"),
+STEPS: Final[dict[tuple[State, Event], tuple[LinkAction, State]]] = {
+    ("stopped", "start"): (LinkAction.BEGIN, "starting"),
+    ("starting", "connect"): (LinkAction.GREET, "greeting"),
+    ("starting", "missed"): (LinkAction.SETTLE, "away"),
+    ("starting", "stop"): (LinkAction.END, "stopped"),
+    ("greeting", "known"): (LinkAction.ASK, "asking"),
+    ("greeting", "served"): (LinkAction.PLACE, "placing"),
+    ("greeting", "plain"): (LinkAction.JOIN, "joined"),
+    ("greeting", "leave"): (LinkAction.CLOSE, "away"),
+    ("greeting", "end"): (LinkAction.CLOSE, "away"),
+    ("greeting", "loop"): (LinkAction.CLOSE, "apart"),
+    ("asking", "served"): (LinkAction.PLACE, "placing"),
+    ("asking", "leave"): (LinkAction.CLOSE, "away"),
+    ("asking", "end"): (LinkAction.CLOSE, "away"),
+    ("asking", "loop"): (LinkAction.CLOSE, "apart"),
+    ("placing", "placed"): (LinkAction.JOIN, "joined"),
+    ("placing", "leave"): (LinkAction.CLOSE, "away"),
+    ("placing", "end"): (LinkAction.CLOSE, "away"),
+    ("placing", "loop"): (LinkAction.CLOSE, "apart"),
+    ("joined", "complete"): (LinkAction.OPEN, "open"),
+    ("joined", "leave"): (LinkAction.HOLD, "leaving"),
+    ("joined", "end"): (LinkAction.CLOSE, "away"),
+    ("joined", "loop"): (LinkAction.CLOSE, "apart"),
+    ("open", "leave"): (LinkAction.HOLD, "leaving"),
+    ("open", "end"): (LinkAction.CLOSE, "away"),
+    ("open", "loop"): (LinkAction.CLOSE, "apart"),
+    ("leaving", "end"): (LinkAction.CLOSE, "away"),
+    ("leaving", "loop"): (LinkAction.CLOSE, "apart"),
+    ("away", "connect"): (LinkAction.GREET, "greeting"),
+    ("away", "missed"): (LinkAction.SETTLE, "away"),
+    ("away", "stop"): (LinkAction.END, "stopped"),
+    ("apart", "connect"): (LinkAction.GREET, "greeting"),
+    ("apart", "missed"): (LinkAction.SETTLE, "apart"),
+    ("apart", "gone"): (LinkAction.NOTHING, "away"),
+    ("apart", "stop"): (LinkAction.END, "stopped"),
 }
 """(state, event): (action, state)."""
 
 
-def step(state: State, event: Event) -> tuple[Action, State]:
+def step(state: State, event: Event) -> tuple[LinkAction, State]:
     """What an event does in a state, and which state follows."""
-    return STEPS.get((state, event), (Action.NOTHING, state))
+    return STEPS.get((state, event), (LinkAction.NOTHING, state))

@@ -18,8 +18,8 @@ from ..core.protocols import Receiver
 from ..core.quotas import Account
 from ..core.send_watcher import SEND_RETRY
 from .interest import PAGE, Interest, Reader
-from .neighbours import Neighbour
 from .pruning import Pruning
+from .roles import Neighbour
 
 __all__ = ["TOLD_PATTERNS", "Telling"]
 

@@ -7,7 +7,7 @@ The parts:
 * :class:`sbuslib.tree.below.LinkBelow` is the link to one hub below, :class:`sbuslib.tree.above.LinkAbove` that to the
   hub above, and :class:`sbuslib.tree.hub_above.HubAbove` what outlives it.
 * :mod:`sbuslib.tree.instances` knows which hub is behind a link, and retires the old link of one that comes back.
-* :mod:`sbuslib.tree.questions` knows who waits for an answer, and which hubs have to answer before.
+* :mod:`sbuslib.tree.rounds` knows who waits for an answer, and which hubs have to answer before.
 * :class:`Tree` is the rest: it has the links below and the path to the root. :class:`sbuslib.relay.Relay` gives it the
   hub above.
 """
@@ -31,11 +31,11 @@ from ..reasons import Reason
 from ..wire import control
 from ..wire.packets import encode_control
 from .below import LinkBelow
+from .hub_link import Mode
 from .instances import Instances, Said
-from .link import Mode
-from .neighbours import Above
 from .place import Place
-from .questions import Reply
+from .roles import Above
+from .rounds import Reply
 
 __all__ = ["LINKS_OF_A_USER", "Tree"]
 
@@ -198,6 +198,7 @@ class Tree(Place):
         link = self.links.pop(client, None)
         if link is not None:
             link.narrowed.close()
+            link.questions.close()
             self._links_of -= Counter([client.account.uid])
             self.telling.forget(link)
             self.telling.wake(client.account.uid)

@@ -25,10 +25,10 @@ from ..errors import ReservedKeyError
 from ..secrets import Credentials
 from ..wire import control
 from ..wire.packets import MSG
-from .losses import LinkLosses
-from .open_questions import Answer
+from .link_losses import LinkLosses
+from .open_questions import OnAnswer
 
-__all__ = ["ACK_MESSAGES", "ACK_PAUSE", "Item", "Kept", "Uplink"]
+__all__ = ["ACK_MESSAGES", "ACK_PAUSE", "Item", "UpQueue", "Uplink"]
 
 ACK_MESSAGES: Final = 256
 """Messages sent to the hub above before it is asked to acknowledge that it passed them on. When the link breaks, those
@@ -48,7 +48,7 @@ Item: TypeAlias = tuple[Sender, bytes]
 """A message and its sender."""
 
 
-class Kept:
+class UpQueue:
     """Messages that wait, oldest first.
 
     :param most: how many may wait.
@@ -120,12 +120,12 @@ class Uplink:
         """Messages that the kernel took."""
         self.acknowledged = 0
         """Messages that the hub above has passed on, or that are uncertain."""
-        self.waiting = Kept(context.limits.link_packets, context.limits.link_buffer)
+        self.waiting = UpQueue(context.limits.link_packets, context.limits.link_buffer)
         """Messages that are kept."""
         self.losses = LinkLosses(context, self._tell_loss)
         """Messages that were lost on their way up, or may have been."""
         self._outgoing: Outgoing | None = None  # of the connection, while there is one
-        self._ask: Callable[[Answer], None] = lambda answer: None  # asks the hub above what it has passed on
+        self._ask: Callable[[OnAnswer], None] = lambda answer: None  # asks the hub above what it has passed on
         self._watcher: SendWatcher | None = None  # while anything waits that may be sent
         self._asked = 0  # messages about which the hub above was asked
         self._open_acks = 0  # questions that it has not answered
@@ -254,7 +254,7 @@ class Uplink:
 
     # -- the connection -----------------------------------------------------------------------------
 
-    def connect(self, outgoing: Outgoing, ask: Callable[[Answer], None]) -> None:
+    def connect(self, outgoing: Outgoing, ask: Callable[[OnAnswer], None]) -> None:
         """A new connection; messages wait until :meth:`let_through`."""
         self._outgoing, self._ask = outgoing, ask
 

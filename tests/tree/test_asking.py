@@ -21,7 +21,8 @@ class Asked:
             self.ask(token)
 
     def ask(self, token: bytes) -> None:
-        self.open.add(token, lambda says: self.answers.append((token, says)))
+        made = self.open.put(lambda says: self.answers.append((token, says)), b"")
+        assert self.open.ask(made) == token
 
 
 def test_answers_with_tokens_come_in_any_order() -> None:
@@ -44,11 +45,14 @@ def test_answers_without_tokens_belong_to_the_oldest_question() -> None:
 
 def test_nobody_counts_on_questions_before_one_that_was_answered() -> None:
     asked = Asked(b"1", b"2", b"3")
-    asked.open.forget_up_to(b"unknown")
-    asked.open.forget_up_to(b"2")
+    asked.open.forget_before(b"unknown")
+    asked.open.forget_before(b"2")
+    later = asked.open.put(lambda says: asked.answers.append((b"later", says)))
+    assert asked.open.take_back(asked.open.put(lambda says: None))
+    assert (len(asked.open), asked.open.waiting, asked.open.answer(later, b"tree")) == (3, 1, False)
     asked.open.close()
     asked.open.close()
-    assert asked.answers == [(b"3", None)], "the link has ended, and there will be no answer"
+    assert asked.answers == [(b"2", None), (b"3", None), (b"later", None)], "the link has ended"
 
 
 def test_below_a_plain_daemon_a_sync_waits_until_the_daemon_has_acted(world: World) -> None:

@@ -14,7 +14,7 @@ from worlds import FAST, World, join, settle
 
 from sbuslib import Hub
 from sbuslib.tree import uplink
-from sbuslib.tree.losses import LinkLosses
+from sbuslib.tree.link_losses import LinkLosses
 from sbuslib.wire.control import Away, Lost
 
 SOON = msgspec.structs.replace(FAST, link_notices=0.01)

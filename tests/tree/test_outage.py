@@ -8,15 +8,15 @@ from worlds import FAST, World, received, settle
 
 from sbuslib.core.protocols import Sender
 from sbuslib.secrets import Credentials
-from sbuslib.tree.link import Voucher
-from sbuslib.tree.uplink import Kept
+from sbuslib.tree.hub_link import Voucher
+from sbuslib.tree.uplink import UpQueue
 
 SENDER: Sender = Voucher(bytes, Credentials(gid=1, uid=2, pid=3), b"")
 OTHER: Sender = Voucher(bytes, Credentials(gid=1, uid=2, pid=3), b"other")
 
 
 def test_messages_are_kept_in_order_within_both_bounds() -> None:
-    kept = Kept(most=3, most_bytes=10)
+    kept = UpQueue(most=3, most_bytes=10)
     added = [kept.add(SENDER, packet) for packet in (b"1234", b"567", b"89ab", b"c", b"d")]
     assert added == [True, True, False, True, False]
     assert (len(kept), kept.bytes) == (3, 8)
@@ -26,7 +26,7 @@ def test_messages_are_kept_in_order_within_both_bounds() -> None:
 
 
 def test_messages_that_could_not_be_sent_are_put_back_in_front() -> None:
-    kept = Kept(most=10, most_bytes=100)
+    kept = UpQueue(most=10, most_bytes=100)
     for packet in (b"1", b"22", b"333"):
         kept.add(SENDER, packet)
     taken = kept.take(False)
@@ -37,7 +37,7 @@ def test_messages_that_could_not_be_sent_are_put_back_in_front() -> None:
 
 
 def test_messages_are_taken_of_one_sender_where_that_matters_and_as_many_as_fit_one_packet() -> None:
-    kept = Kept(most=10, most_bytes=1_000_000)
+    kept = UpQueue(most=10, most_bytes=1_000_000)
     for sender in (SENDER, SENDER, OTHER, SENDER):
         kept.add(sender, b"x")
     assert [len(kept.take(True)) for _ in range(4)] == [2, 1, 1, 0]

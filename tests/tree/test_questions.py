@@ -136,7 +136,7 @@ def test_a_link_that_never_reads_has_one_question_waiting(world: World, monkeypa
     monkeypatch.setattr(LinkBelow, "room", 0)
     for _ in range(20):
         assert client.sync("tree") == "partial"
-    assert len(link._to_ask) == 1
+    assert link.questions.waiting == 1
 
 
 def silent_link(world: World, uid: int | None = None) -> Peer:

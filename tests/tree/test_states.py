@@ -6,34 +6,34 @@ from itertools import product
 
 import pytest
 
-from sbuslib.tree.states import EVENTS, STATES, STEPS, Action, Event, State, step
+from sbuslib.tree.states import EVENTS, STATES, STEPS, Event, LinkAction, State, step
 
 CONNECTED: tuple[State, ...] = ("greeting", "asking", "placing", "joined", "open", "leaving")
 UNCONNECTED: tuple[State, ...] = ("starting", "away", "apart")
 
-CELLS: dict[tuple[State, Event], tuple[Action, State]] = {
-    ("stopped", "start"): (Action.BEGIN, "starting"),
-    ("greeting", "known"): (Action.ASK, "asking"),
-    ("greeting", "served"): (Action.PLACE, "placing"),
-    ("greeting", "plain"): (Action.JOIN, "joined"),
-    ("asking", "served"): (Action.PLACE, "placing"),
-    ("placing", "placed"): (Action.JOIN, "joined"),
-    ("joined", "complete"): (Action.OPEN, "open"),
-    **{(state, "leave"): (Action.HOLD, "leaving") for state in ("joined", "open")},
-    **{(state, "leave"): (Action.CLOSE, "away") for state in ("greeting", "asking", "placing")},
-    **{(state, "end"): (Action.CLOSE, "away") for state in CONNECTED},
-    **{(state, "loop"): (Action.CLOSE, "apart") for state in CONNECTED},
-    **{(state, "connect"): (Action.GREET, "greeting") for state in UNCONNECTED},
-    **{(state, "stop"): (Action.END, "stopped") for state in UNCONNECTED},
-    **{(state, "missed"): (Action.SETTLE, "away") for state in ("starting", "away")},
-    ("apart", "missed"): (Action.SETTLE, "apart"),
-    ("apart", "gone"): (Action.NOTHING, "away"),
+CELLS: dict[tuple[State, Event], tuple[LinkAction, State]] = {
+    ("stopped", "start"): (LinkAction.BEGIN, "starting"),
+    ("greeting", "known"): (LinkAction.ASK, "asking"),
+    ("greeting", "served"): (LinkAction.PLACE, "placing"),
+    ("greeting", "plain"): (LinkAction.JOIN, "joined"),
+    ("asking", "served"): (LinkAction.PLACE, "placing"),
+    ("placing", "placed"): (LinkAction.JOIN, "joined"),
+    ("joined", "complete"): (LinkAction.OPEN, "open"),
+    **{(state, "leave"): (LinkAction.HOLD, "leaving") for state in ("joined", "open")},
+    **{(state, "leave"): (LinkAction.CLOSE, "away") for state in ("greeting", "asking", "placing")},
+    **{(state, "end"): (LinkAction.CLOSE, "away") for state in CONNECTED},
+    **{(state, "loop"): (LinkAction.CLOSE, "apart") for state in CONNECTED},
+    **{(state, "connect"): (LinkAction.GREET, "greeting") for state in UNCONNECTED},
+    **{(state, "stop"): (LinkAction.END, "stopped") for state in UNCONNECTED},
+    **{(state, "missed"): (LinkAction.SETTLE, "away") for state in ("starting", "away")},
+    ("apart", "missed"): (LinkAction.SETTLE, "apart"),
+    ("apart", "gone"): (LinkAction.NOTHING, "away"),
 }
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(STATES, EVENTS)))
 def test_each_cell_of_the_table(state: State, event: Event) -> None:
-    assert step(state, event) == CELLS.get((state, event), (Action.NOTHING, state))
+    assert step(state, event) == CELLS.get((state, event), (LinkAction.NOTHING, state))
 
 
 def test_each_state_can_be_reached_and_left() -> None:
@@ -42,9 +42,9 @@ def test_each_state_can_be_reached_and_left() -> None:
         reached |= more
     assert reached == set(STATES)
     for state in set(STATES) - {"stopped"}:
-        assert step(step(state, "end")[1], "stop") == (Action.END, "stopped")
+        assert step(step(state, "end")[1], "stop") == (LinkAction.END, "stopped")
 
 
 def test_each_event_and_each_action_is_in_the_table() -> None:
     assert {event for _, event in STEPS} == set(EVENTS)
-    assert {action for action, _ in STEPS.values()} == set(Action)
+    assert {action for action, _ in STEPS.values()} == set(LinkAction)

@@ -7,8 +7,8 @@ from support import PATIENCE, choose, eventually
 from worlds import World, key_of, key_of_link, settle
 
 from sbuslib.secrets import Credentials
-from sbuslib.tree import link
-from sbuslib.tree.link import Voucher
+from sbuslib.tree import hub_link
+from sbuslib.tree.hub_link import Voucher
 from sbuslib.wire import control
 
 LINK = Credentials(gid=1, uid=2, pid=3)
@@ -94,7 +94,7 @@ def test_two_that_ask_for_senders_do_not_keep_each_other_asking(world: World) ->
 
 
 def test_senders_that_are_remembered_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "_SENDERS", 3)
+    monkeypatch.setattr(hub_link, "_SENDERS", 3)
     world.hub("top")
     raw = world.peer("top")
     raw.send(b"CMSG interest/on")

@@ -9,7 +9,6 @@ is dropped and counted: a link with hundreds of clients behind it does not end f
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import Final, Literal, TypeAlias
 
@@ -26,7 +25,7 @@ from ..secrets import Credentials
 from ..wire import control
 from ..wire.batches import BATCH
 from ..wire.packets import MSG, Control, Packet, encode_control, parse
-from .open_questions import OpenQuestions
+from .open_questions import OnAnswer, OpenQuestions
 from .place import Place
 
 __all__ = ["MODES", "ForgedError", "Link", "Mode", "Voucher"]
@@ -75,7 +74,7 @@ class Voucher:
 
 class Link:
     """The role of a connection to another hub. Implements :class:`~sbuslib.core.publisher.Role` and
-    :class:`~sbuslib.tree.neighbours.Neighbour`.
+    :class:`~sbuslib.tree.roles.Neighbour`.
 
     :param publisher: the connection.
     :param receiver: what routes hold for the other end.
@@ -103,7 +102,6 @@ class Link:
         self.complete = False
         """Whether it was told all that is wanted for the first time, or need not be told that."""
         self.questions = OpenQuestions()  # to the other end
-        self._to_ask: deque[bytes] = deque()  # tokens of questions that wait until all is told
         self._told_senders = False  # whether the other end was told that senders are wanted
         self._vouchers: dict[bytes, Voucher] = {}  # by what the other end calls them
         self._to_log: list[str] = []  # why something was dropped for the first time, in this turn
@@ -119,11 +117,12 @@ class Link:
         """Tell up to ``most`` changes. Returns how many."""
         raise NotImplementedError
 
-    def ask(self, token: bytes) -> bool:
-        """Ask the other end once all is told. ``False``: it has too many questions."""
+    @property
+    def has_too_many_questions(self) -> bool:
+        """Whether no more may wait for the other end."""
         raise NotImplementedError
 
-    def ask_now(self, token: bytes) -> None:
+    def say_question(self, token: bytes) -> None:
         """Ask the other end to answer when all that it was told is in force."""
         raise NotImplementedError
 
@@ -243,7 +242,15 @@ class Link:
     def has_more(self) -> bool:
         """Whether there is more to tell, now or when the other end has read."""
         is_up = self.is_up and not self.outgoing.closed
-        return is_up and (not self.is_told or bool(self._to_ask and self.may_ask))
+        return is_up and (not self.is_told or bool(self.questions.waiting and self.may_ask))
+
+    def ask(self, on_answer: OnAnswer) -> bytes:
+        """Ask the other end about the rest of the tree, once all is told. Returns the token; empty: it is not asked."""
+        if self.has_too_many_questions:
+            return b""
+        token = self.questions.put(on_answer)
+        self.mark()
+        return token
 
     def tell(self, most: int) -> int:
         """Tell up to ``most`` changes, as far as there is room, then ask what waited for that. Returns how many."""
@@ -258,6 +265,6 @@ class Link:
         if self.is_told and not self.complete and self.place.has_settled:
             self.complete = True
             self.say(encode_control(control.INTEREST_COMPLETE))
-        while self._to_ask and self.room > 0 and self.may_ask:
-            self.ask_now(self._to_ask.popleft())
+        while self.questions.waiting and self.room > 0 and self.may_ask:
+            self.say_question(self.questions.ask())
         return count

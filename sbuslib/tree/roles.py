@@ -7,6 +7,7 @@ from typing import Protocol
 from ..core.protocols import Receiver, Routes
 from ..statistics import LinkStatistics
 from ..wire import control
+from .open_questions import OnAnswer
 
 __all__ = ["Above", "Below", "Joiner", "Neighbour"]
 
@@ -36,8 +37,8 @@ class Neighbour(Protocol):
     def tell(self, most: int) -> int:
         """Tell up to ``most`` changes, as far as there is room. Returns how many."""
 
-    def ask(self, token: bytes) -> bool:
-        """Ask for an answer once all that is wanted here is in force there; ``False``: it has too many questions."""
+    def ask(self, on_answer: OnAnswer) -> bytes:
+        """Ask for an answer once all that is wanted here is in force there. Returns a token; empty: it is not asked."""
 
 
 class Below(Neighbour, Protocol):
@@ -86,6 +87,10 @@ class Above(Protocol):
     @property
     def stands_apart(self) -> bool:
         """Whether this hub has not joined since that would make a loop or too deep a tree."""
+
+    @property
+    def scope_alone(self) -> bytes:
+        """What is known of the tree without it."""
 
     def is_sending(self) -> bool:
         """Whether something waits that can be sent."""

@@ -26,7 +26,7 @@ from ..errors import PacketError
 from ..reasons import Reason
 from ..wire import control
 from ..wire.packets import encode_control
-from .neighbours import Above, Below, Neighbour
+from .roles import Above, Below, Neighbour
 
 __all__ = ["Questions", "Reply"]
 
@@ -34,7 +34,7 @@ Reply: TypeAlias = Callable[[bytes], None]
 """Called with the scope of the answer: ``tree``, ``partial`` and so on."""
 
 
-class Asker(Protocol):
+class Questioner(Protocol):
     """A client that asks."""
 
     closed: bool
@@ -55,11 +55,10 @@ class _Round:
     :param requests: the replies to make, by who asked: the link to a hub below does not wait for its own answer.
     """
 
-    def __init__(self, token: bytes, user: int, requests: dict[object, list[Reply]]) -> None:
-        self.token = token
+    def __init__(self, user: int, requests: dict[object, list[Reply]]) -> None:
         self.user = user
         self.requests = requests
-        self.waiting: set[object] = set()  # links, and the hub above while this hub joins it
+        self.waiting: dict[object, bytes] = {}  # links, with tokens, and the hub above while this hub joins it
         self.partial: set[object] = set()  # links that did not say that all is known
         self.trusted_only = False  # whether some hub was not waited for, because it is not trusted
         self.timer: Any = None
@@ -92,13 +91,12 @@ class Questions:
         self._above = above
         self.knows_prefix = True
         """Whether the first prefix is known, or nobody waits for it any more."""
-        self._until_prefix: dict[Asker, list[Reply]] = {}  # who asked whoami
-        self._until_joined: dict[Asker, list[Reply]] = {}  # who asked about the path
-        self._rounds: dict[bytes, _Round] = {}
+        self._until_prefix: dict[Questioner, list[Reply]] = {}  # who asked whoami
+        self._until_joined: dict[Questioner, list[Reply]] = {}  # who asked about the path
+        self._rounds: set[_Round] = set()  # that are not over
         self._asked_by_clients: dict[int, _Round] = {}  # those of the rounds that clients asked for: one a user
         self._requests: dict[int, dict[object, list[Reply]]] = {}  # for the next round of each user
-        self._open: Counter[Asker] = Counter()  # questions that are not answered yet
-        self._tokens = 0  # of rounds, so far
+        self._open: Counter[Questioner] = Counter()  # questions that are not answered yet
 
     def clear(self) -> None:
         """The hub has stopped."""
@@ -109,7 +107,7 @@ class Questions:
         self._until_prefix.clear()
         self._until_joined.clear()
 
-    def _put_off(self, asker: Asker, encode: Callable[[bytes], bytes]) -> Reply:
+    def _put_off(self, asker: Questioner, encode: Callable[[bytes], bytes]) -> Reply:
         """What answers a client's question later. Raises :exc:`~sbuslib.errors.PacketError` when it has too many."""
         self._open[asker] += 1
         if self._open[asker] > self._context.limits.queued_answers:
@@ -124,12 +122,8 @@ class Questions:
 
         return reply
 
-    def forget(self, asker: Asker, link: Below | None, user: int) -> None:
+    def forget(self, asker: Questioner, link: Below | None, user: int) -> None:
         """A client of ``user`` has gone, and with it perhaps the link to a hub below."""
-        if link is not None:
-            for round_ in list(self._rounds.values()):
-                round_.waiting.discard(link)
-                self._check(round_)
         if self._open.pop(asker, None):
             self._until_prefix.pop(asker, None)
             self._until_joined.pop(asker, None)
@@ -137,7 +131,7 @@ class Questions:
 
     # -- about the asker, and this hub's place ------------------------------------------------------
 
-    def whoami(self, asker: Asker) -> None:
+    def whoami(self, asker: Questioner) -> None:
         """Answer a ``whoami``, once the first prefix is known."""
         if self.knows_prefix:
             asker.answer(encode_control(control.WHOAMI, asker.key))
@@ -158,14 +152,14 @@ class Questions:
         for reply in [reply for replies in waiting.values() for reply in replies]:
             reply(b"root")
         above = self._above()
-        for round_ in [round_ for round_ in self._rounds.values() if above in round_.waiting]:
-            round_.waiting.discard(above)
+        for round_ in [round_ for round_ in self._rounds if above in round_.waiting]:
+            del round_.waiting[above]
             self._ask_above(round_)
             self._check(round_)
 
     # -- about the tree -----------------------------------------------------------------------------
 
-    def sync(self, asker: Asker, link: Below | None, user: int, token: bytes, scope: bytes) -> None:
+    def sync(self, asker: Questioner, link: Below | None, user: int, token: bytes, scope: bytes) -> None:
         """Answer a ``hub/sync`` of a client of ``user``, at once or when the rest of the tree has answered.
 
         Where the client is the ``link`` to a hub below, that hub is not asked.
@@ -196,9 +190,8 @@ class Questions:
         self._check(self._make_round(user, {None: [reply]}))
 
     def _make_round(self, user: int, requests: dict[object, list[Reply]]) -> _Round:
-        self._tokens += 1
-        round_ = _Round(b"%x" % self._tokens, user, requests)
-        self._rounds[round_.token] = round_
+        round_ = _Round(user, requests)
+        self._rounds.add(round_)
         for link in self._links.values():
             self._ask(round_, link)
         round_.timer = self._context.after(self._context.limits.sync_wait, lambda: self._time_out(round_))
@@ -211,37 +204,44 @@ class Questions:
         if above.joined is not None:
             self._ask(round_, above.joined)
         else:
-            (round_.partial if above.settled else round_.waiting).add(above)
+            if above.settled:
+                round_.partial.add(above)
+            else:
+                round_.waiting[above] = b""
 
-    @staticmethod
-    def _ask(round_: _Round, link: Neighbour) -> None:
-        is_asked = link.ask(round_.token)
+    def _ask(self, round_: _Round, link: Neighbour) -> None:
+        token = link.ask(lambda scope: self._answered(round_, link, scope))
         if not link.trusted:
             round_.trusted_only = True
+        elif token and not link.lagging:
+            round_.waiting[link] = token
         else:
             # A link that lags is asked again, since its answer ends that. But nobody waits for it.
-            (round_.waiting if is_asked and not link.lagging else round_.partial).add(link)
+            round_.partial.add(link)
 
-    def answered(self, token: bytes, who: object, scope: bytes) -> None:
-        """A hub below or above answered a question."""
-        round_ = self._rounds.get(token)
-        if round_ is not None and who in round_.waiting:
-            round_.waiting.discard(who)
-            if scope == control.SCOPE_TRUSTED:
-                round_.trusted_only = True
-            elif scope != control.SCOPE_TREE:
-                round_.partial.add(who)
-            self._check(round_)
+    def _answered(self, round_: _Round, link: Neighbour, scope: bytes | None) -> None:
+        """A hub below or above answered a question, or its link has ended: nothing is below then."""
+        if round_.waiting.pop(link, None) is None or round_ not in self._rounds:
+            return
+        above = self._above()
+        if scope is None and above is not None and link.receiver is above.up:
+            scope = above.scope_alone
+        if scope == control.SCOPE_TRUSTED:
+            round_.trusted_only = True
+        elif scope not in (control.SCOPE_TREE, None):
+            round_.partial.add(link)
+        self._check(round_)
 
     def _time_out(self, round_: _Round) -> None:
         for link in self._links.values():
             if link in round_.waiting:
-                link.note_overdue(round_.token)
+                link.note_overdue(round_.waiting[link])
         self._check(round_, anyway=True)
         # Nobody else may say so here: a client asks, and a link answers, in the middle of a turn.
 
     def _check(self, round_: _Round, anyway: bool = False) -> None:
-        if round_.reply(anyway) and self._rounds.pop(round_.token, None) is not None:
+        if round_.reply(anyway) and round_ in self._rounds:
+            self._rounds.discard(round_)
             self._context.cancel(round_.timer)
             if self._asked_by_clients.get(round_.user) is round_:
                 del self._asked_by_clients[round_.user]
