@@ -71,6 +71,23 @@ REFERENCE: dict[str, tuple[str, list[str]]] = {
             "sbuslib.journal.replay.Selection",
         ],
     ),
+    "bridge": (
+        "Bridges",
+        ["sbuslib.bridge.Bridge", "sbuslib.bridge.AioBridge", "sbuslib.bridge.engine.EngineOptions"],
+    ),
+    "reports": (
+        "Spark and reports",
+        [
+            "sbuslib.spark.session",
+            "sbuslib.spark.read",
+            "sbuslib.spark.unseal",
+            "sbuslib.reports.sql.in_duckdb",
+            "sbuslib.reports.sql.in_spark",
+            "sbuslib.reports.traffic.traffic",
+            "sbuslib.reports.subscriptions.subscriptions",
+            "sbuslib.reports.by_key.by_key",
+        ],
+    ),
     "tcp": ("Peer and Gateway", ["sbuslib.tcp.peer.Peer", "sbuslib.tcp.gateway.Gateway"]),
     "statistics": ("Statistics", ["sbuslib.statistics"]),
     "errors": ("Errors", ["sbuslib.errors"]),
