@@ -66,6 +66,13 @@ def test_parse(packet: bytes, value: Packet) -> None:
     assert parse(packet) == value
 
 
+@pytest.mark.parametrize("start", b"MSG,msg,MSG\0a, MSG a,SUB,SUB\0,UNSUB,CMSG,CMSG\0a,PUB a,MSG\ta,\0".split(b","))
+def test_a_packet_without_a_verb_and_its_blank_is_refused(start: bytes) -> None:
+    for packet in (start, start + b"\0b"):
+        with pytest.raises(PacketError, match="unknown verb"):
+            parse(packet)
+
+
 def test_the_longest_control_packet() -> None:
     packet = b"CMSG from\0" + b"x" * (PACKET_BYTES + CONTROL_EXTRA - 10)
     assert parse(packet) == Control(b"from", packet[10:])
