@@ -41,8 +41,6 @@ def segment_covers(p: bytes, q: bytes, last: bool) -> bool:
     if not more:  # q is one segment and no more: is it among those of p?
         met = stars_after(q, len(stem))
         return (met == stars - 1 and len(stem) + met < len(q)) if last else met < stars
-    if len(narrower) < len(stem):
-        return False
     if narrower == stem:
         return more == stars if last else more <= stars
     met = stars_after(narrower, len(stem))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -92,3 +93,4 @@ class SharesMachine(RuleBasedStateMachine):
 
 
 TestSharesMachine = SharesMachine.TestCase
+TestSharesMachine.settings = settings(max_examples=40)
