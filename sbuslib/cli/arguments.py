@@ -16,6 +16,7 @@ __all__ = [
     "NAMES",
     "VERBOSITY",
     "Parser",
+    "add",
     "add_address",
     "add_door_folder",
     "add_patterns",
@@ -73,9 +74,9 @@ class Parser(ArgumentParser):
         self.late: str | None = None
         """An argument that may be left out, and may come after options: argparse gives it up at the first option."""
 
-    def hide(self, option: str, *old: str) -> None:
-        """Let an option have more names, which help does not show: those that it had."""
-        for name in old:
+    def hide(self, option: str, *more: str) -> None:
+        """Let an option have more names, which help does not show."""
+        for name in more:
             self._option_string_actions[name] = self._option_string_actions[option]
 
     def parse_known_args(  # type: ignore[override]
@@ -121,6 +122,49 @@ def nearest(word: str, known: Iterable[str] | dict[str, str]) -> str:
     return f": did you mean {stands_for[bare[found[0]]]}?" if found else ""
 
 
+def add(container: Any, form: str, help: str, **options: Any) -> None:
+    """Add an option or argument to a parser or group, by the form in which help shows it.
+
+    ``-n --count N``, ``--json``, ``--export PATTERN...``, ``KEY``, ``[PAYLOAD]``, ``FILE...``. What a value is called
+    says how it is read. ``options`` are argparse's.
+    """
+    from . import values
+
+    # 1. The names, and what the value is called.
+    *names, last = form.split()
+    value, are_many = last.strip("[]."), "..." in last
+    if last.startswith("-"):
+        names.append(last)
+        if "choices" not in options:
+            options["action"] = "store_true"
+    else:
+        options["metavar"] = value
+
+    # 2. How it is read, and how many there may be.
+    if value in _READ:
+        options["type"] = getattr(values, _READ[value])
+    if last != value:
+        options["nargs"] = "*" if are_many and last[0] == "[" else "+" if are_many else "?"
+    if names and are_many:
+        options["action"] = "extend"
+    if not names:
+        names = [options.pop("dest", value.lower() + "s" * are_many)]
+    container.add_argument(*names, help=help, **options)
+
+
+_READ = {
+    "N": "count",
+    "TIME": "seconds",
+    "SIZE": "size",
+    "RATE": "rate",
+    "WHEN": "moment",
+    "FACTOR": "speed",
+    "BYTE": "separator",
+    "OLD=NEW": "prefixes",
+}
+"""The function of :mod:`.values` that reads a value of this name. All other values are texts."""
+
+
 def add_address(parser: Parser, *names: str, help: str = "where the hub listens", **options: Any) -> None:
     """Add the option that names the hub; ``names`` and ``options`` are for a command that shows it in another way.
 
@@ -132,9 +176,7 @@ def add_address(parser: Parser, *names: str, help: str = "where the hub listens"
 
 def add_door_folder(parser: Parser) -> None:
     """Add the option that names the folder of doors."""
-    parser.add_argument(
-        "--doors", metavar="DIR", help="a folder that both ends see, for the socket at which files are handed out"
-    )
+    add(parser, "--doors DIR", "a folder that both ends see, for the socket at which files are handed out")
 
 
 def add_patterns(parser: Parser, option: str, help: str, *, file_may_have: bool = False) -> None:
@@ -142,19 +184,12 @@ def add_patterns(parser: Parser, option: str, help: str, *, file_may_have: bool 
 
     Where it is not given, that is empty; or ``None`` if a file may have them.
     """
-    parser.add_argument(
-        f"--{option}",
-        dest=f"{option.replace('-', '_')}_patterns",
-        metavar="PATTERN",
-        nargs="+",
-        action="extend",
-        default=None if file_may_have else [],
-        help=help,
-    )
+    dest = f"{option.replace('-', '_')}_patterns"
+    add(parser, f"--{option} PATTERN...", help, dest=dest, default=None if file_may_have else [])
 
 
 def add_verbosity(parser: Parser) -> None:
     """Add the options that say how much is told on standard error."""
     for option, name, help in VERBOSITY:
         if f"--{name}" not in parser._option_string_actions:
-            parser.add_argument(option, f"--{name}", action="store_true", help=help)
+            add(parser, f"{option} --{name}", help)

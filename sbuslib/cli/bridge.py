@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 
-from .arguments import Parser, add_address, add_patterns
+from .arguments import Parser, add, add_address, add_patterns
 from .console import explain, on_stop, tell, yield_to_ctrl_c
 from .networks import add_tls
-from .values import size
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def add_bridge(parser: Parser) -> None:
         "When the bus goes away, the bridge waits for it, and sends the server what it has."
     )
 
-    parser.add_argument("url", metavar="URL", help="the server to join, see below")
+    add(parser, "URL", "the server to join, see below")
     add_address(parser)
     for option, what in (
         ("export", "messages under these keys go out"),
@@ -57,31 +56,16 @@ def add_bridge(parser: Parser) -> None:
         ("from", "only these publishers' messages come in, as patterns for HOST/UID/PID: a claim of that host"),
     ):
         add_patterns(parser, option, what)
-    parser.hide("--mqtt-retain", "--retain")
-    parser.hide("--from", "--trust")
-    parser.add_argument(
-        "--prefix", default="sbus", metavar="TEXT", help="the first segment of all subjects; '': none (%(default)s)"
-    )
-    parser.add_argument("--stream", metavar="NAME", help="keep what is exported in a stream, of JetStream or Redis")
-    parser.add_argument(
-        "--name", metavar="NAME", help="what this bus is called there, for a stream (the host and the address)"
-    )
-    parser.add_argument(
-        "--max-bytes", type=size, default=2**26, metavar="SIZE", help="while the server is away, keep no more (64MB)"
-    )
-    parser.hide("--max-bytes", "--keep")
-    parser.add_argument("--mqtt-qos", choices=("0", "1"), default="1", help="MQTT: quality of service (1)")
-    parser.hide("--mqtt-qos", "--qos")
-    parser.add_argument("--mqtt-version", choices=("3.1.1", "5"), default="5", help="the version of MQTT (5)")
-    parser.hide("--mqtt-version", "--mqtt")
-    parser.add_argument("--login", metavar="NAME", help="who we are; a password in the URL is seen by all of this host")
-    parser.hide("--login", "--user")
+    add(parser, "--prefix TEXT", "the first segment of all subjects; '': none (%(default)s)", default="sbus")
+    add(parser, "--stream NAME", "keep what is exported in a stream, of JetStream or Redis")
+    add(parser, "--name NAME", "what this bus is called there, for a stream (the host and the address)")
+    add(parser, "--max-bytes SIZE", "while the server is away, keep no more (64MB)", default=2**26)
+    add(parser, "--mqtt-qos", "MQTT: quality of service (1)", choices=("0", "1"), default="1")
+    add(parser, "--mqtt-version", "the version of MQTT (5)", choices=("3.1.1", "5"), default="5")
+    add(parser, "--login NAME", "who we are; a password in the URL is seen by all of this host")
     for option, what in _FILES.items():
         parser.add_argument(f"--{option}", metavar="FILE", help=what)
     add_tls(parser, "our own certificate (PEM)", "who signs the server's certificate (PEM)")
-    parser.hide("--tls-cert", "--certificate")
-    parser.hide("--tls-key", "--private-key")
-    parser.hide("--tls-ca", "--ca")
 
     parser.set_defaults(run=_bridge)
 

@@ -108,7 +108,7 @@ def read_settings(arguments: Namespace, default: str | None = SYSTEM_ADDRESS) ->
     option = vars(arguments).get
     address, above = arguments.address, option("upstream_user")
 
-    # 3. All settings, each checked where it comes from.
+    # 2. All settings, each checked where it comes from.
     settings = Settings(
         address=check("address", _address, table.address, default) if address is None else _address(address),
         mode=mode,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 
-from .arguments import Parser
+from .arguments import Parser, add
 from .console import EXIT_FAILURE, EXIT_SUCCESS
-from .values import separator
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
@@ -32,22 +31,20 @@ def add_hub_explain(parser: Parser) -> None:
         "exit status:\n"
         "  0   yes\n"
         "  1   no, or an error\n"
-        "  2   the arguments are wrong, or the file\n"
+        "  2   the arguments are wrong, or what stands in the file\n"
         "\n"
         "examples:\n"
         "  sbus hub explain alice publish tenants/alice/status\n"
         "  sbus hub explain 1001 subscribe 'room/*/temp' --config /etc/sbus.toml"
     )
 
-    parser.add_argument("user", metavar="USER", help="name or id")
-    parser.add_argument("verb", metavar="VERB", choices=["publish", "subscribe"], help="publish or subscribe")
-    parser.add_argument("key", metavar="KEY", help="the key, or the pattern for subscribe")
-    parser.add_argument(
-        "--config", metavar="FILE", default=CONFIG_PLACE, help="the file that the hub reads (%(default)s)"
-    )
-    parser.add_argument("-u", "--user", action="append", metavar="USER", dest="users", help="as the hub was given it")
-    parser.add_argument("--separator", type=separator, metavar="BYTE", help="as the hub was given it")
-    parser.add_argument("--json", action="store_true", help="as JSON in a line")
+    add(parser, "USER", "name or id")
+    add(parser, "VERB", "publish or subscribe", choices=["publish", "subscribe"])
+    add(parser, "KEY", "the key, or the pattern for subscribe")
+    add(parser, "--config FILE", "the file that the hub reads (%(default)s)", default=CONFIG_PLACE)
+    add(parser, "-u --user USER", "as the hub was given it", action="append", dest="users")
+    add(parser, "--separator BYTE", "as the hub was given it")
+    add(parser, "--json", "as JSON in a line")
 
     parser.set_defaults(run=_explain)
 

@@ -6,9 +6,8 @@ import errno
 import os
 from argparse import Namespace
 
-from .arguments import Parser, add_address, add_door_folder
+from .arguments import Parser, add, add_address, add_door_folder
 from .console import EXIT_SUCCESS, complain, explain, tell, wait_for_ctrl_c
-from .values import count, seconds, size
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
@@ -35,17 +34,13 @@ def add_send(parser: Parser) -> None:
         "exit status:\n"
         "  0   every receiver has every file\n"
         "  1   a receiver gave up, or nobody came in time\n"
-        "  2   the arguments are wrong"
     )
 
     add_address(parser)
-    parser.add_argument("key", metavar="KEY", help="routing key")
-    parser.add_argument("files", metavar="FILE", nargs="+", help="what to send")
-    parser.add_argument("--receivers", type=count, default=1, metavar="N", help="wait for N receivers (1)")
-    parser.hide("--receivers", "-n")
-    parser.add_argument(
-        "--timeout", type=seconds, default=30.0, metavar="TIME", help="give up those that do not go on for so long (30)"
-    )
+    add(parser, "KEY", "routing key")
+    add(parser, "FILE...", "what to send")
+    add(parser, "--receivers N", "wait for N receivers (1)", default=1)
+    add(parser, "--timeout TIME", "give up those that do not go on for so long (30)", default=30.0)
     add_door_folder(parser)
 
     parser.set_defaults(run=_send)
@@ -56,7 +51,7 @@ def _send(arguments: Namespace) -> int:
     from .tables import plain
 
     status = EXIT_SUCCESS
-    with messages.connected(arguments, door_folder=arguments.doors, **messages.RECONNECTING) as client:
+    with messages.connected(arguments, door_folder=arguments.doors, lasting=True) as client:
         for path in arguments.files:
             sent = client.files.send(
                 os.fsencode(arguments.key), path, receivers=arguments.receivers, timeout=arguments.timeout
@@ -80,14 +75,11 @@ def add_receive(parser: Parser) -> None:
     )
 
     add_address(parser)
-    parser.add_argument("patterns", metavar="PATTERN", nargs="+", help="pattern of routing keys")
-    parser.add_argument("--into", metavar="DIR", default=".", help="where the files go; else here")
-    parser.add_argument("-n", "--count", type=count, metavar="N", help="exit after N files")
-    parser.add_argument("--max-bytes", type=size, metavar="SIZE", default=1024**3, help="take no larger file (1GB)")
-    parser.hide("--max-bytes", "--most")
-    parser.add_argument(
-        "--timeout", type=seconds, metavar="TIME", help="exit with status 1 when no file is offered for so long"
-    )
+    add(parser, "PATTERN...", "pattern of routing keys")
+    add(parser, "--into DIR", "where the files go; else here", default=".")
+    add(parser, "-n --count N", "exit after N files")
+    add(parser, "--max-bytes SIZE", "take no larger file (1GB)", default=1024**3)
+    add(parser, "--timeout TIME", "exit with status 1 when no file is offered for so long")
     add_door_folder(parser)
 
     parser.set_defaults(run=_receive)
@@ -97,7 +89,7 @@ def _receive(arguments: Namespace) -> None:
     from . import messages
 
     with (
-        messages.connected(arguments, door_folder=arguments.doors, **messages.RECONNECTING) as client,
+        messages.connected(arguments, door_folder=arguments.doors, lasting=True) as client,
         client.files.receive(
             *map(os.fsencode, arguments.patterns), folder=arguments.into, most=arguments.max_bytes
         ) as files,

@@ -6,9 +6,8 @@ import os
 import signal
 from argparse import Namespace
 
-from .arguments import Parser, add_address
+from .arguments import Parser, add, add_address
 from .console import EXIT_FAILURE, EXIT_SUCCESS, begin_to_show, tell
-from .values import count, seconds, size
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
@@ -32,15 +31,14 @@ def add_ping(parser: Parser) -> None:
         "exit status:\n"
         "  0   every answer came\n"
         "  1   none came in time, or that of the tree was partial: some hub did not answer\n"
-        "  2   the arguments are wrong"
     )
     add_address(parser)
-    parser.add_argument("-n", "--count", type=count, metavar="N", help="ask N times; else until Ctrl-C")
+    add(parser, "-n --count N", "ask N times; else until Ctrl-C")
     parser.hide("-n", "-c")  # as ping(8) has it
-    parser.add_argument("-i", "--interval", type=seconds, default=1.0, metavar="TIME", help="how often (1)")
-    parser.add_argument("--timeout", type=seconds, default=10.0, metavar="TIME", help="wait for no answer longer (10)")
-    parser.add_argument("--tree", action="store_true", help="ask the whole tree")
-    parser.add_argument("--json", action="store_true", help="a JSON object a line for each answer, in seconds")
+    add(parser, "-i --interval TIME", "how often (1)", default=1.0)
+    add(parser, "--timeout TIME", "wait for no answer longer (10)", default=10.0)
+    add(parser, "--tree", "ask the whole tree")
+    add(parser, "--json", "a JSON object a line for each answer, in seconds")
     parser.set_defaults(run=_ping)
 
 
@@ -106,25 +104,12 @@ def add_hz(parser: Parser) -> None:
     )
 
     add_address(parser)
-    parser.add_argument("patterns", metavar="PATTERN", nargs="+", help="pattern of routing keys")
-    parser.add_argument("--window", type=seconds, default=1.0, metavar="TIME", help="how long each table measures (1)")
-    parser.add_argument(
-        "--rows",
-        type=count,
-        default=20,
-        metavar="N",
-        help="show the N fastest of the first 1,000 keys, and count all others together (20)",
-    )
-    parser.hide("--rows", "--keys")
-    parser.add_argument("-n", "--count", type=count, metavar="N", help="exit after N tables")
-    parser.add_argument(
-        "--timeout", type=seconds, metavar="TIME", help="exit with status 1 when no message comes for so long"
-    )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="a JSON object a line for each table: intervals in seconds, keys as in sub --json, null for all others",
-    )
+    add(parser, "PATTERN...", "pattern of routing keys")
+    add(parser, "--window TIME", "how long each table measures (1)", default=1.0)
+    add(parser, "--rows N", "show the N fastest of the first 1,000 keys, and all others together (20)", default=20)
+    add(parser, "-n --count N", "exit after N tables")
+    add(parser, "--timeout TIME", "exit with status 1 when no message comes for so long")
+    add(parser, "--json", "a JSON object for each table: intervals in seconds, keys as in sub --json, null for others")
 
     parser.set_defaults(run=_hz)
 
@@ -133,7 +118,8 @@ def _hz(arguments: Namespace) -> None:
     from ..monitor.rates import measure
     from . import messages
 
-    with messages.connected(arguments, lasting=True, on_notice=messages.tell_notice) as client:
+    options = {} if arguments.timeout is None else {"timeout": arguments.timeout}
+    with messages.connected(arguments, lasting=True, on_notice=messages.tell_notice, **options) as client:
         with messages.beginning():
             client.subscribe(*map(os.fsencode, arguments.patterns))
         tables = measure(client, arguments.window, shown=arguments.rows, timeout=arguments.timeout)
@@ -179,7 +165,6 @@ def add_doctor(parser: Parser) -> None:
         "exit status:\n"
         "  0   there is no problem\n"
         "  1   there is one\n"
-        "  2   the arguments are wrong\n"
         "\n"
         "examples:\n"
         "  sbus doctor\n"
@@ -187,7 +172,7 @@ def add_doctor(parser: Parser) -> None:
     )
 
     add_address(parser)
-    parser.add_argument("--json", action="store_true", help="a JSON object a line for each finding")
+    add(parser, "--json", "a JSON object a line for each finding")
 
     parser.set_defaults(run=_doctor)
 
@@ -215,7 +200,7 @@ def add_whoami(parser: Parser) -> None:
     parser.description = "Print the credentials of this process as the hub sees them: !/cred/GID/UID/PID."
     parser.epilog = "examples:\n  sbus whoami\n  sbus whoami --json | jq .uid"
     add_address(parser)
-    parser.add_argument("--json", action="store_true", help="as JSON in a line, with gid, uid and pid")
+    add(parser, "--json", "as JSON in a line, with gid, uid and pid")
     parser.set_defaults(run=_whoami)
 
 
@@ -254,16 +239,13 @@ def add_bench(parser: Parser) -> None:
         "cc(1). Other programs disturb figures: see the load that is shown with them."
     )
 
-    parser.add_argument("scenarios", metavar="SCENARIO", nargs="*", help="what to measure; without: one ten four trip")
+    add(parser, "[SCENARIO...]", "what to measure; without: one ten four trip")
     add_address(parser, help="measure the daemon that listens there, not a hub of our own")
-    parser.add_argument("--rounds", type=count, default=3, metavar="N", help="times that each is run (%(default)s)")
-    parser.add_argument(
-        "--window", type=seconds, default=0.3, metavar="TIME", help="how long each run takes, about (300ms)"
-    )
-    parser.hide("--window", "--seconds")
-    parser.add_argument("--size", type=size, default=100, metavar="SIZE", help="bytes of a payload (%(default)s)")
-    parser.add_argument("--runs", metavar="FILE", help="write every run to a file, as JSON")
-    parser.add_argument("--list", action="store_true", help="list the scenarios")
+    add(parser, "--rounds N", "times that each is run (%(default)s)", default=3)
+    add(parser, "--window TIME", "how long each run takes, about (300ms)", default=0.3)
+    add(parser, "--size SIZE", "bytes of a payload (%(default)s)", default=100)
+    add(parser, "--runs FILE", "write every run to a file, as JSON")
+    add(parser, "--list", "list the scenarios")
 
     parser.set_defaults(run=_bench)
 

@@ -9,7 +9,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from ..errors import StateError, UsageError
-from .arguments import Parser, add_address
+from .arguments import Parser, add, add_address
 from .console import tell
 from .daemon import add_hub_arguments, run_hub
 
@@ -95,12 +95,9 @@ def add_hub_units(parser: Parser) -> None:
         "contents is not replaced. sbus.toml, which the bus of the machine reads, goes to /etc, unless it is there."
     )
 
-    parser.add_argument("unit", metavar="UNIT", nargs="?", help="the unit to print; without: list all")
-    parser.add_argument(
-        "--install", metavar="DIR", nargs="?", const="", help="write units to DIR, or where systemd looks"
-    )
-    parser.add_argument("--session", action="store_true", help="only the units of a user session, not of the machine")
-    parser.hide("--session", "--user")
+    add(parser, "[UNIT]", "the unit to print; without: list all")
+    add(parser, "--install [DIR]", "write units to DIR, or where systemd looks", const="")
+    add(parser, "--session", "only the units of a user session, not of the machine")
 
     parser.set_defaults(run=_units)
 

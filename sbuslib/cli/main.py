@@ -99,21 +99,21 @@ group is ``sbus-GROUP(1)``."""
 
 COMMANDS = {name: entry for _, commands in GROUPS.values() for name, entry in commands.items()}
 
-ALIASES: dict[str, tuple[str, dict[str, str]]] = {
-    "clients": ("stat --clients", {"-n": "--rows", "--count": "--rows"}),
-    "tree": ("stat --tree", {"--rates": "--window"}),
-    "reload": ("hub reload", {}),
-    "explain": ("hub explain", {}),
-    "units": ("hub units", {}),
-    "record": ("journal record", {}),
-    "replay": ("journal replay", {}),
-    "seal": ("journal seal", {}),
-    "consume": ("journal consume", {}),
-    "lake ingest": ("journal ingest", {}),
-    "journal list": ("journal info", {}),
-    "report completeness": ("journal verify", {}),
+ALIASES = {
+    "clients": "stat --clients",
+    "tree": "stat --tree",
+    "reload": "hub reload",
+    "explain": "hub explain",
+    "units": "hub units",
+    "record": "journal record",
+    "replay": "journal replay",
+    "seal": "journal seal",
+    "consume": "journal consume",
+    "lake ingest": "journal ingest",
+    "journal list": "journal info",
+    "report completeness": "journal verify",
 }
-"""Names that commands had: what each stands for, and options that have another name there."""
+"""Names that commands had, and what each stands for."""
 
 _MEANT = {
     "publish": "pub",
@@ -141,9 +141,9 @@ environment:
 exit status:
   0   done; commands that run until Ctrl-C, such as hub and journal record: they
       were told to end
-  1   no hub, or it closed the connection, or something else went wrong: a
-      line on standard error tells what, after a traceback if nobody foresaw it
-  2   the arguments are wrong, or what they name: a file, a line of input
+  1   no hub, or it closed the connection, or something else went wrong, such
+      as a file that cannot be read: a line on standard error tells what
+  2   the arguments are wrong, or what stands in a file or line that they name
 
 Ctrl-C and a closed pipe end commands that only show or publish by the signal, which a shell shows as 130 and 141."""
 
@@ -191,13 +191,10 @@ def parse(words: Sequence[str]) -> Namespace:
     flags, rest = _flags(words)
     if not rest or rest[0].startswith("-"):
         _refuse(words)
-    name, rest, renamed = _command(rest, flags)
+    name, rest = _command(rest, flags)
     if name not in COMMANDS:
         _refuse_command(name, rest)
-    parser = command_parser(name)
-    for old, new in renamed.items():
-        parser.hide(new, old)
-    return parser.parse_args(rest, Namespace(command=name))
+    return command_parser(name).parse_args(rest, Namespace(command=name))
 
 
 def _flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -206,14 +203,13 @@ def _flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(words[:many]), list(words[many:])
 
 
-def _command(words: list[str], flags: list[str]) -> tuple[str, list[str], dict[str, str]]:
-    """The name of the command, its other words, and options that an alias names in another way."""
+def _command(words: list[str], flags: list[str]) -> tuple[str, list[str]]:
+    """The name of the command, and its other words."""
     first, (more, rest) = words[0], _flags(words[1:])
     pair = f"{first} {rest[0]}" if rest else first
     name, rest = (pair, rest[1:]) if pair in COMMANDS or pair in ALIASES else (first, rest)
-    name, renamed = ALIASES.get(name, (name, {}))
-    name, *preset = [name] if name in COMMANDS else name.split(maxsplit=1)
-    return name, [*flags, *more, *preset, *rest], renamed
+    name, dashes, preset = ALIASES.get(name, name).partition(" --")
+    return name, [*flags, *more, *([f"--{preset}"] if dashes else []), *rest]
 
 
 def _refuse(words: Sequence[str]) -> None:
@@ -237,19 +233,18 @@ def _refuse_command(name: str, rest: list[str]) -> None:
             epilog="\n".join(["verbs:", *(f"  {verb.split()[1]:<10}{help}" for verb, help in verbs.items())]),
         )
         add_verbosity(parser)
-        words = [word for word in rest if word in ("-h", "--help")]
-        parser.parse_args(words)
         verb = next((word for word in rest if not word.startswith("-")), None)
-        known = [word.split()[1] for word in verbs]
-        parser.error("a verb is missing" if verb is None else f"there is no verb {verb}{nearest(verb, known)}")
+        if verb is not None:
+            parser.error(f"there is no verb {verb}{nearest(verb, [word.split()[1] for word in verbs])}")
+        parser.parse_args([word for word in rest if word in ("-h", "--help")])
+        parser.error("a verb is missing")
 
     # A word that others use for a command, or one that looks like it.
     meant = _MEANT.get(name)
-    hint = f": did you mean {meant}?" if meant else nearest(name, {one: one for one in COMMANDS} | _ALIASED)
+    known = {command: command for command in COMMANDS} | ALIASES
+    pair = " ".join([name, *(word for word in rest if word not in _FLAGS)][:2])
+    hint = f": did you mean {meant}?" if meant else nearest(pair, known) or nearest(name, known)
     build_parser().error(f"there is no command {name}{hint}")
-
-
-_ALIASED = {alias: new for alias, (new, _) in ALIASES.items()}
 
 
 def _listed(title: str, commands: dict[str, tuple[str, str]]) -> str:

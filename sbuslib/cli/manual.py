@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from argparse import REMAINDER, SUPPRESS, Namespace
 
-from .arguments import VERBOSITY, Parser
+from .arguments import VERBOSITY, Parser, add
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def add_completion(parser: Parser) -> None:
         "  sbus completion fish > ~/.config/fish/completions/sbus.fish\n"
         "  sbus completion tcsh >> ~/.tcshrc"
     )
-    parser.add_argument("shell", metavar="SHELL", choices=tuple(SCRIPTS), help="bash, zsh, fish or tcsh")
+    add(parser, "SHELL", "bash, zsh, fish or tcsh", choices=tuple(SCRIPTS))
     parser.add_argument("words", nargs=REMAINDER, help=SUPPRESS)  # a command line, for which candidates are printed
     parser.set_defaults(run=_completion)
 
@@ -116,8 +116,7 @@ def candidates(words: list[str]) -> list[str]:
     # 2. Its options, and their values.
     for length in (2, 1):
         name = " ".join(before[:length])
-        if name in main.ALIASES:
-            name = main.ALIASES[name][0].partition(" --")[0]
+        name = main.ALIASES[name].partition(" --")[0] if name in main.ALIASES else name
         if name in main.COMMANDS:
             return _of_parser(main.command_parser(name), before[length:], begun)
     return _of_parser(main.build_parser(), before, begun)
@@ -140,7 +139,7 @@ def _of_parser(parser: Parser, before: list[str], begun: str) -> list[str]:
 def add_help(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.epilog = "examples:\n  sbus help pub\n  sbus help journal record\n  sbus help                all commands"
-    parser.add_argument("words", metavar="COMMAND", nargs="*", help="the command, of one word or two")
+    add(parser, "[COMMAND...]", "the command, of one word or two", dest="words")
     parser.set_defaults(run=_help)
 
 

@@ -68,10 +68,10 @@ def connected(arguments: Namespace, *, lasting: bool = False, **options: Any) ->
     """
     yield_to_signals()
     with ExitStack() as stack:
-        if lasting:
-            Client(arguments.address, timeout=options.get("timeout")).close()  # raises where nobody listens
-            options = {**RECONNECTING, **options}
         with progress(lambda: "waiting for a hub"):
+            if lasting:
+                Client(arguments.address, **options).close()  # raises where nobody listens or answers
+                options = {**RECONNECTING, **options}
             client = stack.enter_context(Client(arguments.address, **options))
         arguments.address = client.address  # for errors from here on
         yield client

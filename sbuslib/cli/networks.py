@@ -8,9 +8,8 @@ from argparse import Namespace
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 
-from .arguments import Parser, add_address, add_patterns
+from .arguments import Parser, add, add_address, add_patterns
 from .console import complain, explain, on_stop, tell
-from .values import seconds
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
@@ -32,48 +31,26 @@ _CERTIFICATES = (
 
 def _add_ends(parser: Parser) -> None:
     """Add the options that say where a peer listens and connects."""
-    parser.add_argument("--listen", metavar="WHERE", help="where others may connect to")
-    parser.add_argument(
-        "--connect",
-        metavar="WHERE",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="connect to these peers, and again whenever the connection is lost",
-    )
-    parser.add_argument(
-        "--forward",
-        metavar="NAME",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="pass on what is published under //NAME, as copies under //fwd/NAME",
-    )
+    add(parser, "--listen WHERE", "where others may connect to")
+    add(parser, "--connect WHERE...", "connect to these peers, and again whenever the connection is lost", default=[])
+    add(parser, "--forward NAME...", "pass on what is published under //NAME, as copies under //fwd/NAME", default=[])
 
-    parser.add_argument("--discover", metavar="ORG", help="find the other peers of ORG, from any one of them")
-    parser.add_argument("--who", metavar="NAME", help="with --discover: be known as NAME; else a random name")
-    parser.add_argument(
-        "--advertise", metavar="WHERE", help="with --discover: where others reach this peer, unless as --listen"
-    )
-    parser.add_argument(
-        "--allow",
-        metavar="NETWORK",
-        nargs="+",
-        action="extend",
-        help="with --discover: connect to peers in these networks, or with these names, alone; else on this machine",
-    )
+    add(parser, "--discover ORG", "find the other peers of ORG, from any one of them")
+    add(parser, "--who NAME", "with --discover: be known as NAME; else a random name")
+    add(parser, "--advertise WHERE", "with --discover: where others reach this peer, unless as --listen")
+    add(parser, "--allow NETWORK...", "with --discover: connect only to peers in these networks; else on this machine")
 
     # Who may connect, and to whom.
     add_tls(parser, "certificate of this peer (PEM)", "certificate of the authority of all peers (PEM)")
-    parser.add_argument("--tls-name", metavar="NAME", help="what certificates of others are for, if not their host")
-    parser.add_argument("--insecure", action="store_true", help="listen for other machines without TLS")
+    add(parser, "--tls-name NAME", "what certificates of others are for, if not their host")
+    add(parser, "--insecure", "listen for other machines without TLS")
 
 
 def add_tls(parser: Parser, cert: str, authority: str) -> None:
     """Add the options for TLS that all commands have."""
-    parser.add_argument("--tls-cert", metavar="FILE", help=cert)
-    parser.add_argument("--tls-key", metavar="FILE", help="private key of that certificate (PEM)")
-    parser.add_argument("--tls-ca", metavar="FILE", help=authority)
+    add(parser, "--tls-cert FILE", cert)
+    add(parser, "--tls-key FILE", "private key of that certificate (PEM)")
+    add(parser, "--tls-ca FILE", authority)
 
 
 def add_peer(parser: Parser) -> None:
@@ -101,14 +78,7 @@ def add_peer(parser: Parser) -> None:
     )
 
     _add_ends(parser)
-    parser.add_argument(
-        "--sub",
-        metavar="TEXT",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="show the messages whose names contain TEXT, a line each: name, tab, data; '': all",
-    )
+    add(parser, "--sub TEXT...", "show messages whose names contain TEXT: name, tab, data; '': all", default=[])
     for option, operands, what in (
         ("pub", ("NAME", "DATA"), "publish DATA once a peer wants NAME, and end"),
         ("send", ("NAME", "FILE"), "send a file to a peer that receives files under NAME, and end"),
@@ -116,9 +86,7 @@ def add_peer(parser: Parser) -> None:
         ("receive", ("TEXT", "DIR"), "put files that are sent under names with TEXT into DIR, and print their paths"),
     ):
         parser.add_argument(f"--{option}", metavar=operands, nargs=2, action="append", default=[], help=what)
-    parser.add_argument(
-        "--timeout", type=seconds, default=30.0, metavar="TIME", help="wait so long for a peer with --pub, --send (30)"
-    )
+    add(parser, "--timeout TIME", "wait so long for a peer with --pub, --send (30)", default=30.0)
 
     parser.set_defaults(run=_run_peer)
 
@@ -202,12 +170,7 @@ def add_gateway(parser: Parser) -> None:
         ("import", "messages under these keys come in"),
     ):
         add_patterns(parser, option, f"{what}; '': all")
-    parser.add_argument(
-        "--name",
-        default="bus",
-        metavar="NAME",
-        help="what the joined buses are called, the same at each gateway (%(default)s)",
-    )
+    add(parser, "--name NAME", "what the joined buses are called, at each gateway alike (bus)", default="bus")
     _add_ends(parser)
 
     parser.set_defaults(run=_run_gateway)

@@ -10,9 +10,8 @@ import os
 from _socket import AF_UNIX, MSG_NOSIGNAL, SOCK_SEQPACKET, socket
 
 from ..errors import DisconnectedError
-from .arguments import Parser, add_address
+from .arguments import Parser, add, add_address
 from .console import yield_to_signals
-from .values import count, rate
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
@@ -46,20 +45,16 @@ def add_pub(parser: Parser) -> None:
     )
 
     add_address(parser)
-    parser.add_argument("key", metavar="KEY", nargs="?", help="routing key; left out with --json")
-    parser.add_argument("payload", metavar="PAYLOAD", nargs="?", help="the payload; - is the same as --lines")
+    add(parser, "[KEY]", "routing key; left out with --json")
+    add(parser, "[PAYLOAD]", "the payload; - is the same as --lines")
     parser.late = "payload"
     source = parser.add_mutually_exclusive_group()
-    source.add_argument(
-        "-l", "--lines", action="store_true", help="a message for each line of standard input, without its end"
-    )
-    source.add_argument("--stdin", action="store_true", help="all of standard input as one payload")
-    source.add_argument("--file", metavar="FILE", help="the contents of a file as one payload")
-    source.add_argument(
-        "--json", action="store_true", help="a message for each line of standard input, as sbus sub --json writes them"
-    )
-    parser.add_argument("--repeat", type=count, metavar="N", default=1, help="publish the payload N times")
-    parser.add_argument("--rate", type=rate, metavar="RATE", help="publish at most so many messages a second")
+    add(source, "-l --lines", "a message for each line of standard input, without its end")
+    add(source, "--stdin", "all of standard input as one payload")
+    add(source, "--file FILE", "the contents of a file as one payload")
+    add(source, "--json", "a message for each line of standard input, as sbus sub --json writes them")
+    add(parser, "--repeat N", "publish the payload N times", default=1)
+    add(parser, "--rate RATE", "publish at most so many messages a second")
 
     parser.set_defaults(run=lambda arguments: _publish(arguments, parser))
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .arguments import Parser, add_address, add_patterns, add_verbosity
+from .arguments import Parser, add, add_address, add_patterns, add_verbosity
 from .console import finish
 from .daemon import ADDRESS_FORMS, add_hub_arguments, run_hub
 
@@ -51,16 +51,11 @@ def build_parser() -> Parser:
     from .. import __version__
 
     parser = Parser(prog="sbus-relay", description=_DESCRIPTION, epilog=_EPILOG)
-    parser.add_argument(
-        "--upstream",
-        action="append",
-        metavar="ADDRESS",
-        help="the hub above, unless the file has it; may be repeated, then they are tried in order",
-    )
+    add(parser, "--upstream ADDRESS", "the hub above; may be repeated, then they are tried in order", action="append")
     add_address(parser, "--listen", metavar="WHERE", help="the address where to listen, unless the file has it")
     for option, way in (("export", "up"), ("import", "down")):
         add_patterns(parser, option, f"let only what matches go {way}, besides secrets", file_may_have=True)
-    parser.add_argument("--upstream-user", metavar="USER", help="join only a hub that runs as USER, by name or id")
+    add(parser, "--upstream-user USER", "join only a hub that runs as USER, by name or id")
     add_hub_arguments(parser)
     add_verbosity(parser)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")

@@ -8,9 +8,8 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from .arguments import Parser, add_address
+from .arguments import Parser, add, add_address
 from .console import EXIT_FAILURE, EXIT_SUCCESS, complain, on_stop, progress, tell, wait_for_ctrl_c
-from .values import count, seconds, size
 
 if TYPE_CHECKING:
     from ..recipes.request import Answer, Question
@@ -34,29 +33,18 @@ def add_request(parser: Parser) -> None:
         "  0   answered\n"
         "  1   nobody serves the key, no answer came in time, or the server failed: a\n"
         "      line on standard error tells which\n"
-        "  2   the arguments are wrong"
     )
 
     add_address(parser)
-    parser.add_argument("key", metavar="KEY", help="routing key")
-    parser.add_argument("payload", metavar="PAYLOAD", nargs="?", help="the payload; left out, it is empty")
+    add(parser, "KEY", "routing key")
+    add(parser, "[PAYLOAD]", "the payload; left out, it is empty")
     parser.late = "payload"
-    parser.add_argument("--stdin", action="store_true", help="all of standard input is the payload")
-    parser.add_argument(
-        "--timeout", type=seconds, default=10.0, metavar="TIME", help="wait for the answer no longer (10)"
-    )
-    parser.add_argument("--all", action="store_true", help="show the answers of all who serve the key")
-    parser.add_argument(
-        "--wait", type=seconds, default=1.0, metavar="TIME", help="with --all, how long to wait for answers (1)"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="each answer, or the error of its server, as JSON in a line"
-    )
-    parser.add_argument(
-        "--not-secret",
-        action="store_true",
-        help="for the C daemon, which has no secret keys: others on the bus could read the answer",
-    )
+    add(parser, "--stdin", "all of standard input is the payload")
+    add(parser, "--timeout TIME", "wait for the answer no longer (10)", default=10.0)
+    add(parser, "--all", "show the answers of all who serve the key")
+    add(parser, "--wait TIME", "with --all, how long to wait for answers (1)", default=1.0)
+    add(parser, "--json", "each answer, or the error of its server, as JSON in a line")
+    add(parser, "--not-secret", "for the C daemon, which has no secret keys: others on the bus could read the answer")
 
     parser.set_defaults(run=lambda arguments: _request(arguments, parser))
 
@@ -133,9 +121,9 @@ def add_serve(parser: Parser) -> None:
     )
 
     add_address(parser)
-    parser.add_argument("pattern", metavar="KEY", help="routing key, or a pattern")
-    parser.add_argument("command", metavar="COMMAND", nargs="+", help="the command and its arguments, after --")
-    parser.add_argument("-j", "--jobs", type=count, metavar="N", default=1, help="so many commands at a time (1)")
+    add(parser, "KEY", "routing key, or a pattern", dest="pattern")
+    add(parser, "COMMAND...", "the command and its arguments, after --", dest="command")
+    add(parser, "-j --jobs N", "so many commands at a time (1)", default=1)
 
     parser.set_defaults(run=_serve)
 
@@ -148,7 +136,7 @@ def _serve(arguments: Namespace) -> None:
 
     if which(arguments.command[0]) is None:
         raise UsageError(f"{arguments.command[0]}: there is no such command")
-    with messages.connected(arguments, senders=True, **messages.RECONNECTING) as client:
+    with messages.connected(arguments, senders=True, lasting=True) as client:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a command need not read its standard input to the end
         with client.serve(
             os.fsencode(arguments.pattern), lambda question: answer(question, arguments.command), workers=arguments.jobs
@@ -201,13 +189,10 @@ def add_retain(parser: Parser) -> None:
     )
 
     add_address(parser)
-    parser.add_argument("patterns", metavar="PATTERN", nargs="+", help="pattern of routing keys; '': everything")
-    parser.add_argument("--store", metavar="FILE", help="keep them in this file as well, over restarts")
-    parser.hide("--store", "-f", "--file")
-    parser.add_argument("--max-keys", type=count, default=100_000, metavar="N", help="keep no more keys (100000)")
-    parser.hide("--max-keys", "--keys")
-    parser.add_argument("--max-bytes", type=size, default=2**26, metavar="SIZE", help="keep no more (64MB)")
-    parser.hide("--max-bytes", "--size")
+    add(parser, "PATTERN...", "pattern of routing keys; '': everything")
+    add(parser, "--store FILE", "keep them in this file as well, over restarts")
+    add(parser, "--max-keys N", "keep no more keys (100000)", default=100_000)
+    add(parser, "--max-bytes SIZE", "keep no more (64MB)", default=2**26)
 
     parser.set_defaults(run=_retain)
 
@@ -253,31 +238,19 @@ def add_queue(parser: Parser) -> None:
         "  sbus queue --ordered orders order/          one job of each key at a time"
     )
 
-    parser.add_argument("name", metavar="NAME", help="what workers call the queue: one segment of a key")
-    parser.add_argument("patterns", metavar="PATTERN", nargs="+", help="what is a job")
+    add(parser, "NAME", "what workers call the queue: one segment of a key")
+    add(parser, "PATTERN...", "what is a job")
     add_address(parser)
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--store", metavar="FILE", help="where jobs are kept (NAME.queue in ~/.local/state/sbus)")
-    parser.hide("--store", "-f", "--file")
-    where.add_argument("--memory", action="store_true", help="keep no job when this ends")
-    parser.add_argument("--max-jobs", type=count, default=100_000, metavar="N", help="refuse more jobs (100000)")
-    parser.hide("--max-jobs", "--jobs")
-    parser.add_argument(
-        "--max-bytes", type=size, default=2**28, metavar="SIZE", help="refuse more bytes of jobs (256MB)"
-    )
-    parser.hide("--max-bytes", "--bytes")
-    parser.add_argument(
-        "--limit", type=seconds, default=60.0, metavar="TIME", help="give a job again after this time (60)"
-    )
-    parser.add_argument("--attempts", type=count, default=5, metavar="N", help="give a job so often at most (5)")
-    parser.add_argument(
-        "--dead", metavar="KEY", help="publish jobs given that often under this key and their own (queue/NAME/dead)"
-    )
-    parser.add_argument("--ordered", action="store_true", help="give the jobs of each key in order, one at a time")
-    parser.add_argument(
-        "--trusted", action="append", default=[], metavar="USER", help="its processes may work, too; may be repeated"
-    )
-    parser.hide("--trusted", "--trust")
+    add(where, "--store FILE", "where jobs are kept (NAME.queue in ~/.local/state/sbus)")
+    add(where, "--memory", "keep no job when this ends")
+    add(parser, "--max-jobs N", "refuse more jobs (100000)", default=100_000)
+    add(parser, "--max-bytes SIZE", "refuse more bytes of jobs (256MB)", default=2**28)
+    add(parser, "--limit TIME", "give a job again after this time (60)", default=60.0)
+    add(parser, "--attempts N", "give a job so often at most (5)", default=5)
+    add(parser, "--dead KEY", "publish jobs given that often under this key and their own (queue/NAME/dead)")
+    add(parser, "--ordered", "give the jobs of each key in order, one at a time")
+    add(parser, "--trusted USER", "its processes may work, too; may be repeated", action="append", default=[])
 
     parser.set_defaults(run=_queue)
 

@@ -6,9 +6,8 @@ import os
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 
-from .arguments import Parser, add_address
+from .arguments import Parser, add, add_address
 from .console import begin_to_show
-from .values import count, seconds
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
@@ -48,26 +47,17 @@ def add_stat(parser: Parser) -> None:
     )
 
     add_address(parser)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--clients", action="store_true", help="show every client")
-    what.add_argument("--tree", action="store_true", help="show the hubs from this one downwards, and their links")
-    parser.add_argument(
-        "--sort",
-        choices=ORDERS,
-        default="number",
-        metavar="COLUMN",
-        help=f"with --clients: the largest first; number: the oldest first (number): {', '.join(ORDERS)}",
-    )
-    parser.add_argument("--rows", type=count, metavar="N", help="with --clients: only the first N")
-    parser.add_argument(
-        "--key", metavar="KEY", help="with --tree: tell through which links a message under this key would go"
-    )
-    parser.add_argument(
-        "--window", type=seconds, metavar="TIME", help="with --tree: look again after so long, and show rates"
-    )
-    parser.add_argument("-i", "--interval", type=seconds, metavar="TIME", help="show it so often, until Ctrl-C")
-    parser.add_argument("-n", "--count", type=count, metavar="N", help="exit after N times; without -i, once a second")
-    parser.add_argument("--json", action="store_true", help="all that is known, as JSON in one line")
+    of = parser.add_mutually_exclusive_group()
+    add(of, "--clients", "show every client")
+    add(of, "--tree", "show the hubs from this one downwards, and their links")
+    what = f"with --clients: the largest first, or the oldest (number): {', '.join(ORDERS)}"
+    add(parser, "--sort COLUMN", what, choices=ORDERS, default="number")
+    add(parser, "--rows N", "with --clients: only the first N")
+    add(parser, "--key KEY", "with --tree: tell through which links a message under this key would go")
+    add(parser, "--window TIME", "with --tree: look again after so long, and show rates")
+    add(parser, "-i --interval TIME", "show it so often, until Ctrl-C")
+    add(parser, "-n --count N", "exit after N times; without -i, once a second")
+    add(parser, "--json", "all that is known, as JSON in one line")
 
     parser.set_defaults(run=_stat)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
+from typing import Any
 
 from ..wire.modes import HARD, ORDER, SOFT
-from .arguments import Parser, add_address
+from .arguments import Parser, add, add_address
 from .console import EXIT_FAILURE, EXIT_SUCCESS
-from .values import count, seconds
 
 __all__ = ["add_forms", "add_get", "add_sub", "wants_senders"]
 
@@ -37,46 +37,29 @@ def add_sub(parser: Parser) -> None:
     )
 
     add_address(parser)
-    parser.add_argument("patterns", metavar="PATTERN", nargs="+", help="pattern of routing keys")
-    parser.add_argument("-n", "--count", type=count, metavar="N", help="exit after N messages")
-    parser.add_argument(
-        "--timeout", type=seconds, metavar="TIME", help="exit with status 1 when no message comes for so long: 5, 2m"
-    )
+    add(parser, "PATTERN...", "pattern of routing keys")
+    add(parser, "-n --count N", "exit after N messages")
+    add(parser, "--timeout TIME", "exit with status 1 when no message comes for so long: 5, 2m")
     add_forms(parser)
-    parser.add_argument("--reconnect", action="store_true", help="wait for a hub that is not there yet, too")
+    add(parser, "--reconnect", "wait for a hub that is not there yet, too")
     for mode, words, what in (
         ("soft", SOFT, "while its queue for this client has room"),
         ("hard", HARD, "when that queue is full"),
         ("order", ORDER, "with which message of the queue comes next"),
     ):
-        parser.add_argument(
-            f"--{mode}", choices=words, help=f"what the hub does with messages that are not read in time, {what}"
-        )
+        add(parser, f"--{mode}", f"what the hub does with messages that are not read in time, {what}", choices=words)
 
     parser.set_defaults(run=_subscribe)
 
 
 def add_forms(parser: Parser) -> None:
     """Add the options that say how messages are shown."""
-    parser.add_argument(
-        "-s", "--senders", action="store_true", help="show who sent each message, first; the hub vouches for it"
-    )
-    parser.add_argument("-t", "--timestamps", action="store_true", help="show when each message came, before all else")
+    add(parser, "-s --senders", "show who sent each message, first; the hub vouches for it")
+    add(parser, "-t --timestamps", "show when each message came, before all else")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument(
-        "--json",
-        action="store_true",
-        help="a JSON object a line, in ASCII, with key and payload (and sender and time); bytes that are not UTF-8 are "
-        "in Base64, under key_base64 or payload_base64",
-    )
-    form.add_argument(
-        "--raw",
-        action="store_true",
-        help="exactly the payloads, with nothing between them: take one message with -n 1, or use --json",
-    )
-    form.add_argument(
-        "--format", metavar="TEXT", help="a line with {key}, {payload}, {size}, {sender} and {time} filled in"
-    )
+    add(form, "--json", "a JSON object a line; bytes that are not UTF-8 are in Base64, as key_base64, payload_base64")
+    add(form, "--raw", "exactly the payloads, with nothing between them: take one message with -n 1, or use --json")
+    add(form, "--format TEXT", "a line with {key}, {payload}, {size}, {sender} and {time} filled in")
 
     parser.set_defaults(parser=parser)
 
@@ -90,7 +73,11 @@ def _subscribe(arguments: Namespace) -> None:
     from . import messages
 
     show = messages.shower(arguments)
-    options = {**messages.RECONNECTING, "timeout": arguments.timeout} if arguments.reconnect else {"lasting": True}
+    options: dict[str, Any] = {"lasting": True}
+    if arguments.reconnect:
+        options = {**messages.RECONNECTING, "timeout": arguments.timeout}
+    elif arguments.timeout is not None:
+        options["timeout"] = arguments.timeout
     senders = wants_senders(arguments)
     options |= {"soft": arguments.soft, "hard": arguments.hard, "order": arguments.order}
     with messages.connected(arguments, on_notice=messages.tell_notice, senders=senders, **options) as client:
@@ -113,11 +100,10 @@ def add_get(parser: Parser) -> None:
         "exit status:\n"
         "  0   there is one\n"
         "  1   there is none, or nobody keeps them: a line on standard error tells that\n"
-        "  2   the arguments are wrong"
     )
 
     add_address(parser)
-    parser.add_argument("pattern", metavar="KEY", help="key, or pattern of keys")
+    add(parser, "KEY", "key, or pattern of keys", dest="pattern")
     add_forms(parser)
 
     parser.set_defaults(run=_get)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from argparse import SUPPRESS, Namespace
+from argparse import Namespace
 from collections.abc import Callable
 
-from .arguments import Parser, add_address
+from .arguments import Parser, add, add_address
 from .console import EXIT_SUCCESS, begin_to_show, on_stop, tell
-from .values import count, seconds
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["add_top", "add_web", "to_json", "to_text"]
 
 _ORDERS = ("name", "published", "delivered", "waiting", "losing", "lost", "patterns", "up", "down")
-_OLD_ORDERS = {"in": "published", "out": "delivered", "queued": "waiting"}
-"""Names that orders had."""
 
 
 def add_top(parser: Parser) -> None:
@@ -48,25 +45,14 @@ def add_top(parser: Parser) -> None:
         "  sbus top --json | jq .hub.published_rate"
     )
     add_address(parser)
-    parser.add_argument(
-        "--by", choices=("clients", "users", "links"), default="clients", help="what each row is about (clients)"
-    )
-    parser.add_argument(
-        "--sort",
-        type=lambda word: _OLD_ORDERS.get(word, word),
-        choices=_ORDERS,
-        default="published",
-        metavar="COLUMN",
-        help=f"the largest first; losing is lost messages a second (published): {', '.join(_ORDERS)}",
-    )
-    parser.add_argument("--reverse", action="store_true", help="the least first")
-    parser.add_argument("--filter", metavar="TEXT", default="", help="only rows with TEXT in a name")
-    parser.add_argument("-i", "--interval", type=seconds, default=1.0, metavar="TIME", help="how often (1)")
-    parser.add_argument("-n", "--count", type=count, metavar="N", help="print N tables, and exit")
-    parser.add_argument(
-        "--json", action="store_true", help="print a JSON object a line until Ctrl-C; rates are messages a second"
-    )
-    parser.add_argument("--once", action="store_const", dest="count", const=1, help=SUPPRESS)  # once it was told
+    add(parser, "--by", "what each row is about (clients)", choices=("clients", "users", "links"), default="clients")
+    what = f"the largest first; losing is lost messages a second (published): {', '.join(_ORDERS)}"
+    add(parser, "--sort COLUMN", what, choices=_ORDERS, default="published")
+    add(parser, "--reverse", "the least first")
+    add(parser, "--filter TEXT", "only rows with TEXT in a name", default="")
+    add(parser, "-i --interval TIME", "how often (1)", default=1.0)
+    add(parser, "-n --count N", "print N tables, and exit")
+    add(parser, "--json", "print a JSON object a line until Ctrl-C; rates are messages a second")
     parser.set_defaults(run=_top)
 
 
@@ -150,12 +136,7 @@ def add_web(parser: Parser) -> None:
     )
 
     add_address(parser)
-    parser.add_argument(
-        "--listen",
-        metavar="WHERE",
-        default="127.0.0.1:0",
-        help="a loopback address and port, or the path of a Unix socket (127.0.0.1 and any port)",
-    )
+    add(parser, "--listen WHERE", "a loopback address and port, or a path (127.0.0.1, any port)", default="127.0.0.1:0")
 
     parser.set_defaults(run=_web)
 

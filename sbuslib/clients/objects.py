@@ -203,7 +203,7 @@ class Subscribed(_Background, Generic[T]):
         if message is None:
             if mailbox.closed:
                 raise DisconnectedError("the subscription was taken back")
-            raise TimeoutError(f"no message within {timeout} s")
+            raise TimeoutError(f"no message within {timeout:.3g} s")
         return message
 
     def _miss(self, message: Message, error: DoorError) -> DoorError:

@@ -21,6 +21,7 @@ from ..border.keys import CONTROL
 from ..border.neighbours import ASK, MEMBERS_MOST, TWO_PATHS, Here, decode_here
 from ..errors import AddressError, SbusError, StateError
 from ..kernel.sockets import connect, peer_credentials
+from ..kernel.users import name_of_user
 from ..limits import PACKET_BYTES, ClientLimits
 from ..matcher import SEPARATOR
 from ..reasons import Reason
@@ -49,7 +50,7 @@ _CONTAINERS: Final = "the page on containers tells how"
 
 _CAUSES: Final = {
     "overflow": "their receivers read too slowly: sbus stat --clients --sort lost shows which",
-    "quota": "what waits for one user, or comes from one, is bounded by limits: sbus top --by users shows whose",
+    "quota": "what waits for one user, or comes from one, is bounded by limits",
     "oversize": "the packet is longer than the receiver's connection takes: raise net.core.wmem_max",
     "upstream": "the hub above was away or slow for too long: sbus doctor there says why",
 }
@@ -251,7 +252,11 @@ def _told(client: Client) -> Iterator[Finding]:
 
 
 def _culprits(client: Client, hub: HubStatistics) -> Iterator[Finding]:
-    """Who reads too slowly, and who publishes most."""
+    """Who reads too slowly, who publishes most, and for whom more waits than one user may have."""
+    for user in hub.per_user:
+        if count := user.lost.get("quota"):
+            text = f"user {name_of_user(user.uid)}: {count:,} messages lost, {user.waiting_bytes:,} bytes wait"
+            yield Finding("warning", "over quota", text, "sbus top --by users shows the others")
     clients = list(hub.per_client) if len(hub.per_client) >= hub.clients else client.hub.clients()
     rows = Rates(local=is_local(client)).look(0.0, client.address, hub, clients, ()).clients or []
     slow = max(rows, key=lambda row: (row["lost"], row["waiting"]), default=None)

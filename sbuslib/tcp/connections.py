@@ -47,8 +47,7 @@ class Connections(Owner):
         given = None if listener is None else parse_host_port(listener)
         if given is not None and tls is None and not insecure and not is_loopback(given.host):
             raise UsageError(
-                f"{given}: other machines reach this address. Give certificates for TLS (tls=, "
-                "--tls-cert), or do without (insecure=True, --insecure)"
+                f"{given}: other machines reach this address: give certificates for TLS, or allow it to be insecure"
             )
         self.limits = limits if limits is not None else TcpLimits()  # of this peer
         self.greenlets = ServiceGreenlets(f"peer at {listener or 'no address'}", self.close)  # all that this peer runs

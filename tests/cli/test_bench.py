@@ -54,7 +54,7 @@ def runs(pid: int) -> bool:
 
 
 def test_processes_that_bench_started_end_with_it(start: Start) -> None:
-    process = start("sbuslib", "bench", "one", "--seconds", "5")
+    process = start("sbuslib", "bench", "one", "--window", "5")
     assert process.stderr is not None
     assert b"cases" in process.stderr.readline()  # by now hub and forwarder are there
     with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
+from accounting import acting_as
 from gevent.socket import wait_read
 from support import PATIENCE, HubThread, Peer, PlainDaemon, eventually
 
@@ -166,6 +169,44 @@ def test_findings_are_lines_and_the_status_is_0_without_a_problem(run: Run, bus:
     assert (done.returncode, done.stderr) == (0, "")
     assert f"ok       address: {path} (given, 1 of 1): something listens\n" in done.stdout
     assert "problem" not in done.stdout
+
+
+def test_each_culprit_is_found_by_one_command(run: Run, path: str, folder: str) -> None:
+    """Who floods, who does not read, whose quota is full, and a hub below that does not answer."""
+    os.chmod(folder, 0o755)
+    limits = Limits(queued_packets=3, user_queued_packets=12, sync_wait=0.01)
+    with ExitStack() as stack:
+        stack.enter_context(HubThread(path, mode=0o777, limits=limits))
+
+        # 1. One reader of a user, for whom its own queue is full, and four of another one, whose quota is.
+        clients = {}
+        for name, user in (("slow", 1001), *((f"crowd {number}", 1002) for number in range(4)), ("flooder", 1003)):
+            with acting_as(user):
+                clients[name] = stack.enter_context(Peer(path))
+            if name != "flooder":
+                clients[name].send(b"CMSG blocking/soft/queue", b"CMSG blocking/hard/discard")
+                clients[name].subscribe(b"slow" if name == "slow" else b"crowd")
+        for key in [b"slow", b"slow", b"crowd"] * 100:
+            clients["flooder"].publish(key, bytes(10_000))
+        clients["flooder"].barrier()
+
+        # 2. A link whose hub never answers; a daemon asks by itself now and then.
+        relay = stack.enter_context(Peer(path))
+        relay.send(b"CMSG interest/on")
+        relay.barrier()
+        assert run("sbuslib", "ping", "-a", path, "--tree", "-n", "1").returncode == 1
+
+        found = run("sbuslib", "doctor", "-a", path).stdout
+        shown = {name: run("sbuslib", *name.split(), "-a", path).stdout for name in ("stat", "top -n 1 --by users")}
+    assert re.search(
+        r"warning +slowest receiver: user 1001, \S+ \d+ \(!/cred/1001/1001/\d+\): [\d,]+ messages lost", found
+    )
+    assert re.search(r"busiest publisher: user 1003, \S+ \d+ \(!/cred/1003/1003/\d+\): 300 messages published", found)
+    assert re.search(r"warning +over quota: user 1002: [\d,]+ messages lost", found)
+    assert re.search(r"warning +links of .*: it owes an answer", found)
+    assert re.search(r"^below +- +root +lagging ", shown["stat"], re.MULTILINE)
+    assert "(quota " in shown["stat"]
+    assert re.search(r"^1003 ", shown["top -n 1 --by users"], re.MULTILINE)
 
 
 def test_a_problem_is_shown_with_what_to_do_and_is_status_1(run: Run, path: str) -> None:

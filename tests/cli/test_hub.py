@@ -210,7 +210,7 @@ def test_units_are_installed_with_the_path_of_the_programs(
     run: Run, programs: dict[str, str], tmp_path: Path, user: bool
 ) -> None:
     target = tmp_path / "units"
-    done = run("sbuslib", "units", "--install", str(target), *["--user"] * user, env=programs)
+    done = run("sbuslib", "units", "--install", str(target), *["--session"] * user, env=programs)
     assert done.returncode == 0, done.stderr
     assert sorted(os.listdir(target)) == unit_names(user)
     assert done.stdout.split() == [str(target / name) for name in unit_names(user)]
@@ -222,7 +222,7 @@ def test_units_are_installed_with_the_path_of_the_programs(
     assert os.access(os.path.join(os.path.dirname(program), "sbusd"), os.X_OK)
     if not user:  # it is meant to be changed
         (target / "sbus.toml").write_text("mine")
-    again = run("sbuslib", "units", "--install", str(target), *["--user"] * user, env=programs)
+    again = run("sbuslib", "units", "--install", str(target), *["--session"] * user, env=programs)
     assert again.returncode == 0, "what is there already is the same"
     assert user or (target / "sbus.toml").read_text() == "mine"
 

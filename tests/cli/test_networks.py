@@ -241,7 +241,7 @@ def test_options_name_the_files_for_tls_and_for_a_user(
     server = secure_server("nats", folder, files, "-c", str(configuration))
     server.start()
     url = f"tls://127.0.0.1:{server.port}"
-    options = ["--ca", files["ca"], "--certificate", files["cert"], "--private-key", files["key"]]
+    options = ["--tls-ca", files["ca"], "--tls-cert", files["cert"], "--tls-key", files["key"]]
     options += ["--credentials", str(credentials)]
     with HubThread(f"{folder}/far") as far, Client(path) as here, Client(far.hub.address) as there:
         start("sbuslib", "bridge", url, "--bus", path, "--export", "room/", *options)

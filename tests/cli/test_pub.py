@@ -211,7 +211,7 @@ def test_a_file_nobody_takes_is_an_error(run: Run, start: Start, bus: HubThread,
     done = run("sbuslib", "send", "-a", path, "k", str(source), "--timeout", "0.01")
     assert done.returncode == 1
     assert "0 of 1 receivers took the file within 0.01 s" in done.stderr
-    receiver = start("sbuslib", "receive", "-a", path, "--into", str(tmp_path), "--most", "1K", "k")
+    receiver = start("sbuslib", "receive", "-a", path, "--into", str(tmp_path), "--max-bytes", "1K", "k")
     ready(receiver)
     done = run("sbuslib", "send", "-a", path, "k", str(source))
     assert done.returncode == 1

@@ -41,7 +41,7 @@ def end(process: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> str:
 def test_jobs_outlive_the_program_unless_they_are_in_memory(
     bus: HubThread, start: Start, path: str, tmp_path: Path, number: int
 ) -> None:
-    for options, kept in ((["--file", str(tmp_path / "jobs")], 2), (["--memory"], 0)):
+    for options, kept in ((["--store", str(tmp_path / "jobs")], 2), (["--memory"], 0)):
         command = ["sbuslib", "queue", "-a", path, *options, "mail", "mail/", "post/"]
         service = start(*command)
         line(service, f"0 jobs wait in mail on {path}")
@@ -104,7 +104,7 @@ def test_a_second_service_of_one_name_ends(bus: HubThread, start: Start, run: Ru
 def test_a_disk_that_is_full_ends_the_program(bus: HubThread, start: Start, path: str, tmp_path: Path) -> None:
     file = tmp_path / "q"
     service = start(
-        "sbuslib", "queue", "-a", path, "--file", str(file), "mail", "mail/",
+        "sbuslib", "queue", "-a", path, "--store", str(file), "mail", "mail/",
         preexec_fn=lambda: __import__("resource").setrlimit(__import__("resource").RLIMIT_FSIZE, (200_000, 200_000)),
     )  # fmt: skip
     line(service, "0 jobs wait")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 from collections.abc import Callable
 
@@ -16,6 +17,8 @@ NOBODY = "nobody-of-this-name"
 REFUSED = [  # the words, the exit status, a part of what is said; {} is a folder with an empty folder "empty" in it
     ("", 2, "usage: sbus"),
     ("nonsense", 2, "there is no command nonsense"),
+    ("jornal record x", 2, "there is no command jornal: did you mean journal record?"),
+    ("help journal nonsense", 2, "there is no verb nonsense"),
     ("pub", 2, "KEY is missing"),
     ("pub key", 2, "give one PAYLOAD, or one of -, -l, --stdin, --file and --json"),
     ("pub key payload --stdin", 2, "give one PAYLOAD, or one of"),
@@ -92,12 +95,12 @@ REFUSED = [  # the words, the exit status, a part of what is said; {} is a folde
     ("queue --memory a/b mail/", 2, "one segment"),
     ("queue --memory mail !/cred////x", 2, "no secrets"),
     (f"queue --memory --trusted {NOBODY} mail mail/", 2, "no user"),
-    ("queue --file {}/nothing/q mail mail/", 1, "nothing/q"),
+    ("queue --store {}/nothing/q mail mail/", 1, "nothing/q"),
     ("peer", 2, "--listen or --connect"),
     ("peer --listen nowhere", 2, "HOST:PORT"),
     ("peer --listen :99999", 2, ":99999"),
     ("peer --listen 127.0.0.1", 2, "127.0.0.1"),
-    ("peer --listen 0.0.0.0:0", 2, "TLS"),
+    ("peer --listen 0.0.0.0:0", 2, "give certificates for TLS, or allow it to be insecure\n"),
     ("peer --listen :0 --who me", 2, "--discover"),
     ("peer --listen :0 --tls-cert x", 2, "--tls-key"),
     ("peer --listen :0 --tls-cert /x --tls-key /x --tls-ca /x", 2, "cannot be read"),
@@ -107,7 +110,7 @@ REFUSED = [  # the words, the exit status, a part of what is said; {} is a folde
     ("bridge nats://127.0.0.1:1", 2, "a bridge needs patterns to export or to import"),
     ("bridge http://127.0.0.1:1 --export a", 2, "schemes: nats, tls, mqtt"),
     ("bridge nats://127.0.0.1:1 --export a/!/b", 2, "a/!/b"),
-    ("bridge mqtt://127.0.0.1:1 --mqtt 3.1.1 --export a/ --import */b", 2, "overlap"),
+    ("bridge mqtt://127.0.0.1:1 --mqtt-version 3.1.1 --export a/ --import */b", 2, "overlap"),
     ("bridge nats://127.0.0.1:1 --export a --password-file /does/not/exist", 1, "/does/not/exist: "),
     ("bridge rediss://127.0.0.1:1 --export a --tls-ca /does/not/exist", 2, "/does/not/exist: "),
     ("bridge nats://127.0.0.1:1 --export a --nkey /dev/null", 2, "/dev/null: "),
@@ -141,6 +144,10 @@ ASKING = [
     "top",
     "hz a",
     "ping",
+    "get a",
+    "send a /dev/null",
+    "receive a",
+    "serve a cat",
 ]
 OTHERS = ["web", "gateway --listen :0 --export a", "journal replay {}/journal", "bench one"]
 
@@ -153,6 +160,15 @@ def test_a_hub_that_is_not_there_is_told_in_one_line(
     done = run("sbuslib", command, "-a", path, *rest)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert done.stderr.startswith((f"sbus: no hub at {path}: No such file or directory", f"sbus: {path}: No such file"))
+
+
+@pytest.mark.parametrize("words", ["sub a", "hz a", "ping"])
+def test_a_hub_that_does_not_answer_is_waited_for_no_longer_than_is_said(run: Run, path: str, words: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as mute:
+        mute.bind(path)
+        mute.listen()
+        done = run("sbuslib", *words.split(), "-a", path, "--timeout", "10ms")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
 
 
 @pytest.mark.parametrize("command", ["stat", "clients", "tree", "top", "web"])

@@ -19,7 +19,7 @@ def test_the_newest_message_is_shown_also_after_a_restart(
     file = str(tmp_path / "last.db")
     assert "nobody keeps a/1: start sbus retain" in run("sbuslib", "get", "-a", path, "a/1").stderr
     for kept in (0, 2):
-        service = start("sbuslib", "retain", "-a", path, "--file", file, "--keys", "2", "a/")
+        service = start("sbuslib", "retain", "-a", path, "--store", file, "--max-keys", "2", "a/")
         assert service.stderr is not None
         while (line := service.stderr.readline().decode()).endswith(" ...\n"):
             pass  # it looks for others
@@ -39,5 +39,5 @@ def test_the_newest_message_is_shown_also_after_a_restart(
 
 def test_a_file_that_is_no_database_is_an_error(run: Run, bus: HubThread, path: str, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("text" * 1_000)
-    done = run("sbuslib", "retain", "-a", path, "--file", str(tmp_path / "text"), "a/")
+    done = run("sbuslib", "retain", "-a", path, "--store", str(tmp_path / "text"), "a/")
     assert (done.returncode, done.stderr) == (1, f"sbus: {tmp_path}/text: file is not a database\n")

@@ -109,9 +109,9 @@ def test_clients_are_shown_in_any_order(run: Run, bus: HubThread, path: str) -> 
         busy.barrier()
         curious.subscribe(b"a", b"b")
         assert numbers(run("sbuslib", "stat", "--clients", "-a", path)) == [1, 2, 3, 4]
-        assert numbers(run("sbuslib", "clients", "-a", path, "--sort", "published", "-n", "1")) == [2]
+        assert numbers(run("sbuslib", "clients", "-a", path, "--sort", "published", "--rows", "1")) == [2]
         assert numbers(run("sbuslib", "clients", "-a", path, "--sort", "patterns", "--rows", "1")) == [3]
-        told = json.loads(run("sbuslib", "clients", "-a", path, "--json", "-n", "2").stdout)
+        told = json.loads(run("sbuslib", "clients", "-a", path, "--json", "--rows", "2").stdout)
         assert [(one["number"], one["published"]) for one in told] == [(1, 0), (2, 3)]
 
 
@@ -155,7 +155,7 @@ def test_a_tree_is_drawn_with_its_load(run: Run, programs: Programs) -> None:
         assert below[0] == f"(below {left}: joined, announce, up 0, down 1,200, 1 pattern)"
         told = json.loads(run("sbuslib", "tree", "-a", top, "--json").stdout)
         assert msgspec.convert(told, SeenHub).below[0].link.down == 1_200
-        assert "/s)" in run("sbuslib", "tree", "-a", top, "--rates", "0.01").stdout
+        assert "/s)" in run("sbuslib", "tree", "-a", top, "--window", "0.01").stdout
         ascii_only = run("sbuslib", "tree", "-a", top, env={"PYTHONIOENCODING": "ascii"})
         assert ascii_only.returncode == 0
 

@@ -107,8 +107,8 @@ def test_one_table_is_printed_where_there_is_no_terminal(run: Run, bus: HubThrea
 def test_tables_are_sorted_and_filtered(run: Run, bus: HubThread, path: str) -> None:
     with Client(path) as one, Client(path):
         one.subscribe(b"a", b"b", b"c")
-        done = run("sbuslib", "top", "-a", path, "--sort", "patterns", "--once", "--filter", f"/{os.getpid()}")
-        least = run("sbuslib", "top", "-a", path, "--sort", "patterns", "--once", "--reverse")
+        done = run("sbuslib", "top", "-a", path, "--sort", "patterns", "-n", "1", "--filter", f"/{os.getpid()}")
+        least = run("sbuslib", "top", "-a", path, "--sort", "patterns", "-n", "1", "--reverse")
     patterns = [line.split()[8] for line in done.stdout.splitlines()[2:]]
     assert patterns == ["3", "0"]
     assert [line.split()[8] for line in least.stdout.splitlines()[2:]] == ["0", "0", "3"]

@@ -96,7 +96,7 @@ class Worker(Party):
 def test_no_accepted_job_is_lost_and_none_is_done_twice_without_the_mark(start: Start, folder: str) -> None:
     address = f"{folder}/bus"
     hub = Party(start, b"Ctrl-C", "-m", "sbuslib", "hub", "-r", "-a", address)
-    options = ["--file", f"{folder}/jobs", "--limit", "1", "--attempts", "1000"]
+    options = ["--store", f"{folder}/jobs", "--limit", "1", "--attempts", "1000"]
     service = Party(start, b"Ctrl-C", str(WORKING), "queue", "-a", address, *options, "mail", "mail/")
     done: list[tuple[int, int]] = []
     workers = [Worker(start, address, done) for _ in range(2)]

@@ -275,7 +275,7 @@ def take_over(client: blocking.Client, address: str, file: str) -> None:
     stale = Kept(file)
     stale.take([Told(b"a/9", b"stale")])
     stale.close()
-    second = Process(address, "a/", "--file", file)
+    second = Process(address, "a/", "--store", file)
     assert "2 keys are kept" in second.line
     try:
         assert [message.payload for message in client.last(b"a/")] == [b"x", b"y"]
@@ -284,7 +284,7 @@ def take_over(client: blocking.Client, address: str, file: str) -> None:
         client.publish(b"a/2", b"z")
         assert [message.payload for message in client.last(b"a/")] == [b"x", b"z"]
         second.end()
-        second = Process(address, "a/", "--file", file)
+        second = Process(address, "a/", "--store", file)
         assert "2 keys are kept" in second.line
         assert [message.payload for message in client.last(b"a/")] == [b"x", b"z"]
     finally:
