@@ -183,7 +183,7 @@ def pace() -> None:
         times = make_journal(f"{folder}/journal", 300, lambda: drawn.expovariate(1 / 0.02))
         with hub_process(f"{folder}/bus"), blocking.Client(f"{folder}/bus") as subscriber:
             subscriber.subscribe(b"")
-            command = [sys.executable, "-m", "sbuslib", "replay", f"{folder}/journal", "--to", f"{folder}/bus"]
+            command = [sys.executable, "-m", "sbuslib", "replay", f"{folder}/journal", "-a", f"{folder}/bus"]
             player = subprocess.Popen(command, stderr=subprocess.DEVNULL)
             seen: list[int] = []
             for _ in times:

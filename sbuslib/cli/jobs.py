@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from .arguments import Parser
+from .arguments import Parser, add
 from .console import beside, is_told, on_stop, tell, yield_to_ctrl_c
 
 if TYPE_CHECKING:
@@ -27,14 +27,12 @@ SPARK = (
 
 def add_spark_arguments(parser: Parser) -> None:
     """Add the options that say where Spark does the work."""
-    parser.add_argument(
-        "--master",
-        metavar="URL",
-        help="the cluster that does the work with Spark, as Spark names it: spark://host:7077; else here",
+    add(
+        parser,
+        "--master URL",
+        "the cluster that does the work with Spark, as Spark names it: spark://host:7077; else here",
     )
-    parser.add_argument(
-        "--conf", metavar="KEY=VALUE", action="append", default=[], help="a setting of Spark; may be repeated"
-    )
+    add(parser, "--conf KEY=VALUE", "a setting of Spark; may be repeated", action="append", default=[])
 
 
 def _settings(arguments: Namespace) -> dict[str, str]:

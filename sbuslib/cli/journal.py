@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from .arguments import Parser, add_address
+from .arguments import Parser, add, add_address
 from .console import (
     EXIT_FAILURE,
     EXIT_SUCCESS,
@@ -24,7 +24,6 @@ from .console import (
     yield_to_signals,
 )
 from .sub import add_forms, wants_senders
-from .values import count, moment, seconds
 
 if TYPE_CHECKING:
     from ..journal.account import Ledger
@@ -50,7 +49,7 @@ def add_journal_info(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.epilog = "examples:\n  sbus journal info /var/lib/sbus/journal"
     _add_directories(parser, "+")
-    parser.add_argument("--json", action="store_true", help="a line of JSON for each; times are nanoseconds since 1970")
+    add(parser, "--json", "a line of JSON for each; times are nanoseconds since 1970")
     parser.set_defaults(run=_info)
 
 
@@ -63,8 +62,8 @@ def add_journal_cat(parser: Parser) -> None:
     )
     _add_directories(parser, "+")
     add_selection(parser, "show")
-    parser.add_argument("-n", "--count", type=count, metavar="N", help="exit after N messages")
-    parser.add_argument("--skip-corrupt", action="store_true", help="go on after what is damaged, and tell it")
+    add(parser, "-n --count N", "exit after N messages")
+    add(parser, "--skip-corrupt", "go on after what is damaged, and tell it")
     add_forms(parser)
     parser.set_defaults(run=_cat)
 
@@ -91,18 +90,16 @@ def add_journal_query(parser: Parser) -> None:
         "The table is called journal. This needs pip install 'sbuslib[query]'."
     )
     _add_directories(parser, None)
-    parser.add_argument("sql", metavar="SQL", help="the question, about the table journal")
-    parser.add_argument("--json", action="store_true", help="a line of JSON for each row")
+    add(parser, "SQL", "the question, about the table journal")
+    add(parser, "--json", "a line of JSON for each row")
     parser.set_defaults(run=_query)
 
 
 def add_selection(parser: Parser, verb: str) -> None:
     """Add the options that say which recorded messages are meant."""
-    parser.add_argument(
-        "-p", "--pattern", action="append", metavar="PATTERN", help=f"{verb} what matches; may be repeated"
-    )
-    parser.add_argument("--start", type=moment, metavar="WHEN", help="leave out earlier messages")
-    parser.add_argument("--end", type=moment, metavar="WHEN", help="leave out messages from then on")
+    add(parser, "-p --pattern PATTERN", f"{verb} what matches; may be repeated", action="append")
+    add(parser, "--start WHEN", "leave out earlier messages")
+    add(parser, "--end WHEN", "leave out messages from then on")
 
 
 def _add_directories(parser: Parser, many: str | None) -> None:
@@ -322,17 +319,15 @@ def add_journal_consume(parser: Parser) -> None:
         "environment. If its status is not 0, this command ends with status 1."
     )
 
-    parser.add_argument("name", metavar="NAME", help="letters, digits and ._-; one consumer at a time has it")
-    parser.add_argument("directory", metavar="DIR", help="the journal's directory")
-    parser.add_argument("patterns", metavar="PATTERN", nargs="*", help="pattern of routing keys; else everything")
-    parser.add_argument("-x", "--execute", metavar="COMMAND", help="run this for each message, and show none")
-    parser.add_argument("--once", action="store_true", help="end where the journal ends, rather than wait for more")
-    parser.add_argument("-n", "--count", type=count, metavar="N", help="end after N messages")
-    parser.add_argument(
-        "--timeout", type=seconds, metavar="TIME", help="end with status 1 when nothing comes for so long"
-    )
-    parser.add_argument("--positions", metavar="DIR", help="keep the position in this folder, not in the journal's")
-    parser.add_argument("--skip-corrupt", action="store_true", help="go on after what is damaged, and tell it")
+    add(parser, "NAME", "letters, digits and ._-; one consumer at a time has it")
+    add(parser, "DIR", "the journal's directory", dest="directory")
+    add(parser, "[PATTERN...]", "pattern of routing keys; else everything")
+    add(parser, "-x --execute COMMAND", "run this for each message, and show none")
+    add(parser, "--once", "end where the journal ends, rather than wait for more")
+    add(parser, "-n --count N", "end after N messages")
+    add(parser, "--timeout TIME", "end with status 1 when nothing comes for so long")
+    add(parser, "--positions DIR", "keep the position in this folder, not in the journal's")
+    add(parser, "--skip-corrupt", "go on after what is damaged, and tell it")
     add_forms(parser)
 
     parser.set_defaults(run=_consume)

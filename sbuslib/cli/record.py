@@ -8,10 +8,9 @@ from argparse import Namespace
 from contextlib import nullcontext
 
 from . import jobs
-from .arguments import Parser, add_address
+from .arguments import Parser, add, add_address
 from .console import advise, complain, explain, on_stop, progress, tell, yield_to_signals
 from .journal import add_selection, selection, tell_skipped
-from .values import prefixes, seconds, size, speed
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
@@ -46,43 +45,31 @@ def add_journal_record(parser: Parser) -> None:
         "  sbus journal record --last 60s --on alarm/ crash    the minute before each alarm"
     )
 
-    parser.add_argument("directory", metavar="DIR", help="the journal's directory, made where there is none")
+    add(parser, "DIR", "the journal's directory, made where there is none", dest="directory")
     add_address(parser)
-    parser.add_argument(
-        "-p", "--pattern", action="append", metavar="PATTERN", help="record what matches; may be repeated"
-    )
-    parser.add_argument(
+    add(parser, "-p --pattern PATTERN", "record what matches; may be repeated", action="append")
+    add(
+        parser,
         "--durability",
+        "sync after each block of messages (the default), once a second, or never",
         choices=("block", "interval", "none"),
         default="block",
-        help="sync after each block of messages (the default), once a second, or never",
     )
     _add_retention(parser)
-    parser.add_argument("--no-seal", action="store_true", help="leave sealing to sbus journal seal")
-    parser.add_argument(
-        "--no-hold", action="store_true", help="lose messages rather than have the hub hold publishers back"
-    )
-    parser.add_argument(
-        "--tell-durable", action="store_true", help="publish how much is durable, under journal/durable"
-    )
-    parser.add_argument("--last", type=seconds, metavar="TIME", help="keep only this time, in memory: 60s, 5m")
-    parser.add_argument(
-        "--on", action="append", metavar="PATTERN", help="with --last: record when a message matches; may be repeated"
-    )
-    parser.add_argument(
-        "--max-memory", type=size, default=64 << 20, metavar="SIZE", help="with --last: keep no more bytes (64MB)"
-    )
-    parser.hide("--max-memory", "--memory")
+    add(parser, "--no-seal", "leave sealing to sbus journal seal")
+    add(parser, "--no-hold", "lose messages rather than have the hub hold publishers back")
+    add(parser, "--tell-durable", "publish how much is durable, under journal/durable")
+    add(parser, "--last TIME", "keep only this time, in memory: 60s, 5m")
+    add(parser, "--on PATTERN", "with --last: record when a message matches; may be repeated", action="append")
+    add(parser, "--max-memory SIZE", "with --last: keep no more bytes (64MB)", default=64 << 20)
 
     parser.set_defaults(run=_record)
 
 
 def _add_retention(parser: Parser) -> None:
     """Add the options that say how much is kept on the disk."""
-    parser.add_argument("--max-bytes", type=size, metavar="SIZE", help="delete the oldest files beyond this: 10GB")
-    parser.hide("--max-bytes", "--keep-bytes")
-    parser.add_argument("--max-age", type=seconds, metavar="TIME", help="delete files that are older: 12h, 30d")
-    parser.hide("--max-age", "--keep-seconds")
+    add(parser, "--max-bytes SIZE", "delete the oldest files beyond this: 10GB")
+    add(parser, "--max-age TIME", "delete files that are older: 12h, 30d")
 
 
 def _record(arguments: Namespace) -> None:
@@ -145,25 +132,21 @@ def add_journal_replay(parser: Parser) -> None:
         "A time is as in ISO 8601, local unless it says, or @ and seconds since the epoch."
     )
 
-    parser.add_argument("recording", metavar="JOURNAL|LAKE", help="directory of a journal, or of a lake")
+    add(parser, "JOURNAL|LAKE", "directory of a journal, or of a lake", dest="recording")
     add_address(parser, required=True)
-    parser.hide("--address", "--to")
     add_selection(parser, "publish")
     pace = parser.add_mutually_exclusive_group()
-    pace.add_argument(
-        "--speed", type=speed, default=1.0, metavar="FACTOR", help="so many times as fast as it was recorded"
-    )
-    pace.add_argument("--flat-out", action="store_true", help="as fast as the hub takes it")
-    parser.add_argument("--skip-corrupt", action="store_true", help="go on after what is damaged, and count it")
-    parser.add_argument(
-        "--remap",
-        type=prefixes,
+    add(pace, "--speed FACTOR", "so many times as fast as it was recorded", default=1.0)
+    add(pace, "--flat-out", "as fast as the hub takes it")
+    add(parser, "--skip-corrupt", "go on after what is damaged, and count it")
+    add(
+        parser,
+        "--remap OLD=NEW",
+        "let keys begin with NEW that begin with OLD; may be repeated, the first that fits counts",
         action="append",
         default=[],
-        metavar="OLD=NEW",
-        help="let keys begin with NEW that begin with OLD; may be repeated, the first that fits counts",
     )
-    parser.add_argument("--loop", action="store_true", help="begin again at the end, until Ctrl-C")
+    add(parser, "--loop", "begin again at the end, until Ctrl-C")
 
     parser.set_defaults(run=_replay)
 
@@ -252,13 +235,13 @@ def add_journal_ingest(parser: Parser) -> None:
         "Java is needed with --master only. " + jobs.SPARK
     )
 
-    parser.add_argument("journals", metavar="JOURNAL", nargs="+", help="directory of a journal, or its URI (s3://...)")
-    parser.add_argument("lake", metavar="LAKE", help="directory or URI of the lake, made where there is none")
-    parser.add_argument("--follow", action="store_true", help="go on with what is recorded, until Ctrl-C")
-    parser.add_argument(
+    add(parser, "JOURNAL...", "directory of a journal, or its URI (s3://...)")
+    add(parser, "LAKE", "directory or URI of the lake, made where there is none")
+    add(parser, "--follow", "go on with what is recorded, until Ctrl-C")
+    add(
+        parser,
         "--skip-corrupt",
-        action="store_true",
-        help="where a journal is damaged, take a gap in, which tells how many records are missing if anybody knows, "
+        "where a journal is damaged, take a gap in, which tells how many records are missing if anybody knows, "
         "and go on",
     )
     jobs.add_spark_arguments(parser)
@@ -324,16 +307,11 @@ def add_journal_seal(parser: Parser) -> None:
         "This needs pip install 'sbuslib[seal]'."
     )
 
-    parser.add_argument("directory", metavar="DIR", help="the journal's directory")
-    parser.add_argument("--follow", action="store_true", help="go on with segments that end, until Ctrl-C")
-    parser.add_argument(
-        "--into", metavar="DIR", help="directory or URI of the files; else DIR/sealed. It is noted in DIR for readers"
-    )
-    parser.hide("--into", "--to")
+    add(parser, "DIR", "the journal's directory", dest="directory")
+    add(parser, "--follow", "go on with segments that end, until Ctrl-C")
+    add(parser, "--into DIR", "directory or URI of the files; else DIR/sealed. It is noted in DIR for readers")
     _add_retention(parser)
-    parser.add_argument(
-        "--skip-corrupt", action="store_true", help="where the journal is damaged, write a gap row, and go on"
-    )
+    add(parser, "--skip-corrupt", "where the journal is damaged, write a gap row, and go on")
 
     parser.set_defaults(run=_run)
 

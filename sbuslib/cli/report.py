@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from ..wire.text import printable
 from . import jobs
-from .arguments import Parser, add_address
+from .arguments import Parser, add, add_address
 from .console import complain, explain, tell
-from .values import count, moment, seconds, separator
 
 if TYPE_CHECKING:
     from ..reports.html import Report
@@ -32,33 +31,32 @@ def _add_counting(parser: Parser, kind: str, work: Callable[[Namespace], object]
     )
     parser.epilog = f"examples:\n{examples}\n\nDuckDB counts, in this process. {jobs.SPARK}"
 
-    parser.add_argument("lake", metavar="LAKE", help="directory of the lake, or of a journal; or its URI, for Spark")
+    add(parser, "LAKE", "directory of the lake, or of a journal; or its URI, for Spark")
     _add_choice(parser)
     _add_output_arguments(parser, f"{kind}.html")
-    parser.add_argument(
+    add(
+        parser,
         "--engine",
+        "what counts; else DuckDB where it is installed, and Spark for a URI and with --master",
         choices=("duckdb", "spark"),
-        help="what counts; else DuckDB where it is installed, and Spark for a URI and with --master",
     )
     jobs.add_spark_arguments(parser)
-    parser.add_argument(
-        "--separator", type=separator, default="/", metavar="BYTE", help="separator of the hub's keys (/)"
-    )
+    add(parser, "--separator BYTE", "separator of the hub's keys (/)", default="/")
     parser.set_defaults(run=work)
 
 
 def _add_choice(parser: Parser) -> None:
     """Add the options that say which records count."""
-    parser.add_argument("--hub", metavar="ID", help="only what this hub recorded; else what all hubs did")
-    parser.add_argument("--start", type=moment, metavar="WHEN", help="leave out earlier records")
-    parser.add_argument("--end", type=moment, metavar="WHEN", help="leave out records from then on")
+    add(parser, "--hub ID", "only what this hub recorded; else what all hubs did")
+    add(parser, "--start WHEN", "leave out earlier records")
+    add(parser, "--end WHEN", "leave out records from then on")
 
 
 def _add_output_arguments(parser: Parser, name: str) -> None:
     """Add the options that say where the page and the tables go."""
-    parser.add_argument("--output", metavar="FILE", default=name, help=f"the page; -: none ({name})")
-    parser.add_argument("--parquet", metavar="DIR", help="the tables as Parquet, too")
-    parser.add_argument("--csv", metavar="DIR", help="the tables as CSV, too")
+    add(parser, "--output FILE", f"the page; -: none ({name})", default=name)
+    add(parser, "--parquet DIR", "the tables as Parquet, too")
+    add(parser, "--csv DIR", "the tables as CSV, too")
 
 
 def _check_output(arguments: Namespace) -> None:
@@ -144,11 +142,8 @@ def add_report_traffic(parser: Parser) -> None:
         "  sbus report traffic lake                        makes traffic.html\n"
         "  sbus report traffic lake --csv tables --output -   tables, and no page",
     )
-    parser.add_argument("--levels", type=count, default=3, metavar="N", help="segments of the keys to look at (3)")
-    parser.add_argument(
-        "-i", "--interval", type=seconds, metavar="TIME", help="whole seconds between points of a curve; else what fits"
-    )
-    parser.hide("--interval", "--period")
+    add(parser, "--levels N", "segments of the keys to look at (3)", default=3)
+    add(parser, "-i --interval TIME", "whole seconds between points of a curve; else what fits")
 
 
 def _traffic(arguments: Namespace) -> None:
@@ -171,11 +166,7 @@ def add_report_subscriptions(parser: Parser) -> None:
         _subscriptions,
         "  sbus report subscriptions lake patterns.txt     of the patterns in a file, one a line",
     )
-    parser.add_argument(
-        "patterns",
-        metavar="PATTERNS",
-        help='file of patterns, one a line; "" is the empty pattern, and # begins a comment',
-    )
+    add(parser, "PATTERNS", 'file of patterns, one a line; "" is the empty pattern, and # begins a comment')
 
 
 def _subscriptions(arguments: Namespace) -> None:
@@ -209,10 +200,10 @@ def add_watch(parser: Parser) -> None:
         "rates by key, see sbus hz."
     )
 
-    parser.add_argument("journal", metavar="JOURNAL", nargs="?", help="directory of a journal; else the bus itself")
+    add(parser, "[JOURNAL]", "directory of a journal; else the bus itself")
     add_address(parser, help="where the hub listens that is watched, and that gets the alerts")
-    parser.add_argument("-q", "--quiet", action="store_true", help="publish alerts, and show only those")
-    parser.add_argument("--dry", action="store_true", help="show alerts, and publish none")
+    add(parser, "-q --quiet", "publish alerts, and show only those")
+    add(parser, "--dry", "show alerts, and publish none")
 
     for kind in ("above", "below"):
         than = "more" if kind == "above" else "fewer"
@@ -224,16 +215,13 @@ def add_watch(parser: Parser) -> None:
             metavar=("PATTERN", "RATE"),
             help=f"an alert when {than} messages a second than RATE match PATTERN",
         )
-    parser.add_argument("--window", type=seconds, default=10.0, metavar="TIME", help="how long a window is (10)")
-    parser.add_argument(
-        "--delay",
-        type=seconds,
-        metavar="TIME",
-        help="how late a record may be found in the journal (5); of the bus, how long a window is left open (0)",
+    add(parser, "--window TIME", "how long a window is (10)", default=10.0)
+    add(
+        parser,
+        "--delay TIME",
+        "how late a record may be found in the journal (5); of the bus, how long a window is left open (0)",
     )
-    parser.add_argument(
-        "--separator", type=separator, default="/", metavar="BYTE", help="separator of the hub's keys (/)"
-    )
+    add(parser, "--separator BYTE", "separator of the hub's keys (/)", default="/")
     parser.set_defaults(run=_watch)
 
 

@@ -44,6 +44,7 @@ def add_top(parser: Parser) -> None:
         "  sbus top -n 1 --filter /1000/ | head\n"
         "  sbus top --json | jq .hub.published_rate"
     )
+
     add_address(parser)
     add(parser, "--by", "what each row is about (clients)", choices=("clients", "users", "links"), default="clients")
     what = f"the largest first; losing is lost messages a second (published): {', '.join(_ORDERS)}"

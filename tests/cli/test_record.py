@@ -37,7 +37,7 @@ def journal(folder: str) -> str:
 def test_what_is_published_is_recorded_until_a_signal(
     start: Start, bus: HubThread, path: str, journal: str, number: signal.Signals
 ) -> None:
-    recording = start("sbuslib", "record", "-a", path, "--keep-bytes", "1G", "-p", "room/", journal)
+    recording = start("sbuslib", "record", "-a", path, "--max-bytes", "1G", "-p", "room/", journal)
     assert recording.stderr is not None
     assert recording.stderr.readline().decode() == f"sbus: recording {path} into {journal} (Ctrl-C ends it)\n"
     with Client(path) as client:
@@ -101,7 +101,7 @@ def test_a_journal_is_sealed_once(run: Run, tmp_path: Path) -> None:
 
 def test_a_follower_ends_at_the_signal(start: Start, tmp_path: Path) -> None:
     write(str(tmp_path / "journal"), *EXAMPLE)
-    sealing = start("sbuslib", "seal", "--follow", "--to", "elsewhere", "journal", cwd=tmp_path)
+    sealing = start("sbuslib", "seal", "--follow", "--into", "elsewhere", "journal", cwd=tmp_path)
     assert sealing.stderr is not None
     assert b"9 rows" in sealing.stderr.readline(), "the day of the segments is over"
     os.kill(sealing.pid, signal.SIGTERM)

@@ -20,7 +20,7 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 def test_keys_get_other_prefixes(run: Run, journal: str, bus: HubThread, path: str) -> None:
     with Client(path) as client:
         client.subscribe(b"")
-        done = run("sbuslib", "replay", journal, "--to", path, "--remap", "room/2=new", "--remap", "room/=k/")
+        done = run("sbuslib", "replay", journal, "-a", path, "--remap", "room/2=new", "--remap", "room/=k/")
         assert (done.returncode, done.stdout) == (0, "")
         assert done.stderr == "sbus: 6 messages published; 8 were lost when it was recorded\n"
         found = [client.receive(timeout=PATIENCE).key for _ in range(6)]
@@ -31,7 +31,7 @@ def test_keys_that_become_one_stay_in_order(run: Run, journal: str, bus: HubThre
     with Client(path) as client:
         client.subscribe(b"")
         arguments = ["--flat-out", "--remap", "room/1=room/2", "--remap", "log/a=room/2/temp"]
-        assert run("sbuslib", "replay", journal, "--to", path, *arguments).returncode == 0
+        assert run("sbuslib", "replay", journal, "-a", path, *arguments).returncode == 0
         found = [client.receive(timeout=PATIENCE) for _ in range(6)]
     assert [one.key for one in found] == [b"room/2/temp"] * 5 + [b"k"]
     assert [one.payload for one in found][:3] == [b"21.5", b"", b"\0\xff" * 20]
@@ -39,10 +39,10 @@ def test_keys_that_become_one_stay_in_order(run: Run, journal: str, bus: HubThre
 
 def test_keys_that_nobody_may_publish_under_are_refused(run: Run, journal: str, bus: HubThread, path: str) -> None:
     for new in ("!/cred/1/2/3/", "a/!/"):
-        done = run("sbuslib", "replay", journal, "--to", path, "--remap", f"room/={new}")
+        done = run("sbuslib", "replay", journal, "-a", path, "--remap", f"room/={new}")
         assert done.returncode == 2
         assert done.stderr == f"sbus: {new}1/temp: nobody may replay under this key\n"
-    done = run("sbuslib", "replay", journal, "--to", path, "--remap", "room")
+    done = run("sbuslib", "replay", journal, "-a", path, "--remap", "room")
     assert done.returncode == 2
     assert "argument --remap: 'room' is no pair of prefixes" in done.stderr
 
@@ -50,14 +50,14 @@ def test_keys_that_nobody_may_publish_under_are_refused(run: Run, journal: str, 
 def test_a_loop_begins_again_at_the_end(start: Start, journal: str, bus: HubThread, path: str) -> None:
     with Client(path) as client:
         client.subscribe(b"k", b"log/a")
-        player = start("sbuslib", "replay", journal, "--to", path, "--loop", "--flat-out")
+        player = start("sbuslib", "replay", journal, "-a", path, "--loop", "--flat-out")
         assert [client.receive(timeout=PATIENCE).key for _ in range(6)] == [b"log/a", b"k"] * 3
         player.terminate()
         assert player.wait(PATIENCE) < 0
 
 
 def test_a_loop_over_nothing_ends(run: Run, journal: str, bus: HubThread, path: str) -> None:
-    done = run("sbuslib", "replay", journal, "--to", path, "--loop", "-p", "none")
+    done = run("sbuslib", "replay", journal, "-a", path, "--loop", "-p", "none")
     assert (done.returncode, done.stderr) == (
         0,
         "sbus: 0 messages published; 8 were lost when it was recorded\n",
@@ -67,13 +67,13 @@ def test_a_loop_over_nothing_ends(run: Run, journal: str, bus: HubThread, path: 
 def test_a_long_replay_gives_a_sign_of_life(start: Start, folder: str, bus: HubThread, path: str) -> None:
     first = message(1, b"a", b"1")
     write(f"{folder}/slow", [[first, message(2, b"a", b"2")._replace(time_ns=first.time_ns + 3_600_000_000_000)]])
-    player = start("sbuslib", "replay", f"{folder}/slow", "--to", path)
+    player = start("sbuslib", "replay", f"{folder}/slow", "-a", path)
     assert player.stderr is not None
     assert player.stderr.readline() == b"sbus: 1 messages published ...\n"
 
 
 def test_quiet_tells_nothing(run: Run, journal: str, bus: HubThread, path: str) -> None:
-    done = run("sbuslib", "replay", "-q", journal, "--to", path)
+    done = run("sbuslib", "replay", "-q", journal, "-a", path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -85,7 +85,7 @@ def test_an_error_tells_how_many_messages_were_published_before(
     data = bytearray(Path(damaged).read_bytes())
     data[data.index(b"three")] ^= 1
     Path(damaged).write_bytes(data)
-    done = run("sbuslib", "replay", f"{folder}/damaged", "--to", path)
+    done = run("sbuslib", "replay", f"{folder}/damaged", "-a", path)
     assert done.returncode == 1
     before, error = done.stderr.splitlines()
     assert before == "sbus: 2 messages published"
@@ -98,7 +98,7 @@ def test_a_sealed_journal_is_replayed_whole(run: Run, journal: str, bus: HubThre
     assert len(list_segments(journal)) == 1
     with Client(path) as client:
         client.subscribe(b"")
-        done = run("sbuslib", "replay", journal, "--to", path, "--flat-out")
+        done = run("sbuslib", "replay", journal, "-a", path, "--flat-out")
         assert done.returncode == 0, done.stderr
         expected = [(one.key, one.payload) for blocks in EXAMPLE for rows in blocks for one in rows if one.key]
         received = [client.receive(timeout=PATIENCE) for _ in expected]

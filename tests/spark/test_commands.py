@@ -121,7 +121,7 @@ def test_the_progress_of_spark_is_drawn_on_a_terminal(spark: SparkSession, monke
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["report", "traffic", LAKE, "--period", "-1"], "'-1' is no span of time"),
+        (["report", "traffic", LAKE, "--interval", "-1"], "'-1' is no span of time"),
         (["report", "traffic", LAKE, "--separator", "ab"], "a separator is one byte of ASCII"),
         (["watch", "journal", "--separator", "7"], "a separator is one byte of ASCII"),
     ],
