@@ -19,10 +19,8 @@ SHARED_CLASSES = {
     "Answer",
     "Asker",
     "Client",
-    "Neighbours",
     "Page",
     "Publisher",
-    "Received",
     "Record",
     "Scope",
     "Settings",
@@ -31,12 +29,9 @@ SHARED_CLASSES = {
 """Names of several public classes. ``Client`` stays: there is one for each way to wait."""
 
 SHARED_MODULES = {
-    "inbox",
     "limits",
     "queue",
     "serving",
-    "statistics",
-    "tls",
 }
 """Names of several modules outside ``cli``, where a module is named for its command."""
 

@@ -52,7 +52,7 @@ REFERENCE: dict[str, tuple[str, list[str]]] = {
             "sbuslib.Job",
             "sbuslib.Frame",
             "sbuslib.Descriptor",
-            "sbuslib.doors.transfers.Received",
+            "sbuslib.doors.transfers.ReceivedFile",
             "sbuslib.CaughtUp",
         ],
     ),

@@ -6,7 +6,7 @@ The hub is never waited for by the engine, nor the engine by the hub: between th
 
 **In.** What the engine sends is published on the bus before the engine hears that it was taken.
 
-**Circles and spares** are settled among the bridges and gateways of a bus, see :mod:`sbuslib.border.neighbours`.
+**Circles and spares** are settled among the bridges and gateways of a bus, see :mod:`sbuslib.border.fellows`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ import msgspec
 
 from ..aio import Client
 from ..border.crossing import Crossing
+from ..border.fellows import BEAT_SECONDS, COUNT_MOST, SETTLE_SECONDS, BridgeCounts, Fellows
 from ..border.keys import CONTROL, LOST, Border, bus_of, fits_a_packet, process_of
-from ..border.neighbours import BEAT_SECONDS, COUNT_MOST, SETTLE_SECONDS, BridgeCounts, Neighbours
 from ..covering import overlap
 from ..errors import SbusError, UsageError
 from ..matcher import matches
@@ -129,7 +129,7 @@ class AioBridge:
         self._claim = lru_cache(_SENDERS)(self._claim_of)  # who sent a message, as other hosts are told
         self._taking = asyncio.Lock()  # held while messages of the engine are put on the bus
         self._tasks: list[asyncio.Task[None]] = []  # receiving, sending, heartbeats, and the engine, in this order
-        self._changed = asyncio.Event()  # set when there is something to tell the neighbours
+        self._changed = asyncio.Event()  # set when there is something to tell the fellows
         self._leads = True  # whether this bridge takes messages out, and not a spare
         self._closing = False
         self._reported, self._refused = Counter[str](), Counter[str]()
@@ -165,7 +165,7 @@ class AioBridge:
         self._arrivals = Arrivals(engine.keeps)
         setup = repr((self._url_told(), sorted(self._export), sorted(self._import), options.prefix, options.stream))
         group = blake2b(setup.encode(), digest_size=8).hexdigest()
-        self._neighbours = Neighbours(self._id, group, separator, self._refused, self._warn)
+        self._fellows = Fellows(self._id, group, separator, self._refused, self._warn)
         await client.subscribe(CONTROL)
         await self._say_here()
         await asyncio.sleep(SETTLE_SECONDS)
@@ -234,7 +234,7 @@ class AioBridge:
         await self._engine.drain()
 
     async def _leave_bus(self, receiving: asyncio.Task[None]) -> None:
-        await self._client.publish(*self._neighbours.say_leaving())
+        await self._client.publish(*self._fellows.say_leaving())
         if self._export:
             await self._exported.unsubscribe()
             await self._client.sync()
@@ -250,11 +250,11 @@ class AioBridge:
             await asyncio.sleep(0)  # the engine has its turn, also while the bus always has more
 
     def _put(self, messages: Sequence[Message]) -> None:
-        neighbours, crossing = self._neighbours, self._crossing
+        fellows, crossing = self._fellows, self._crossing
         for message in messages:
             if message.key == CONTROL:
                 self._hear(message)
-            elif neighbours.has_brought(message):
+            elif fellows.has_brought(message):
                 self._echoes += 1
             elif self._leads and (subject := crossing.name_for(message.key, message.payload)) is not None:
                 self._sending.put(subject, message, self._claim(message.sender))
@@ -280,7 +280,7 @@ class AioBridge:
 
             if coming:
                 self._imported += len(coming)
-                await self._client.publish_many([*self._neighbours.announcement(coming, monotonic()), *coming])
+                await self._client.publish_many([*self._fellows.announcement(coming, monotonic()), *coming])
                 if self._engine.keeps:
                     await self._client.sync("tree")
             await acknowledge()
@@ -304,14 +304,14 @@ class AioBridge:
 
     def _hear(self, message: Message) -> None:
         """Take a word of another bridge or gateway of this bus."""
-        if self._neighbours.hear(message, self._client.credentials, monotonic()):
-            self._leads = self._neighbours.leads_to(_PLACE)
-        if self._neighbours.is_asked:
+        if self._fellows.hear(message, self._client.credentials, monotonic()):
+            self._leads = self._fellows.leads_to(_PLACE)
+        if self._fellows.is_asked:
             self._changed.set()
 
     async def _say_here(self) -> None:
-        await self._client.publish(*self._neighbours.say_here((_PLACE,), *self._describe(), monotonic()))
-        self._leads = self._neighbours.leads_to(_PLACE)
+        await self._client.publish(*self._fellows.say_here((_PLACE,), *self._describe(), monotonic()))
+        self._leads = self._fellows.leads_to(_PLACE)
 
     async def _stay_known(self) -> None:
         """Tell the others, if there are any, that this one is here."""
@@ -320,9 +320,9 @@ class AioBridge:
                 async with asyncio.timeout(BEAT_SECONDS):
                     await self._changed.wait()
             self._changed.clear()
-            if self._neighbours.beat(monotonic()):
+            if self._fellows.beat(monotonic()):
                 await self._say_here()
-            self._leads = self._neighbours.leads_to(_PLACE)
+            self._leads = self._fellows.leads_to(_PLACE)
             if time() - self._told_at > _TELL_SECONDS:
                 await self._tell_losses()
 
@@ -370,7 +370,7 @@ class AioBridge:
             echoes=self._echoes,
             returned=self._returned,
             repeats=self._repeats,
-            spares=self._neighbours.spares,
+            spares=self._fellows.spares,
             lost=dict(self._losses()),
             refused=dict(self._refused),
         )

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from gevent.event import Event
 
     from ..tcp import Peer
-    from ..tcp.inbox import PeerInbox
     from ..tcp.large import PeerFiles
+    from ..tcp.peer_inbox import PeerInbox
     from .heap import HeapTrimmer
 
 __all__ = ["add_gateway", "add_peer", "add_tls"]

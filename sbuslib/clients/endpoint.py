@@ -7,7 +7,7 @@ from functools import update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from ..doors.memory import Frame
-from ..doors.transfers import Received
+from ..doors.transfers import ReceivedFile
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import PACKET_BYTES
 from ..recipes.queue import Job
@@ -154,7 +154,7 @@ class Descriptors(_Subscribed[Descriptor]):
     __doc__ = AioDescriptors.__doc__
 
 
-class Files(_Subscribed[Received]):
+class Files(_Subscribed[ReceivedFile]):
     __doc__ = AioFiles.__doc__
 
     _core: AioFiles

@@ -18,7 +18,7 @@ from ..doors.asking import user_behind
 from ..doors.copying import Copying, check_readable, say
 from ..doors.files import FileSink, safe_name
 from ..doors.memory import Frame, PacketFrame, check_memory, map_memory
-from ..doors.transfers import Received
+from ..doors.transfers import ReceivedFile
 from ..errors import DisconnectedError, DoorError, UsageError
 from ..kernel.descriptors import close_elsewhere, in_a_thread
 from ..kernel.sockets import peer_credentials
@@ -227,7 +227,7 @@ class AioDescriptors(Handed[Descriptor]):
         return Descriptor(message.key, message.sender, offer.meta, fd)
 
 
-class AioFiles(Subscribed[Received]):
+class AioFiles(Subscribed[ReceivedFile]):
     """The files that a client receives. What ``client.files.receive`` returns. For one caller."""
 
     def __init__(
@@ -250,7 +250,7 @@ class AioFiles(Subscribed[Received]):
         await super().unsubscribe()
         await self._stop_copying()
 
-    async def receive(self, *, timeout: float | None = None) -> Received:
+    async def receive(self, *, timeout: float | None = None) -> ReceivedFile:
         """The next file that came whole.
 
         Raises :exc:`TimeoutError` when none is offered for ``timeout`` seconds; :exc:`~sbuslib.errors.DoorError` and
@@ -277,7 +277,7 @@ class AioFiles(Subscribed[Received]):
             await self._stop_copying()
             raise
         await self._stop_copying()
-        return Received(message.key, _name(offer), offer.size, file, message.sender)
+        return ReceivedFile(message.key, _name(offer), offer.size, file, message.sender)
 
     def _read(self, message: Message) -> Offer | None:
         """What a message offers, if that is a file that was not seen before."""

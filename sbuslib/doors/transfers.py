@@ -25,7 +25,7 @@ import msgspec
 from ..errors import PeerError, UsageError
 from ..wire.offers import ASK, COPYING, HAVE
 
-__all__ = ["Received", "Sent", "Transfer"]
+__all__ = ["ReceivedFile", "Sent", "Transfer"]
 
 MOST_FAILED: Final = 256
 """Receivers that failed and of which the reason is kept."""
@@ -40,7 +40,7 @@ class Sent(msgspec.Struct, frozen=True):
     failed: tuple[str, ...] = ()
 
 
-class Received(msgspec.Struct, frozen=True):
+class ReceivedFile(msgspec.Struct, frozen=True):
     """A file that came whole. ``file`` is its path, or the open file where no folder was given."""
 
     key: bytes

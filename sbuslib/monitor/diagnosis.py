@@ -17,8 +17,8 @@ from typing import Final, Literal
 import msgspec
 
 from ..blocking import Client
+from ..border.fellows import ASK, MEMBERS_MOST, TWO_PATHS, Here, decode_here
 from ..border.keys import CONTROL
-from ..border.neighbours import ASK, MEMBERS_MOST, TWO_PATHS, Here, decode_here
 from ..errors import AddressError, SbusError, StateError
 from ..kernel.sockets import connect, peer_credentials
 from ..kernel.users import name_of_user

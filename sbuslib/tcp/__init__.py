@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from ..lazy import load_lazily
 
 if TYPE_CHECKING:
+    from .certificates import TLS as TLS
     from .discovery import Discovery as Discovery
     from .framing import Publish as Publish
     from .gateway import Gateway as Gateway
     from .limits import TcpLimits as TcpLimits
     from .peer import Peer as Peer
-    from .tls import TLS as TLS
 
 _HOMES = {
-    "TLS": "tls",
+    "TLS": "certificates",
     "Discovery": "discovery",
     "Gateway": "gateway",
     "Peer": "peer",

@@ -26,10 +26,10 @@ from ..core.violations import Violations
 from ..errors import StateError, UsageError
 from ..kernel.hosts import HostPort, is_loopback, parse_host_port
 from ..wire.text import plainly
+from .certificates import TLS
 from .limits import TcpLimits
-from .link import Owner, PeerLink
 from .mesh import Mesh
-from .tls import TLS
+from .peer_link import Owner, PeerLink
 
 __all__ = ["HOLDS_THE_MOST", "Connections"]
 

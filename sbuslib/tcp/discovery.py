@@ -30,7 +30,7 @@ from ..kernel.hosts import HostPort, parse_host_port
 from ..wire.text import plainly
 from .connections import Connections
 from .limits import TcpLimits
-from .link import PeerLink
+from .peer_link import PeerLink
 
 __all__ = ["Allowed", "Directory", "Discoverer", "Discovery", "parse_announcement"]
 

@@ -23,9 +23,9 @@ import gevent
 from gevent.event import Event
 
 from ..border.crossing import Crossing
+from ..border.fellows import BEAT_SECONDS, SETTLE_SECONDS, BridgeCounts, Fellows
 from ..border.keys import CONTROL, Border, bus_of, fits_a_packet
 from ..border.mapping import Mapping
-from ..border.neighbours import BEAT_SECONDS, SETTLE_SECONDS, BridgeCounts, Neighbours
 from ..client import Client
 from ..clients.endpoint import Endpoint
 from ..core.service import ServiceGreenlets
@@ -34,9 +34,9 @@ from ..hub import Hub
 from ..wire.packets import Message
 from ..wire.text import plainly
 from .framing import Publish
-from .link import PeerLink
 from .peer import Peer
-from .statistics import GatewayStatistics
+from .peer_link import PeerLink
+from .peer_statistics import GatewayStatistics
 
 __all__ = ["Gateway"]
 
@@ -114,7 +114,7 @@ class Gateway:
         self._incoming: deque[Publish] = deque()  # what peers sent, until it is on the bus
         self._incoming_bytes = 0
         self._arrived = Event()  # set when something comes in
-        self._changed = Event()  # set when there is something to tell the neighbours
+        self._changed = Event()  # set when there is something to tell the fellows
         self._remotes: dict[
             PeerLink, tuple[str, str, str]
         ] = {}  # bus, group and id of the gateway at each link's other end
@@ -125,7 +125,7 @@ class Gateway:
         self._greenlets: list[gevent.Greenlet[..., Any]] = []  # while it is started
         self._refused: Counter[str] = Counter()  # messages that do not cross, by reason
         self._exported = self._imported = self._echoes = self._lost = 0  # messages, see GatewayStatistics
-        self._neighbours = self._make_neighbours(b"")  # of the bus; anew with each start
+        self._fellows = self._make_fellows(b"")  # of the bus; anew with each start
         self._stopped = Event()  # set by stop(), and not when the bus goes away
         self.ended = Event()
         """Set when the gateway has stopped: by :meth:`stop`, because the bus went away, or by an error."""
@@ -181,7 +181,7 @@ class Gateway:
         # 2. The other gateways of the bus hear of this one before it takes anything out.
         self._client = client
         self.ended.clear()
-        self._neighbours = self._make_neighbours(client.hub.separator)
+        self._fellows = self._make_fellows(client.hub.separator)
         client.subscribe(CONTROL)
         self._say_here(client)
         gevent.sleep(SETTLE_SECONDS)
@@ -201,8 +201,8 @@ class Gateway:
         self._peer.attach(self, *self._substrings(imported.patterns))
         self._peer.retain(self._greeting, f"{self._bus} {self._group} {self._id}".encode())
 
-    def _make_neighbours(self, separator: bytes) -> Neighbours:
-        return Neighbours(
+    def _make_fellows(self, separator: bytes) -> Fellows:
+        return Fellows(
             self._id, self._group, separator, self._refused, partial(logger.warning, "gateway %s: %s", self._name)
         )
 
@@ -251,7 +251,7 @@ class Gateway:
             return
         try:
             client.timeout = _PATIENCE
-            client.publish_many([self._neighbours.say_leaving()])
+            client.publish_many([self._fellows.say_leaving()])
         except (OSError, StateError) as error:
             logger.debug("gateway: leaving the bus: %s", plainly(error))
         client.close()
@@ -287,7 +287,7 @@ class Gateway:
                     self._send(going)  # before another one may lead
                     going = []
                     self._hear(message, client)
-                elif self._neighbours.has_brought(message):
+                elif self._fellows.has_brought(message):
                     self._echoes += 1
                 elif (name := self._crossing.name_for(message.key, message.payload)) is None:
                     continue
@@ -306,7 +306,7 @@ class Gateway:
     # -- in -----------------------------------------------------------------------------------------
 
     def take(self, messages: Sequence[Publish], source: PeerLink) -> None:
-        """Take messages from a peer. Called by :class:`~sbuslib.tcp.link.PeerLink`."""
+        """Take messages from a peer. Called by :class:`~sbuslib.tcp.peer_link.PeerLink`."""
         greetings = [message for message in messages if message.name == self._greeting]
         if greetings:
             self._meet(greetings[-1].data, source)
@@ -347,7 +347,7 @@ class Gateway:
                     self._refused["message too long"] += 1
 
             if coming:
-                client.publish_many([*self._neighbours.announcement(coming, monotonic()), *coming])
+                client.publish_many([*self._fellows.announcement(coming, monotonic()), *coming])
                 self._imported += len(coming)
             gevent.sleep(0)
 
@@ -355,9 +355,9 @@ class Gateway:
 
     def _hear(self, message: Message, client: Client) -> None:
         """Take a word of another gateway or bridge of this bus."""
-        if self._neighbours.hear(message, client.credentials, monotonic()):
+        if self._fellows.hear(message, client.credentials, monotonic()):
             self._settle()
-        if self._neighbours.is_asked:
+        if self._fellows.is_asked:
             self._changed.set()
 
     def _say_here(self, client: Client) -> None:
@@ -365,7 +365,7 @@ class Gateway:
         text = f"gateway {self._name}: {'connected' if remotes else 'away'}"
         text += f", {self._exported:,} out, {self._imported:,} in, {len(self._incoming):,} kept, {self._lost:,} lost"
         counts = BridgeCounts(self._exported, self._imported, len(self._incoming), {"outage": self._lost})
-        client.publish_many([self._neighbours.say_here(remotes, text, counts, monotonic())])
+        client.publish_many([self._fellows.say_here(remotes, text, counts, monotonic())])
         self._settle()
 
     def _stay_known(self, client: Client) -> None:
@@ -373,7 +373,7 @@ class Gateway:
         while True:
             self._changed.wait(BEAT_SECONDS)
             self._changed.clear()
-            if self._neighbours.beat(monotonic()):
+            if self._fellows.beat(monotonic()):
                 self._say_here(client)
             self._settle()
 
@@ -401,7 +401,7 @@ class Gateway:
         leave_out: set[PeerLink] = set()
         for remote, several in ends.items():
             several.sort(key=lambda end: end[0])
-            first = 1 if self._neighbours.leads_to(remote) else 0
+            first = 1 if self._fellows.leads_to(remote) else 0
             leave_out.update(link for _, link in several[first:])
         self._same_bus = frozenset(link for link, (where, _, _) in self._remotes.items() if where == self._bus)
         self._leave_out = frozenset(leave_out) | self._same_bus
@@ -412,7 +412,7 @@ class Gateway:
             exported=self._exported,
             imported=self._imported,
             echoes=self._echoes,
-            spares=self._neighbours.spares,
+            spares=self._fellows.spares,
             lost=self._lost,
             refused=dict(self._refused),
         )

@@ -21,13 +21,13 @@ from msgspec import Meta
 
 from ..doors.copying import Source, open_file
 from ..doors.files import FileSink, safe_name
-from ..doors.transfers import Received, Sent, Transfer
+from ..doors.transfers import ReceivedFile, Sent, Transfer
 from ..errors import PeerError, UsageError
 from ..wire.offers import ASK, FAILED, HAVE
 from ..wire.text import plainly
 from .framing import Publish
-from .inbox import PeerInbox
 from .peer import Peer
+from .peer_inbox import PeerInbox
 
 __all__ = ["PeerFiles", "receive_large", "send_large"]
 
@@ -167,7 +167,7 @@ class PeerFiles:
         """Take no more files."""
         self._offers.close()
 
-    def receive(self, *, timeout: float | None = None) -> Received:
+    def receive(self, *, timeout: float | None = None) -> ReceivedFile:
         """The next file that came whole.
 
         Raises :exc:`TimeoutError` when none is offered for ``timeout`` seconds; :exc:`~sbuslib.errors.PeerError` and
@@ -184,12 +184,12 @@ class PeerFiles:
             if (received := self._take(message, offer)) is not None:
                 return received
 
-    def __iter__(self) -> Iterator[Received]:
+    def __iter__(self) -> Iterator[ReceivedFile]:
         """Files as they come. Raises as :meth:`receive`."""
         while True:
             yield self.receive()
 
-    def _take(self, message: Publish, offer: _Offer) -> Received | None:
+    def _take(self, message: Publish, offer: _Offer) -> ReceivedFile | None:
         """The file of an offer; ``None`` if it is too large, which the sender is told."""
         who, place = token_hex(4), f"{message.name}/{offer.large}"
 
@@ -211,7 +211,7 @@ class PeerFiles:
             if not is_whole:
                 sink.discard()
         say(offer.size, is_whole=True)
-        return Received(message.name.encode(), offer.name, offer.size, file)
+        return ReceivedFile(message.name.encode(), offer.name, offer.size, file)
 
     @staticmethod
     def _take_parts(name: str, size: int, parts: PeerInbox, sink: FileSink, say: Callable[[int], object]) -> None:

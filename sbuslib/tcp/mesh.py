@@ -14,7 +14,7 @@ from ..errors import NameFormatError, UsageError
 from .forwarding import Forwarding, Seen, digest_of, number, unnumber
 from .framing import Publish, encode_publish
 from .limits import TcpLimits
-from .link import PeerLink, PeerReceiver
+from .peer_link import PeerLink, PeerReceiver
 from .substrings import Substrings
 
 __all__ = ["Mesh"]

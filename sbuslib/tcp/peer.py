@@ -1,6 +1,6 @@
 """``Peer``: one end of Simplest pubsub. It listens, connects, publishes and subscribes.
 
-Bytes are in :mod:`sbuslib.tcp.framing`, one connection in :mod:`sbuslib.tcp.link`, all of them in
+Bytes are in :mod:`sbuslib.tcp.framing`, one connection in :mod:`sbuslib.tcp.peer_link`, all of them in
 :mod:`sbuslib.tcp.connections`, publishing in :mod:`sbuslib.tcp.publishing`, copies under ``//fwd/`` in
 :mod:`sbuslib.tcp.mesh`, and finding others in :mod:`sbuslib.tcp.discovery`.
 """
@@ -18,6 +18,7 @@ from gevent.timeout import Timeout
 
 from ..core.service import ServiceGreenlets
 from ..errors import FramingError, StateError, UsageError
+from .certificates import TLS
 from .connections import HOLDS_THE_MOST, Connections
 from .discovery import Discoverer, Discovery
 from .forwarding import NUMBERED, Forwarding
@@ -29,14 +30,13 @@ from .framing import (
     encode_subscribe,
     encode_unsubscribe,
 )
-from .inbox import PeerInbox
 from .limits import TcpLimits
-from .link import PeerLink, PeerReceiver
 from .mesh import Mesh
+from .peer_inbox import PeerInbox
+from .peer_link import PeerLink, PeerReceiver
+from .peer_statistics import PeerLinkStatistics, PeerStatistics
 from .publishing import PeerPublisher
-from .statistics import PeerLinkStatistics, PeerStatistics
 from .substrings import Substrings
-from .tls import TLS
 
 __all__ = ["Peer"]
 
@@ -56,9 +56,9 @@ class Peer(Connections):
     not sent on to others, except under names that are forwarded. Connect two peers in one direction only: over two
     connections, each message comes twice.
 
-    **Greenlets:** two for each connection, see :class:`~sbuslib.tcp.link.PeerLink`; one that accepts; one that looks
-    for what takes too long; one for discovery, and more while it connects. A connection that is kept up uses its
-    reader's greenlet for connecting again. The methods here are for the thread that called :meth:`start`, and raise
+    **Greenlets:** two for each connection, see :mod:`~sbuslib.tcp.peer_link`; one that accepts; one that looks for what
+    takes too long; one for discovery, and more while it connects. A connection that is kept up uses its reader's
+    greenlet for connecting again. The methods here are for the thread that called :meth:`start`, and raise
     :exc:`~sbuslib.errors.StateError` in any other and in a forked child. Of them, only :meth:`connect`,
     :meth:`publish_many` with ``patience``, :meth:`flush`, :meth:`wait_for_subscriber`, :meth:`stop`,
     :meth:`serve_forever` and the inboxes' ``get`` wait.
@@ -208,7 +208,7 @@ class Peer(Connections):
         self._remote.discard(link)
 
     def take_command(self, link: PeerLink, command: Sub | Unsub) -> None:
-        """Take a subscription of another peer, or its end. Called by :class:`~sbuslib.tcp.link.PeerLink`."""
+        """Take a subscription of another peer, or its end. Called by :class:`~sbuslib.tcp.peer_link.PeerLink`."""
         if link not in self._links:
             return
         substring = command.substring
@@ -242,13 +242,13 @@ class Peer(Connections):
         self._links_changed.set()
 
     def receivers_of(self, name: str) -> tuple[PeerReceiver, ...] | None:
-        """The receivers at this end that want ``name``. Called by :class:`~sbuslib.tcp.link.PeerLink`."""
+        """The receivers at this end that want ``name``. Called by :class:`~sbuslib.tcp.peer_link.PeerLink`."""
         if name.startswith(NUMBERED) or self._publisher.start_of(name) is None:
             return None
         return self._local.subscribers(name)
 
     def take_forwarded(self, link: PeerLink, message: Publish) -> None:
-        """Take a message that is forwarded. Called by :class:`~sbuslib.tcp.link.PeerLink`."""
+        """Take a message that is forwarded. Called by :class:`~sbuslib.tcp.peer_link.PeerLink`."""
         self.mesh.arrived(link, message)
 
     # -- publishing ---------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ class Peer(Connections):
         return inbox
 
     def attach(self, receiver: PeerReceiver, *substrings: str) -> None:
-        """Sub on behalf of any :class:`~sbuslib.tcp.link.PeerReceiver`."""
+        """Sub on behalf of any :class:`~sbuslib.tcp.peer_link.PeerReceiver`."""
         if not substrings:
             raise UsageError("subscribe to at least one substring; '' is everything")
         for substring in substrings:

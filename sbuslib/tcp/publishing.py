@@ -11,8 +11,8 @@ from typing import Final
 
 from .framing import check_data, publish_prefix
 from .limits import TcpLimits
-from .link import PeerLink
 from .mesh import Mesh
+from .peer_link import PeerLink
 from .substrings import CACHED_NAME_BYTES, Substrings
 
 __all__ = ["PeerPublisher"]

@@ -21,8 +21,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from .. import __version__
+from ..border.fellows import ASK
 from ..border.keys import CONTROL, process_of
-from ..border.neighbours import ASK
 from ..core.losses import CAUSES
 from ..errors import DisconnectedError
 from ..hub import Hub

@@ -18,8 +18,8 @@ import pytest
 from support import PATIENCE, HubThread
 
 from sbuslib.aio import Client
+from sbuslib.border.fellows import decode_here
 from sbuslib.border.keys import CONTROL
-from sbuslib.border.neighbours import decode_here
 from sbuslib.bridge import AioBridge, EngineOptions, nats, redis
 from sbuslib.errors import DisconnectedError, UsageError
 from sbuslib.wire.packets import Message

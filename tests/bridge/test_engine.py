@@ -1,4 +1,4 @@
-"""What engines share: files for TLS with a server of each kind, files that cannot be used, and what waits."""
+"""What engines share: URLs, files for TLS with a server of each kind, files that cannot be used, and what waits."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from support import PATIENCE
 
 from sbuslib.aio import Client
 from sbuslib.bridge import AioBridge, EngineOptions, engine
+from sbuslib.bridge.engine import Engine, make_engine
 from sbuslib.errors import UsageError
 
 from .servers import nats_server, secure_server
@@ -155,3 +156,46 @@ def test_files_that_cannot_be_used_are_told(
                 await bridge.__aenter__()
 
     asyncio.run(run())
+
+
+def make(url: str) -> Engine:
+    return make_engine(url, EngineOptions(), b"/", print)
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("nats://a", "Nats"),
+        ("nats://a:4222,tls://b:4222", "Nats"),
+        ("mqtt://a", "Mqtt"),
+        ("mqtts://me:wo,rd@[::1]:8883", "Mqtt"),
+        ("redis://a/1", "Redis"),
+        ("rediss://me:wo,rd@a:6380/1", "Redis"),
+    ],
+)
+def test_the_scheme_says_which_engine(url: str, name: str) -> None:
+    assert type(make(url)).__name__ == name
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "a:4222",
+        "http://a",
+        "nats://",
+        "nats://a:4222,b:4222",
+        "nats://a,ws://b",
+        "nats://a,redis://b",
+        "nats://a:65536",
+        "tls://[::1",
+        "mqtt://a:0",
+        "mqtt://me:swordfish/1@a",
+        "redis://me:swordfish/1@a",
+        "redis://a?password=swordfish",
+    ],
+)
+def test_a_wrong_url_is_refused_without_repeating_it(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make(url)
+    assert "swordfish" not in str(caught.value)

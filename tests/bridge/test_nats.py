@@ -14,8 +14,8 @@ import pytest
 from support import PATIENCE
 
 from sbuslib.aio import Client
+from sbuslib.border.fellows import ASK, decode_here
 from sbuslib.border.keys import CONTROL, LOST
-from sbuslib.border.neighbours import ASK, decode_here
 from sbuslib.bridge import AioBridge, EngineOptions, bridge, nats
 from sbuslib.errors import UsageError
 from sbuslib.wire.packets import Message

@@ -9,8 +9,8 @@ import pytest
 from support import PATIENCE, eventually
 
 from sbuslib import Client, Hub
+from sbuslib.border.fellows import HERE
 from sbuslib.border.keys import CONTROL
-from sbuslib.border.neighbours import HERE
 from sbuslib.bridge import Bridge, EngineOptions
 from sbuslib.errors import DisconnectedError, NoHubError, StateError, UsageError
 from sbuslib.matcher import SEPARATOR

@@ -21,8 +21,8 @@ from support import PATIENCE, ROOT, HubThread, eventually
 
 from sbuslib import Hub
 from sbuslib.blocking import Client
+from sbuslib.border.fellows import decode_here
 from sbuslib.border.keys import CONTROL
-from sbuslib.border.neighbours import decode_here
 from sbuslib.tcp import Discovery, Peer
 
 pytest_plugins = ["certificate_fixtures"]
@@ -156,8 +156,8 @@ sys.exit({1})
         ("connections.Connections._watch_time", "peer", "peer at 127.0.0.1:"),
         ("connections.Connections._dial", "peer", "peer at 127.0.0.1:"),
         ("connections.Connections._serve", "peer", "peer at 127.0.0.1:"),
-        ("link.PeerLink._read", "peer", "peer at 127.0.0.1:"),
-        ("link.PeerLink._write", "peer", "peer at 127.0.0.1:"),
+        ("peer_link.PeerLink._read", "peer", "peer at 127.0.0.1:"),
+        ("peer_link.PeerLink._write", "peer", "peer at 127.0.0.1:"),
         ("discovery.Discoverer._connect", "peer", "peer at 127.0.0.1:"),
         ("relays.Relay._stay", "relay", "relay to "),
     ],

@@ -19,14 +19,14 @@ from support import PATIENCE, HubThread
 
 from sbuslib import aio, blocking
 from sbuslib.doors import copying
-from sbuslib.doors.transfers import Received
+from sbuslib.doors.transfers import ReceivedFile
 from sbuslib.errors import DoorError, KeyFormatError, PeerError, UsageError
 from sbuslib.wire.offers import GIVEN, decode_offer
 
 DATA = os.urandom(3_000_001)
 
 
-def received_by(client: blocking.Client, pattern: bytes, folder: Path, ready: Callable[[], object]) -> Received:
+def received_by(client: blocking.Client, pattern: bytes, folder: Path, ready: Callable[[], object]) -> ReceivedFile:
     with client.files.receive(pattern, folder=folder, timeout=PATIENCE) as files:
         ready()
         return files.receive(timeout=PATIENCE)
@@ -57,7 +57,7 @@ def test_a_file_goes_to_several_receivers(server: HubThread, make: Make, tmp_pat
     source = tmp_path / "source.bin"
     source.write_bytes(DATA)
     sender, receivers = make(), [make(), make()]
-    results: list[Received] = []
+    results: list[ReceivedFile] = []
 
     def receive(client: Any, folder: Path) -> None:
         folder.mkdir()

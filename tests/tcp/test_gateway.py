@@ -16,9 +16,9 @@ import pytest
 from support import PATIENCE, ROOT, eventually
 
 from sbuslib import Client, Hub
-from sbuslib.border import neighbours
+from sbuslib.border import fellows
+from sbuslib.border.fellows import digest
 from sbuslib.border.keys import CONTROL
-from sbuslib.border.neighbours import digest
 from sbuslib.core.inbox import Inbox
 from sbuslib.errors import NoHubError, ServiceError, StateError, UsageError
 from sbuslib.tcp import Gateway, Peer
@@ -185,9 +185,9 @@ def test_messages_that_wait_for_the_bus_are_bounded_in_bytes(buses: list[Hub], m
 def test_forged_announcements_do_not_push_out_those_of_a_gateway(
     buses: list[Hub], make_peer: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neighbours, "EXPECTED_MOST", 100)
+    monkeypatch.setattr(fellows, "EXPECTED_MOST", 100)
     with Gateway(buses[0], make_peer(), **EVERYTHING) as gateway:
-        expected, client = gateway._neighbours._expected, gateway._client
+        expected, client = gateway._fellows._expected, gateway._client
         assert client is not None
         real = digest(b"a", b"x")
         gateway._hear(Message(CONTROL, b"import " + real, b"!/cred/1/1/10"), client)
@@ -251,7 +251,7 @@ def test_two_gateways_between_the_same_buses_make_no_circle_and_no_copies(
     # Each has heard of the three of its bus that they are connected to the other.
     eventually(
         lambda: all(
-            [len(here.remotes) for here, _ in gateway._neighbours._known.values()] == [1, 1, 1] for gateway in gateways
+            [len(here.remotes) for here, _ in gateway._fellows._known.values()] == [1, 1, 1] for gateway in gateways
         )
     )
     inboxes = [hub.subscribe(b"") for hub in buses[:2]]

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from support import PATIENCE, eventually
 
-from sbuslib.doors.transfers import Received, Sent, Transfer
+from sbuslib.doors.transfers import ReceivedFile, Sent, Transfer
 from sbuslib.errors import PeerError, UsageError
 from sbuslib.tcp import Peer, Publish, large
 from sbuslib.tcp.large import PeerFiles, receive_large, send_large
@@ -21,7 +21,7 @@ Make = Callable[..., Peer]
 DATA = os.urandom(6_000_000)
 
 
-def received(files: PeerFiles) -> gevent.Greenlet[..., Received]:
+def received(files: PeerFiles) -> gevent.Greenlet[..., ReceivedFile]:
     return gevent.spawn(files.receive, timeout=PATIENCE)
 
 

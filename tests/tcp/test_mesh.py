@@ -10,7 +10,7 @@ import pytest
 from support import eventually
 
 from sbuslib.tcp import Peer, Publish, TcpLimits
-from sbuslib.tcp.inbox import PeerInbox
+from sbuslib.tcp.peer_inbox import PeerInbox
 
 Make = Callable[..., Peer]
 Connect = Callable[..., Any]

@@ -8,20 +8,20 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from sbuslib.border import neighbours as module
-from sbuslib.border.keys import CONTROL
-from sbuslib.border.neighbours import (
+from sbuslib.border import fellows as module
+from sbuslib.border.fellows import (
     MEMBERS_MOST,
     REMOTES_MOST,
     USERS_MOST,
     BridgeCounts,
     Doubled,
     Expected,
+    Fellows,
     Here,
-    Neighbours,
     announcement_of,
     encode_here,
 )
+from sbuslib.border.keys import CONTROL
 from sbuslib.wire.packets import Message
 
 
@@ -68,8 +68,8 @@ def test_announcements_of_more_users_than_are_counted_apart_are_bounded_together
     assert all(expected.take(b"sender", b"real%d" % number) for number in range(USERS_MOST))
 
 
-def neighbours(me: str, refused: Counter[str] | None = None, warn: Callable[[str], object] = print) -> Neighbours:
-    return Neighbours(me, "alike", b"/", refused if refused is not None else Counter(), warn)
+def fellows(me: str, refused: Counter[str] | None = None, warn: Callable[[str], object] = print) -> Fellows:
+    return Fellows(me, "alike", b"/", refused if refused is not None else Counter(), warn)
 
 
 def word(here: Here) -> Message:
@@ -77,7 +77,7 @@ def word(here: Here) -> Message:
 
 
 def test_spares_agree_on_the_one_that_sends() -> None:
-    views = {me: neighbours(me) for me in ("g1", "g2")}
+    views = {me: fellows(me) for me in ("g1", "g2")}
 
     def say(me: str, *remotes: str) -> None:
         _, said = views[me].say_here(remotes, "", BridgeCounts(), 0)
@@ -107,7 +107,7 @@ def test_spares_agree_on_the_one_that_sends() -> None:
 
 
 def test_one_that_says_nothing_is_forgotten_unless_this_process_did_not_run_meanwhile() -> None:
-    one = neighbours("g1")
+    one = fellows("g1")
     assert not one.beat(0)
     one.hear(word(Here("g2", "alike")), b"", 0.5)
     assert (one.is_asked, one.beat(1)) == (True, True)  # so that the new one hears of this one
@@ -123,7 +123,7 @@ def test_one_that_says_nothing_is_forgotten_unless_this_process_did_not_run_mean
 
 def test_words_of_strangers_are_bounded_and_those_that_are_known_stay() -> None:
     refused = Counter[str]()
-    one = neighbours("me", refused)
+    one = fellows("me", refused)
     one.say_here(("B.x",), "", BridgeCounts(), 0)
     for number in range(10 * MEMBERS_MOST):
         one.hear(word(Here(f"forged{number}", "alike")), b"", 0)
@@ -143,7 +143,7 @@ def test_words_of_strangers_are_bounded_and_those_that_are_known_stay() -> None:
 
 
 def test_what_another_brought_is_known_once_and_one_that_is_alone_announces_nothing() -> None:
-    one, other = neighbours("g1"), neighbours("g2")
+    one, other = fellows("g1"), fellows("g2")
     brought = [(b"a", b"x"), (b"a", b"x")]
     assert one.announcement(brought, 0) == []
     for view, me in ((one, "g2"), (other, "g1")):

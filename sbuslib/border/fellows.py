@@ -43,8 +43,8 @@ __all__ = [
     "BridgeCounts",
     "Doubled",
     "Expected",
+    "Fellows",
     "Here",
-    "Neighbours",
     "announcement_of",
     "decode_here",
     "digest",
@@ -269,7 +269,7 @@ def decode_here(said: bytes) -> Here | None:
         return None
 
 
-class Neighbours:
+class Fellows:
     """The other gateways and bridges of a bus, as one of them knows them. It says what these methods return.
 
     :param me: its id. Of those that are set up alike and connected, the one whose id sorts first sends.
