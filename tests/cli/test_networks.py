@@ -137,7 +137,7 @@ import sys
 from gevent import socket
 from sbuslib.cli.main import main
 from sbuslib.cli.relay import main as relay
-from sbuslib.tcp import gateway, connections, discovery, link
+from sbuslib.tcp import gateway, connections, discovery, peer_link
 from sbuslib import relay as relays
 def fail(*arguments, **options):
     raise ZeroDivisionError("planted")
