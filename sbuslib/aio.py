@@ -188,13 +188,16 @@ class Client(Channel):
     async def _sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    async def _in_time(self, work: Awaitable[Any], until: float | None) -> Any:
+    async def _in_time(self, function: Callable[[Any], Any], argument: Any, until: float | None) -> Any:
+        result = function(argument)
+        if not isinstance(result, Awaitable):
+            return result
         try:
             async with asyncio.timeout(time_left(until)) as scope:
-                return await work
+                return await result
         except TimeoutError:
             if scope.expired():
-                raise TimeoutError("cancelled, as its caller has given up") from None
+                raise TimeoutError("ended, as its caller has given up") from None
             raise
 
     async def _read(self, deadline: float | None) -> bool:

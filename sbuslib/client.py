@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import gevent
@@ -15,6 +15,7 @@ from gevent.timeout import Timeout
 
 from .clients.channel import run
 from .clients.endpoint import Endpoint
+from .clients.lead import time_left
 from .errors import StateError
 from .wire.packets import Key, Message
 
@@ -130,6 +131,15 @@ class Client(Endpoint):
 
     def _start(self, work: Coroutine[Any, Any, None]) -> Any:
         return gevent.spawn(run, work)
+
+    async def _in_time(self, function: Callable[[Any], Any], argument: Any, until: float | None) -> Any:
+        with Timeout(time_left(until)) as mine:
+            try:
+                return function(argument)
+            except Timeout as timeout:
+                if timeout is mine:
+                    raise TimeoutError("ended, as its caller has given up") from None
+                raise
 
     async def _join(self, running: Any) -> None:
         if running is not gevent.getcurrent():

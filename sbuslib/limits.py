@@ -206,3 +206,15 @@ class ClientLimits(_Numbers, frozen=True, kw_only=True):
     """Bytes of frames that are handed out at a time: 16 of 16 MiB. They take memory until nobody has them any more."""
     offered_seconds: float = 10.0
     """Seconds for which a frame or descriptor is handed out. A receiver that asks later has lost it."""
+
+
+def check_seconds(seconds: float | None, name: str) -> None:
+    """Raise :exc:`~sbuslib.errors.UsageError` unless an argument is so long, or ``None``, which is for ever."""
+    if seconds is not None and not (isinstance(seconds, (int, float)) and seconds >= 0):
+        raise UsageError(f"{name} is seconds from 0 on, or None, not {seconds!r}")
+
+
+def check_count(count: int | None, name: str, most: int | None = None) -> None:
+    """Raise :exc:`~sbuslib.errors.UsageError` unless an argument counts from 1 on, to ``most``, or is ``None``."""
+    if count is not None and not (isinstance(count, int) and 1 <= count <= (most or count)):
+        raise UsageError(f"{name} is {f'1 to {most:,}' if most else 'at least 1'}, not {count!r}")

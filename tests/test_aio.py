@@ -63,11 +63,18 @@ def test_event_loops_in_several_threads(server: HubThread, address: str) -> None
 def test_a_client_that_was_never_entered_says_so(address: str) -> None:
     async def test() -> None:
         client = aio.Client(address)
-        for verb in (client.receive, client.hub.whoami, client.sync):
+        for verb in (
+            client.receive,
+            client.hub.whoami,
+            client.sync,
+            client.hub.statistics,
+            lambda: client.request("a"),
+        ):
             with pytest.raises(StateError, match="not connected yet: use 'async with' the client, or await it"):
                 await verb()
-        with pytest.raises(StateError, match="not connected yet"):
-            await client.publish(b"a")
+        for about in (client.publish, client.request, client.hub.is_wanted, client.queue("q").submit):
+            with pytest.raises(StateError, match="not connected yet"):
+                await about(b"a")
         await client.close()
 
     run(test())

@@ -15,13 +15,13 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from ..errors import DisconnectedError, PeerError, StateError
+from ..errors import DisconnectedError, PeerError, StateError, UsageError
 from ..kernel.areas import PlainArea, make_area
 from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..kernel.dialer import BROKEN, Dialer
 from ..kernel.forks import abandon_in_child, disconnect_copy
 from ..kernel.packet_writer import PacketWriter
-from ..limits import ClientLimits
+from ..limits import ClientLimits, check_seconds
 from ..wire import control
 from ..wire.modes import Hard, Order, Soft, mode_keys
 from .reconnect import Reconnecting
@@ -60,6 +60,16 @@ class ClientBase(ABC):
         door_folder: str | os.PathLike[str] | None = None,
         limits: ClientLimits | None = None,
     ) -> None:
+        check_seconds(timeout, "timeout")
+        if limits is not None and not isinstance(limits, ClientLimits):
+            raise UsageError(f"limits are ClientLimits, not {limits!r}")
+        for name, path in ("address", address), ("door_folder", door_folder):
+            if not isinstance(path, str | bytes | os.PathLike | None):
+                raise UsageError(f"{name} is a path, or None, not {path!r}")
+        for callback in on_reconnect, on_disconnect, on_notice:
+            if not (callback is None or callable(callback)):
+                raise UsageError(f"a callback is a function, or None, not {callback!r}")
+
         self.timeout = timeout
         """Seconds that connecting, sending and questions to the hub may take; ``None``: for ever."""
         self.epoch = 0
@@ -157,8 +167,14 @@ class ClientBase(ABC):
 
     @staticmethod
     def _deadline(timeout: float | None) -> float | None:
-        """When so many seconds are over, by ``time.monotonic``; ``None`` for never."""
-        return None if timeout is None else monotonic() + timeout
+        """When so many seconds are over, by ``time.monotonic``; ``None`` for never.
+
+        Raises :exc:`~sbuslib.errors.UsageError` for what is no number.
+        """
+        try:
+            return None if timeout is None else monotonic() + timeout
+        except TypeError:
+            raise UsageError(f"timeout is seconds, or None, not {timeout!r}") from None
 
     def _restore(self) -> list[bytes]:
         """The connection is good from here on: the packets that tell the hub the session's state."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import select
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from inspect import iscoroutinefunction
 from itertools import repeat, starmap
@@ -17,6 +17,7 @@ from typing import Any
 from ..errors import DisconnectedError, RefusedError, SbusError, UsageError
 from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..kernel.vectors import ONE_PACKET_FLAGS
+from ..limits import check_count
 from ..recipes.mailbox import Mailbox
 from ..wire import control
 from ..wire.columns import Columns
@@ -122,8 +123,7 @@ class Basics:
 
     async def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[Message]:
         """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
-        if most is not None and most < 1:
-            raise UsageError(f"most is at least 1, not {most!r}")
+        check_count(most, "most")
         client, inbox = self.channel, self._session.inbox
         deadline = client._deadline(timeout)
         while True:
@@ -228,6 +228,7 @@ class Basics:
     async def is_wanted(self, key: Key, *, timeout: float | None = None) -> bool | None:
         """As :meth:`.hub_view.AioHubView.is_wanted`."""
         key, client = as_key(key), self.channel
+        client._check_caller()
         self._session.check_publishable(key)
         if self._session.can(control.WANTED):
             with suppress(TimeoutError):
@@ -254,9 +255,9 @@ class Basics:
         with suppress(OSError, SbusError):  # who waits for an answer finds out that there is no connection
             await self.publish_many(pairs)
 
-    async def in_time(self, work: Awaitable[Any], until: float | None) -> Any:
+    async def in_time(self, function: Callable[[Any], Any], argument: Any, until: float | None) -> Any:
         """As :class:`~sbuslib.recipes.mailbox.Party` says."""
-        return await self.channel._in_time(work, until)
+        return await self.channel._in_time(function, argument, until)
 
     async def tell_senders(self) -> None:
         """Have messages carry their senders, if the hub can tell."""

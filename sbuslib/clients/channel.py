@@ -80,9 +80,9 @@ class Channel(ClientBase):
     @abstractmethod
     async def _sleep(self, seconds: float) -> None: ...
 
-    async def _in_time(self, work: Awaitable[Any], until: float | None) -> Any:
-        """Await the application's coroutine. With asyncio it is cancelled at ``until``, by ``time.monotonic``."""
-        return await work
+    async def _in_time(self, function: Callable[[Any], Any], argument: Any, until: float | None) -> Any:
+        """Call a function of the application. Where that can be, it is ended at ``until``, by ``time.monotonic``."""
+        return function(argument)
 
     @abstractmethod
     def _start(self, work: Coroutine[Any, Any, None]) -> Any:

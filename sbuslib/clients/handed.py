@@ -11,7 +11,6 @@ from collections import OrderedDict, deque
 from collections.abc import Container
 from contextlib import suppress
 from itertools import islice
-from time import monotonic
 from typing import Any, Final, Self, TypeVar
 
 from ..doors.asking import user_behind
@@ -93,7 +92,7 @@ class Handed(Subscribed[T]):
         for the next. Raises :exc:`TimeoutError` after ``timeout`` seconds without a message, and
         :exc:`~sbuslib.errors.DisconnectedError` as a subscription does.
         """
-        deadline = None if timeout is None else monotonic() + timeout
+        deadline = self._verbs.channel._deadline(timeout)
         while True:
             try:
                 found = self._ready.popleft()
@@ -256,7 +255,7 @@ class AioFiles(Subscribed[ReceivedFile]):
         Raises :exc:`TimeoutError` when none is offered for ``timeout`` seconds; :exc:`~sbuslib.errors.DoorError` and
         :exc:`OSError` when one cannot be had or written. Call it again for the others.
         """
-        deadline = None if timeout is None else monotonic() + timeout
+        deadline = self._verbs.channel._deadline(timeout)
         while self._copying is None:
             message = await self._receive(time_left(deadline))
             offer = self._read(message)

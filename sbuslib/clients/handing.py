@@ -14,7 +14,8 @@ from typing import Any, Final
 from ..doors.copying import Source, open_file
 from ..doors.memory import bytes_of
 from ..doors.transfers import Sent, Transfer
-from ..errors import PayloadError
+from ..errors import PayloadError, UsageError
+from ..limits import check_count, check_seconds
 from ..wire.offers import MAGIC, META_BYTES, Offer, encode_offer
 from ..wire.packets import Key, as_key
 from ..wire.text import printable
@@ -40,6 +41,8 @@ class _Exchange:
 
     def _check(self, key: Key, meta: bytes) -> bytes:
         self._verbs.channel._session.check_publishable(key := as_key(key))
+        if not isinstance(meta, bytes):
+            raise PayloadError(f"meta is bytes, not {type(meta).__name__}")
         if len(meta) > META_BYTES:
             raise PayloadError(f"{len(meta):,} bytes of metadata are more than {META_BYTES:,}: put them into the frame")
         return key
@@ -92,6 +95,7 @@ class AioFrameExchange(_Exchange):
 
         Raises as ``subscribe`` of the client.
         """
+        check_count(most, "most")
         await self._verbs.tell_senders()
         frames = AioFrames(self._verbs, mailbox_of(patterns), most)
         await frames.open()
@@ -107,7 +111,10 @@ class AioDescriptorExchange(_Exchange):
         It stays the caller's, who may close it. Raises as :meth:`AioFrameExchange.publish`.
         """
         key = self._check(key, meta)
-        fd = descriptor if isinstance(descriptor, int) else descriptor.fileno()
+        try:
+            fd = descriptor if isinstance(descriptor, int) else descriptor.fileno()
+        except AttributeError:
+            raise UsageError(f"a descriptor is a number, or has a fileno(), not {descriptor!r}") from None
         await self._offer(key, Offer("descriptor", 0, meta), self._verbs.channel._door.offer_descriptor(fd))
 
     @starting
@@ -141,6 +148,7 @@ class AioFileExchange(_Exchange):
         Raises :exc:`TimeoutError` when they do not come, :exc:`~sbuslib.errors.PeerError` when all that came refused,
         :exc:`OSError` when it cannot be opened, and :exc:`~sbuslib.errors.UsageError`.
         """
+        check_seconds(timeout, "timeout")
         key, door, offered = self._check(key, b""), self._verbs.channel._door, -inf
 
         # Receivers say in other threads how it goes; an eventfd wakes the caller.
@@ -179,6 +187,8 @@ class AioFileExchange(_Exchange):
         :param most: bytes of the largest file that is taken.
         :param timeout: seconds for which a copy may stand still.
         """
+        check_count(most, "most")
+        check_seconds(timeout, "timeout")
         await self._verbs.tell_senders()
         files = AioFiles(self._verbs, mailbox_of(patterns), folder, most, timeout)
         await files.open()

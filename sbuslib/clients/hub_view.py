@@ -38,7 +38,7 @@ class Offers:
     def can(self, feature: str) -> bool:
         """Whether the hub has an extension, such as ``"senders"``, ``"notices"``, ``"batch"`` or ``"sync"``."""
         words = self._session.features.words if self._session.features is not None else ()
-        return any(feature.encode() in word.split(b"/") for word in words)
+        return any(as_key(feature, "feature") in word.split(b"/") for word in words)
 
 
 class AioHubView(Offers):
@@ -116,6 +116,7 @@ class AioHubView(Offers):
         return self._verbs.channel.address
 
     async def _ask(self, key: bytes, what: str, payload: bytes = b"") -> bytes:
+        self._verbs.channel._check_caller()
         if not self._session.can(key):
             raise StateError(f"{self._address}: this hub cannot {what}")
         return await self._verbs.channel._ask(lambda: self._session.ask(key, payload))

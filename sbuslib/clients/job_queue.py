@@ -9,6 +9,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from time import monotonic
 
+from ..limits import check_count
 from ..recipes.queue import Job, Work, check_name, submit
 from ..recipes.request import Asking
 from ..wire.packets import Key, as_key
@@ -97,6 +98,7 @@ class AioJobQueue:
         verbs, session = self._verbs, self._verbs.channel._session
         if function is not None:
             verbs.check_function(function, "job")
+        check_count(at_once, "at_once")
         tag = os.urandom(8).hex().encode()
         work = Work(verbs, session.credentials, session.separator, tag, self._name, room, monotonic, trusted)
         worker = AioWorker(verbs, work, function, at_once)

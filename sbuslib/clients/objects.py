@@ -12,7 +12,8 @@ from functools import update_wrapper
 from itertools import repeat, starmap
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
-from ..errors import DisconnectedError, DoorError, UsageError
+from ..errors import DisconnectedError, DoorError
+from ..limits import check_count
 from ..recipes.mailbox import Mailbox, called, take
 from ..wire.packets import Message
 from ..wire.text import printable
@@ -236,8 +237,7 @@ class AioSubscription(Subscribed[Message]):
 
     async def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[Message]:
         """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
-        if most is not None and most < 1:
-            raise UsageError(f"most is at least 1, not {most!r}")
+        check_count(most, "most")
         messages = [await self.receive(timeout=timeout)]
         count = len(self._mailbox.messages) if most is None else min(most - 1, len(self._mailbox.messages))
         messages += (message for message in starmap(self._mailbox.take, repeat((), count)) if message is not None)

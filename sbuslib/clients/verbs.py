@@ -91,6 +91,7 @@ class Verbs(Basics):
         Raises :exc:`~sbuslib.errors.StateError` where a hub has no secret keys.
         """
         if (asking := self._askings.get(secret)) is None:
+            self.channel._check_caller()
             session = self._session
             if secret and session.features is None:
                 raise StateError(

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from gevent.event import Event
 from gevent.timeout import Timeout
 
-from ..errors import DisconnectedError, UsageError
+from ..errors import DisconnectedError
+from ..limits import check_count
 from ..statistics import ClientStatistics
 from ..wire.control import Away, Lost
 from ..wire.packets import Message, parse
@@ -119,8 +120,7 @@ class Inbox:
 
     def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[Message]:
         """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
-        if most is not None and most < 1:
-            raise UsageError(f"most is at least 1, not {most!r}")
+        check_count(most, "most")
         messages = [self.receive(timeout=timeout)]
         while self._waiting and (most is None or len(messages) < most):
             messages.append(self.receive())

@@ -50,6 +50,8 @@ def open_file(source: Any) -> tuple[int, str]:
     """
     if isinstance(source, (str, os.PathLike)):
         fd, name = os.open(source, _FLAGS), os.path.basename(source)
+    elif isinstance(source, int):
+        raise UsageError(f"a file is a path, an open file, or bytes, not {source!r}")
     elif not hasattr(source, "read"):
         return _sealed(source), ""
     else:

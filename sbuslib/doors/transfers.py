@@ -22,7 +22,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ..errors import PeerError, UsageError
+from ..errors import PeerError
+from ..limits import check_count
 from ..wire.offers import ASK, COPYING, HAVE
 
 __all__ = ["ReceivedFile", "Sent", "Transfer"]
@@ -63,8 +64,7 @@ class Transfer:
     def __init__(
         self, receivers: int, timeout: float, now: float, fd: int = -1, changed: Callable[[], object] = lambda: None
     ) -> None:
-        if receivers < 1:
-            raise UsageError(f"receivers is at least 1, not {receivers!r}")
+        check_count(receivers, "receivers")
 
         self.fd = fd
         self.copying: dict[Hashable, float] = {}

@@ -99,8 +99,8 @@ class Party(Protocol):
 
     async def close_mailbox(self, mailbox: Mailbox) -> None: ...
 
-    async def in_time(self, work: Awaitable[Any], until: float | None) -> Any:
-        """What the application's coroutine returns, which is cancelled when its time is over."""
+    async def in_time(self, function: Callable[[Any], Any], argument: Any, until: float | None) -> Any:
+        """What a function of the application returns, which is ended at ``until``, where that can be."""
 
     async def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool: ...
 

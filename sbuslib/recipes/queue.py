@@ -22,6 +22,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 import msgspec
 
 from ..errors import PacketError, PayloadError, UsageError
+from ..limits import check_count
 from ..secrets import RESERVED, Namespace, stranger
 from ..wire.packets import check_payload
 from ..wire.text import printable
@@ -226,8 +227,7 @@ class Work:
         self._party = party  # what it publishes and waits with
         self._name = name
         check_name(self._name, separator)
-        if not 1 <= room <= MOST_ROOM:
-            raise UsageError(f"a worker has room for 1 to {MOST_ROOM:,} jobs, not {room!r}")
+        check_count(room, "room", MOST_ROOM)
         #: The jobs come here, under a secret key of the worker.
         self.mailbox = Mailbox(own + separator + queue_key(self._name, separator, tag))
         self._key = queue_key(self._name, separator, b"work")  # where the service hears of it

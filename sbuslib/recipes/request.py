@@ -17,7 +17,8 @@ from typing import Final
 
 import msgspec
 
-from ..errors import AnswerError, NoServerError, PacketError, UsageError
+from ..errors import AnswerError, NoServerError, PacketError
+from ..limits import check_count, check_seconds
 from ..secrets import Namespace
 from ..wire.packets import Message, check_payload
 from ..wire.text import printable
@@ -220,14 +221,9 @@ class Asking(Mailbox):
         del self._pending[number]
 
 
-def _check_timeout(timeout: float | None, name: str) -> None:
-    if timeout is not None and not timeout >= 0:
-        raise UsageError(f"{name} is seconds from 0 on, or None, not {timeout!r}")
-
-
 async def request(party: Party, asking: Asking, key: bytes, payload: bytes, timeout: float | None) -> bytes:
     """Ask, and wait for the answer of the first server that takes the question."""
-    _check_timeout(timeout, "timeout")
+    check_seconds(timeout, "timeout")
     if not asking._opened:
         await asking.open(party)
     started = asking.clock()
@@ -273,9 +269,8 @@ async def request_many(
     party: Party, asking: Asking, key: bytes, payload: bytes, wait: float, most: int | None
 ) -> list[Answer]:
     """Ask all servers, and collect answers for ``wait`` seconds, or until there are ``most``."""
-    _check_timeout(wait, "wait")
-    if most is not None and not 1 <= most <= MOST_ANSWERS:
-        raise UsageError(f"most is 1 to {MOST_ANSWERS:,}, not {most!r}")
+    check_seconds(wait, "wait")
+    check_count(most, "most", MOST_ANSWERS)
     await asking.open(party)
     started = asking.clock()
     number, pending = asking.ask(most or MOST_ANSWERS)

@@ -13,12 +13,12 @@ its rights and under its name, where others trust it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
-from ..errors import AnswerError, UsageError
-from ..limits import PACKET_BYTES
+from ..errors import AnswerError
+from ..limits import PACKET_BYTES, check_count
 from ..secrets import Namespace
 from ..shares import Turns
 from ..wire.text import printable
@@ -56,8 +56,7 @@ class Server:
         user_of: Callable[[bytes | None], int | None] = lambda sender: None,
     ) -> None:
         """``user_of`` tells who is charged for what a sender asks."""
-        if not isinstance(workers, int) or workers < 1:
-            raise UsageError(f"workers is at least 1, not {workers!r}")
+        check_count(workers, "workers")
         self._party = party  # what it publishes and waits with
         self._mailbox = mailbox
         self._function = function
@@ -169,9 +168,7 @@ class Server:
 
     async def _answer(self, question: Question) -> bytes:
         try:
-            result = self._function(question)
-            if isinstance(result, Awaitable):
-                result = await self._party.in_time(result, question.until)
+            result = await self._party.in_time(self._function, question, question.until)
             if not isinstance(result, bytes):
                 raise TypeError(f"the server's function returned {type(result).__name__}, not bytes")
             if len(result) + len(question.reply_to) + 18 > PACKET_BYTES:

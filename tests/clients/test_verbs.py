@@ -245,7 +245,21 @@ async def test_wrong_arguments_are_told_in_the_words_of_the_verb(bus: Bus, serve
         (client.queue("q").submit, (b"k", "text"), {}, PayloadError, "payload is bytes, not str"),
         (client.queue("q").work, (5,), {}, UsageError, "called with each job: 5"),
         (client.serve, ("q", None), {}, UsageError, "called with each question: None"),
-        (client.receive_many, (), {"most": 0}, UsageError, "most"),
+        (client.receive_many, (), {"most": 0}, UsageError, "most is at least 1, not 0"),
+        (client.receive_many, (), {"most": "5"}, UsageError, "most is at least 1, not '5'"),
+        (client.receive, (), {"timeout": "5"}, UsageError, "timeout is seconds, or None, not '5'"),
+        (client.request, ("a",), {"timeout": -1}, UsageError, "timeout is seconds from 0 on, or None, not -1"),
+        (client.request_many, ("a",), {"most": 5_000}, UsageError, "most is 1 to 4,096, not 5000"),
+        (client.serve, ("q", print), {"workers": "x"}, UsageError, "workers is at least 1, not 'x'"),
+        (client.queue("q").work, (), {"room": "x"}, UsageError, "room is 1 to 4,096, not 'x'"),
+        (client.queue("q").work, (print,), {"at_once": 0}, UsageError, "at_once is at least 1, not 0"),
+        (client.frames.publish, ("a", "x"), {}, UsageError, "a frame is a buffer"),
+        (client.frames.publish, ("a", b"x"), {"meta": "m"}, PayloadError, "meta is bytes, not str"),
+        (client.frames.subscribe, ("a",), {"most": "x"}, UsageError, "most is at least 1, not 'x'"),
+        (client.descriptors.publish, ("a", "x"), {}, UsageError, "a descriptor is a number, or has a fileno"),
+        (client.files.send, ("a", 5), {}, UsageError, "a file is a path, an open file, or bytes, not 5"),
+        (client.files.send, ("a", b""), {"receivers": 0}, UsageError, "receivers is at least 1, not 0"),
+        (client.files.send, ("a", b""), {"timeout": "x"}, UsageError, "timeout is seconds from 0 on"),
     ]
     for verb, arguments, options, error, text in wrong:
         with pytest.raises(error, match=text):
@@ -256,6 +270,10 @@ async def test_wrong_arguments_are_told_in_the_words_of_the_verb(bus: Bus, serve
         ({"to": ""}, AddressError, "empty"),
         ({"hub_user": "no such user"}, UsageError, "no such user"),
         ({"soft": "never"}, UsageError, "soft is one of"),
+        ({"timeout": "5"}, UsageError, "timeout is seconds from 0 on, or None, not '5'"),
+        ({"limits": 5}, UsageError, "limits are ClientLimits, not 5"),
+        ({"to": 5}, UsageError, "address is a path, or None, not 5"),
+        ({"on_notice": 5}, UsageError, "a callback is a function, or None, not 5"),
     ]
     for given, error, text in refused:
         with pytest.raises(error, match=text):

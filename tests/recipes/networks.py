@@ -43,8 +43,8 @@ class Stepping:
 
     async def tell_senders(self) -> None: ...
 
-    async def in_time(self, work: Any, until: float | None) -> Any:
-        return await work
+    async def in_time(self, function: Callable[[Any], Any], argument: Any, until: float | None) -> Any:
+        return function(argument)
 
     async def open_mailbox(self, mailbox: Mailbox) -> None:
         await _step("open", mailbox)

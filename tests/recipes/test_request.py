@@ -20,7 +20,7 @@ from gevent.event import Event
 from support import PATIENCE, HubThread, choose, eventually, own_key
 from worlds import STRANGER, World
 
-from sbuslib import aio, blocking
+from sbuslib import Client, aio, blocking
 from sbuslib.clients import verbs
 from sbuslib.clients.endpoint import Endpoint
 from sbuslib.errors import (
@@ -365,6 +365,27 @@ def test_with_asyncio_a_function_ends_when_its_caller_has_given_up(server: HubTh
             assert await one.request(b"svc", b"quick", timeout=PATIENCE) == b"done", "its worker is free again"
 
     run(test())
+    assert set(ended) == {b"slow"}
+
+
+def test_with_gevent_a_function_ends_when_its_caller_has_given_up(server: HubThread, address: str) -> None:
+    ended: list[bytes] = []
+
+    def answer(question: Question) -> bytes:
+        try:
+            gevent.sleep(0 if question.payload == b"quick" else 10 * PATIENCE)
+        except gevent.Timeout:
+            ended.append(question.payload)
+            raise
+        with suppress(gevent.Timeout), gevent.Timeout(0.001):  # one of its own
+            gevent.sleep(PATIENCE)
+        return b"done"
+
+    with Client(address) as one, Client(address) as other, other.serve(b"svc", answer, workers=1):
+        while not ended:  # on a busy machine it may not even have begun
+            with suppress(TimeoutError, AnswerError):
+                one.request(b"svc", b"slow", timeout=0.1)
+        assert one.request(b"svc", b"quick", timeout=PATIENCE) == b"done", "its worker is free again"
     assert set(ended) == {b"slow"}
 
 
