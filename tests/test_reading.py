@@ -6,7 +6,7 @@ import datetime
 from pathlib import Path
 
 import pytest
-from lake.journals import START_NS, rows, segment
+from segments.journals import START_NS, rows, segment
 from support import python
 
 import sbuslib

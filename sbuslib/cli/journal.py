@@ -257,7 +257,7 @@ def _verify(arguments: Namespace) -> int:
         ledger.add_tree(survey(arguments.address))
     for loss in ledger.losses:
         print(f"{loss.kind} {loss.name}: {loss.lost:,} lost{_unknown(loss.unknown)}: {loss.cause}")
-    if ledger.tallies:
+    if ledger.sources:
         print(ledger.verdict())
     return status
 

@@ -22,9 +22,8 @@ from ..wire.text import escape
 
 if TYPE_CHECKING:
     from ..monitor.survey import SeenHub
-    from ..statistics import LinkStatistics
 
-__all__ = ["Check", "Ledger", "Loss", "Tally", "verify"]
+__all__ = ["Check", "Ledger", "Loss", "verify"]
 
 NOT_ASKED = "not asked: "
 """The start of the cause of what a hub may have lost that could not be asked."""
@@ -96,24 +95,6 @@ def _count(block: Block, check: Check) -> None:
         check.frames += sum(behind_a_door(row.payload or b"") is not None for row in records)
 
 
-class Tally(NamedTuple):
-    """What one journal, hub or link had: ``None`` for what it does not count.
-
-    Of a journal, ``unknown`` is how many times messages are missing whose number nobody knows; of a link, how many
-    messages were on their way when it broke; of a hub, 1 if it could not be asked.
-    """
-
-    kind: str
-    name: str
-    published: int | None = None
-    routed: int | None = None
-    delivered: int | None = None
-    waiting: int | None = None
-    recorded: int | None = None
-    lost: int = 0
-    unknown: int = 0
-
-
 class Loss(NamedTuple):
     """Messages that were lost: by whom, why, how many, and how many times nobody knows how many."""
 
@@ -125,11 +106,13 @@ class Loss(NamedTuple):
 
 
 class Ledger:
-    """Tallies, and the losses in them."""
+    """The losses of journals, hubs and links."""
 
     def __init__(self) -> None:
-        #: One for each source, in the order in which they were added.
-        self.tallies: list[Tally] = []
+        #: Messages that journals have recorded.
+        self.recorded = 0
+        #: Journals and hubs that were asked.
+        self.sources = 0
         #: One for each source and cause.
         self.losses: list[Loss] = []
 
@@ -139,52 +122,39 @@ class Ledger:
         Raises :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`.
         """
         check = verify(directory) if check is None else check
-        tally = Tally("journal", os.fspath(directory), recorded=check.messages)
-        self._add(tally, check.lost, check.unknown)
+        self.sources += 1
+        self.recorded += check.messages
+        self._add("journal", os.fspath(directory), check.lost, check.unknown)
 
     def add_tree(self, hub: SeenHub) -> None:
         """Take over what a hub and those below it told."""
-        told = hub.statistics
-        counts = (told.published, told.routed, told.delivered, told.waiting)
-        self._add(Tally("hub", told.hub_id, *counts), told.lost)
-        if hub.above is not None:
-            self._add_link(told.hub_id, hub.above)
+        name = hub.statistics.hub_id
+        self.sources += 1
+        self._add("hub", name, hub.statistics.lost)
+        for link in filter(None, (hub.above, *(below.link for below in hub.below))):
+            arrow = f"{name} \N{RIGHTWARDS ARROW} {link.hub or 'a hub'} {link.direction}"
+            self._add("link", arrow, link.lost, {"uncertain": link.uncertain})
         for below in hub.below:
-            self._add_link(told.hub_id, below.link)
             if below.hub is not None:
                 self.add_tree(below.hub)
             else:
-                name = below.link.hub or below.link.address or "below"
-                self._add(Tally("hub", name), {}, {NOT_ASKED + below.why: 1})
+                self._add("hub", below.link.hub or below.link.address or "below", {}, {NOT_ASKED + below.why: 1})
 
-    def _add_link(self, hub: str, link: LinkStatistics) -> None:
-        name = f"{hub} \N{RIGHTWARDS ARROW} {link.hub or 'a hub'} {link.direction}"
-        tally = Tally("link", name, link.up, None, link.down, link.waiting)
-        self._add(tally, link.lost, {"uncertain": link.uncertain})
-
-    def _add(self, tally: Tally, lost: Mapping[str, int], unknown: Mapping[str, int] | None = None) -> None:
+    def _add(self, kind: str, name: str, lost: Mapping[str, int], unknown: Mapping[str, int] | None = None) -> None:
         unknown = unknown or {}
-        self.tallies.append(tally._replace(lost=sum(lost.values()), unknown=sum(unknown.values())))
         for cause in sorted({*lost, *unknown}):
             missing = lost.get(cause, 0), unknown.get(cause, 0)
             if any(missing):
-                self.losses.append(Loss(tally.kind, tally.name, cause, *missing))
-
-    @property
-    def complete(self) -> bool:
-        """Whether each message that is missing was counted by somebody."""
-        return not any(tally.unknown for tally in self.tallies)
+                self.losses.append(Loss(kind, name, cause, *missing))
 
     def verdict(self) -> str:
-        """Whether every message is accounted for, in one line."""
-        recorded, lost = (sum(getattr(one, name) or 0 for one in self.tallies) for name in ("recorded", "lost"))
-        if self.complete:
-            return f"every message is accounted for: {recorded:,} recorded, {lost:,} lost by known causes"
+        """Whether each message that is missing was counted by somebody, in one line."""
+        lost = sum(loss.lost for loss in self.losses)
+        told = f"{self.recorded:,} recorded, {lost:,} lost by known causes"
         causes = dict.fromkeys("".join(map(escape, loss.cause)) for loss in self.losses if loss.unknown)
-        return (
-            f"not every message is accounted for: {recorded:,} recorded, {lost:,} lost by known causes, "
-            f"and nobody knows how many by {', '.join(_first(causes))}"
-        )
+        if not causes:
+            return f"every message is accounted for: {told}"
+        return f"not every message is accounted for: {told}, and nobody knows how many by {', '.join(_first(causes))}"
 
 
 def _first(causes: Iterable[str], most: int = 5) -> Iterator[str]:

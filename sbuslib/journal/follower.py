@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import ExitStack, suppress
+from functools import partial
 from time import monotonic, time_ns
 
 from ..blocking import Client
@@ -85,10 +86,17 @@ class Follower:
         self._ids: dict[bytes | None, tuple[int | None, int | None, int | None]] = {}
         #: Set by :meth:`stop`.
         self._stopping = False
-        self._durability: Durability = durability
-        self._keep_bytes = keep_bytes
-        self._keep_seconds = keep_seconds
-        self._seal = seal
+        #: Makes a writer, given the identity of the hub and the separator of its keys.
+        self._make_writer = partial(
+            Writer,
+            self.directory,
+            durability=durability,
+            keep_bytes=keep_bytes,
+            keep_seconds=keep_seconds,
+            seal=seal,
+            limits=self.limits,
+            wake=self._room.set,
+        )
 
         #: Its own client: nobody else may use it.
         self.client = Client(
@@ -103,32 +111,24 @@ class Follower:
         with ExitStack() as undo:
             undo.callback(self.client.close)
             #: Another one for each hub that serves the address.
-            self._writer = self._make_writer()
-            self._writer.open()
+            self._writer = self._open_writer()
             undo.callback(self._writer.join, self.limits.stop_seconds)
             undo.callback(self._writer.end)
-            #: The identity of the hub that is recorded.
-            self._hub = self._hub_id()
             self._announced = self._writer.durable_sequence
             self._learn_namespace()
             #: What it records.
             self._recorded = self.client.subscribe(*patterns)
             undo.pop_all()
 
-    def _make_writer(self) -> Writer:
+    def _open_writer(self) -> Writer:
         """A writer for the hub that the client is connected to."""
+        #: The identity of the hub that is recorded.
+        self._hub = self._hub_id()
         features = self.client.hub.features
-        return Writer(
-            self.directory,
-            hub=features.hub_id.decode(errors="replace") if features is not None else "",
-            separator=features.separator if features is not None else SEPARATOR,
-            durability=self._durability,
-            keep_bytes=self._keep_bytes,
-            keep_seconds=self._keep_seconds,
-            seal=self._seal,
-            limits=self.limits,
-            wake=self._room.set,
-        )
+        separator = features.separator if features is not None else SEPARATOR
+        writer = self._make_writer(hub=self._hub.decode(errors="replace"), separator=separator)
+        writer.open()
+        return writer
 
     @property
     def durable_sequence(self) -> int:
@@ -243,9 +243,7 @@ class Follower:
             self._hand_over()
             self._end_writer()
             self._check()
-            self._writer = self._make_writer()
-            self._writer.open()
-            self._hub = self._hub_id()
+            self._writer = self._open_writer()
         self._learn_namespace()
 
     # -- the writer ---------------------------------------------------------------------------------

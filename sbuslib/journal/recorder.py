@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import msgspec
@@ -119,13 +120,21 @@ class Recorder:
         self.error: Exception | None = None
         self._scope = scope
         self._hold = hold
-        self._durability: Durability = durability
         self._publish_durable = publish_durable
         self._notices = notices
-        self._keep_bytes = keep_bytes
-        self._keep_seconds = keep_seconds
-        self._seal = seal
         self._on_stop = on_stop
+        #: Makes another writer at each start, given what it calls from its thread.
+        self._make_writer = partial(
+            Writer,
+            self.directory,
+            hub=hub.hub_id.decode(),
+            separator=hub.context.router.namespace.separator,
+            durability=durability,
+            keep_bytes=keep_bytes,
+            keep_seconds=keep_seconds,
+            seal=seal,
+            limits=self.limits,
+        )
 
         #: The receiver at the hub; another one at each start.
         self._intake: Intake | None = None
@@ -134,23 +143,10 @@ class Recorder:
         #: The greenlets of this recorder; others at each start, as the writer.
         self._service = self._make_service()
         #: It is not open before the start.
-        self._writer = self._make_writer(lambda: None)
+        self._writer = self._make_writer()
 
     def _make_service(self) -> ServiceGreenlets:
         return ServiceGreenlets(f"recording into {self.directory}", self._end_with_service)
-
-    def _make_writer(self, wake: Callable[[], object]) -> Writer:
-        return Writer(
-            self.directory,
-            hub=self.hub.hub_id.decode(),
-            separator=self.hub.context.router.namespace.separator,
-            durability=self._durability,
-            keep_bytes=self._keep_bytes,
-            keep_seconds=self._keep_seconds,
-            seal=self._seal,
-            limits=self.limits,
-            wake=wake,
-        )
 
     def __repr__(self) -> str:
         return f"<Recorder of {self.hub!r} into {self.directory}: {'recording' if self.recording else 'stopped'}>"
@@ -188,7 +184,7 @@ class Recorder:
         # 1. The writer: it locks the directory, and repairs what a crash has left.
         waker = self.hub.context.loop.async_()
         try:
-            writer = self._make_writer(waker.send)
+            writer = self._make_writer(wake=waker.send)
             writer.open(self._lost_since())
         except BaseException:
             waker.close()

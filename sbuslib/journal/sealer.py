@@ -21,17 +21,18 @@ logger = logging.getLogger("sbuslib")
 class Sealer:
     """Starts the process where pyarrow is installed. Only the thread of the writer uses it."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, *, is_wanted: bool = True) -> None:
         self._directory = directory
         #: The process, while there is one; it is ours, so nobody else waits for it.
         self._process: int | None = None
         #: Whether a segment has ended since the process was started, which may not have seen it.
         self._again = False
-        #: Whether a process can seal: there is an interpreter to start, and pyarrow.
-        self._is_possible = bool(sys.executable) and not hasattr(sys, "frozen") and find_spec("pyarrow") is not None
+        can_start = bool(sys.executable) and not hasattr(sys, "frozen")
+        #: Whether a process is to seal, and can: there is an interpreter to start, and pyarrow.
+        self._is_possible = is_wanted and can_start and find_spec("pyarrow") is not None
 
     def start(self) -> None:
-        """Seal what has ended, now or once the process that is at work has ended. Raises :exc:`OSError`."""
+        """Seal what has ended, now or once the process that is at work has ended."""
         self.look()
         self._again = self._process is not None
         if self._process is None and self._is_possible:
@@ -39,7 +40,10 @@ class Sealer:
             path = os.pathsep.join(filter(None, sys.path))
             actions = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1)]
             environment = {**os.environ, "PYTHONPATH": path}
-            self._process = os.posix_spawn(sys.executable, command, environment, file_actions=actions)
+            try:
+                self._process = os.posix_spawn(sys.executable, command, environment, file_actions=actions)
+            except OSError as error:  # the machine has no room for a process just now
+                logger.warning("%s: cannot be sealed now: %s", self._directory, error)
 
     def look(self) -> None:
         """See whether the process has ended, and start the next one if a segment has ended meanwhile."""

@@ -10,7 +10,6 @@ It knows nothing of hubs and clients: :mod:`.recorder` and :mod:`.follower` give
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import secrets
 import weakref
@@ -32,8 +31,6 @@ from .limits import JournalLimits
 from .sealer import Sealer
 
 __all__ = ["Durability", "Gap", "Writer"]
-
-logger = logging.getLogger("sbuslib")
 
 _MERGED_RECORDS: Final = 4_096
 """Most rows of one block. Where the disk is slow several portions wait, and are put into one block, for one sync.
@@ -105,8 +102,6 @@ class Writer:
         self.durable_sequence = self.written_sequence = 0
         #: Bytes of blocks, without headers and marks of segments.
         self.written_bytes = 0
-        #: Messages under secret keys, which are never written.
-        self.secrets_left_out = 0
         #: Packets that were ever put into the queue, and those that the thread has written.
         self.put_records = self.taken_records = 0
         #: Their bytes.
@@ -123,7 +118,7 @@ class Writer:
         self._wake = wake
 
         #: Only the thread uses it.
-        self._sealer = Sealer(self.directory) if seal else None
+        self._sealer = Sealer(self.directory, is_wanted=seal)
         #: Portions for the thread; ``None`` ends it.
         self._queue: Any = unpatched("queue", "SimpleQueue")()
         #: A portion out of the queue that did not fit the last block.
@@ -225,7 +220,7 @@ class Writer:
     def _run(self) -> None:
         try:
             self._retain()
-            self._seal()
+            self._sealer.start()
             while not self._ending:
                 self._step()
             self._close_segment()
@@ -236,8 +231,7 @@ class Writer:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
                 self._descriptor = -1
-            if self._sealer is not None:
-                self._sealer.stop()
+            self._sealer.stop()
             assert self._lock is not None
             self._lock.close()
             self.finished = True
@@ -267,8 +261,8 @@ class Writer:
             self._sync()
         if self._descriptor >= 0 and (self._offset >= self.limits.segment_bytes or now >= self._ends_at):
             self._close_segment()
-            self._seal()
-        elif self._sealer is not None:
+            self._sealer.start()
+        else:
             self._sealer.look()
 
         # 3. The feeding side hears of it last, so that it sees all counts.
@@ -349,7 +343,6 @@ class Writer:
             for part in parts_of([chunk]):
                 table = bytes(not self._is_reserved(key) for key in part.keys).ljust(256, b"\0")
                 some = part.select((part.numbers or bytes(len(part))).translate(table))
-                self.secrets_left_out += len(part) - len(some)
                 if some:
                     plain.append(chunk._replace(messages=some))
         if plain:
@@ -409,13 +402,6 @@ class Writer:
             os.close(self._descriptor)
             self._descriptor = -1
             self._retain()
-
-    def _seal(self) -> None:
-        if self._sealer is not None:
-            try:
-                self._sealer.start()
-            except OSError as error:  # the machine has no room for a process just now
-                logger.warning("%s: cannot be sealed now: %s", self.directory, error)
 
     def _cut_back(self) -> None:
         """After writing failed: cut off the part of a block, and sync the whole blocks if the disk still can."""

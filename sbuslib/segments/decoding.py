@@ -201,30 +201,21 @@ def read_segment(
     Only :data:`WINDOW_BYTES` are in memory at once, unless a block is longer; after damage, all the rest. The other
     arguments are those of :func:`read_blocks`.
     """
+    # 1. The whole blocks of each window, up to a cut, damage or the end mark.
     while size - at > WINDOW_BYTES:
         begin = at
-        for block in _sound_blocks(read_at(at, WINDOW_BYTES), salt, expected, at):
-            yield block
-            at, expected = block.end, block.next_sequence
+        with suppress(CorruptJournalError):
+            for block in read_blocks(read_at(at, WINDOW_BYTES), salt, expected, base=at):
+                if not isinstance(block, Block):
+                    break
+                yield block
+                at, expected = block.end, block.next_sequence
         if at == begin:
             break
+
+    # 2. The rest.
     data = read_at(at, size - at)
     yield from read_blocks(data, salt, expected, following, base=at, on_corrupt=on_corrupt)
-
-
-def _sound_blocks(data: Buffer, salt: int, expected: int, base: int) -> Iterator[Block]:
-    """The blocks at the start of ``data``, up to a cut, damage, a wrong number or the end mark."""
-    at = 0
-    while True:
-        try:
-            block = decode_block(data, at, salt, base + at)
-        except CorruptJournalError:
-            return
-        if isinstance(block, End) or block.sequences[0] != expected:
-            return
-        yield block
-        at += block.length
-        expected = block.next_sequence
 
 
 def read_blocks(

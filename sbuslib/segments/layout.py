@@ -62,7 +62,7 @@ __all__ = [
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 Column: TypeAlias = "memoryview | array[int]"
-"""Numbers: ``len``, indices and slices; a view into what was read where this machine is little-endian."""
+"""Numbers: ``len``, indices and slices; mostly a view into what was read."""
 
 MESSAGE: Literal["message"] = "message"
 GAP: Literal["gap"] = "gap"
@@ -89,7 +89,6 @@ NAME_COUNT = struct.Struct("<I4x")
 
 MESSAGES_MAGIC, GAPS_MAGIC, ENDS_MAGIC = b"sBmB", b"sBgB", b"sBeB"
 KINDS: dict[bytes, Literal["message", "gap"]] = {MESSAGES_MAGIC: MESSAGE, GAPS_MAGIC: GAP}
-_LITTLE = sys.byteorder == "little"
 
 
 def segment_name(first_sequence: int) -> str:
@@ -361,18 +360,11 @@ def pack(kind: Literal["i", "q"], values: Sequence[int]) -> bytes:
 
 
 def numbers(view: memoryview, kind: Literal["i", "q"]) -> Column:
-    if _LITTLE:
-        return view.cast(kind)
-    column: array[int] = array(kind, view.tobytes())
-    column.byteswap()
-    return column
+    """A column that was read. Its numbers are little-endian, and so must be the machine."""
+    assert sys.byteorder == "little", "journals are read on little-endian machines"
+    return view.cast(kind)
 
 
 def packed(column: Column) -> bytes:
     """A column of a block that was read as :func:`pack` made it."""
-    if _LITTLE:
-        return bytes(column)
-    assert isinstance(column, array)
-    swapped = column[:]
-    swapped.byteswap()
-    return swapped.tobytes()
+    return bytes(column)

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 from docs.pages import DOCS, blocks
-from lake.journals import START_NS, Row, segment
-from segments.journals import EXAMPLE, records_of, write
+from segments.journals import EXAMPLE, START_NS, Row, records_of, segment, write
 from support import PATIENCE, HubThread
 
 from sbuslib import blocking, read

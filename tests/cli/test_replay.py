@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from segments.journals import EXAMPLE, message, write
+from segments.journals import EXAMPLE, flip, message, write
 from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client
@@ -82,9 +82,7 @@ def test_an_error_tells_how_many_messages_were_published_before(
 ) -> None:
     first, second = [message(1, b"k", b"one"), message(2, b"k", b"two")], [message(3, b"k", b"three")]
     _, damaged = write(f"{folder}/damaged", [first], [second])
-    data = bytearray(Path(damaged).read_bytes())
-    data[data.index(b"three")] ^= 1
-    Path(damaged).write_bytes(data)
+    flip(damaged, Path(damaged).read_bytes().index(b"three"))
     done = run("sbuslib", "replay", f"{folder}/damaged", "-a", path)
     assert done.returncode == 1
     before, error = done.stderr.splitlines()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import gevent
 import pytest
-from segments.journals import EXAMPLE, SALT, block, gap, message, records_of, segment, write
+from segments.journals import EXAMPLE, SALT, block, flip, gap, message, records_of, segment_of, write
 from support import PATIENCE, ROOT, TESTS
 
 from sbuslib import Hub
@@ -108,7 +108,7 @@ def test_a_consumer_follows_a_recorder_over_segments(
 def test_a_row_of_a_recorder_at_work_is_handed_over_once_it_is_durable(journal: str) -> None:
     (path,) = write(journal, EXAMPLE[0])
     rows = [[row] for row in ROWS[:3]]
-    Path(path).write_bytes(segment(rows, ended=False))
+    Path(path).write_bytes(segment_of(rows, ended=False))
     lock = DirectoryLock(journal)
     with consume("a", [b""], journal) as consumer:
         lock.tell(b"%020d" % 2)
@@ -117,7 +117,7 @@ def test_a_row_of_a_recorder_at_work_is_handed_over_once_it_is_durable(journal: 
             consumer.get(timeout=0)
         lock.tell(b"%020d" % 3)
         assert consumer.get(PATIENCE) == ROWS[2]
-        Path(path).write_bytes(segment([*rows, [message(4, b"k", b"")]], ended=False))
+        Path(path).write_bytes(segment_of([*rows, [message(4, b"k", b"")]], ended=False))
         with pytest.raises(TimeoutError):
             consumer.get(timeout=0)
         lock.close()
@@ -127,7 +127,7 @@ def test_a_row_of_a_recorder_at_work_is_handed_over_once_it_is_durable(journal: 
 def test_numbers_that_were_left_out_after_a_crash_are_no_gap(journal: str) -> None:
     (path,) = write(journal, EXAMPLE[0])
     after = NUMBERS_LEFT_OUT + 4
-    ended = segment([ROWS[:3]], ended=False) + encode_end(SALT, 4, after)
+    ended = segment_of([ROWS[:3]], ended=False) + encode_end(SALT, 4, after)
     Path(path).write_bytes(ended)
     write(journal, [[message(after, b"k", b"new")]])
     assert told(rest("a", journal)) == [*told(ROWS[:3]), (after, b"new")]
@@ -173,7 +173,7 @@ def test_another_journal_in_the_place_of_the_one_that_was_read_is_told(folder: s
         consumer.acknowledge()
         before = consumer.journal
         shutil.rmtree(journal)
-        other = segment([[message(3, b"k", b"three")], [message(4, b"k", b"four")]], journal=OTHER_JOURNAL.decode())
+        other = segment_of([[message(3, b"k", b"three")], [message(4, b"k", b"four")]], journal=OTHER_JOURNAL.decode())
         os.mkdir(journal)
         Path(journal, segment_name(3)).write_bytes(other)
         assert told([consumer.get(PATIENCE), consumer.get(PATIENCE)]) == [(0, ("replaced", None)), (2, ("deleted", 2))]
@@ -194,9 +194,7 @@ def test_an_older_copy_of_the_journal_is_an_error(journal: str) -> None:
 
 def test_damage_is_an_error_or_a_gap(journal: str) -> None:
     paths = write(journal, *EXAMPLE)
-    data = bytearray(Path(paths[1]).read_bytes())
-    data[130] ^= 1  # in the block of row 4
-    Path(paths[1]).write_bytes(data)
+    flip(paths[1], 130)  # in the block of row 4
     with consume("a", [b""], journal, follow=False) as consumer:
         assert [next(consumer) for _ in range(3)] == ROWS[:3]
         for _ in range(2):

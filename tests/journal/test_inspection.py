@@ -12,13 +12,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lake.journals import START_NS, rows, segment
-from segments.journals import EXAMPLE, write
+from segments.journals import EXAMPLE, START_NS, flip, rows, segment, write
 from support import HubThread
 
 from sbuslib.blocking import Client
 from sbuslib.errors import CorruptJournalError, JournalError, UsageError
-from sbuslib.journal.account import Check, Ledger, Loss, Tally, verify
+from sbuslib.journal.account import Check, Ledger, Loss, verify
 from sbuslib.journal.chunks import Chunk, columns_of, parts_of, spread
 from sbuslib.journal.inspection import summarize
 from sbuslib.journal.limits import JournalLimits
@@ -41,13 +40,9 @@ def journal(folder: str) -> str:
     return f"{folder}/journal"
 
 
-def flip(journal: str, segment: int, position: int) -> str:
+def flip_in(journal: str, segment: int, position: int) -> str:
     path = os.path.join(journal, sorted(os.listdir(journal))[segment])
-    with open(path, "r+b") as file:
-        file.seek(position, os.SEEK_END if position < 0 else os.SEEK_SET)
-        (byte,) = file.read(1)
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte ^ 1]))
+    flip(path, position)
     return path
 
 
@@ -73,14 +68,14 @@ def test_sealed_files_are_told_by_their_names(journal: str) -> None:
 
 
 def test_a_damaged_header_is_told_with_its_segment(journal: str) -> None:
-    flip(journal, 1, 50)
+    flip_in(journal, 1, 50)
     first, second = summarize(journal)[0].files
     assert first.state == "ended"
     assert (second.rows, second.state) == (0, "the segment's header is damaged")
 
 
 def test_a_segment_whose_last_block_is_damaged_tells_no_latest_time(journal: str) -> None:
-    flip(journal, 0, 250)
+    flip_in(journal, 0, 250)
     assert summarize(journal)[0].files[0].latest is None
 
 
@@ -102,7 +97,7 @@ def test_rows_are_selected(journal: str) -> None:
 
 
 def test_damage_is_an_error_or_skipped(journal: str) -> None:
-    path = flip(journal, 0, 250)
+    path = flip_in(journal, 0, 250)
     with pytest.raises(CorruptJournalError):
         list(read_records(journal))
     skipped: list[str] = []
@@ -122,7 +117,7 @@ def test_a_whole_journal_is_verified(journal: str) -> None:
 
 @pytest.mark.parametrize(("segment", "position"), [(0, 20), (0, 250), (0, -1), (1, 300)])
 def test_every_damaged_byte_is_found(journal: str, segment: int, position: int) -> None:
-    path = flip(journal, segment, position)
+    path = flip_in(journal, segment, position)
     check, found = damages(journal)
     assert check.damages == len(found) >= 1
     assert found[0][0] == path
@@ -141,7 +136,6 @@ def test_every_message_of_a_whole_journal_is_accounted_for(tmp_path: Path) -> No
     segment(tmp_path / "journal", 1, rows(20), (START_NS, "overflow", 7), rows(5), (START_NS, "overflow", 2))
     ledger = Ledger()
     ledger.add_journal(tmp_path / "journal")
-    assert ledger.tallies == [Tally("journal", str(tmp_path / "journal"), recorded=25, lost=9)]
     assert ledger.losses == [Loss("journal", str(tmp_path / "journal"), "overflow", 9, 0)]
     assert ledger.verdict() == "every message is accounted for: 25 recorded, 9 lost by known causes"
 
@@ -149,13 +143,9 @@ def test_every_message_of_a_whole_journal_is_accounted_for(tmp_path: Path) -> No
 def test_gaps_of_unknown_size_and_damage_are_told(tmp_path: Path) -> None:
     segment(tmp_path / "journal", 1, rows(20), (START_NS, "outage", -1), rows(5))
     path = segment(tmp_path / "journal", 27, rows(4), rows(3))
-    data = bytearray(path.read_bytes())
-    data[300] ^= 1
-    path.write_bytes(data)
+    flip(path, 300)
     ledger = Ledger()
     ledger.add_journal(tmp_path / "journal")
-    (account,) = ledger.tallies
-    assert (account.recorded, account.lost, account.unknown) == (28, 4, 1)
     assert [loss[2:] for loss in ledger.losses] == [("damaged", 4, 0), ("outage", 0, 1)]
     assert ledger.verdict() == (
         "not every message is accounted for: 28 recorded, 4 lost by known causes, and nobody knows how many by outage"
@@ -170,9 +160,7 @@ def test_a_hub_is_asked(folder: str) -> None:
         client.sync()
         ledger = Ledger()
         ledger.add_tree(survey(f"{folder}/bus"))
-    (account,) = ledger.tallies
-    assert (account.kind, account.published, account.routed) == ("hub", 3, 3)
-    assert ledger.complete
+    assert ledger.verdict() == "every message is accounted for: 0 recorded, 0 lost by known causes"
 
 
 def test_links_and_hubs_that_could_not_be_asked_are_told(folder: str) -> None:
@@ -202,16 +190,11 @@ def test_links_and_hubs_that_could_not_be_asked_are_told(folder: str) -> None:
     statistics = msgspec.structs.replace(alone.statistics, hub_id="high", lost={"overflow": 1})
     ledger = Ledger()
     ledger.add_tree(SeenHub(statistics=statistics, above=None, below=(SeenLink(link=link, hub=None, why="gone"),)))
-    assert [(one.kind, one.name, one.lost, one.unknown) for one in ledger.tallies] == [
-        ("hub", "high", 1, 0),
-        ("link", "high \N{RIGHTWARDS ARROW} low below", 2, 3),
-        ("hub", "low", 0, 1),
-    ]
-    assert [(loss.kind, loss.cause, loss.lost, loss.unknown) for loss in ledger.losses] == [
-        ("hub", "overflow", 1, 0),
-        ("link", "outage", 2, 0),
-        ("link", "uncertain", 0, 3),
-        ("hub", "not asked: gone", 0, 1),
+    assert [tuple(loss) for loss in ledger.losses] == [
+        ("hub", "high", "overflow", 1, 0),
+        ("link", "high \N{RIGHTWARDS ARROW} low below", "outage", 2, 0),
+        ("link", "high \N{RIGHTWARDS ARROW} low below", "uncertain", 0, 3),
+        ("hub", "low", "not asked: gone", 0, 1),
     ]
     assert ledger.verdict().endswith("nobody knows how many by uncertain, not asked: gone")
 

@@ -11,7 +11,7 @@ from zlib import crc32
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from segments.journals import EXAMPLE, SALT, block, gap, message, segment, write
+from segments.journals import EXAMPLE, SALT, block, flip, gap, message, segment_of, write
 from support import HubThread
 
 from sbuslib.blocking import Client
@@ -90,9 +90,7 @@ def test_secret_keys_are_not_played_back(journal: str) -> None:
 
 def test_damage_is_an_error_or_skipped(journal: str) -> None:
     _, path = write(journal, *EXAMPLE)
-    data = bytearray(Path(path).read_bytes())
-    data[200] ^= 1
-    Path(path).write_bytes(data)
+    flip(path, 200)
     with pytest.raises(CorruptJournalError, match=path):
         list(from_journal(journal))
     skipped: list[Skipped] = []
@@ -148,9 +146,7 @@ def test_played_back_messages_equal_the_recorded_ones(
 def test_messages_before_damage_are_played_back(journal: str, speed: float | None) -> None:
     rows = [message(number, b"k", b"%d" % number)._replace(time_ns=number * SECOND) for number in range(1, 1_001)]
     (path,) = write(journal, [rows[start : start + 10] for start in range(0, 1_000, 10)])
-    data = bytearray(Path(path).read_bytes())
-    data[-100] ^= 1
-    Path(path).write_bytes(data)
+    flip(path, -100)
     stage = Stage()
     with pytest.raises(CorruptJournalError, match=path):
         replay(from_journal(journal), stage, speed=speed, clock=stage.clock, wait=stage.wait)
@@ -218,7 +214,7 @@ def test_a_lake_is_played_back_in_order(tmp_path: Path) -> None:
     write(f"{tmp_path}/one", [[one[0]._replace(payload=b"a")], [one[1]._replace(payload=b"b")]])
     write(f"{tmp_path}/one", [[one[2]._replace(payload=b"d")], [lost]])
     os.makedirs(f"{tmp_path}/other")
-    other = segment([[at(1, day + 2, b"k")._replace(payload=b"c")]], journal="1123456789abcdef")
+    other = segment_of([[at(1, day + 2, b"k")._replace(payload=b"c")]], journal="1123456789abcdef")
     Path(f"{tmp_path}/other", segment_name(1)).write_bytes(other)
     ingest([f"{tmp_path}/one", f"{tmp_path}/other"], f"{tmp_path}/lake")
     stage = Stage()

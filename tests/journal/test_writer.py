@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from journal.disks import Disk, file_size, has_come_to
-from segments.journals import records_of
+from segments.journals import flip, records_of
 from support import eventually
 
 import sbuslib
@@ -49,7 +49,6 @@ def test_the_writer_leaves_out_secret_messages_too(hub: Hub, journal: str) -> No
             intake.deliver(hub._me, Batched(writer, batch))
     found = [(record.key, record.payload) for record in records_of(journal)]
     assert found == [(b"a!/b", b"v"), *several[::2]]
-    assert recorder._writer.secrets_left_out == 6
 
 
 def test_a_row_is_durable_once_fdatasync_has_returned(hub: Hub, journal: str, disk: Disk) -> None:
@@ -166,9 +165,7 @@ def test_start_is_refused_where_the_header_of_the_last_segment_is_damaged(hub: H
     with Recorder(hub, journal):
         hub.publish(b"k", b"v")
     (one,) = list_segments(journal)
-    data = bytearray(Path(one.path).read_bytes())
-    data[20] ^= 1
-    Path(one.path).write_bytes(data)
+    data = flip(one.path, 20)
     with pytest.raises(JournalError, match=one.path):
         Recorder(hub, journal).start()
     assert not is_recorded(journal)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas
 import pyarrow.parquet
 import pytest
-from lake.journals import SALT, START_NS, Row, message_block, rows, segment
+from segments.journals import READERS, SALT, START_NS, Row, flip, message_block, rows, segment
 
 from sbuslib import read
 from sbuslib.errors import CorruptJournalError, JournalError
@@ -22,29 +21,24 @@ from sbuslib.lake.blocks import read_records
 from sbuslib.lake.places import Sealed, list_sealed
 from sbuslib.lake.sealing import ingest, seal
 from sbuslib.lake.selection import Selection
+from sbuslib.reading import Engine
 from sbuslib.segments.directory import DirectoryLock
 from sbuslib.segments.layout import Record, SegmentHeader
 from sbuslib.segments.recovery import recover
 
-READERS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
-    "arrow": lambda found: found.to_pylist(),
-    "pandas": lambda found: found.astype(object).where(found.notna(), None).to_dict("records"),
-    "polars": lambda found: found.collect().to_dicts(),
-    "duckdb": lambda found: [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()],
-}
 ENGINES = pytest.mark.parametrize("engine", READERS)
 
 
-def gaps(engine: str, *places: Path, **wanted: Any) -> list[tuple[Any, ...]]:
+def gaps(engine: Engine, *places: Path, **wanted: Any) -> list[tuple[Any, ...]]:
     """The number, the cause and the count of each gap row that an engine reads."""
-    found = READERS[engine](read(places, engine, **wanted))  # type: ignore[arg-type]
+    found = READERS[engine](read(places, engine, **wanted))
     found = sorted((row for row in found if row["kind"] == "gap"), key=lambda row: int(row["sequence"]))
     return [(row["sequence"], row["cause"], row["lost"]) for row in found]
 
 
-def numbers(engine: str, *places: Path, **wanted: Any) -> list[int]:
+def numbers(engine: Engine, *places: Path, **wanted: Any) -> list[int]:
     """The numbers of the messages that an engine reads, in order."""
-    found = READERS[engine](read(places, engine, **wanted))  # type: ignore[arg-type]
+    found = READERS[engine](read(places, engine, **wanted))
     return sorted(int(row["sequence"]) for row in found if row["kind"] == "message")
 
 
@@ -75,7 +69,7 @@ HOLES = [(20, "deleted", 10), (35, "deleted", 5)]
 
 
 @ENGINES
-def test_rows_that_are_in_no_file_are_a_gap_once(engine: str, holed: Path, tmp_path: Path) -> None:
+def test_rows_that_are_in_no_file_are_a_gap_once(engine: Engine, holed: Path, tmp_path: Path) -> None:
     there = [*range(1, 11), *range(21, 31), *range(36, 41)]
     for _ in range(2):
         assert gaps(engine, holed) == HOLES
@@ -138,7 +132,7 @@ def killed(request: pytest.FixtureRequest, journal: Path) -> Path:
 
 @pytest.mark.promise("journal.md", "A killed recorder is normal life")
 @ENGINES
-def test_a_killed_recorder_leaves_a_gap_of_unknown_number(engine: str, killed: Path, tmp_path: Path) -> None:
+def test_a_killed_recorder_leaves_a_gap_of_unknown_number(engine: Engine, killed: Path, tmp_path: Path) -> None:
     for _ in range(2):
         assert numbers(engine, killed) == [*range(1, 16)]
         assert gaps(engine, killed) == [(16, "cut", None)]
@@ -168,9 +162,7 @@ def test_every_other_reader_reads_after_a_kill(killed: Path) -> None:
 
 def test_damage_with_something_behind_it_is_an_error(journal: Path) -> None:
     path = segment(journal, 1, rows(5), rows(5, 6), sealed=False)
-    data = bytearray(path.read_bytes())
-    data[200] ^= 1
-    path.write_bytes(data)
+    flip(path, 200)
     with pytest.raises(CorruptJournalError):
         read(journal)
     assert gaps("arrow", journal, on_corrupt="skip") == [(5, "damaged", 5), (11, "cut", None)]
@@ -184,9 +176,7 @@ def test_one_journal_that_fails_is_named_and_the_others_are_taken_in(tmp_path: P
     for number, place in enumerate(good):
         segment(place, 1, rows(5), journal=f"{number}123456789abcdef")
     bad = segment(tmp_path / "b", 1, rows(5), journal="b123456789abcdef")
-    data = bytearray(bad.read_bytes())
-    data[200] ^= 1
-    bad.write_bytes(data)
+    flip(bad, 200)
     failed: list[str] = []
     places = [good[0], tmp_path / "b", tmp_path / "none", good[1]]
     with pytest.raises(JournalError):
@@ -200,7 +190,7 @@ def test_one_journal_that_fails_is_named_and_the_others_are_taken_in(tmp_path: P
 
 
 @ENGINES
-def test_a_pattern_is_matched_by_the_separator_of_the_journal(engine: str, tmp_path: Path) -> None:
+def test_a_pattern_is_matched_by_the_separator_of_the_journal(engine: Engine, tmp_path: Path) -> None:
     for identity, separator in (("0" * 16, b"."), ("1" * 16, b"/")):
         place = tmp_path / identity
         path = segment(
@@ -210,7 +200,7 @@ def test_a_pattern_is_matched_by_the_separator_of_the_journal(engine: str, tmp_p
         path.write_bytes(segment_header(identity, separator) + data[112:])
         pattern = separator.join([b"room", b"*", b"temp"])
         for _ in range(2):
-            found = READERS[engine](read(place, engine, pattern=pattern))  # type: ignore[arg-type]
+            found = READERS[engine](read(place, engine, pattern=pattern))
             (key,) = {row["key"] for row in found}
             assert key == separator.join([b"room", b"1", b"temp"])
             seal(place)
@@ -219,7 +209,7 @@ def test_a_pattern_is_matched_by_the_separator_of_the_journal(engine: str, tmp_p
 
 @pytest.mark.promise("journal.md", "A changed byte is found")
 @ENGINES
-def test_a_flipped_bit_of_a_sealed_file_is_told_before_an_engine_sees_it(engine: str, journal: Path) -> None:
+def test_a_flipped_bit_of_a_sealed_file_is_told_before_an_engine_sees_it(engine: Engine, journal: Path) -> None:
     segment(journal, 1, rows(200))
     seal(journal)
     (path,) = (journal / "sealed").glob("*.parquet")
@@ -229,7 +219,7 @@ def test_a_flipped_bit_of_a_sealed_file_is_told_before_an_engine_sees_it(engine:
         flipped[at] ^= 4
         path.write_bytes(flipped)
         with pytest.raises(CorruptJournalError, match=path.name):
-            READERS[engine](read(journal, engine))  # type: ignore[arg-type]
+            READERS[engine](read(journal, engine))
     found = verify(journal)
     assert (found.damages, found.is_whole) == (1, False)
     with pytest.raises(CorruptJournalError, match=path.name):

@@ -12,7 +12,7 @@ import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lake.journals import SALT, SENDER, START_NS, Row, rows, segment
+from segments.journals import SALT, SENDER, START_NS, Row, rows, segment
 
 from sbuslib.errors import CorruptJournalError, JournalError, UsageError
 from sbuslib.lake.decode import Decoder, binary, numbers, texts

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 import pytest
-from lake.journals import START_NS, rows, segment
+from segments.journals import READERS, START_NS, rows, segment
 
 from sbuslib.errors import CorruptJournalError, JournalError
 from sbuslib.lake import decode, readers
 from sbuslib.lake.readers import Wish
 from sbuslib.lake.sealing import seal
 from sbuslib.lake.selection import Selection
+from sbuslib.reading import Engine
 from sbuslib.segments.directory import DirectoryLock
 
-READERS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
-    "arrow": lambda found: found.to_pylist(),
-    "pandas": lambda found: found.to_dict("records"),
-    "polars": lambda found: found.collect().to_dicts(),
-    "duckdb": lambda found: [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()],
-}
 ENGINES = pytest.mark.parametrize("engine", READERS)
 COLUMNS = ["sequence", "key", "payload", "time_ns"]
 
 
-def read(engine: str, *places: Path, **wanted: Any) -> list[tuple[Any, ...]]:
+def read(engine: Engine, *places: Path, **wanted: Any) -> list[tuple[Any, ...]]:
     """The rows that an engine reads, as tuples in the order of their numbers."""
     options = {name: wanted.pop(name) for name in ("durable_only", "on_corrupt") if name in wanted}
     wish = Wish([*map(str, places)], Selection(**wanted), COLUMNS, **options)
@@ -51,7 +45,7 @@ def recorded(journal: Path) -> Path:
 
 
 @ENGINES
-def test_all_rows_are_read_once(engine: str, recorded: Path) -> None:
+def test_all_rows_are_read_once(engine: Engine, recorded: Path) -> None:
     assert read(engine, recorded) == expected(range(1, 31))
     seal(recorded)
     assert read(engine, recorded) == expected(range(1, 31))
@@ -59,7 +53,7 @@ def test_all_rows_are_read_once(engine: str, recorded: Path) -> None:
 
 
 @ENGINES
-def test_rows_are_chosen_by_time_and_pattern(engine: str, recorded: Path) -> None:
+def test_rows_are_chosen_by_time_and_pattern(engine: Engine, recorded: Path) -> None:
     chosen = {"start_ns": START_NS + 5_000_000_000, "end_ns": START_NS + 26_000_000_000, "patterns": (b"room/3/*",)}
     assert read(engine, recorded, **chosen) == expected(n for n in range(5, 26) if n % 7 == 3)
     assert read(engine, recorded, patterns=(b"*/4/temp",)) == expected(n for n in range(1, 31) if n % 7 == 4)
@@ -67,7 +61,7 @@ def test_rows_are_chosen_by_time_and_pattern(engine: str, recorded: Path) -> Non
 
 
 @ENGINES
-def test_gaps_are_never_left_out_by_key(engine: str, journal: Path) -> None:
+def test_gaps_are_never_left_out_by_key(engine: Engine, journal: Path) -> None:
     segment(journal, 1, rows(3), (START_NS, "overflow", 4))
     segment(journal, 5, (START_NS, "overflow", 4))
     for _ in range(2):
@@ -76,7 +70,7 @@ def test_gaps_are_never_left_out_by_key(engine: str, journal: Path) -> None:
 
 
 @ENGINES
-def test_only_durable_rows_are_read_if_asked_for(engine: str, recorded: Path) -> None:
+def test_only_durable_rows_are_read_if_asked_for(engine: Engine, recorded: Path) -> None:
     segment(recorded, 31, rows(5, 31), rows(5, 36), sealed=False)
     lock = DirectoryLock(recorded)
     lock.tell(b"%020d" % 35)
@@ -86,7 +80,7 @@ def test_only_durable_rows_are_read_if_asked_for(engine: str, recorded: Path) ->
 
 
 @pytest.mark.parametrize("engine", ["arrow", "pandas"])
-def test_damage_is_an_error_that_names_the_sealed_file(engine: str, recorded: Path) -> None:
+def test_damage_is_an_error_that_names_the_sealed_file(engine: Engine, recorded: Path) -> None:
     (path,) = (recorded / "sealed").glob("*.parquet")
     data = bytearray(path.read_bytes())
     metadata = pyarrow.parquet.read_metadata(path)
@@ -98,7 +92,9 @@ def test_damage_is_an_error_that_names_the_sealed_file(engine: str, recorded: Pa
 
 
 @ENGINES
-def test_files_that_vanish_are_looked_for_again(engine: str, recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_vanish_are_looked_for_again(
+    engine: Engine, recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A sealer replaces the last segment when it is about to be read."""
     planned = Wish.pieces
 
@@ -114,7 +110,7 @@ def test_files_that_vanish_are_looked_for_again(engine: str, recorded: Path, mon
 
 
 @ENGINES
-def test_a_long_tail_is_read_in_pieces(engine: str, journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_tail_is_read_in_pieces(engine: Engine, journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While an engine that is lazy counts its rows, at most a few batches of them are there."""
     monkeypatch.setattr(decode.Decoder.__init__, "__defaults__", (100, decode.BATCH_BYTES))
     segment(journal, 1, *(rows(50, 1 + 50 * number) for number in range(100)))

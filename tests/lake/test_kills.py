@@ -10,13 +10,13 @@ import os
 import random
 import re
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lake.plain import rows_of_journal
+from segments.journals import READERS
 from support import PATIENCE, TESTS, python
 
 from sbuslib import Hub, read
@@ -72,14 +72,6 @@ class Reading(threading.Thread):
                     self.readings += 1
         except BaseException as error:  # the test has to hear of any
             self.error = error
-
-
-READERS: dict[Engine, Callable[[Any], list[dict[str, Any]]]] = {
-    "arrow": lambda found: found.to_pylist(),
-    "pandas": lambda found: found.to_dict("records"),
-    "polars": lambda found: found.collect().to_dicts(),
-    "duckdb": lambda found: [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()],
-}
 
 
 def rows_of(journal: str, engine: Engine) -> list[tuple[Any, ...]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lake.journals import START_NS, message_block, rows, segment
+from segments.journals import START_NS, message_block, rows, segment
 
 from sbuslib.errors import CorruptJournalError
 from sbuslib.lake import segment_rows

@@ -12,7 +12,7 @@ from zlib import crc32
 
 import pyarrow.parquet
 import pytest
-from lake.journals import START_NS, rows, segment
+from segments.journals import START_NS, flip, rows, segment
 
 from sbuslib import read
 from sbuslib.errors import CorruptJournalError, JournalError, JournalInUseError, UsageError
@@ -161,9 +161,7 @@ def test_sealed_files_in_another_place_are_found_from_the_journal(journal: Path,
 
 def test_damage_ends_the_sealing_or_becomes_a_gap(journal: Path) -> None:
     path = segment(journal, 1, rows(10), rows(10, 11))
-    data = bytearray(path.read_bytes())
-    data[len(data) // 4] ^= 1
-    path.write_bytes(data)
+    flip(path, path.stat().st_size // 4)
     with pytest.raises(CorruptJournalError, match=rf"{path.name}: byte \d+: a block is damaged"):
         seal(journal)
     assert names(journal / "sealed") == []

@@ -7,7 +7,7 @@ import tempfile
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from segments.journals import block, gap, message, segment
+from segments.journals import block, gap, message, segment_of
 
 from sbuslib.journal.consume import Consumer, consume
 from sbuslib.matcher import matches
@@ -48,7 +48,7 @@ class Writer:
         ]
         if self.ended:
             self.firsts.append(self.next)
-            self._append(segment([rows], ended=False))
+            self._append(segment_of([rows], ended=False))
         else:
             self._append(block(rows))
         self.ended = False

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from lake.journals import START_NS, rows, segment
+from segments.journals import START_NS, rows, segment
 
 from sbuslib.errors import JournalError, StateError
 from sbuslib.lake.sealing import seal

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lake.journals import START_NS, segment
-from lake.journals import Row as Recorded
+from segments.journals import START_NS, segment
+from segments.journals import Row as Recorded
 from support import HubThread
 
 from sbuslib.blocking import Client

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from sbuslib.lake.blocks import read_records
+from sbuslib.reading import Engine
 from sbuslib.segments.encoding import encode_block, encode_end, encode_gaps
 from sbuslib.segments.layout import NULL, Record, SegmentHeader, pack, segment_name
 
 SALT = 0x1BADB002
+START_NS = 1_750_000_000_000_000_000  # 2025-06-15T15:06:40Z
 SENDER = b"!/cred/100/1000/4711"
+
+READERS: dict[Engine, Callable[[Any], list[dict[str, Any]]]] = {
+    "arrow": lambda found: found.to_pylist(),
+    "pandas": lambda found: found.astype(object).where(found.notna(), None).to_dict("records"),
+    "polars": lambda found: found.collect().to_dicts(),
+    "duckdb": lambda found: [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()],
+}
+"""The rows of what ``sbuslib.read`` gives, for each engine of Python."""
 
 
 def message(sequence: int, key: bytes, payload: bytes, ids: tuple[int | None, ...] = (100, 1000, 4711)) -> Record:
     gid, uid, pid = ids
-    return Record(1_750_000_000_000_000_000 + sequence, sequence, "message", key, payload, SENDER, gid, uid, pid)
+    return Record(START_NS + sequence, sequence, "message", key, payload, SENDER, gid, uid, pid)
 
 
 def gap(sequence: int, cause: str, lost: int | None) -> Record:
-    time = 1_750_000_000_000_000_000 + sequence
+    time = START_NS + sequence
     return Record(time, sequence, "gap", None, None, None, None, None, None, lost, cause)
 
 
@@ -48,7 +60,7 @@ def block(records: Sequence[Record], salt: int = SALT) -> bytearray:
     )
 
 
-def segment(
+def segment_of(
     blocks: Sequence[Sequence[Record]],
     *,
     ended: bool = True,
@@ -57,7 +69,7 @@ def segment(
 ) -> bytes:
     """A whole segment."""
     first = blocks[0][0].sequence
-    header = SegmentHeader(journal, "fedcba9876543210", b"/", 1_750_000_000_000_000_000, first, SALT, boot)
+    header = SegmentHeader(journal, "fedcba9876543210", b"/", START_NS, first, SALT, boot)
     parts: list[bytes | bytearray] = [header.encode(), *map(block, blocks)]
     if ended:
         parts.append(encode_end(SALT, blocks[-1][-1].sequence + 1))
@@ -71,7 +83,7 @@ def write(directory: str, *segments: Sequence[Sequence[Record]], boot: bytes = b
     for blocks in segments:
         path = os.path.join(directory, segment_name(blocks[0][0].sequence))
         with open(path, "wb") as file:
-            file.write(segment(blocks, boot=boot))
+            file.write(segment_of(blocks, boot=boot))
         paths.append(path)
     return paths
 
@@ -90,3 +102,63 @@ EXAMPLE = [
 def records_of(directory: str) -> list[Record]:
     """All rows of a journal, in order; an error where anything is wrong with it."""
     return list(read_records(directory))
+
+
+def flip(path: str | os.PathLike[str], at: int, bits: int = 1) -> bytes:
+    """Change a byte of a file; counted from the end if ``at`` is negative. Returns what the file has then."""
+    data = bytearray(Path(path).read_bytes())
+    data[at] ^= bits
+    Path(path).write_bytes(data)
+    return bytes(data)
+
+
+class Row(NamedTuple):
+    """A message in a test's journal."""
+
+    key: bytes
+    payload: bytes
+    time_ns: int
+    sender: bytes | None = SENDER
+    ids: tuple[int, int, int] = (100, 1000, 4711)
+
+
+def rows(count: int, first: int = 1, keys: int = 7) -> list[Row]:
+    """``count`` messages, one a second. Their payloads are their numbers, from ``first`` on."""
+    return [
+        Row(b"room/%d/temp" % (number % keys), b"%d" % number, START_NS + number * 1_000_000_000)
+        for number in range(first, first + count)
+    ]
+
+
+def message_block(first: int, messages: Sequence[Row]) -> bytearray:
+    """A block of messages numbered from ``first`` on."""
+    numbered = enumerate(messages, first)
+    return block([Record(row.time_ns, n, "message", row.key, row.payload, row.sender, *row.ids) for n, row in numbered])
+
+
+def segment(
+    directory: Path,
+    first: int,
+    *blocks: Sequence[Row] | tuple[int, str, int | None],
+    sealed: bool = True,
+    hub: str = "hub-1",
+    journal: str = "0123456789abcdef",
+) -> Path:
+    """Write a segment whose first row is numbered ``first``: each block a list of messages, or one gap.
+
+    A gap is a time, a cause and a count, ``None`` where nobody knows it.
+    """
+    directory.mkdir(exist_ok=True)
+    path = directory / segment_name(first)
+    data = SegmentHeader(journal, hub, b"/", START_NS, first, SALT).encode()
+    for one in blocks:
+        if isinstance(one, tuple):
+            data += encode_gaps(SALT, first, [one])
+            first += 1
+        else:
+            data += message_block(first, one)
+            first += len(one)
+    if sealed:
+        data += encode_end(SALT, first)
+    path.write_bytes(data)
+    return path

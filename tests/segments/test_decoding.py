@@ -12,7 +12,7 @@ from zlib import crc32
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from segments.journals import EXAMPLE, SALT, block, gap, message, records_of, segment, write
+from segments.journals import EXAMPLE, SALT, block, gap, message, records_of, segment_of, write
 
 from sbuslib.errors import CorruptJournalError
 from sbuslib.lake.blocks import read_records
@@ -79,7 +79,7 @@ def test_forged_columns_that_do_not_agree_are_an_error_or_rows(
 
 
 def test_walk_finds_the_end_of_each_block() -> None:
-    data = segment(EXAMPLE[1])
+    data = segment_of(EXAMPLE[1])
     extents = list(walk(lambda at, length: data[at : at + length], len(data), 4))
     assert [(extent.rows, extent.first) for extent in extents] == [(1, 4), (3, 5), (2, 8), (None, 10)]
     assert extents[-1].end == len(data)

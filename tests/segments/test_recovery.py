@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from segments.journals import EXAMPLE, block, message, records_of, write
+from segments.journals import EXAMPLE, block, flip, message, records_of, write
 
 from sbuslib.errors import CorruptJournalError
 from sbuslib.segments.directory import boot_id
@@ -101,9 +101,7 @@ def test_damage_before_the_end_is_left_as_it_is(journal: str, caplog: pytest.Log
 
 def test_a_damaged_header_of_the_last_segment_is_an_error(journal: str) -> None:
     path = Path(write(journal, *EXAMPLE)[-1])
-    data = bytearray(path.read_bytes())
-    data[20] ^= 1
-    path.write_bytes(data)
+    data = flip(path, 20)
     with pytest.raises(CorruptJournalError, match=str(path)):
         recover(journal)
     assert path.read_bytes() == data

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from lake.journals import rows, segment
+from segments.journals import rows, segment
 from spark.conftest import QUICK
 from support import HubThread
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from lake.journals import rows, segment
+from segments.journals import rows, segment
 
 from sbuslib.cli import jobs
 from sbuslib.cli.console import finish

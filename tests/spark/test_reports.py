@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from lake.journals import START_NS, Row, segment
 from reports.rows import Row as Recorded
 from reports.rows import in_memory, recording
+from segments.journals import START_NS, Row, segment
 
 from sbuslib.lake.sealing import seal
 from sbuslib.reports import traffic

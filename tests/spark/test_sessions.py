@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from lake.journals import rows, segment
+from segments.journals import rows, segment
 from support import PATIENCE, ROOT, python
 
 from sbuslib.errors import StateError

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow
 import pytest
-from lake.journals import rows, segment
 from pyspark.sql.types import StructType
+from segments.journals import rows, segment
 from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client

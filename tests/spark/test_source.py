@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lake.journals import SALT, START_NS, Row, rows, segment
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
+from segments.journals import SALT, START_NS, Row, flip, rows, segment
 from support import ROOT, python
 
 import sbuslib
@@ -186,17 +186,15 @@ def test_a_cluster_takes_journals_into_a_lake(spark: SparkSession, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("flip", "said"), [(200, "checksum|Parquet|ParquetDecodingException|FAILED_READ_FILE"), (-3, "FAILED_READ_FILE")]
+    ("at", "said"), [(200, "checksum|Parquet|ParquetDecodingException|FAILED_READ_FILE"), (-3, "FAILED_READ_FILE")]
 )
 def test_damage_of_a_sealed_file_is_an_error_that_names_it(
-    spark: SparkSession, journal: Path, flip: int, said: str
+    spark: SparkSession, journal: Path, at: int, said: str
 ) -> None:
     segment(journal, 1, rows(10))
     seal(journal)
     (path,) = (journal / "sealed").glob("*.parquet")
-    data = bytearray(path.read_bytes())
-    data[flip] ^= 1
-    path.write_bytes(data)
+    flip(path, at)
     with pytest.raises(Exception, match=rf"(?s)({said}).*{path.name}|{path.name}.*({said})"):
         read(spark, journal).collect()
 

@@ -8,8 +8,8 @@ from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from lake.journals import SALT, START_NS, message_block, rows, segment
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from segments.journals import SALT, START_NS, message_block, rows, segment
 
 from sbuslib import read
 from sbuslib.errors import CorruptJournalError, JournalError
