@@ -73,7 +73,7 @@ REFERENCE: dict[str, tuple[str, list[str]]] = {
     ),
     "bridge": (
         "Bridges",
-        ["sbuslib.bridge.Bridge", "sbuslib.bridge.AioBridge", "sbuslib.bridge.engine.EngineOptions"],
+        ["sbuslib.bridge.Bridge", "sbuslib.bridge.AioBridge", "sbuslib.bridge.broker.BrokerOptions"],
     ),
     "reports": (
         "Spark and reports",

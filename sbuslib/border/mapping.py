@@ -8,7 +8,7 @@ none, so that nobody gets round the permissions of a server by writing a key in 
     room/1/temp    sbus.room.1.temp in NATS, sbus/room/1/temp in MQTT, //sbus/bus/room/1/temp among peers
     room/*/        sbus.room.*.>    in NATS, sbus/room/+/+/#  in MQTT
 
-A filter takes all that its pattern matches, and more where the engine has no word for it: ``t*`` becomes any segment.
+A filter takes all that its pattern matches, and more where the broker has no word for it: ``t*`` becomes any segment.
 So what comes is held against the patterns again.
 """
 
@@ -28,7 +28,7 @@ __all__ = ["Mapping", "apart"]
 _NEVER = "\0-\x20%\x7f-\xa0\u1680\u2000-\u206f\u3000\ud800-\uf8ff\ufdd0-\ufdef\ufeff\ufff0-\U0010ffff"
 _QUOTED = re.compile(rb"%([0-9A-F]{2})")
 _EMPTY = "%"
-"""What stands for an empty segment where the engine has none, and for the key without a byte. No byte is written so."""
+"""What stands for an empty segment where the broker has none, and for the key without a byte. No byte is written so."""
 
 
 class Mapping:
@@ -98,7 +98,7 @@ class Mapping:
         return [self.filter_of(pattern) for pattern in apart(patterns, self._separator)]
 
     def filter_for(self, patterns: Sequence[bytes]) -> str:
-        """One filter that takes all that ``patterns`` match, for engines that keep the order of one filter only."""
+        """One filter that takes all that ``patterns`` match, for brokers that keep the order of one filter only."""
         return self.filter_of(reduce(lambda one, other: _join(one, other, self._separator), patterns))
 
     def _segment(self, segment: bytes) -> str:

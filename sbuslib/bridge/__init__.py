@@ -12,14 +12,14 @@ from ..lazy import load_lazily
 if TYPE_CHECKING:
     from .bridge import AioBridge as AioBridge
     from .bridge import BridgeStatistics as BridgeStatistics
-    from .engine import EngineOptions as EngineOptions
+    from .broker import BrokerOptions as BrokerOptions
     from .threaded import Bridge as Bridge
 
 _HOMES = {
     "AioBridge": "bridge",
     "Bridge": "threaded",
     "BridgeStatistics": "bridge",
-    "EngineOptions": "engine",
+    "BrokerOptions": "broker",
 }
 
 __all__ = [*_HOMES]

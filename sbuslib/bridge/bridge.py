@@ -1,10 +1,10 @@
-"""``AioBridge``: joins a bus to an engine. This is all that does not depend on which engine it is.
+"""``AioBridge``: joins a bus to a broker. This is all that does not depend on which broker it is.
 
-**Concurrency.** One event loop of asyncio, with a client of the hub on one side and the engine's client on the other.
-The hub is never waited for by the engine, nor the engine by the hub: between them is a queue with a bound, see
+**Concurrency.** One event loop of asyncio, with a client of the hub on one side and the broker's client on the other.
+The hub is never waited for by the broker, nor the broker by the hub: between them is a queue with a bound, see
 :mod:`.sending`. For programs that use gevent or threads, :class:`~.threaded.Bridge` runs this in a thread of its own.
 
-**In.** What the engine sends is published on the bus before the engine hears that it was taken.
+**In.** What the broker sends is published on the bus before the broker hears that it was taken.
 
 **Circles and spares** are settled among the bridges and gateways of a bus, see :mod:`sbuslib.border.fellows`.
 """
@@ -36,7 +36,7 @@ from ..errors import SbusError, UsageError
 from ..matcher import matches
 from ..wire.packets import Message
 from ..wire.text import plainly, printable
-from .engine import EngineOptions, Incoming, Origin, make_engine
+from .broker import BrokerOptions, Incoming, Origin, make_broker
 from .numbers import Arrivals
 from .sending import Sending
 
@@ -50,8 +50,8 @@ _KEYS: Final = 65_536
 """Keys whose subject is remembered, and subjects whose key is."""
 _SENDERS: Final = 4_096
 """Senders whose claims are remembered."""
-_PLACE: Final = "engine"
-"""To what a bridge says that it is connected: the engine of all that are set up alike."""
+_PLACE: Final = "broker"
+"""To what a bridge says that it is connected: the broker of all that are set up alike."""
 _PART_SECONDS: Final = 1.0
 """How long a bridge that ends tries to tell the bus what it has lost."""
 _TELL_SECONDS: Final = 10.0
@@ -66,11 +66,11 @@ class BridgeStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     connected: bool
     exported: int
-    """Messages that the engine confirmed."""
+    """Messages that the broker confirmed."""
     imported: int
     """Messages that were published on the bus."""
     kept: int
-    """Messages that wait for the engine."""
+    """Messages that wait for the broker."""
     kept_bytes: int
     echoes: int
     """Messages that were not taken out, since a bridge or a gateway had brought them."""
@@ -82,14 +82,14 @@ class BridgeStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Other bridges of the bus that are set up alike."""
     lost: dict[str, int]
     """``outage``: the queue was full, or the bridge was closed. ``uncertain``: not confirmed, and not sent again.
-    ``bus``: the hub dropped them for this client. ``unread``: dropped by the client of the engine. ``too_long``: the
-    engine or the bus cannot hold the key or the payload; ``refused`` says which."""
+    ``bus``: the hub dropped them for this client. ``unread``: dropped by the client of the broker. ``too_long``: the
+    broker or the bus cannot hold the key or the payload; ``refused`` says which."""
     refused: dict[str, int]
     """Messages that may not cross, or cannot, by reason."""
 
 
 class AioBridge:
-    """Joins a bus to an engine: ``async with AioBridge(address, url, ...) as bridge: await bridge.run()``.
+    """Joins a bus to a broker: ``async with AioBridge(address, url, ...) as bridge: await bridge.run()``.
 
     :param address: of the hub, as for a client.
     :param url: ``nats://host:4222``, or several with commas between, ``mqtt://host``, ``redis://host``; with TLS
@@ -97,12 +97,12 @@ class AioBridge:
     :param export: patterns of the keys that leave the bus. Keys that start with ``!`` never do.
     :param import_: patterns of the keys that come to it.
     :param trust: patterns of publishers, as ``HOST/UID/PID``, whose messages may come; ``None``: anybody's. It is a
-        claim, no more: see :mod:`.engine`.
-    :param options: how to use the engine.
-    :param keep_bytes: how much memory is used to keep messages while the engine is away or slow.
+        claim, no more: see :mod:`.broker`.
+    :param options: how to use the broker.
+    :param keep_bytes: how much memory is used to keep messages while the broker is away or slow.
 
     Raises, when it is entered, :exc:`~sbuslib.errors.UsageError` and :exc:`~sbuslib.errors.KeyFormatError` for what
-    cannot be right, and as a client does. A missing engine is waited for.
+    cannot be right, and as a client does. A missing broker is waited for.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class AioBridge:
         export: Iterable[bytes] = (),
         import_: Iterable[bytes] = (),
         trust: Iterable[bytes] | None = None,
-        options: EngineOptions | None = None,
+        options: BrokerOptions | None = None,
         keep_bytes: int = 64 * 1_024 * 1_024,
     ) -> None:
         self._url = url
@@ -121,14 +121,14 @@ class AioBridge:
         if not self._export and not self._import:
             raise UsageError("a bridge needs patterns to export or to import")
         self._trust = None if trust is None else tuple(trust)  # patterns of publishers; None: anybody
-        self._options = options if options is not None else EngineOptions()  # how to use the engine
+        self._options = options if options is not None else BrokerOptions()  # how to use the broker
         self._keep_bytes = keep_bytes
         self._client = Client(address, senders=True, echo=False)  # of the bus
         self._id = f"{time_ns():016x}{secrets.token_hex(4)}"  # an older bridge sorts first: newcomers are the spares
         self._host = _UNFIT.sub("-", socket.gethostname())[:64]
         self._claim = lru_cache(_SENDERS)(self._claim_of)  # who sent a message, as other hosts are told
-        self._taking = asyncio.Lock()  # held while messages of the engine are put on the bus
-        self._tasks: list[asyncio.Task[None]] = []  # receiving, sending, heartbeats, and the engine, in this order
+        self._taking = asyncio.Lock()  # held while messages of the broker are put on the bus
+        self._tasks: list[asyncio.Task[None]] = []  # receiving, sending, heartbeats, and the broker, in this order
         self._changed = asyncio.Event()  # set when there is something to tell the fellows
         self._leads = True  # whether this bridge takes messages out, and not a spare
         self._closing = False
@@ -157,12 +157,12 @@ class AioBridge:
         self._bus, lasting = bus_of(client.hub.features, socket.gethostname(), client.address)
         border = partial(Border, separator=separator, certain=client.hub.features is not None, strict=True)
         exported, imported = border(self._export), border(self._import)
-        engine = self._engine = make_engine(self._url, options, separator, self._warn)
-        if not engine.has_origins:
+        broker = self._broker = make_broker(self._url, options, separator, self._warn)
+        if not broker.has_origins:
             _check_apart(exported.patterns, imported.patterns, separator)
-        self._crossing = Crossing(engine.mapping, exported, imported, engine.fits, self._refused, _KEYS)
-        self._sending = Sending(engine, self._id, self._keep_bytes, self._refused)
-        self._arrivals = Arrivals(engine.keeps)
+        self._crossing = Crossing(broker.mapping, exported, imported, broker.fits, self._refused, _KEYS)
+        self._sending = Sending(broker, self._id, self._keep_bytes, self._refused)
+        self._arrivals = Arrivals(broker.keeps)
         setup = repr((self._url_told(), sorted(self._export), sorted(self._import), options.prefix, options.stream))
         group = blake2b(setup.encode(), digest_size=8).hexdigest()
         self._fellows = Fellows(self._id, group, separator, self._refused, self._warn)
@@ -173,7 +173,7 @@ class AioBridge:
             self._exported = await client.subscribe(*exported.patterns)
         client.timeout = None  # a slow hub is waited for
         name = options.name or f"{self._host}-{lasting}"
-        run = partial(engine.run, self._take, imported.patterns, self._bus, name)
+        run = partial(broker.run, self._take, imported.patterns, self._bus, name)
         works = self._receive, self._sending.run, self._stay_known, run
         self._tasks = [asyncio.create_task(self._watch(work)) for work in works]
 
@@ -191,8 +191,8 @@ class AioBridge:
         await asyncio.shield(self._ended)
 
     async def ready(self) -> None:
-        """Wait until the engine is connected and all subscriptions are in force. Raises as :meth:`run`."""
-        waiting = asyncio.create_task(self._engine.ready.wait())
+        """Wait until the broker is connected and all subscriptions are in force. Raises as :meth:`run`."""
+        waiting = asyncio.create_task(self._broker.ready.wait())
         try:
             await asyncio.wait((waiting, self._ended), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -218,7 +218,7 @@ class AioBridge:
                 await self._tell_losses()
         self._client.close()
         try:
-            await self._engine.close()
+            await self._broker.close()
         finally:
             if not self._ended.done():
                 self._ended.set_result(None)
@@ -231,7 +231,7 @@ class AioBridge:
             await self._leave_bus(receiving)
         self._leads = False
         await self._sending.empty()
-        await self._engine.drain()
+        await self._broker.drain()
 
     async def _leave_bus(self, receiving: asyncio.Task[None]) -> None:
         await self._client.publish(*self._fellows.say_leaving())
@@ -247,7 +247,7 @@ class AioBridge:
     async def _receive(self) -> None:
         while True:
             self._put(await self._client.receive_many(most=_BATCH))
-            await asyncio.sleep(0)  # the engine has its turn, also while the bus always has more
+            await asyncio.sleep(0)  # the broker has its turn, also while the bus always has more
 
     def _put(self, messages: Sequence[Message]) -> None:
         fellows, crossing = self._fellows, self._crossing
@@ -281,7 +281,7 @@ class AioBridge:
             if coming:
                 self._imported += len(coming)
                 await self._client.publish_many([*self._fellows.announcement(coming, monotonic()), *coming])
-                if self._engine.keeps:
+                if self._broker.keeps:
                     await self._client.sync("tree")
             await acknowledge()
 
@@ -298,7 +298,7 @@ class AioBridge:
         if origin is not None and not self._arrivals.is_new(key, origin):
             self._repeats += 1
             return False
-        return self._leads or self._engine.shares
+        return self._leads or self._broker.shares
 
     # -- what is told of it -------------------------------------------------------------------------
 
@@ -349,20 +349,20 @@ class AioBridge:
     def _losses(self) -> Counter[str]:
         on_bus = sum(self._client.lost.values())
         too_long = sum(self._refused[reason] for reason in _TOO_LONG)
-        return self._sending.lost + Counter(unread=self._engine.lost, bus=on_bus, too_long=too_long)
+        return self._sending.lost + Counter(unread=self._broker.lost, bus=on_bus, too_long=too_long)
 
     def _describe(self) -> tuple[str, BridgeCounts]:
         """What the bus is told of this bridge: in one line, and in numbers."""
         exported, kept, lost = self._sending.exported, len(self._sending.kept), self._losses()
-        text = f"bridge to {self._url_told()}: {'connected' if self._engine.connected.is_set() else 'away'}"
+        text = f"bridge to {self._url_told()}: {'connected' if self._broker.connected.is_set() else 'away'}"
         text += f", {exported:,} out, {self._imported:,} in, {kept:,} kept, {lost.total():,} lost"
-        told = {cause: min(count, COUNT_MOST) for cause, count in lost.items()}  # what an engine says may be forged
+        told = {cause: min(count, COUNT_MOST) for cause, count in lost.items()}  # what a broker says may be forged
         return text[:300], BridgeCounts(exported, self._imported, kept, told)  # type: ignore[arg-type]
 
     def statistics(self) -> BridgeStatistics:
         """Counts since the bridge was made. Frozen, and true for this instant only."""
         return BridgeStatistics(
-            connected=self._engine.connected.is_set(),
+            connected=self._broker.connected.is_set(),
             exported=self._sending.exported,
             imported=self._imported,
             kept=len(self._sending.kept),
@@ -381,7 +381,7 @@ def _check_apart(exported: Iterable[bytes], imported: Sequence[bytes], separator
         for other in imported:
             if overlap(one, other, separator):
                 raise UsageError(
-                    f"{printable(one)} and {printable(other)} overlap: this engine does not tell what comes back, so "
+                    f"{printable(one)} and {printable(other)} overlap: this broker does not tell what comes back, so "
                     "no key may be both exported and imported"
                 )
 

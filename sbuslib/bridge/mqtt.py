@@ -1,4 +1,4 @@
-"""MQTT 3.1.1 and 5: what is different about it. See :mod:`.engine` for what is not.
+"""MQTT 3.1.1 and 5: what is different about it. See :mod:`.broker` for what is not.
 
 ``paho-mqtt`` connects, reads and writes in a thread of its own, and calls back from there. With quality of service 1,
 each message is confirmed, in the order in which they were sent, and the client library sends again what was not. With 0
@@ -32,7 +32,7 @@ from ..border.mapping import Mapping
 from ..errors import UsageError
 from ..matcher import matches
 from ..wire.text import plainly
-from .engine import ORIGIN, UNREAD, Engine, EngineOptions, Incoming, Leaving, Take, Unread, next_batch
+from .broker import ORIGIN, UNREAD, Broker, BrokerOptions, Incoming, Leaving, Take, Unread, next_batch
 
 __all__ = ["Mqtt"]
 
@@ -67,10 +67,10 @@ class _Connection(Client):  # type: ignore[misc]
             raise OSError(self.cause) from error
 
 
-class Mqtt(Engine):
+class Mqtt(Broker):
     """A connection to an MQTT server, by ``paho-mqtt``."""
 
-    def __init__(self, url: str, options: EngineOptions, separator: bytes, warn: Callable[[str], object]) -> None:
+    def __init__(self, url: str, options: BrokerOptions, separator: bytes, warn: Callable[[str], object]) -> None:
         super().__init__(url, options, separator, warn)
         if options.version not in _VERSIONS or options.qos not in (0, 1):
             raise UsageError("MQTT has the versions 3.1.1 and 5 here, and quality of service 0 and 1")

@@ -1,4 +1,4 @@
-"""NATS: what is different about it. See :mod:`.engine` for what is not.
+"""NATS: what is different about it. See :mod:`.broker` for what is not.
 
 What is published is confirmed by a ping: its answer comes after the server has taken all that was sent before. With a
 stream, JetStream confirms each message, and drops repeats by their id. Bridges of one bus are a queue group, and with a
@@ -27,7 +27,7 @@ from nats.js.errors import NotFoundError
 from ..border.mapping import Mapping
 from ..errors import UsageError
 from ..wire.text import plainly
-from .engine import BATCH, ORIGIN, UNREAD, Engine, EngineOptions, Incoming, Leaving, Take, Unread, next_batch
+from .broker import BATCH, ORIGIN, UNREAD, Broker, BrokerOptions, Incoming, Leaving, Take, Unread, next_batch
 
 __all__ = ["Nats"]
 
@@ -54,7 +54,7 @@ class _Connection(nats.NATS):  # type: ignore[misc]
     It stops to read, and goes on to send, when it fails with what came, or with an answer for which nobody waits.
     """
 
-    files: EngineOptions
+    files: BrokerOptions
 
     def _connect_command(self) -> bytes:
         if "tls" in self.options and not self._server_info.get("tls_required"):
@@ -103,13 +103,13 @@ class _Connection(nats.NATS):  # type: ignore[misc]
             writer.transport.abort()
 
 
-class Nats(Engine):
+class Nats(Broker):
     """A connection to a NATS server or cluster, by ``nats-py``."""
 
     shares = True
     SUBJECT_BYTES = 3_000  # a server allows 4,096 bytes for a line of the protocol
 
-    def __init__(self, url: str, options: EngineOptions, separator: bytes, warn: Callable[[str], object]) -> None:
+    def __init__(self, url: str, options: BrokerOptions, separator: bytes, warn: Callable[[str], object]) -> None:
         super().__init__(url, options, separator, warn)
         # Subjects.
         self.mapping = Mapping(options.start("."), ".", "*", ">", specials=".*>", has_empty=False, separator=separator)
@@ -292,7 +292,7 @@ def _incoming(message: Msg) -> Incoming:
     return Incoming(message.subject, message.data, (message.headers or {}).get(ORIGIN))
 
 
-def _check_files(options: EngineOptions) -> None:
+def _check_files(options: BrokerOptions) -> None:
     """Look into the files with seeds: the client library fails where there is none, or reads without end."""
     for path, form, what in (
         (options.nkey, _SEED, "seed"),

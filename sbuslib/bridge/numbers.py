@@ -10,12 +10,12 @@ from hashlib import blake2b
 from typing import Final
 
 from ..limits import KNOWN_KEY_BYTES
-from .engine import Origin
+from .broker import Origin
 
 __all__ = ["Arrivals", "Numbers"]
 
 _KEYS: Final = 65_536
-"""Keys whose numbers are remembered, and messages of an engine that sends some again: some 20 MB."""
+"""Keys whose numbers are remembered, and messages of a broker that sends some again: some 20 MB."""
 
 
 def _short(key: bytes) -> bytes:
@@ -46,7 +46,7 @@ class Numbers:
 class Arrivals:
     """Which messages have come already.
 
-    :param keeps: whether the engine keeps messages: it sends those again of which it has not heard in time, so that
+    :param keeps: whether the broker keeps messages: it sends those again of which it has not heard in time, so that
         they come twice, or late. Then the newest are remembered one by one; else none comes late.
     """
 

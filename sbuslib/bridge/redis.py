@@ -1,4 +1,4 @@
-"""Redis: what is different about it. See :mod:`.engine` for what is not.
+"""Redis: what is different about it. See :mod:`.broker` for what is not.
 
 Without a stream, messages are published to channels, which have no headers: a bridge refuses lists of patterns that
 overlap. With a stream, each message is an entry of it, and bridges of one bus are a consumer group, which goes on where
@@ -20,7 +20,7 @@ from redis.asyncio import SSLConnection
 from redis.exceptions import RedisError, ResponseError
 
 from ..border.mapping import Mapping
-from .engine import BATCH, Engine, EngineOptions, Incoming, Leaving, Take
+from .broker import BATCH, Broker, BrokerOptions, Incoming, Leaving, Take
 
 __all__ = ["Redis"]
 
@@ -44,10 +44,10 @@ class _Secure(SSLConnection):  # type: ignore[misc]
         self.ssl_context.context = context
 
 
-class Redis(Engine):
+class Redis(Broker):
     """Connections to a Redis server, by ``redis``: one that publishes, one that receives."""
 
-    def __init__(self, url: str, options: EngineOptions, separator: bytes, warn: Callable[[str], object]) -> None:
+    def __init__(self, url: str, options: BrokerOptions, separator: bytes, warn: Callable[[str], object]) -> None:
         super().__init__(url, options, separator, warn)
         # A star of Redis goes on over separators. That takes too much, which the bridge sorts out.
         self.mapping = Mapping(options.start("/"), "/", "*", "*", specials="/*?[]^\\", separator=separator)

@@ -1,6 +1,6 @@
-"""The messages that wait for the engine, up to a bound, in the order in which they came from the bus.
+"""The messages that wait for the broker, up to a bound, in the order in which they came from the bus.
 
-They go out in batches. A batch leaves the queue when the engine has confirmed it. If that is uncertain, it is sent
+They go out in batches. A batch leaves the queue when the broker has confirmed it. If that is uncertain, it is sent
 again, as the other bridges drop repeats by their number; where messages have no origin, it is counted as lost.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 
 from ..wire.packets import Message
 from ..wire.text import plainly
-from .engine import Engine, Leaving
+from .broker import Broker, Leaving
 from .numbers import Numbers
 
 __all__ = ["Sending"]
@@ -27,21 +27,21 @@ _MESSAGE_BYTES: Final = 300
 
 
 class Sending:
-    """Sends to one engine.
+    """Sends to one broker.
 
     :param bridge: the id of this bridge.
     :param keep_bytes: how much memory the messages that wait take at most.
-    :param refused: counts what is longer than the engine takes.
+    :param refused: counts what is longer than the broker takes.
     """
 
-    def __init__(self, engine: Engine, bridge: str, keep_bytes: int, refused: Counter[str]) -> None:
-        self._engine = engine
+    def __init__(self, broker: Broker, bridge: str, keep_bytes: int, refused: Counter[str]) -> None:
+        self._broker = broker
         self._numbers = Numbers(bridge)  # by which other bridges know repeats
         self._keep_bytes = keep_bytes
         self._refused = refused
         self.kept: deque[Leaving] = deque()  # messages that wait, oldest first
         self.kept_bytes = 0  # what they take in memory
-        self.exported = 0  # messages that the engine confirmed
+        self.exported = 0  # messages that the broker confirmed
         self.lost = Counter[str]()  # messages, by cause
         self._number = 0  # of the last message
         self._being_sent = 0  # messages at the head that are not confirmed
@@ -49,7 +49,7 @@ class Sending:
 
     def put(self, subject: str, message: Message, claim: str) -> None:
         """Send a message after those that wait, or count it as refused or lost."""
-        if len(message.payload) > self._engine.payload_bytes:
+        if len(message.payload) > self._broker.payload_bytes:
             self._refused[_TOO_LONG] += 1
             return
         size = _held(subject, message)
@@ -71,17 +71,17 @@ class Sending:
                 self._emptied.set()
                 self._arrived.clear()
                 await self._arrived.wait()
-            await self._engine.connected.wait()
+            await self._broker.connected.wait()
             batch = list(islice(self.kept, _BATCH))
             self._being_sent = len(batch)
             # What was too long for this connection was not known before there was one.
-            fitting = [one for one in batch if len(one.payload) <= self._engine.payload_bytes]
+            fitting = [one for one in batch if len(one.payload) <= self._broker.payload_bytes]
             try:
-                await self._engine.send(fitting)
+                await self._broker.send(fitting)
                 self.exported += len(fitting)
             except ConnectionError as error:
-                self._engine.tell(plainly(error))
-                if self._engine.has_origins:
+                self._broker.tell(plainly(error))
+                if self._broker.has_origins:
                     await asyncio.sleep(0.05)
                     continue
                 self.lost["uncertain"] += len(fitting)
@@ -93,8 +93,8 @@ class Sending:
                 self.kept.popleft()
 
     async def empty(self) -> None:
-        """Wait until nothing waits any more. Returns at once while the engine is away."""
-        while self.kept and self._engine.connected.is_set():
+        """Wait until nothing waits any more. Returns at once while the broker is away."""
+        while self.kept and self._broker.connected.is_set():
             self._emptied.clear()
             await self._emptied.wait()
 

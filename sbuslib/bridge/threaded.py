@@ -22,14 +22,14 @@ T = TypeVar("T")
 
 
 class Bridge:
-    """Joins a bus to an engine, for as long as it is started.
+    """Joins a bus to a broker, for as long as it is started.
 
     ::
 
         with Hub("/tmp/bus") as hub, Bridge(hub, "nats://127.0.0.1", export=[b"room/"], import_=[b"alarm/"]): ...
 
     **Threads:** one, with an event loop of asyncio and a client of its own, which connects to the hub's address. No
-    greenlet of the hub ever waits for the engine; the methods wait as greenlets do.
+    greenlet of the hub ever waits for the broker; the methods wait as greenlets do.
 
     :param bus: a hub of this process that is started, a client, or an address.
 
@@ -63,7 +63,7 @@ class Bridge:
         return self._running is not None and not self._running.ready()
 
     def start(self) -> None:
-        """Join the bus, and go on: a missing engine is waited for. Raises as entering an ``AioBridge``."""
+        """Join the bus, and go on: a missing broker is waited for. Raises as entering an ``AioBridge``."""
         if self._running is not None:
             raise StateError("a bridge is started once")
         self._running = self._pool.spawn(asyncio.run, self._run())
@@ -82,7 +82,7 @@ class Bridge:
             self._begun.set()
 
     def wait_ready(self) -> None:
-        """Wait until the engine is connected and wants are known on both sides. Raises what ended the bridge."""
+        """Wait until the broker is connected and wants are known on both sides. Raises what ended the bridge."""
         self._do(self._get().ready())
 
     def stop(self, timeout: float = 5.0) -> None:

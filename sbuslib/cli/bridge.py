@@ -82,12 +82,12 @@ def _bridge(arguments: Namespace) -> None:
 def _serve(arguments: Namespace) -> None:
     import asyncio
 
-    from ..bridge import AioBridge, EngineOptions
+    from ..bridge import AioBridge, BrokerOptions
 
     def patterns(name: str) -> tuple[bytes, ...]:
         return tuple(map(os.fsencode, getattr(arguments, f"{name}_patterns")))
 
-    options = EngineOptions(
+    options = BrokerOptions(
         user=arguments.login,
         password=_first_line(arguments.password_file),
         token=_first_line(arguments.token_file),

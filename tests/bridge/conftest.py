@@ -1,4 +1,4 @@
-"""Fixtures for bridges: two buses in threads of their own, and engines of each kind."""
+"""Fixtures for bridges: two buses in threads of their own, and brokers of each kind."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .servers import Server, mosquitto, nats_server, redis_server
 
 
 class Cluster:
-    """An engine of one kind, with the options of bridges to it."""
+    """A broker of one kind, with the options of bridges to it."""
 
     def __init__(self, kind: str, folder: str) -> None:
         self.kind = kind
-        engine, _, variant = kind.partition(" ")
+        broker, _, variant = kind.partition(" ")
         servers: dict[str, Callable[[str], Server]] = {"nats": nats_server, "mqtt": mosquitto, "redis": redis_server}
-        self.server = servers[engine](folder)
-        self.url = f"{engine}://127.0.0.1:{self.server.port}"
+        self.server = servers[broker](folder)
+        self.url = f"{broker}://127.0.0.1:{self.server.port}"
         self.options: dict[str, Any] = {}
         if variant == "stream":
             self.options["stream"] = "sbus"
@@ -34,7 +34,7 @@ KINDS = ["nats", "nats stream", "mqtt", "mqtt 3.1.1", "redis", "redis stream"]
 
 @pytest.fixture(params=KINDS)
 def cluster(request: pytest.FixtureRequest, folder: str) -> Iterator[Cluster]:
-    """An engine that is started."""
+    """A broker that is started."""
     made = Cluster(request.param, folder)
     made.server.start()
     yield made

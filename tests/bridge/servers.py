@@ -127,10 +127,10 @@ def redis_server(folder: str, *arguments: str, certificates: dict[str, str] | No
     return Server("redis-server", folder, command)
 
 
-def secure_server(engine: str, folder: str, certificates: dict[str, str], *arguments: str) -> Server:
+def secure_server(broker: str, folder: str, certificates: dict[str, str], *arguments: str) -> Server:
     """A server that shows a certificate, and demands one of the same authority."""
     cert, key, ca = (certificates[name] for name in ("cert", "key", "ca"))
-    match engine:
+    match broker:
         case "nats":
             files = ("--tlscert", cert, "--tlskey", key, "--tlscacert", ca)
             return nats_server(folder, "--tlsverify", *files, *arguments, streams=False)

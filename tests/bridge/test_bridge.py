@@ -20,7 +20,7 @@ from support import PATIENCE, HubThread
 from sbuslib.aio import Client
 from sbuslib.border.fellows import decode_here
 from sbuslib.border.keys import CONTROL
-from sbuslib.bridge import AioBridge, EngineOptions, nats, redis
+from sbuslib.bridge import AioBridge, BrokerOptions, nats, redis
 from sbuslib.errors import DisconnectedError, UsageError
 from sbuslib.wire.packets import Message
 
@@ -34,7 +34,7 @@ LONG = 3 * PATIENCE
 
 def bridge(address: str, cluster: Cluster, export: Any = (), import_: Any = (), **options: Any) -> AioBridge:
     return AioBridge(
-        address, cluster.url, export=export, import_=import_, options=EngineOptions(**cluster.options), **options
+        address, cluster.url, export=export, import_=import_, options=BrokerOptions(**cluster.options), **options
     )
 
 
@@ -114,7 +114,7 @@ def test_random_messages_come_once_each_in_the_order_of_each_publisher(cluster: 
 def test_buses_that_export_and_import_everything_get_each_message_once(cluster: Cluster, folder: str) -> None:
     """Three buses, two bridges at each: none of them brings a message back, and none doubles it."""
     if not cluster.has_origins:
-        pytest.skip("refused: this engine does not tell what comes back")
+        pytest.skip("refused: this broker does not tell what comes back")
 
     async def run() -> None:
         addresses = [f"{folder}/{name}" for name in "abc"]
@@ -143,14 +143,14 @@ def test_buses_that_export_and_import_everything_get_each_message_once(cluster: 
     asyncio.run(run())
 
 
-def test_an_engine_without_origins_refuses_lists_that_overlap(cluster: Cluster, buses: Buses) -> None:
+def test_an_broker_without_origins_refuses_lists_that_overlap(cluster: Cluster, buses: Buses) -> None:
     async def run() -> None:
         with pytest.raises(UsageError, match="overlap"):
             async with bridge(buses[0], cluster, [b"a/"], [b"*/b"]):
                 pass
 
     if cluster.has_origins:
-        pytest.skip("this engine tells what comes back")
+        pytest.skip("this broker tells what comes back")
     asyncio.run(run())
 
 
@@ -193,7 +193,7 @@ def test_only_claims_that_are_trusted_come_in(cluster: Cluster, buses: Buses) ->
     asyncio.run(run())
 
 
-def test_what_an_absent_engine_does_not_get_is_kept_up_to_a_bound(cluster: Cluster, buses: Buses) -> None:
+def test_what_an_absent_broker_does_not_get_is_kept_up_to_a_bound(cluster: Cluster, buses: Buses) -> None:
     async def run() -> None:
         cluster.server.kill()
         async with (
@@ -317,7 +317,7 @@ def test_each_failure_is_logged_once_for_each_outage(
             url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             async with AioBridge(buses[0], url, export=[b"a"]) as one:
                 await ready(one)
-                await until(lambda: not one._engine._warned)
+                await until(lambda: not one._broker._warned)
                 done.set()
                 await until(over.is_set)
         assert re.findall("'(one|two)'", caplog.text) == ["one", "two", "one"]
@@ -367,11 +367,11 @@ def test_what_comes_stays_in_order_when_bridges_end_under_load(cluster: Cluster,
     asyncio.run(run())
 
 
-def test_from_an_engine_that_is_killed_under_load_nothing_comes_twice_or_out_of_order(
+def test_from_an_broker_that_is_killed_under_load_nothing_comes_twice_or_out_of_order(
     cluster: Cluster, buses: Buses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for engine in (nats, redis):
-        monkeypatch.setattr(engine, "_AGAIN_SECONDS", 1.0)
+    for broker in (nats, redis):
+        monkeypatch.setattr(broker, "_AGAIN_SECONDS", 1.0)
     monkeypatch.setattr(nats, "_CONFIRM_SECONDS", 2.0)  # a stream that is just starting may never answer
     if not cluster.has_origins:
         pytest.skip("without origins a repeat is not seen")

@@ -13,7 +13,7 @@ import pytest
 from support import PATIENCE
 
 from sbuslib.aio import Client
-from sbuslib.bridge import AioBridge, EngineOptions
+from sbuslib.bridge import AioBridge, BrokerOptions
 from sbuslib.errors import UsageError
 
 from .servers import mosquitto
@@ -29,7 +29,7 @@ def test_the_newest_message_of_a_key_is_kept_and_comes_to_a_bridge_that_connects
 ) -> None:
     server = mosquitto(folder)
     server.start()
-    options = EngineOptions(version=version, qos=qos, retain=(b"state/",))
+    options = BrokerOptions(version=version, qos=qos, retain=(b"state/",))
     url = f"mqtt://127.0.0.1:{server.port}"
 
     async def run() -> None:
@@ -59,16 +59,16 @@ def test_topics_without_a_prefix_and_the_last_will(buses: Buses, folder: str) ->
     server = mosquitto(folder)
     server.start()
     url = f"mqtt://127.0.0.1:{server.port}"
-    options = EngineOptions(prefix="", name="one", version="3.1.1")
+    options = BrokerOptions(prefix="", name="one", version="3.1.1")
 
     async def run() -> None:
         async with (
-            AioBridge(buses[1], url, import_=[b"device/*/t", b"sbus-bridge/"], options=EngineOptions(prefix="")) as two,
+            AioBridge(buses[1], url, import_=[b"device/*/t", b"sbus-bridge/"], options=BrokerOptions(prefix="")) as two,
             Client(buses[1]) as there,
         ):
             await there.subscribe(b"device/", b"sbus-bridge/one")
             await two.ready()
-            device = EngineOptions(prefix="", name="device")
+            device = BrokerOptions(prefix="", name="device")
             async with AioBridge(buses[0], url, export=[b"device/"], options=device) as one, Client(buses[0]) as here:
                 await one.ready()
                 await here.publish_many([(b"device/1/t", b"21"), (b"device/1/h", b"40")])
@@ -76,7 +76,7 @@ def test_topics_without_a_prefix_and_the_last_will(buses: Buses, folder: str) ->
             one = await AioBridge(buses[0], url, export=[b"x"], options=options).__aenter__()
             await one.ready()
             assert (await there.receive(timeout=PATIENCE)).payload == b"here"
-            one._engine._client.socket().shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
+            one._broker._client.socket().shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
             assert (await there.receive(timeout=PATIENCE)).payload == b"away"
             await one.close()
 
@@ -96,7 +96,7 @@ def test_a_password_is_asked_for(buses: Buses, folder: str, caplog: pytest.LogCa
         url = f"mqtt://me:word@127.0.0.1:{server.port}"
         async with AioBridge(buses[0], url, export=[b"a"]) as one:
             await one.ready()
-        async with AioBridge(buses[0], url, export=[b"a"], options=EngineOptions(user="me", password="wrong")) as one:
+        async with AioBridge(buses[0], url, export=[b"a"], options=BrokerOptions(user="me", password="wrong")) as one:
             await until(lambda: "orized" in caplog.text)
             assert not one.statistics().connected
         assert "word" not in caplog.text
@@ -128,7 +128,7 @@ def test_what_the_server_does_not_permit_is_told(buses: Buses, folder: str, capl
 
 def test_other_versions_and_qualities_are_refused(buses: Buses) -> None:
     async def run() -> None:
-        for options in (EngineOptions(version="4"), EngineOptions(qos=2)):
+        for options in (BrokerOptions(version="4"), BrokerOptions(qos=2)):
             with pytest.raises(UsageError):
                 async with AioBridge(buses[0], "mqtt://127.0.0.1:1", export=[b"a"], options=options):
                     pass
@@ -159,7 +159,7 @@ def test_messages_that_share_a_record_of_tls_come_at_once(
         async with await asyncio.start_server(serve, "127.0.0.1", ssl=context) as server, Client(buses[0]) as here:
             await here.subscribe(b"a")
             url = f"mqtts://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            options = EngineOptions(ca=files["ca"], version="3.1.1", qos=0)
+            options = BrokerOptions(ca=files["ca"], version="3.1.1", qos=0)
             async with AioBridge(buses[0], url, import_=[b"a"], options=options):
                 assert [message.payload for message in await receive(here, 9)] == [b"%d" % each for each in range(9)]
 

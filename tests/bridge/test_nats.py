@@ -16,7 +16,7 @@ from support import PATIENCE
 from sbuslib.aio import Client
 from sbuslib.border.fellows import ASK, decode_here
 from sbuslib.border.keys import CONTROL, LOST
-from sbuslib.bridge import AioBridge, EngineOptions, bridge, nats
+from sbuslib.bridge import AioBridge, BrokerOptions, bridge, nats
 from sbuslib.errors import UsageError
 from sbuslib.wire.packets import Message
 
@@ -55,7 +55,7 @@ def test_a_cluster_of_three_goes_on_when_one_is_killed(buses: Buses, folder: str
     *others, stays = (f"nats://127.0.0.1:{server.port}" for server in servers)
 
     def server_of(bridge: AioBridge) -> Server:
-        port = bridge._engine._client.connected_url.port  # type: ignore[attr-defined]
+        port = bridge._broker._client.connected_url.port  # type: ignore[attr-defined]
         return next(server for server in servers if server.port == port)
 
     async def run() -> None:
@@ -108,7 +108,7 @@ def test_a_cluster_of_three_goes_on_when_one_is_killed(buses: Buses, folder: str
 def test_a_bridge_goes_on_where_it_stopped_in_a_stream(buses: Buses, folder: str) -> None:
     server = nats_server(folder)
     server.start()
-    options = EngineOptions(stream="S", name="b.c d")
+    options = BrokerOptions(stream="S", name="b.c d")
     url = f"nats://127.0.0.1:{server.port}"
 
     async def run() -> None:
@@ -140,7 +140,7 @@ def test_what_others_publish_in_another_form_does_not_end_the_reading(
     headers = [b"", b"X", b"NATS/1.0", b"NATS/1.0 \xff\xff\xff\r\n\r\n", b"NATS/1.0\r\nSbus-Origin: \xff\r\n\r\n"]
 
     async def run() -> None:
-        options = EngineOptions(stream=stream)
+        options = BrokerOptions(stream=stream)
         url = f"nats://127.0.0.1:{server.port}"
         async with AioBridge(buses[1], url, import_=[b"a"], options=options) as two, Client(buses[1]) as there:
             await two.ready()
@@ -169,7 +169,7 @@ def test_a_server_that_stood_still_gets_what_it_did_not_confirm(
     monkeypatch.setattr(nats, "_PAUSE", 0.1)
     server = nats_server(folder)
     server.start()
-    url, options = f"nats://127.0.0.1:{server.port}", EngineOptions(stream=stream)
+    url, options = f"nats://127.0.0.1:{server.port}", BrokerOptions(stream=stream)
 
     async def run() -> None:
         async with (
@@ -205,7 +205,7 @@ def test_what_is_longer_than_the_server_takes_does_not_hold_up_the_rest(
     """How much that is, a bridge hears when it is connected."""
     Path(folder, "configuration").write_text("max_payload: 65536")
     server = nats_server(folder, "-c", f"{folder}/configuration")
-    url, options = f"nats://127.0.0.1:{server.port}", EngineOptions(stream=stream)
+    url, options = f"nats://127.0.0.1:{server.port}", BrokerOptions(stream=stream)
 
     async def run() -> None:
         async with AioBridge(buses[0], url, export=[b"a"], options=options) as one, Client(buses[0]) as here:
@@ -265,7 +265,7 @@ def test_a_server_without_streams_is_told_and_waited_for(
     server.start()
 
     async def run() -> None:
-        url, options = f"nats://127.0.0.1:{server.port}", EngineOptions(stream="S")
+        url, options = f"nats://127.0.0.1:{server.port}", BrokerOptions(stream="S")
         async with AioBridge(buses[0], url, export=[b"a"], options=options) as one, Client(buses[0]) as here:
             await until(lambda: "ServiceUnavailable" in caplog.text)
             await here.publish(b"a")
@@ -292,10 +292,10 @@ def test_a_server_that_asks_who_we_are_is_told(
 
     async def run() -> None:
         url = f"nats://127.0.0.1:{server.port}"
-        async with AioBridge(buses[0], url, export=[b"a"], options=EngineOptions(**options)) as one:
+        async with AioBridge(buses[0], url, export=[b"a"], options=BrokerOptions(**options)) as one:
             await one.ready()
         wrong = {name: "wrong-" + value for name, value in options.items()}
-        async with AioBridge(buses[0], url, export=[b"a"], options=EngineOptions(**wrong)) as one:
+        async with AioBridge(buses[0], url, export=[b"a"], options=BrokerOptions(**wrong)) as one:
             await until(lambda: "Authorization" in caplog.text)
             assert not one.statistics().connected
         assert "wrong-" not in caplog.text
@@ -328,7 +328,7 @@ def test_a_user_is_known_by_a_seed(
     server.start()
     url = f"nats://127.0.0.1:{server.port}"
     given: list[dict[str, Any]] = [{option: str(files[name])} for name in ("right", "wrong")]
-    right, wrong = (EngineOptions(**one) for one in given)
+    right, wrong = (BrokerOptions(**one) for one in given)
 
     async def run() -> None:
         one = AioBridge(buses[0], url, export=[b"a"], options=right)
@@ -365,7 +365,7 @@ def test_a_user_that_is_taken_away_comes_back(
         configuration.write_text(f"authorization {{ users = [{{ nkey: {user} }}] }}")
 
     async def run() -> None:
-        options = EngineOptions(nkey=str(file))
+        options = BrokerOptions(nkey=str(file))
         async with AioBridge(buses[0], f"nats://127.0.0.1:{server.port}", export=[b"a"], options=options) as one:
             await ready(one)
             allow(other)
@@ -395,7 +395,7 @@ def test_a_file_without_a_seed_is_refused(buses: Buses, folder: str, text: str) 
     file.write_text(text)
 
     async def run() -> None:
-        for options in (EngineOptions(nkey=str(file)), EngineOptions(credentials=str(file))):
+        for options in (BrokerOptions(nkey=str(file)), BrokerOptions(credentials=str(file))):
             with pytest.raises(UsageError, match="this file has no") as caught:
                 await AioBridge(buses[0], "nats://127.0.0.1:1", export=[b"a"], options=options).__aenter__()
             assert len(text) < 20 or text not in str(caught.value)
@@ -409,7 +409,7 @@ def test_a_package_that_is_missing_is_named(buses: Buses, folder: str, monkeypat
     monkeypatch.setitem(sys.modules, "nkeys", None)
 
     async def run() -> None:
-        options = EngineOptions(nkey=str(file))
+        options = BrokerOptions(nkey=str(file))
         with pytest.raises(UsageError, match=r"nkeys.*pip install 'sbuslib\[nats\]'"):
             await AioBridge(buses[0], "nats://127.0.0.1:1", export=[b"a"], options=options).__aenter__()
 
@@ -432,7 +432,7 @@ def test_a_server_without_tls_is_told_nothing_where_tls_is_wanted(
     async def run() -> None:
         async with await asyncio.start_server(serve, "127.0.0.1") as server:
             port = server.sockets[0].getsockname()[1]
-            options = EngineOptions(user="me", password="word")
+            options = BrokerOptions(user="me", password="word")
             async with AioBridge(buses[0], f"tls://127.0.0.1:{port}", export=[b"a"], options=options):
                 await until(lambda: heard)
             assert heard == [b""]

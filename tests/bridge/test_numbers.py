@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbuslib.bridge import numbers
-from sbuslib.bridge.engine import Origin
+from sbuslib.bridge.broker import Origin
 from sbuslib.bridge.numbers import Arrivals, Numbers
 
 
@@ -32,7 +32,7 @@ def test_with_too_many_keys_counting_starts_anew_as_another_bridge(monkeypatch: 
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b"]), st.sampled_from(["x", "y"]), st.integers(1, 12))))
-def test_without_repeats_by_the_engine_what_is_not_newer_is_a_repeat(came: list[tuple[bytes, str, int]]) -> None:
+def test_without_repeats_by_the_broker_what_is_not_newer_is_a_repeat(came: list[tuple[bytes, str, int]]) -> None:
     arrivals = Arrivals(keeps=False)
     last: dict[tuple[bytes, str], int] = {}
     for key, bridge, count in came:
@@ -41,7 +41,7 @@ def test_without_repeats_by_the_engine_what_is_not_newer_is_a_repeat(came: list[
 
 
 @given(st.lists(st.integers(1, 12)))
-def test_with_repeats_by_the_engine_each_number_is_taken_once_however_late_it_comes(came: list[int]) -> None:
+def test_with_repeats_by_the_broker_each_number_is_taken_once_however_late_it_comes(came: list[int]) -> None:
     arrivals = Arrivals(keeps=True)
     taken: set[int] = set()
     for count in came:

@@ -10,8 +10,8 @@ import redis.asyncio
 from support import PATIENCE
 
 from sbuslib.aio import Client
-from sbuslib.bridge import AioBridge, EngineOptions
-from sbuslib.bridge import redis as engine
+from sbuslib.bridge import AioBridge, BrokerOptions
+from sbuslib.bridge import redis as broker
 
 from .servers import redis_server
 from .test_bridge import Buses, ready, until
@@ -25,10 +25,10 @@ def test_a_password_is_asked_for(buses: Buses, folder: str, caplog: pytest.LogCa
     async def run() -> None:
         known = [
             AioBridge(
-                buses[0], f"redis://{place}", export=[b"a"], options=EngineOptions(user="me", password="right/word")
+                buses[0], f"redis://{place}", export=[b"a"], options=BrokerOptions(user="me", password="right/word")
             ),
             AioBridge(buses[0], f"redis://me:right%2Fword@{place}", export=[b"b"]),
-            AioBridge(buses[0], f"redis://{place}", export=[b"c"], options=EngineOptions(password="all")),
+            AioBridge(buses[0], f"redis://{place}", export=[b"c"], options=BrokerOptions(password="all")),
         ]
         stranger = AioBridge(buses[0], f"redis://me:wrong-word@{place}", export=[b"d"])
         async with AsyncExitStack() as stack:
@@ -50,11 +50,11 @@ def test_a_bridge_that_sends_and_receives_goes_on_after_an_outage(
     buses: Buses, folder: str, monkeypatch: pytest.MonkeyPatch, stream: str | None
 ) -> None:
     """The connection for what is sent fails when the one that receives is there again already."""
-    monkeypatch.setattr(engine, "_PAUSE", 0.05)
-    monkeypatch.setattr(engine, "_BLOCK_MILLISECONDS", 50)
+    monkeypatch.setattr(broker, "_PAUSE", 0.05)
+    monkeypatch.setattr(broker, "_BLOCK_MILLISECONDS", 50)
     server = redis_server(folder)
     server.start()
-    url, options = f"redis://127.0.0.1:{server.port}", EngineOptions(stream=stream)
+    url, options = f"redis://127.0.0.1:{server.port}", BrokerOptions(stream=stream)
 
     async def run() -> None:
         one = AioBridge(buses[0], url, export=[b"a"], import_=[b"b"], options=options)
@@ -94,7 +94,7 @@ def test_a_stream_that_refuses_messages_says_so_and_they_are_kept(
     async def run() -> None:
         async with (
             redis.asyncio.Redis.from_url(url) as other,
-            AioBridge(buses[0], url, export=[b"a"], options=EngineOptions(stream="stream")) as one,
+            AioBridge(buses[0], url, export=[b"a"], options=BrokerOptions(stream="stream")) as one,
             Client(buses[0]) as here,
         ):
             await ready(one)
@@ -114,7 +114,7 @@ def test_a_stream_that_refuses_messages_says_so_and_they_are_kept(
 def test_a_server_whose_answers_cannot_be_read_is_an_outage(
     buses: Buses, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_PAUSE", 0.01)
+    monkeypatch.setattr(broker, "_PAUSE", 0.01)
     answers = [b":\r\n", b"$x\r\n", b"*1\r\n%1\r\n", b"\xff\xff\r\n", b"*2\r\n$-1\r\n:1\r\n"]
     left = iter(answers)
     over = asyncio.Event()

@@ -11,7 +11,7 @@ from support import PATIENCE, eventually
 from sbuslib import Client, Hub
 from sbuslib.border.fellows import HERE
 from sbuslib.border.keys import CONTROL
-from sbuslib.bridge import Bridge, EngineOptions
+from sbuslib.bridge import Bridge, BrokerOptions
 from sbuslib.errors import DisconnectedError, NoHubError, StateError, UsageError
 from sbuslib.matcher import SEPARATOR
 from sbuslib.monitor.diagnosis import examine
@@ -70,7 +70,7 @@ def test_retained_messages_become_last_values_and_back(folder: str, separator: b
         running = gevent.spawn(kept.run)
         with (
             Client(other.address) as client,
-            Bridge(one, url, export=[state], options=EngineOptions(retain=(state,))) as out,
+            Bridge(one, url, export=[state], options=BrokerOptions(retain=(state,))) as out,
         ):
             out.wait_ready()
             one.publish(key, b"21")

@@ -1,6 +1,6 @@
-"""What a bridge asks of an engine, and what goes along with a message that crosses. Each engine is a module of its own.
+"""What a bridge asks of a broker, and what goes along with a message that crosses. Each broker is a module of its own.
 
-**The origin.** Where an engine can carry headers, a message has one called :data:`ORIGIN`, with four words: the bridge
+**The origin.** Where a broker can carry headers, a message has one called :data:`ORIGIN`, with four words: the bridge
 that sent it, its number among the messages of that bridge with this key, the bus that it came from, and who published
 it there. By the bus, a bridge knows what came back, and by the number repeats, which it drops. The publisher is told as
 ``HOST/UID/PID``: a claim of the host that it names, and of whoever may publish there.
@@ -28,14 +28,14 @@ __all__ = [
     "BATCH",
     "ORIGIN",
     "UNREAD",
-    "Engine",
-    "EngineOptions",
+    "Broker",
+    "BrokerOptions",
     "Incoming",
     "Leaving",
     "Origin",
     "Take",
     "Unread",
-    "make_engine",
+    "make_broker",
     "next_batch",
 ]
 
@@ -53,7 +53,7 @@ _UNREAD_BYTES: Final = 64 * 1_024 * 1_024
 _WARNINGS: Final = 100
 """Different warnings before there is a new connection."""
 
-ENGINES: Final = {
+BROKERS: Final = {
     "nats": "nats",
     "tls": "nats",
     "mqtt": "mqtt",
@@ -65,7 +65,7 @@ ENGINES: Final = {
 
 
 class Leaving(msgspec.Struct, gc=False):
-    """A message on its way to the engine. ``number`` is its own among those of the bridge."""
+    """A message on its way to the broker. ``number`` is its own among those of the bridge."""
 
     subject: str
     payload: bytes
@@ -75,7 +75,7 @@ class Leaving(msgspec.Struct, gc=False):
 
 
 class Incoming(msgspec.Struct, gc=False):
-    """A message that came from the engine, with its header if it had one."""
+    """A message that came from the broker, with its header if it had one."""
 
     subject: str
     payload: bytes
@@ -98,11 +98,11 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 Take: TypeAlias = Callable[[Sequence[Incoming], Callable[[], Awaitable[object]]], Awaitable[None]]
-"""Takes messages over from an engine, and calls back to acknowledge them once the hub has passed them on."""
+"""Takes messages over from a broker, and calls back to acknowledge them once the hub has passed them on."""
 
 
-class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach an engine, and how to use it. Names of files are paths.
+class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach a broker, and how to use it. Names of files are paths.
 
     :param user, password, token: who we are; a user and a password may stand in the URL as well.
     :param nkey, credentials: for NATS, files with a seed, or with a JWT and a seed.
@@ -148,8 +148,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         return make_context(SSLContext, PROTOCOL_TLS_CLIENT, *files) if wanted or any(files) else None
 
 
-class Engine(ABC):
-    """One connection to an engine. It connects again by itself.
+class Broker(ABC):
+    """One connection to a broker. It connects again by itself.
 
     :param warn: logs what goes wrong.
     """
@@ -158,16 +158,16 @@ class Engine(ABC):
     has_origins: bool = True
     """Whether a header goes along with each message."""
     keeps: bool = False
-    """Whether the engine keeps messages until they are acknowledged, also while the bridge is away."""
+    """Whether the broker keeps messages until they are acknowledged, also while the bridge is away."""
     shares: bool = False
-    """Whether the engine gives each message to one of several bridges of a bus."""
+    """Whether the broker gives each message to one of several bridges of a bus."""
     payload_bytes: int = 400_000
     """The longest payload."""
     lost: int = 0
-    """Messages that the client of the engine dropped, since the bridge took them too slowly."""
+    """Messages that the client of the broker dropped, since the bridge took them too slowly."""
     SUBJECT_BYTES: ClassVar[int] = 65_535
 
-    def __init__(self, url: str, options: EngineOptions, separator: bytes, warn: Callable[[str], object]) -> None:
+    def __init__(self, url: str, options: BrokerOptions, separator: bytes, warn: Callable[[str], object]) -> None:
         self._url = url
         self._options = options
         self._warn = warn
@@ -178,7 +178,7 @@ class Engine(ABC):
         """Set when the first connection is there and the filters are in force."""
 
     def fits(self, subject: str) -> bool:
-        """Whether the engine can carry this subject."""
+        """Whether the broker can carry this subject."""
         return len(subject.encode()) <= self.SUBJECT_BYTES
 
     def tell(self, trouble: str) -> None:
@@ -202,7 +202,7 @@ class Engine(ABC):
 
     @abstractmethod
     async def send(self, messages: Sequence[Leaving]) -> None:
-        """Publish, and return when the engine has all of them. Raises :exc:`ConnectionError` if that is uncertain."""
+        """Publish, and return when the broker has all of them. Raises :exc:`ConnectionError` if that is uncertain."""
 
     async def drain(self) -> None:  # noqa: B027
         """Let nothing more come, and wait until all that came was taken. What is kept would else come late again."""
@@ -244,25 +244,25 @@ async def next_batch(queue: asyncio.Queue[T]) -> list[T]:
     return found
 
 
-def make_engine(url: str, options: EngineOptions, separator: bytes, warn: Callable[[str], object]) -> Engine:
-    """The engine for a URL, not yet connected. Raises :exc:`~sbuslib.errors.UsageError`."""
+def make_broker(url: str, options: BrokerOptions, separator: bytes, warn: Callable[[str], object]) -> Broker:
+    """The broker for a URL, not yet connected. Raises :exc:`~sbuslib.errors.UsageError`."""
     name, *others = map(_module_of, url.split(",") if url.startswith(("nats:", "tls:")) else [url])
     if any(other != name for other in others):
-        raise UsageError("a bridge joins one engine")
+        raise UsageError("a bridge joins one broker")
     try:
         module = import_module(f".{name}", __package__)
-        engine: Engine = getattr(module, name.capitalize())(url, options, separator, warn)
+        broker: Broker = getattr(module, name.capitalize())(url, options, separator, warn)
     except ImportError as error:
         raise UsageError(f"{error}: pip install 'sbuslib[{name}]'") from None
-    return engine
+    return broker
 
 
 def _module_of(url: str) -> str:
     """The module for a URL. The error does not repeat the URL, where a password may be."""
     try:
         place = urlsplit(url)
-        if place.scheme in ENGINES and place.hostname and place.port != 0 and not place.query:
-            return ENGINES[place.scheme]
+        if place.scheme in BROKERS and place.hostname and place.port != 0 and not place.query:
+            return BROKERS[place.scheme]
     except ValueError:
         pass
-    raise UsageError(f"the URL of an engine is SCHEME://HOST or SCHEME://HOST:PORT; schemes: {', '.join(ENGINES)}")
+    raise UsageError(f"the URL of a broker is SCHEME://HOST or SCHEME://HOST:PORT; schemes: {', '.join(BROKERS)}")

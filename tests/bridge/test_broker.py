@@ -1,4 +1,4 @@
-"""What engines share: URLs, files for TLS with a server of each kind, files that cannot be used, and what waits."""
+"""What brokers share: URLs, files for TLS with a server of each kind, files that cannot be used, and what waits."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from support import PATIENCE
 
 from sbuslib.aio import Client
-from sbuslib.bridge import AioBridge, EngineOptions, engine
-from sbuslib.bridge.engine import Engine, make_engine
+from sbuslib.bridge import AioBridge, BrokerOptions, broker
+from sbuslib.bridge.broker import Broker, make_broker
 from sbuslib.errors import UsageError
 
 from .servers import nats_server, secure_server
@@ -53,7 +53,7 @@ def urls(request: pytest.FixtureRequest, folder: str, ours: Authority) -> Iterat
 def test_a_message_crosses_with_certificates_at_both_ends(
     urls: tuple[str, str], ours: Authority, buses: Buses, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = EngineOptions(**files_of(ours))
+    options = BrokerOptions(**files_of(ours))
 
     async def run() -> None:
         bridges = (
@@ -85,7 +85,7 @@ def test_a_bridge_tells_why_one_end_does_not_trust_the_other(
     causes = r"certificate verify failed|alert bad certificate|alert certificate required|alert unknown ca"
 
     async def run() -> None:
-        bridges = [AioBridge(buses[0], urls[0], export=[b"a"], options=EngineOptions(**given)) for given in misled]
+        bridges = [AioBridge(buses[0], urls[0], export=[b"a"], options=BrokerOptions(**given)) for given in misled]
         async with AsyncExitStack() as stack:
             await asyncio.gather(*map(stack.enter_async_context, bridges))
             await until(lambda: len(re.findall(causes, caplog.text)) >= len(bridges))
@@ -101,7 +101,7 @@ def test_a_bridge_tells_why_one_end_does_not_trust_the_other(
 def test_long_messages_that_come_too_fast_do_not_fill_the_memory(
     buses: Buses, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_UNREAD_BYTES", 1_000)
+    monkeypatch.setattr(broker, "_UNREAD_BYTES", 1_000)
     server = nats_server(folder)
     server.start()
 
@@ -129,7 +129,7 @@ def test_files_that_are_missing_are_told_before_the_bus_is_joined(folder: str) -
         for name in ("ca", "certificate", "private_key", "nkey", "credentials"):
             for path in (f"{folder}/missing", folder):
                 given: dict[str, Any] = {name: path}
-                bridge = AioBridge(f"{folder}/no hub", "nats://x", export=[b"a"], options=EngineOptions(**given))
+                bridge = AioBridge(f"{folder}/no hub", "nats://x", export=[b"a"], options=BrokerOptions(**given))
                 with pytest.raises(UsageError, match=re.escape(f"{path}: this file cannot be read")):
                     await bridge.__aenter__()
 
@@ -151,15 +151,15 @@ def test_files_that_cannot_be_used_are_told(
 
     async def run() -> None:
         for given in wrong:
-            bridge = AioBridge(buses[0], f"{scheme}://127.0.0.1", export=[b"a"], options=EngineOptions(**given))
+            bridge = AioBridge(buses[0], f"{scheme}://127.0.0.1", export=[b"a"], options=BrokerOptions(**given))
             with pytest.raises(UsageError, match=re.escape(list(given.values())[-1])):
                 await bridge.__aenter__()
 
     asyncio.run(run())
 
 
-def make(url: str) -> Engine:
-    return make_engine(url, EngineOptions(), b"/", print)
+def make(url: str) -> Broker:
+    return make_broker(url, BrokerOptions(), b"/", print)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def make(url: str) -> Engine:
         ("rediss://me:wo,rd@a:6380/1", "Redis"),
     ],
 )
-def test_the_scheme_says_which_engine(url: str, name: str) -> None:
+def test_the_scheme_says_which_broker(url: str, name: str) -> None:
     assert type(make(url)).__name__ == name
 
 
