@@ -11,8 +11,6 @@ from pathlib import PurePath
 
 from sbuslib.cli import manual
 
-_FONTS = {"B": "**", "I": "*"}
-
 
 def pages() -> dict[str, str]:
     """Every man page in Markdown, by the name of its command or group."""
@@ -24,16 +22,6 @@ def pages() -> dict[str, str]:
 def _plain(text: str) -> str:
     """Text without the escapes of roff."""
     return text.removeprefix("\\&").replace("\\-", "-").replace("\\e", "\\")
-
-
-def _inline(text: str) -> str:
-    """Text as Markdown, with its fonts."""
-    parts = re.split(r"\\f([BI])(.*?)\\fR", text)
-    lines = [_escaped(_plain(parts[0]))]
-    for font, inner, after in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
-        mark = _FONTS[font]
-        lines += [f"{mark}{_escaped(_plain(inner))}{mark}", _escaped(_plain(after))]
-    return "".join(lines)
 
 
 def _escaped(text: str) -> str:
@@ -66,10 +54,8 @@ def _lines(roff: Iterator[str]) -> Iterator[str]:
                         break
                     yield _plain(raw).removeprefix("  ")
                 yield "```"
-            case ".TP":
-                yield f"\n{_inline(next(roff))}\n: {_inline(next(roff))}"
             case _:
-                yield _inline(line)
+                yield _escaped(_plain(line))
 
 
 def _heading(words: str) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ADDRESSES",
     "NAMES",
-    "VERBOSITY",
+    "Formatter",
     "Parser",
     "add",
     "add_address",
@@ -43,7 +43,7 @@ _LIKE = 0.7
 """How much alike two words are of which one may be meant by the other; 1: they are the same."""
 
 
-class _Formatter(HelpFormatter):
+class Formatter(HelpFormatter):
     """Fills paragraphs, and leaves blocks with indented lines as they are, such as examples."""
 
     def __init__(self, prog: str, **options: Any) -> None:
@@ -70,7 +70,7 @@ class Parser(ArgumentParser):
     """A parser that names the nearest option in place of a wrong one, under the usage of the command at fault."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"formatter_class": _Formatter, **options})
+        super().__init__(**{"formatter_class": Formatter, **options})
         self.late: str | None = None
         """An argument that may be left out, and may come after options: argparse gives it up at the first option."""
 

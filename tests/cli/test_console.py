@@ -16,6 +16,7 @@ import pytest
 from support import PATIENCE, ROOT, HubThread
 
 from sbuslib.cli import daemon, main, manual
+from sbuslib.cli.arguments import Parser
 from sbuslib.cli.console import STOPPING, advise, explain, on_stop
 from sbuslib.cli.manual import SCRIPTS, candidates
 from sbuslib.errors import CorruptJournalError, NoHubError
@@ -150,7 +151,7 @@ def test_every_group_of_commands_has_a_page_with_its_commands(pages: dict[str, s
     for group, (_, commands) in main.GROUPS.items():
         for command in commands:
             assert f"\n.SH SBUS {command.upper()}\n" in pages[f"sbus-{group}.1"]
-            assert f"\n\\fBsbus {command}\\fR" in pages[f"sbus-{group}.1"]
+            assert f"\nsbus {command} [\\-h] " in pages[f"sbus-{group}.1"]
 
 
 def test_the_pages_have_the_defaults(pages: dict[str, str]) -> None:
@@ -168,8 +169,11 @@ def test_the_pages_are_well_formed(pages: dict[str, str]) -> None:
 
 
 def test_text_keeps_backslashes_dots_and_indented_lines() -> None:
-    text = manual._text("a \\n\n\n.b\n\nexamples:\n  'c -d", ".SS")
-    assert "\n".join(text) == ".PP\na \\en\n.PP\n\\&.b\n.SS EXAMPLES\n.nf\n  'c \\-d\n.fi"
+    parser = Parser(prog="p", usage="p", add_help=False, description="a \\n\n\n.b", epilog="examples:\n  'c -d")
+    text = "\n".join(manual._body(parser, ".SS"))
+    assert text == (
+        ".SS SYNOPSIS\n.nf\np\n.fi\n.PP\n.nf\na \\en\n.fi\n.PP\n.nf\n\\&.b\n.fi\n.SS EXAMPLES\n.nf\n  'c \\-d\n.fi"
+    )
 
 
 NOTHING_INSTALLED = """
