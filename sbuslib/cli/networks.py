@@ -6,19 +6,19 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
+from functools import partial
 
 from .arguments import Parser, add, add_address, add_patterns
 from .console import complain, explain, on_stop, tell
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
-    from gevent.event import Event
-
     from ..tcp import Peer
     from ..tcp.large import PeerFiles
     from ..tcp.peer_inbox import PeerInbox
-    from .heap import HeapTrimmer
+
+    Work = Callable[[], object]
 
 __all__ = ["add_gateway", "add_peer", "add_tls"]
 
@@ -93,58 +93,50 @@ def add_peer(parser: Parser) -> None:
 
 def _run_peer(arguments: Namespace) -> None:
 
-    def serve(peer: Peer, end: Event, stack: ExitStack) -> Callable[[], str | None] | None:
-        from ..core.service import ServiceGreenlets
-        from ..errors import PeerError, SbusError
-        from ..tcp.large import receive_large, send_large
-        from ..wire.text import printable
-        from .tables import plain
-
-        output = ServiceGreenlets("output of the peer", end.set)
-        stack.callback(output.check)
-        trouble: list[str] = []
-
-        def write(line: str) -> None:
-            try:
-                print(line, flush=True)
-            except BrokenPipeError:
-                sys.stderr.close()
-                end.set()
-
-        def show(inbox: PeerInbox) -> None:
-            for message in inbox:
-                write(f"{printable(message.name.encode())}\t{printable(message.data)}")
-
-        def publish() -> None:
-            try:
-                for name, data in arguments.pub:
-                    peer.wait_for_subscriber(name, timeout=arguments.timeout)
-                    peer.publish(name, os.fsencode(data))
-                for name, path in arguments.send:
-                    send_large(peer, name, path, timeout=arguments.timeout)
-                peer.flush(arguments.timeout)
-            except (SbusError, OSError) as error:
-                trouble.append(explain(error))
-            end.set()
-
-        def receive(files: PeerFiles) -> None:
-            while True:
-                try:
-                    write(plain(str(files.receive().file)))
-                except PeerError as error:
-                    complain("sbus", explain(error))  # and take the next
+    def begin(peer: Peer, stack: ExitStack) -> list[Work]:
+        from ..tcp.large import receive_large
 
         for name, data in arguments.retain:
             peer.retain(name, os.fsencode(data))
+        work: list[Work] = []
         if arguments.sub:
-            output.spawn(show, stack.enter_context(peer.subscribe(*arguments.sub)))
+            work.append(partial(_show, stack.enter_context(peer.subscribe(*arguments.sub))))
         for text, folder in arguments.receive:
-            output.spawn(receive, stack.enter_context(receive_large(peer, text, folder=folder)))
+            work.append(partial(_receive, stack.enter_context(receive_large(peer, text, folder=folder))))
         if arguments.pub or arguments.send:
-            output.spawn(publish)
-        return lambda: trouble[0] if trouble else None
+            work.append(partial(_publish, peer, arguments))
+        return work
 
-    _serve(arguments, serve)
+    _serve(arguments, begin)
+
+
+def _show(inbox: PeerInbox) -> None:
+    from ..wire.text import printable
+
+    for message in inbox:
+        print(f"{printable(message.name.encode())}\t{printable(message.data)}", flush=True)
+
+
+def _receive(files: PeerFiles) -> None:
+    from ..errors import PeerError
+    from .tables import plain
+
+    while True:
+        try:
+            print(plain(str(files.receive().file)), flush=True)
+        except PeerError as error:
+            complain("sbus", explain(error))  # and take the next
+
+
+def _publish(peer: Peer, arguments: Namespace) -> None:
+    from ..tcp.large import send_large
+
+    for name, data in arguments.pub:
+        peer.wait_for_subscriber(name, timeout=arguments.timeout)
+        peer.publish(name, os.fsencode(data))
+    for name, path in arguments.send:
+        send_large(peer, name, path, timeout=arguments.timeout)
+    peer.flush(arguments.timeout)
 
 
 def add_gateway(parser: Parser) -> None:
@@ -178,34 +170,16 @@ def add_gateway(parser: Parser) -> None:
 
 def _run_gateway(arguments: Namespace) -> None:
 
-    def serve(peer: Peer, end: Event, stack: ExitStack) -> Callable[[], str | None]:
-        from ..core.service import ServiceGreenlets
-        from ..errors import SbusError
+    def begin(peer: Peer, stack: ExitStack) -> list[Work]:
         from ..tcp import Gateway
 
-        keeping, trouble = ServiceGreenlets("gateway", end.set), list[str]()
-        stack.callback(keeping.check)
-        gateway = stack.enter_context(
-            Gateway(
-                arguments.address,
-                peer,
-                export=list(map(os.fsencode, arguments.export_patterns)),
-                import_=list(map(os.fsencode, arguments.import_patterns)),
-                name=arguments.name,
-            )
+        export, import_ = (
+            list(map(os.fsencode, patterns)) for patterns in (arguments.export_patterns, arguments.import_patterns)
         )
+        gateway = Gateway(arguments.address, peer, export=export, import_=import_, name=arguments.name)
+        return [stack.enter_context(gateway).serve_forever]
 
-        def keep() -> None:
-            try:
-                gateway.serve_forever()
-            except (SbusError, OSError) as error:
-                trouble.append(explain(error))
-            end.set()
-
-        keeping.spawn(keep)
-        return lambda: trouble[0] if trouble else None
-
-    _serve(arguments, serve)
+    _serve(arguments, begin)
 
 
 def _peer(arguments: Namespace) -> Peer:
@@ -236,43 +210,47 @@ def _peer(arguments: Namespace) -> Peer:
     )
 
 
-def _trimmer_of(peer: Peer) -> HeapTrimmer:
-    import gevent
+def _serve(arguments: Namespace, begin: Callable[[Peer, ExitStack], list[Work]]) -> None:
+    """Start the peer, and do what ``begin`` returns, all at once, until some of it ends or a signal comes.
 
-    from .heap import HeapTrimmer
-
-    return HeapTrimmer(gevent.get_hub().loop, lambda: len(peer.links), lambda: peer.statistics().waiting_bytes)
-
-
-def _serve(arguments: Namespace, begin: Callable[[Peer, Event, ExitStack], Callable[[], str | None] | None]) -> None:
-    """Start the peer, call ``begin`` with it, and wait for a signal or the event.
-
-    ``begin`` starts the work of the command, and puts what ends the work on the stack. It may return a function that,
-    after the event, tells what went wrong.
+    What ``begin`` puts on the stack ends with it.
     """
     import logging
 
     import gevent
-    from gevent.event import Event
+    from gevent.event import AsyncResult
 
-    from ..errors import StateError
+    from ..core.service import ServiceGreenlets
+    from ..errors import SbusError
 
+    # 1. What ends it: a signal, work that is done, or an error, foreseen or not.
     logging.basicConfig(format="sbus: %(message)s")
-    end = Event()
+    end: AsyncResult[None] = AsyncResult()
     on_stop(end.set, gevent.signal_handler)
+    running = ServiceGreenlets("peer", end.set)
+
+    def run(work: Work) -> None:
+        try:
+            work()
+            end.set()
+        except BrokenPipeError:  # nobody reads what is shown
+            sys.stderr.close()
+            end.set()
+        except (SbusError, OSError) as error:
+            end.set_exception(error)
+
+    # 2. The peer, and the work.
     with ExitStack() as stack:
         try:
             peer = stack.enter_context(_peer(arguments))
         except OSError as error:
             raise OSError(error.errno, os.strerror(error.errno or 0), arguments.listen) from None
         peer.greenlets.failed.rawlink(lambda _: end.set())  # then leaving the stack raises
-        stack.enter_context(closing(_trimmer_of(peer)))
+        stack.callback(running.check)
         for address in arguments.connect:
             peer.connect(address, wait=False)
-        trouble = begin(peer, end, stack)
+        for work in begin(peer, stack):
+            running.spawn(run, work)
         if peer.address:
             tell(f"listening at {peer.address} (Ctrl-C ends it)")
-        end.wait()
-        reason = None if trouble is None else trouble()
-    if reason is not None:
-        raise StateError(reason)
+        end.get()
