@@ -29,7 +29,7 @@ WINDOW = 3_200
 
 def carry(publisher: blocking.Client, subscriber: blocking.Client, pids: list[int], messages: int) -> float:
     """CPU microseconds of the hubs for each of so many messages, none of which is lost."""
-    subscriber.subscribe(b"room/1/temp")
+    subscription = subscriber.subscribe(b"room/1/temp")
     assert subscriber.sync("tree") == "tree"
     before = cpu_seconds(pids)
 
@@ -46,7 +46,7 @@ def carry(publisher: blocking.Client, subscriber: blocking.Client, pids: list[in
         count += len(subscriber.receive_many(timeout=20))
     thread.join()
     used = cpu_seconds(pids) - before
-    subscriber.unsubscribe(b"room/1/temp")
+    subscription.unsubscribe()
     return used / messages * 1e6
 
 

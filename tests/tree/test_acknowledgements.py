@@ -63,22 +63,6 @@ def test_messages_that_a_killed_hub_had_not_passed_on_are_uncertain(world: World
     assert len(list(iter(slow.receive, b""))) == count - kept
 
 
-def test_messages_that_were_passed_on_are_not_uncertain(world: World) -> None:
-    world.chain("top", "left")
-    slow, publisher = world.peer("top"), world.client("left")
-    slow.subscribe(b"k")
-    settle(publisher)
-    relay = world.relays["left"]
-    publisher.publish_many([(b"k", b"%d" % n) for n in range(5_000)])
-    settle(publisher)
-    for n in range(5_000):
-        assert slow.receive() == b"MSG k\0%d" % n
-    eventually(lambda: relay.above.up.acknowledged == 5_000)
-    world.hubs["top"].stop(0)
-    eventually(lambda: relay.state == "outage")
-    assert relay.statistics().uncertain == 0
-
-
 def test_one_client_that_does_not_read_does_not_make_all_messages_uncertain(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,19 +41,6 @@ def test_a_forged_sender_ends_the_link(world: World, make_link: Callable[[], Pee
     assert received(victim) == []
 
 
-def test_a_sender_behind_a_link_has_the_key_of_the_link_in_front_of_its_own(
-    world: World, make_link: Callable[[], Peer]
-) -> None:
-    client = world.client("top")
-    choose(client, b"senders/on")
-    client.subscribe(b"k")
-    link = make_link()
-    key = key_of_link(link)
-    link.send(b"CMSG from\0%b/!/cred/1/2/3\0MSG k\0a" % key, b"MSG k\0b")
-    assert client.receive(timeout=PATIENCE).sender == key + b"/!/cred/1/2/3"
-    assert client.receive(timeout=PATIENCE).sender == key
-
-
 def test_a_wrong_packet_of_a_link_is_dropped_and_does_not_end_the_link(
     world: World, make_link: Callable[[], Peer]
 ) -> None:
@@ -118,38 +105,6 @@ def test_a_packet_of_a_link_that_authorize_refuses_is_dropped(world: World) -> N
     assert dropped == {"publishing refused": 3, "subscription refused": 1}
     assert relay.statistics().epoch == 1
     assert ("publish", b"yes/1") in asked
-
-
-def test_a_message_of_a_link_with_a_reserved_key_is_dropped(world: World) -> None:
-    world.hub("top", relays=[12_345], authorize=lambda *_: True)
-    world.uids["top"] = 12_345
-    link = world.peer("top")
-    link.send(b"CMSG interest/on")
-    link.receive()
-    world.uids.clear()
-    key = key_of_link(link)
-    link.publish(b"a/!/b")
-    link.send(b"CMSG from\0%b/!/cred/1/2/3\0MSG a/!/b\0" % key, b"CMSG from\0%b/!/cred/1/2/3\0MSG !/cred/x\0" % key)
-    assert key_of_link(link) == key
-    assert sum(world.hubs["top"].statistics().dropped.values()) == 3
-
-
-def test_only_the_link_that_sends_too_many_patterns_is_subscribed_to_everything(world: World) -> None:
-    world.hub("top", relays=[12_345], limits=msgspec.structs.replace(FAST, user_patterns=100))
-    world.uids["top"] = 12_345
-    flooder = world.peer("top")
-    flooder.send(b"CMSG interest/on")
-    flooder.receive()
-    world.uids.clear()
-    for n in range(1_000):
-        flooder.send(b"SUB pattern/%d" % n)
-        if n % 100 == 0:
-            flooder.barrier()
-    client = world.client("top")
-    client.subscribe(*(b"mine/%d" % n for n in range(50)))
-    client.publish(b"mine/7", b"x")
-    assert client.receive(timeout=PATIENCE).payload == b"x"
-    assert world.hubs["top"].context.quotas.account(12_345).patterns <= 101
 
 
 def test_a_link_tells_many_losses_and_clients_get_one_notice(world: World) -> None:

@@ -10,25 +10,12 @@ from support import eventually
 from worlds import FAST, World, received, settle
 
 from sbuslib.secrets import Namespace
-from sbuslib.tree.greeting import ApartError, LinkError, check_features, check_key, is_unknown
+from sbuslib.tree.greeting import LinkError, check_features, check_key, is_unknown
 from sbuslib.wire.control import Features
 
 
 def features(*path: bytes, separator: bytes = b"/") -> Features:
     return Features(frozenset(), path[0], path, separator)
-
-
-def test_a_path_with_our_own_id_is_a_loop_however_long_it_is() -> None:
-    check_features(features(b"2", b"3"), b"1", b"/", 3)
-    with pytest.raises(ApartError, match="loop"):
-        check_features(features(b"2", b"1"), b"1", b"/", 3)
-    with pytest.raises(ApartError, match="loop"):
-        check_features(features(b"2", b"3", b"4", b"1"), b"1", b"/", 3)
-
-
-def test_a_path_that_is_too_long_is_no_loop() -> None:
-    with pytest.raises(ApartError, match="3 hubs are above this one, and a path may have 3"):
-        check_features(features(b"2", b"3", b"4"), b"1", b"/", 3)
 
 
 def test_another_separator() -> None:

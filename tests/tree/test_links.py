@@ -63,28 +63,6 @@ def test_both_ends_of_a_link_tell_the_same_of_it(world: World) -> None:
     assert (one.lost, one.uncertain, one.waiting, other.lost, other.uncertain, other.waiting) == ({}, 0, 0, {}, 0, 0)
 
 
-def test_a_link_tells_what_was_lost_on_it_and_what_is_uncertain(world: World) -> None:
-    world.hub("top")
-    world.hub("left", limits=msgspec.structs.replace(FAST, link_packets=10))
-    relay = world.relay("left", "top")
-    eventually(lambda: relay.above.up.open)
-    client, upper = world.client("left"), world.client("top")
-    upper.subscribe(b"k")
-    settle(client)
-    world.hubs["top"].stop(0)
-    eventually(lambda: relay.state == "outage")
-    for _ in range(30):
-        client.publish(b"k")
-    client.sync()
-    link = above(world, "left")
-    assert (link.state, link.waiting, link.lost, link.uid) == ("outage", 10, {"upstream": 20}, -1)
-    world.hub("top")
-    again = world.client("top")
-    again.subscribe(b"k")
-    relay.wait(PATIENCE)
-    eventually(lambda: below(world, "top").lost == {"upstream": 20})
-
-
 def test_what_a_hub_below_says_of_losses_stays_within_64_bits(world: World) -> None:
     world.hub("top")
     peer = world.peer("top")

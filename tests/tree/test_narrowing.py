@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support import PATIENCE, Peer, eventually
-from worlds import FAST, World, received, settle
+from worlds import FAST, World, settle
 
 from sbuslib import Hub
 from sbuslib.errors import PacketError
@@ -53,37 +53,6 @@ def held(world: World) -> list[bytes]:
     return sorted(hub.context.router.plain_patterns_of(connection))
 
 
-def test_a_subscription_to_everything_brings_what_the_user_may_read(world: World, link: Callable[[], Peer]) -> None:
-    tenant = link()
-    tenant.send(b"SUB ", b"SUB */")
-    publisher = world.client("top")
-    tenant.barrier()
-    for key in (b"tenants/bob/secret", b"tenants/ann/x", b"host/load", b"hosts", b"other", b"host"):
-        publisher.publish(key)
-    publisher.sync()
-    assert tenant.pending() == [b"MSG tenants/ann/x\0", b"MSG host/load\0"]
-    assert held(world) == [b"host/", b"tenants/ann/"]
-
-
-def test_an_unsubscription_takes_back_what_came_in_place_of_the_pattern(world: World, link: Callable[[], Peer]) -> None:
-    tenant = link()
-    tenant.subscribe(b"", b"*/", b"", b"host/load", b"host/")
-    assert held(world) == [b"host/", b"host/load", b"tenants/ann/"]
-    for pattern, left in (
-        (b"", [b"host/", b"host/load", b"tenants/ann/"]),
-        (b"*/", [b"host/", b"host/load", b"tenants/ann/"]),
-        (b"tenants/ann/", [b"host/", b"host/load", b"tenants/ann/"]),  # it never asked for this
-        (b"", [b"host/", b"host/load"]),
-        (b"host/", [b"host/load"]),
-        (b"host/", [b"host/load"]),
-        (b"host/load", []),
-    ):
-        tenant.send(b"UNSUB " + pattern)
-        tenant.barrier()
-        assert held(world) == left
-    assert world.hubs["top"].context.quotas.account(TENANT).patterns == 0
-
-
 def test_what_a_link_asked_for_is_charged_until_it_ends(world: World, link: Callable[[], Peer]) -> None:
     tenant = link()
     tenant.subscribe(*(b"*/%d" % n for n in range(50)), *(b"nothing/%d" % n for n in range(50)))
@@ -102,22 +71,6 @@ def test_a_link_with_too_many_patterns_is_widened_to_what_it_may_read(world: Wor
     assert b"CMSG interest/widen\0" in tenant.pending()
     assert held(world) == [b"host/", b"tenants/ann/"]
     assert world.hubs["top"].context.quotas.account(TENANT).patterns <= 23
-
-
-def test_messages_outside_of_the_scope_are_dropped_and_the_link_stays(world: World, link: Callable[[], Peer]) -> None:
-    everybody = world.client("top")
-    everybody.subscribe(b"")
-    tenant = link()
-    key = tenant_key(tenant)
-    tenant.publish(b"host/reboot")
-    tenant.publish(b"tenants/bob/status", b"in another's name")
-    tenant.send(b"CMSG from\0%b/!/cred/1/2/3\0MSG tenants/bob/status\0x" % key)
-    tenant.publish(b"tenants/ann/status", b"mine")
-    message = everybody.receive(timeout=PATIENCE)
-    assert (message.key, message.payload) == (b"tenants/ann/status", b"mine")
-    assert received(everybody) == []
-    assert world.hubs["top"].statistics().dropped == {"publishing refused": 3}
-    assert tenant_key(tenant) == key
 
 
 def tenant_key(peer: Peer) -> bytes:

@@ -86,25 +86,6 @@ def test_messages_that_wait_for_the_next_turn_keep_their_order(world: World, her
     assert [b"MSG %b\0%b" % (m.key, m.payload) for m in (told.receive(timeout=PATIENCE) for _ in expected)] == expected
 
 
-def test_uncertain_messages_of_a_batch_are_counted_one_by_one(world: World) -> None:
-    world.chain("top", "left")
-    relay = world.relays["left"]
-    reader = world.client("top")
-    reader.subscribe(b"")
-    publisher = world.client("left")
-    settle(reader, publisher)
-    publisher.publish_many(PAIRS)
-    publisher.sync()
-    eventually(lambda: relay.statistics().up == len(PAIRS))
-    eventually(lambda: relay.above.up.acknowledged == len(PAIRS))
-    world.hubs["top"].stop(0)
-    publisher.publish_many(PAIRS)
-    publisher.sync()
-    statistics = relay.statistics()
-    assert statistics.up + statistics.waiting == 2 * len(PAIRS)
-    assert not statistics.lost
-
-
 def link_of(world: World, name: str) -> tuple[Peer, bytes]:
     """A raw link below a hub, past its greeting, and its credential key."""
     peer = world.peer(name)

@@ -27,23 +27,6 @@ def test_a_link_is_never_held_back(world: World) -> None:
     assert other.receive(timeout=PATIENCE).payload == b"on time"
 
 
-def test_receivers_on_every_hub_see_the_same_sender(world: World) -> None:
-    world.chain("top", "left", "below")
-    clients = {name: world.client(name) for name in ("top", "left", "below")}
-    for client in clients.values():
-        choose(client, b"senders/on")
-        client.subscribe(b"room/")
-    settle(*clients.values())
-    for publisher in clients.values():
-        publisher.publish(b"room/1", b"x")
-        for client in clients.values():
-            assert client.receive(timeout=PATIENCE).sender == key_of(publisher)
-    for client in clients.values():
-        choose(client, b"senders/off")
-    settle(*clients.values())
-    assert all(not hub.context.senders for hub in world.hubs.values())
-
-
 def test_the_key_of_a_sender_follows_the_key_of_its_link() -> None:
     link_key = [b"!/cred/1/2/3"]
     voucher = Voucher(lambda: link_key[0], LINK, b"/!/cred/4/5/6")
