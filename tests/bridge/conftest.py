@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from support import HubThread
 
-from .servers import Server, mosquitto, nats_server, redis_server
+from .servers import STARTED, Server, mosquitto, nats_server, redis_server
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test of this folder may be a coroutine function."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
+
+
+@pytest.fixture(autouse=True)
+def no_server_stays(folder: str) -> Iterator[None]:
+    """Its things are in the folder, which goes after it."""
+    yield
+    while STARTED:
+        STARTED.pop().kill()
 
 
 class Cluster:
@@ -33,12 +53,11 @@ KINDS = ["nats", "nats stream", "mqtt", "mqtt 3.1.1", "redis", "redis stream"]
 
 
 @pytest.fixture(params=KINDS)
-def cluster(request: pytest.FixtureRequest, folder: str) -> Iterator[Cluster]:
+def cluster(request: pytest.FixtureRequest, folder: str) -> Cluster:
     """A broker that is started."""
     made = Cluster(request.param, folder)
     made.server.start()
-    yield made
-    made.server.kill()
+    return made
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 import pytest
 from support import PATIENCE
@@ -22,6 +23,10 @@ def free_port() -> int:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
         return port
+
+
+STARTED: list[Server] = []
+"""Servers that run, or ran: the fixtures of this folder kill them after each test."""
 
 
 class Server:
@@ -41,11 +46,13 @@ class Server:
         self._command = [path, *command(self.port, self._place)]
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, wait: bool = True) -> None:
+    def start(self, wait: bool = True) -> Self:
+        STARTED.append(self)
         with open(os.path.join(self._place, "log"), "ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self._place)
         if wait:
             self.wait()
+        return self
 
     def wait(self) -> None:
         """Return when the server takes connections."""

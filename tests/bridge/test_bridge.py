@@ -87,92 +87,83 @@ def by_publisher(messages: list[Message]) -> list[list[tuple[bytes, bytes]]]:
     return sorted(found.values())
 
 
-def test_random_messages_come_once_each_in_the_order_of_each_publisher(cluster: Cluster, buses: Buses) -> None:
-    async def run() -> None:
-        async with (
-            bridge(buses[0], cluster, [b"a/"], [b"b/"]) as one,
-            bridge(buses[1], cluster, [b"b/"], [b"a/"]) as two,
-            Client(buses[0]) as at_one,
-            Client(buses[1]) as at_two,
-        ):
-            await ready(one, two)
-            await at_one.subscribe(b"b/")
-            await at_two.subscribe(b"a/")
-            keys = [random_keys(random.Random(1), 60, start) for start in (b"a/", b"b/")]
-            sent = await asyncio.gather(
-                *(publish(buses[where], b"%d%d" % (where, who), keys[where]) for where in (0, 1) for who in (0, 1))
-            )
-            assert by_publisher(await receive(at_two, 400)) == sorted(sent[:2])
-            assert by_publisher(await receive(at_one, 400)) == sorted(sent[2:])
-            await until(lambda: one.statistics().exported == two.statistics().exported == 400)
-            for statistics in (one.statistics(), two.statistics()):
-                assert (statistics.imported, statistics.lost) == (400, {})
+async def test_random_messages_come_once_each_in_the_order_of_each_publisher(cluster: Cluster, buses: Buses) -> None:
 
-    asyncio.run(run())
+    async with (
+        bridge(buses[0], cluster, [b"a/"], [b"b/"]) as one,
+        bridge(buses[1], cluster, [b"b/"], [b"a/"]) as two,
+        Client(buses[0]) as at_one,
+        Client(buses[1]) as at_two,
+    ):
+        await ready(one, two)
+        await at_one.subscribe(b"b/")
+        await at_two.subscribe(b"a/")
+        keys = [random_keys(random.Random(1), 60, start) for start in (b"a/", b"b/")]
+        sent = await asyncio.gather(
+            *(publish(buses[where], b"%d%d" % (where, who), keys[where]) for where in (0, 1) for who in (0, 1))
+        )
+        assert by_publisher(await receive(at_two, 400)) == sorted(sent[:2])
+        assert by_publisher(await receive(at_one, 400)) == sorted(sent[2:])
+        await until(lambda: one.statistics().exported == two.statistics().exported == 400)
+        for statistics in (one.statistics(), two.statistics()):
+            assert (statistics.imported, statistics.lost) == (400, {})
 
 
-def test_buses_that_export_and_import_everything_get_each_message_once(cluster: Cluster, folder: str) -> None:
+async def test_buses_that_export_and_import_everything_get_each_message_once(cluster: Cluster, folder: str) -> None:
     """Three buses, two bridges at each: none of them brings a message back, and none doubles it."""
     if not cluster.has_origins:
         pytest.skip("refused: this broker does not tell what comes back")
 
-    async def run() -> None:
-        addresses = [f"{folder}/{name}" for name in "abc"]
-        async with AsyncExitStack() as stack:
-            bridges, clients = [], []
-            for address in addresses:
-                stack.enter_context(HubThread(address))
-                bridges += [await stack.enter_async_context(bridge(address, cluster, [b""], [b""])) for _ in range(2)]
-                clients.append(await stack.enter_async_context(Client(address)))
-                await clients[-1].subscribe(b"k/")
-            await ready(*bridges)
-            await until(lambda: all(one.statistics().spares == 1 for one in bridges))
-            keys = [b"k/%d" % number for number in range(10)]
-            sent = await asyncio.gather(
-                *(publish(address, b"%d" % number, keys, 60) for number, address in enumerate(addresses))
-            )
-            for client in clients:
-                got = await receive(client, 180)
-                assert sorted((message.key, message.payload) for message in got) == sorted(chain(*sent))
-            # What would still come, would come before this.
-            for number, address in enumerate(addresses):
-                await publish(address, b"last%d" % number, [b"k/last"], 1)
-            for client in clients:
-                assert {message.key for message in await receive(client, 3)} == {b"k/last"}
-
-    asyncio.run(run())
+    addresses = [f"{folder}/{name}" for name in "abc"]
+    async with AsyncExitStack() as stack:
+        bridges, clients = [], []
+        for address in addresses:
+            stack.enter_context(HubThread(address))
+            bridges += [await stack.enter_async_context(bridge(address, cluster, [b""], [b""])) for _ in range(2)]
+            clients.append(await stack.enter_async_context(Client(address)))
+            await clients[-1].subscribe(b"k/")
+        await ready(*bridges)
+        await until(lambda: all(one.statistics().spares == 1 for one in bridges))
+        keys = [b"k/%d" % number for number in range(10)]
+        sent = await asyncio.gather(
+            *(publish(address, b"%d" % number, keys, 60) for number, address in enumerate(addresses))
+        )
+        for client in clients:
+            got = await receive(client, 180)
+            assert sorted((message.key, message.payload) for message in got) == sorted(chain(*sent))
+        # What would still come, would come before this.
+        for number, address in enumerate(addresses):
+            await publish(address, b"last%d" % number, [b"k/last"], 1)
+        for client in clients:
+            assert {message.key for message in await receive(client, 3)} == {b"k/last"}
 
 
-def test_an_broker_without_origins_refuses_lists_that_overlap(cluster: Cluster, buses: Buses) -> None:
-    async def run() -> None:
-        with pytest.raises(UsageError, match="overlap"):
-            async with bridge(buses[0], cluster, [b"a/"], [b"*/b"]):
-                pass
+async def test_an_broker_without_origins_refuses_lists_that_overlap(cluster: Cluster, buses: Buses) -> None:
 
     if cluster.has_origins:
         pytest.skip("this broker tells what comes back")
-    asyncio.run(run())
+    with pytest.raises(UsageError, match="overlap"):
+        async with bridge(buses[0], cluster, [b"a/"], [b"*/b"]):
+            pass
 
 
-def test_secrets_and_what_was_not_asked_for_do_not_cross(cluster: Cluster, buses: Buses) -> None:
-    async def run() -> None:
-        async with (
-            bridge(buses[0], cluster, [b"", b"a/"]) as one,
-            bridge(buses[1], cluster, (), [b"a/t*", b"!a/", b"last"]) as two,
-            Client(buses[0]) as here,
-            Client(buses[1]) as there,
-        ):
-            await ready(one, two)
-            await there.subscribe(b"", b"!/cred////x")
-            keys = [b"a/x", b"!/cred////x", b"!a/b", b"b", b"a/t1", b"a/t1/2", b"last"]
-            await here.publish_many([(key, b"") for key in keys])
-            assert [message.key for message in await receive(there, 2)] == [b"a/t1", b"last"]
-            assert one.statistics().refused == {"reserved key": 1}
+async def test_secrets_and_what_was_not_asked_for_do_not_cross(cluster: Cluster, buses: Buses) -> None:
 
-    asyncio.run(run())
+    async with (
+        bridge(buses[0], cluster, [b"", b"a/"]) as one,
+        bridge(buses[1], cluster, (), [b"a/t*", b"!a/", b"last"]) as two,
+        Client(buses[0]) as here,
+        Client(buses[1]) as there,
+    ):
+        await ready(one, two)
+        await there.subscribe(b"", b"!/cred////x")
+        keys = [b"a/x", b"!/cred////x", b"!a/b", b"b", b"a/t1", b"a/t1/2", b"last"]
+        await here.publish_many([(key, b"") for key in keys])
+        assert [message.key for message in await receive(there, 2)] == [b"a/t1", b"last"]
+        assert one.statistics().refused == {"reserved key": 1}
 
 
-def test_only_claims_that_are_trusted_come_in(cluster: Cluster, buses: Buses) -> None:
+async def test_only_claims_that_are_trusted_come_in(cluster: Cluster, buses: Buses) -> None:
     async def imported(trust: list[bytes]) -> bool:
         async with (
             bridge(buses[0], cluster, [b"k"]) as one,
@@ -185,111 +176,99 @@ def test_only_claims_that_are_trusted_come_in(cluster: Cluster, buses: Buses) ->
             assert two.statistics().imported or two.statistics().refused == {"untrusted": 1}
             return bool(two.statistics().imported)
 
-    async def run() -> None:
-        me = f"{socket.gethostname()}/{os.getuid()}/{os.getpid()}".encode()
-        assert await imported([b"elsewhere/", me]) == cluster.has_origins
-        assert not await imported([b"elsewhere/", b"*/%d/" % (os.getuid() + 1)])
-
-    asyncio.run(run())
+    me = f"{socket.gethostname()}/{os.getuid()}/{os.getpid()}".encode()
+    assert await imported([b"elsewhere/", me]) == cluster.has_origins
+    assert not await imported([b"elsewhere/", b"*/%d/" % (os.getuid() + 1)])
 
 
-def test_what_an_absent_broker_does_not_get_is_kept_up_to_a_bound(cluster: Cluster, buses: Buses) -> None:
-    async def run() -> None:
-        cluster.server.kill()
-        async with (
-            bridge(buses[0], cluster, [b"a"], keep_bytes=36_600) as one,
-            bridge(buses[1], cluster, (), [b"a"]) as two,
-            Client(buses[0]) as here,
-            Client(buses[1]) as there,
-        ):
-            await there.subscribe(b"a")
-            await here.publish_many([(b"a", b"%09d" % number) for number in range(150)])
-            await until(lambda: one.statistics().kept + sum(one.statistics().lost.values()) == 150)
-            kept = one.statistics().kept
-            assert 90 < kept < 120  # small messages count with what they take in memory
-            assert (one.statistics().lost, one.statistics().kept_bytes <= 36_600) == ({"outage": 150 - kept}, True)
-            cluster.server.start()
-            await ready(two)
-            await ready(one)
-            await until(lambda: one.statistics().kept == 0)
-            assert one.statistics().exported == kept
+async def test_what_an_absent_broker_does_not_get_is_kept_up_to_a_bound(cluster: Cluster, buses: Buses) -> None:
 
-    asyncio.run(run())
+    cluster.server.kill()
+    async with (
+        bridge(buses[0], cluster, [b"a"], keep_bytes=36_600) as one,
+        bridge(buses[1], cluster, (), [b"a"]) as two,
+        Client(buses[0]) as here,
+        Client(buses[1]) as there,
+    ):
+        await there.subscribe(b"a")
+        await here.publish_many([(b"a", b"%09d" % number) for number in range(150)])
+        await until(lambda: one.statistics().kept + sum(one.statistics().lost.values()) == 150)
+        kept = one.statistics().kept
+        assert 90 < kept < 120  # small messages count with what they take in memory
+        assert (one.statistics().lost, one.statistics().kept_bytes <= 36_600) == ({"outage": 150 - kept}, True)
+        cluster.server.start()
+        await ready(two)
+        await ready(one)
+        await until(lambda: one.statistics().kept == 0)
+        assert one.statistics().exported == kept
 
 
-def test_a_bridge_that_is_closed_says_what_it_lost(
+async def test_a_bridge_that_is_closed_says_what_it_lost(
     cluster: Cluster, buses: Buses, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def run() -> None:
-        cluster.server.kill()
-        async with Client(buses[0]) as watching:
-            await watching.subscribe(b"sbus/bridge/lost")
-            async with bridge(buses[0], cluster, [b"a"]) as one, Client(buses[0]) as here:
-                await here.publish_many([(b"a", b"")] * 10)
-                await here.sync()
-            assert one.statistics().lost == {"outage": 10}
-            assert "lost 10 (outage)" in caplog.text
-            cause, count, since = (await watching.receive(timeout=PATIENCE)).payload.split()
-            assert (cause, count) == (b"outage", b"10")
-            assert time.time() - 1_000 < float(since) < time.time()
 
-    asyncio.run(run())
+    cluster.server.kill()
+    async with Client(buses[0]) as watching:
+        await watching.subscribe(b"sbus/bridge/lost")
+        async with bridge(buses[0], cluster, [b"a"]) as one, Client(buses[0]) as here:
+            await here.publish_many([(b"a", b"")] * 10)
+            await here.sync()
+        assert one.statistics().lost == {"outage": 10}
+        assert "lost 10 (outage)" in caplog.text
+        cause, count, since = (await watching.receive(timeout=PATIENCE)).payload.split()
+        assert (cause, count) == (b"outage", b"10")
+        assert time.time() - 1_000 < float(since) < time.time()
 
 
-def test_a_bridge_closes_in_time_while_its_server_stands_still(
+async def test_a_bridge_closes_in_time_while_its_server_stands_still(
     cluster: Cluster, buses: Buses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it has written is more than fits into the socket."""
     monkeypatch.setattr(nats, "_CONFIRM_SECONDS", 0.05)
 
-    async def run() -> None:
-        async with bridge(buses[0], cluster, [b"a"], [b"b"]) as one, Client(buses[0]) as here:
-            await ready(one)
-            cluster.server.pause()
-            await here.publish_many([(b"a", b"first")] + [(b"a", bytes(190_000))] * 199)
-            await until(lambda: one.statistics().kept + sum(one.statistics().lost.values()) == 200)
-            async with asyncio.timeout(PATIENCE / 2):
-                await one.close(0.1)
-            assert sum(one.statistics().lost.values()) == 200
-
-    asyncio.run(run())
+    async with bridge(buses[0], cluster, [b"a"], [b"b"]) as one, Client(buses[0]) as here:
+        await ready(one)
+        cluster.server.pause()
+        await here.publish_many([(b"a", b"first")] + [(b"a", bytes(190_000))] * 199)
+        await until(lambda: one.statistics().kept + sum(one.statistics().lost.values()) == 200)
+        async with asyncio.timeout(PATIENCE / 2):
+            await one.close(0.1)
+        assert sum(one.statistics().lost.values()) == 200
 
 
-def test_a_spare_takes_over_without_loss_from_a_bridge_that_is_closed(cluster: Cluster, buses: Buses) -> None:
-    async def run() -> None:
-        async with (
-            bridge(buses[0], cluster, [b"a"]) as older,
-            bridge(buses[0], cluster, [b"a"]) as spare,
-            bridge(buses[1], cluster, (), [b"a"]) as two,
-            Client(buses[0]) as here,
-            Client(buses[1]) as there,
-        ):
-            await ready(older, spare, two)
-            await there.subscribe(b"a")
-            await until(lambda: older.statistics().spares == spare.statistics().spares == 1)
-            published = 0
+async def test_a_spare_takes_over_without_loss_from_a_bridge_that_is_closed(cluster: Cluster, buses: Buses) -> None:
 
-            async def load() -> None:
-                nonlocal published
-                while True:
-                    await here.publish_many([(b"a", b"%d" % (published + more)) for more in range(20)])
-                    published += 20
-                    await asyncio.sleep(0.001)
+    async with (
+        bridge(buses[0], cluster, [b"a"]) as older,
+        bridge(buses[0], cluster, [b"a"]) as spare,
+        bridge(buses[1], cluster, (), [b"a"]) as two,
+        Client(buses[0]) as here,
+        Client(buses[1]) as there,
+    ):
+        await ready(older, spare, two)
+        await there.subscribe(b"a")
+        await until(lambda: older.statistics().spares == spare.statistics().spares == 1)
+        published = 0
 
-            loading = asyncio.create_task(load())
-            await until(lambda: older.statistics().exported > 100)
-            await older.close()
-            await until(lambda: spare.statistics().exported > 100)
-            loading.cancel()
-            await asyncio.wait([loading])
-            missing = {b"%d" % number for number in range(published)}
-            while missing:
-                missing -= {message.payload for message in await receive(there, 1)}
+        async def load() -> None:
+            nonlocal published
+            while True:
+                await here.publish_many([(b"a", b"%d" % (published + more)) for more in range(20)])
+                published += 20
+                await asyncio.sleep(0.001)
 
-    asyncio.run(run())
+        loading = asyncio.create_task(load())
+        await until(lambda: older.statistics().exported > 100)
+        await older.close()
+        await until(lambda: spare.statistics().exported > 100)
+        loading.cancel()
+        await asyncio.wait([loading])
+        missing = {b"%d" % number for number in range(published)}
+        while missing:
+            missing -= {message.payload for message in await receive(there, 1)}
 
 
-def test_each_failure_is_logged_once_for_each_outage(
+async def test_each_failure_is_logged_once_for_each_outage(
     buses: Buses, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nats, "_PAUSE", 0.01)
@@ -312,62 +291,55 @@ def test_each_failure_is_logged_once_for_each_outage(
             await done.wait()
         writer.close()
 
-    async def run() -> None:
-        async with await asyncio.start_server(serve, "127.0.0.1") as server:
-            url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            async with AioBridge(buses[0], url, export=[b"a"]) as one:
-                await ready(one)
-                await until(lambda: not one._broker._warned)
-                done.set()
-                await until(over.is_set)
-        assert re.findall("'(one|two)'", caplog.text) == ["one", "two", "one"]
-
-    asyncio.run(run())
+    async with await asyncio.start_server(serve, "127.0.0.1") as server:
+        url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with AioBridge(buses[0], url, export=[b"a"]) as one:
+            await ready(one)
+            await until(lambda: not one._broker._warned)
+            done.set()
+            await until(over.is_set)
+    assert re.findall("'(one|two)'", caplog.text) == ["one", "two", "one"]
 
 
-def test_a_publisher_s_order_holds_over_several_patterns(cluster: Cluster, buses: Buses) -> None:
-    async def run() -> None:
-        async with (
-            bridge(buses[0], cluster, [b"a/"]) as one,
-            bridge(buses[1], cluster, (), [b"a/1/", b"a/2", b"a/3/*/x"]) as two,
-            Client(buses[1]) as there,
-        ):
-            await ready(one, two)
-            await there.subscribe(b"a/")
-            sent = await publish(buses[0], b"me", [b"a/1/x", b"a/1/y/z", b"a/2", b"a/3/t/x"])
-            assert [(message.key, message.payload) for message in await receive(there, len(sent))] == sent
+async def test_a_publisher_s_order_holds_over_several_patterns(cluster: Cluster, buses: Buses) -> None:
 
-    asyncio.run(run())
+    async with (
+        bridge(buses[0], cluster, [b"a/"]) as one,
+        bridge(buses[1], cluster, (), [b"a/1/", b"a/2", b"a/3/*/x"]) as two,
+        Client(buses[1]) as there,
+    ):
+        await ready(one, two)
+        await there.subscribe(b"a/")
+        sent = await publish(buses[0], b"me", [b"a/1/x", b"a/1/y/z", b"a/2", b"a/3/t/x"])
+        assert [(message.key, message.payload) for message in await receive(there, len(sent))] == sent
 
 
 @pytest.mark.parametrize("cluster", [kind for kind in KINDS if "stream" in kind], indirect=True)
-def test_what_comes_stays_in_order_when_bridges_end_under_load(cluster: Cluster, buses: Buses) -> None:
-    async def run() -> None:
-        async with (
-            bridge(buses[0], cluster, [b"a/"]) as one,
-            Client(buses[0]) as here,
-            Client(buses[1]) as there,
-        ):
-            await ready(one)
-            await there.subscribe(b"a/")
-            sent: list[bytes] = []
-            got: list[bytes] = []
-            for part in range(3):
-                async with bridge(buses[1], cluster, (), [b"a/"]) as two:
-                    await ready(two)
-                    new = [b"%d %d" % (part, number) for number in range(600)]
-                    await here.publish_many([(b"a/%d" % (number % 7), text) for number, text in enumerate(new)])
-                    sent += new
-                    got += [message.payload for message in await receive(there, 50)]
-                # It ends while the stream still sends.
-            async with bridge(buses[1], cluster, (), [b"a/"]):
-                got += [message.payload for message in await receive(there, len(sent) - len(got))]
-            assert got == sent
+async def test_what_comes_stays_in_order_when_bridges_end_under_load(cluster: Cluster, buses: Buses) -> None:
 
-    asyncio.run(run())
+    async with (
+        bridge(buses[0], cluster, [b"a/"]) as one,
+        Client(buses[0]) as here,
+        Client(buses[1]) as there,
+    ):
+        await ready(one)
+        await there.subscribe(b"a/")
+        sent: list[bytes] = []
+        got: list[bytes] = []
+        for part in range(3):
+            async with bridge(buses[1], cluster, (), [b"a/"]) as two:
+                await ready(two)
+                new = [b"%d %d" % (part, number) for number in range(600)]
+                await here.publish_many([(b"a/%d" % (number % 7), text) for number, text in enumerate(new)])
+                sent += new
+                got += [message.payload for message in await receive(there, 50)]
+            # It ends while the stream still sends.
+        async with bridge(buses[1], cluster, (), [b"a/"]):
+            got += [message.payload for message in await receive(there, len(sent) - len(got))]
+        assert got == sent
 
 
-def test_from_an_broker_that_is_killed_under_load_nothing_comes_twice_or_out_of_order(
+async def test_from_an_broker_that_is_killed_under_load_nothing_comes_twice_or_out_of_order(
     cluster: Cluster, buses: Buses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for broker in (nats, redis):
@@ -376,98 +348,86 @@ def test_from_an_broker_that_is_killed_under_load_nothing_comes_twice_or_out_of_
     if not cluster.has_origins:
         pytest.skip("without origins a repeat is not seen")
 
-    async def run() -> None:
-        async with (
-            bridge(buses[0], cluster, [b"a/"]) as one,
-            bridge(buses[1], cluster, (), [b"a/"]) as two,
-            Client(buses[0]) as here,
-            Client(buses[1]) as there,
-        ):
-            await ready(one, two)
-            await there.subscribe(b"a/")
-            published, stop = 0, False
+    async with (
+        bridge(buses[0], cluster, [b"a/"]) as one,
+        bridge(buses[1], cluster, (), [b"a/"]) as two,
+        Client(buses[0]) as here,
+        Client(buses[1]) as there,
+    ):
+        await ready(one, two)
+        await there.subscribe(b"a/")
+        published, stop = 0, False
 
-            async def load() -> None:
-                nonlocal published
-                while not stop:
-                    await here.publish_many([(b"a/%d" % key, b"%d" % published) for key in range(10)])
-                    published += 10
-                    await asyncio.sleep(0.0005)
+        async def load() -> None:
+            nonlocal published
+            while not stop:
+                await here.publish_many([(b"a/%d" % key, b"%d" % published) for key in range(10)])
+                published += 10
+                await asyncio.sleep(0.0005)
 
-            loading = asyncio.create_task(load())
-            await until(lambda: two.statistics().imported > 200)
-            cluster.server.kill()
-            await until(lambda: not one.statistics().connected)
-            cluster.server.start()
-            await until(lambda: one.statistics().connected and two.statistics().connected)
-            before = two.statistics().imported
-            await until(lambda: two.statistics().imported > before + 200)
-            stop = True
-            await loading
-            await until(lambda: one.statistics().kept == 0)
-            await here.publish(b"a/end")
-            got: list[Message] = []
-            while not got or got[-1].key != b"a/end":
-                got += await receive(there, 1)
-            got.pop()
-            assert len(got) + 1 <= two.statistics().imported
-            numbers: dict[bytes, list[int]] = defaultdict(list)
-            for message in got:
-                numbers[message.key].append(int(message.payload))
-            for of_key in numbers.values():
-                assert of_key == sorted(set(of_key))
-            if cluster.kind == "redis stream":  # which writes each message to its disk before it confirms it
-                assert len(got) == published
-
-    asyncio.run(run())
+        loading = asyncio.create_task(load())
+        await until(lambda: two.statistics().imported > 200)
+        cluster.server.kill()
+        await until(lambda: not one.statistics().connected)
+        cluster.server.start()
+        await until(lambda: one.statistics().connected and two.statistics().connected)
+        before = two.statistics().imported
+        await until(lambda: two.statistics().imported > before + 200)
+        stop = True
+        await loading
+        await until(lambda: one.statistics().kept == 0)
+        await here.publish(b"a/end")
+        got: list[Message] = []
+        while not got or got[-1].key != b"a/end":
+            got += await receive(there, 1)
+        got.pop()
+        assert len(got) + 1 <= two.statistics().imported
+        numbers: dict[bytes, list[int]] = defaultdict(list)
+        for message in got:
+            numbers[message.key].append(int(message.payload))
+        for of_key in numbers.values():
+            assert of_key == sorted(set(of_key))
+        if cluster.kind == "redis stream":  # which writes each message to its disk before it confirms it
+            assert len(got) == published
 
 
-def test_a_bridge_ends_with_its_bus(cluster: Cluster, folder: str) -> None:
-    async def run() -> None:
-        with HubThread(f"{folder}/ending") as hub:
-            async with bridge(f"{folder}/ending", cluster, [b"a"]) as one:
-                await ready(one)
-                hub.stop()
-                async with asyncio.timeout(PATIENCE):
-                    with pytest.raises(DisconnectedError):
-                        await one.run()
+async def test_a_bridge_ends_with_its_bus(cluster: Cluster, folder: str) -> None:
 
-    asyncio.run(run())
+    with HubThread(f"{folder}/ending") as hub:
+        async with bridge(f"{folder}/ending", cluster, [b"a"]) as one:
+            await ready(one)
+            hub.stop()
+            async with asyncio.timeout(PATIENCE):
+                with pytest.raises(DisconnectedError):
+                    await one.run()
 
 
-def test_two_servers_between_two_buses_double_each_message_and_it_is_told(
+async def test_two_servers_between_two_buses_double_each_message_and_it_is_told(
     buses: Buses, folder: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     servers = [nats_server(folder, streams=False) for _ in range(2)]
     for server in servers:
         server.start()
 
-    async def run() -> None:
-        async with AsyncExitStack() as stack:
-            bridges = [
-                await stack.enter_async_context(
-                    AioBridge(address, f"nats://127.0.0.1:{server.port}", export=[b"a/"], import_=[b"a/"])
-                )
-                for address in buses
-                for server in servers
-            ]
-            await ready(*bridges)
-            here = await stack.enter_async_context(Client(buses[0]))
-            there = await stack.enter_async_context(Client(buses[1]))
-            await there.subscribe(b"a/", CONTROL)
-            told = False
-            number = 0
-            async with asyncio.timeout(PATIENCE):
-                while not told:
-                    number += 1
-                    await here.publish(b"a/1", b"%d" % number)
-                    for message in await there.receive_many(timeout=PATIENCE):
-                        said = decode_here(message.payload) if message.key == CONTROL else None
-                        told = told or (said is not None and said.doubled)
-
-    try:
-        asyncio.run(run())
-    finally:
-        for server in servers:
-            server.kill()
+    async with AsyncExitStack() as stack:
+        bridges = [
+            await stack.enter_async_context(
+                AioBridge(address, f"nats://127.0.0.1:{server.port}", export=[b"a/"], import_=[b"a/"])
+            )
+            for address in buses
+            for server in servers
+        ]
+        await ready(*bridges)
+        here = await stack.enter_async_context(Client(buses[0]))
+        there = await stack.enter_async_context(Client(buses[1]))
+        await there.subscribe(b"a/", CONTROL)
+        told = False
+        number = 0
+        async with asyncio.timeout(PATIENCE):
+            while not told:
+                number += 1
+                await here.publish(b"a/1", b"%d" % number)
+                for message in await there.receive_many(timeout=PATIENCE):
+                    said = decode_here(message.payload) if message.key == CONTROL else None
+                    told = told or (said is not None and said.doubled)
     assert "most messages come twice" in caplog.text

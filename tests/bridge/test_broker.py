@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -41,38 +41,33 @@ def theirs(certificates: Callable[[str], Authority]) -> Authority:
 
 
 @pytest.fixture(params=SECURE)
-def urls(request: pytest.FixtureRequest, folder: str, ours: Authority) -> Iterator[tuple[str, str]]:
+def urls(request: pytest.FixtureRequest, folder: str, ours: Authority) -> tuple[str, str]:
     """A server that demands certificates: its URL with TLS, and the one that leaves that to the options."""
     kind = request.param
-    server = secure_server(kind, folder, ours)
-    server.start()
-    yield f"{SECURE[kind]}://127.0.0.1:{server.port}", f"{kind}://127.0.0.1:{server.port}"
-    server.kill()
+    server = secure_server(kind, folder, ours).start()
+    return f"{SECURE[kind]}://127.0.0.1:{server.port}", f"{kind}://127.0.0.1:{server.port}"
 
 
-def test_a_message_crosses_with_certificates_at_both_ends(
+async def test_a_message_crosses_with_certificates_at_both_ends(
     urls: tuple[str, str], ours: Authority, buses: Buses, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = BrokerOptions(**files_of(ours))
 
-    async def run() -> None:
-        bridges = (
-            AioBridge(buses[0], urls[0], export=[b"a"], options=options),
-            AioBridge(buses[1], urls[1], import_=[b"a"], options=options),
-        )
-        async with AsyncExitStack() as stack, Client(buses[0]) as here, Client(buses[1]) as there:
-            await asyncio.gather(*map(stack.enter_async_context, bridges))
-            await ready(*bridges)
-            await there.subscribe(b"a")
-            payload = bytes(range(256)) * 200  # more than TLS enciphers at once
-            await here.publish(b"a", payload)
-            assert (await there.receive(timeout=PATIENCE)).payload == payload
-
-    asyncio.run(run())
+    bridges = (
+        AioBridge(buses[0], urls[0], export=[b"a"], options=options),
+        AioBridge(buses[1], urls[1], import_=[b"a"], options=options),
+    )
+    async with AsyncExitStack() as stack, Client(buses[0]) as here, Client(buses[1]) as there:
+        await asyncio.gather(*map(stack.enter_async_context, bridges))
+        await ready(*bridges)
+        await there.subscribe(b"a")
+        payload = bytes(range(256)) * 200  # more than TLS enciphers at once
+        await here.publish(b"a", payload)
+        assert (await there.receive(timeout=PATIENCE)).payload == payload
     assert not [one for one in caplog.records if one.name == "sbuslib"]
 
 
-def test_a_bridge_tells_why_one_end_does_not_trust_the_other(
+async def test_a_bridge_tells_why_one_end_does_not_trust_the_other(
     urls: tuple[str, str],
     ours: Authority,
     theirs: Authority,
@@ -84,60 +79,48 @@ def test_a_bridge_tells_why_one_end_does_not_trust_the_other(
     misled = [files_of(ours) | {"ca": theirs["ca"]}, {}, {"ca": ours["ca"]}, files_of(theirs) | {"ca": ours["ca"]}]
     causes = r"certificate verify failed|alert bad certificate|alert certificate required|alert unknown ca"
 
-    async def run() -> None:
-        bridges = [AioBridge(buses[0], urls[0], export=[b"a"], options=BrokerOptions(**given)) for given in misled]
-        async with AsyncExitStack() as stack:
-            await asyncio.gather(*map(stack.enter_async_context, bridges))
-            await until(lambda: len(re.findall(causes, caplog.text)) >= len(bridges))
-            assert not any(bridge.statistics().connected for bridge in bridges)
-
-    asyncio.run(run())
+    bridges = [AioBridge(buses[0], urls[0], export=[b"a"], options=BrokerOptions(**given)) for given in misled]
+    async with AsyncExitStack() as stack:
+        await asyncio.gather(*map(stack.enter_async_context, bridges))
+        await until(lambda: len(re.findall(causes, caplog.text)) >= len(bridges))
+        assert not any(bridge.statistics().connected for bridge in bridges)
     assert len(re.findall("certificate verify failed", caplog.text)) == 1
     assert {(one.levelname, one.exc_info) for one in caplog.records if one.name == "sbuslib"} == {("WARNING", None)}
     with open(theirs["key"]) as file:
         assert file.readlines()[1].strip() not in caplog.text
 
 
-def test_long_messages_that_come_too_fast_do_not_fill_the_memory(
+async def test_long_messages_that_come_too_fast_do_not_fill_the_memory(
     buses: Buses, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker, "_UNREAD_BYTES", 1_000)
-    server = nats_server(folder)
-    server.start()
+    server = nats_server(folder).start()
 
-    async def run() -> None:
-        async with AioBridge(buses[0], f"nats://127.0.0.1:{server.port}", import_=[b"a"]) as one:
-            await one.ready()
-            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            writer.write(b'CONNECT {"verbose": false}\r\n' + b"PUB sbus.a 400\r\n%b\r\n" % bytes(400) * 100)
-            await until(lambda: one.statistics().imported + one.statistics().lost.get("unread", 0) == 100)
-            assert one.statistics().lost
-            await writer.drain()
-            imported = one.statistics().imported
-            writer.write(b"PUB sbus.a 0\r\n\r\n")
-            await until(lambda: one.statistics().imported == imported + 1)
-            writer.close()
-
-    try:
-        asyncio.run(run())
-    finally:
-        server.kill()
+    async with AioBridge(buses[0], f"nats://127.0.0.1:{server.port}", import_=[b"a"]) as one:
+        await one.ready()
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b'CONNECT {"verbose": false}\r\n' + b"PUB sbus.a 400\r\n%b\r\n" % bytes(400) * 100)
+        await until(lambda: one.statistics().imported + one.statistics().lost.get("unread", 0) == 100)
+        assert one.statistics().lost
+        await writer.drain()
+        imported = one.statistics().imported
+        writer.write(b"PUB sbus.a 0\r\n\r\n")
+        await until(lambda: one.statistics().imported == imported + 1)
+        writer.close()
 
 
-def test_files_that_are_missing_are_told_before_the_bus_is_joined(folder: str) -> None:
-    async def run() -> None:
-        for name in ("ca", "certificate", "private_key", "nkey", "credentials"):
-            for path in (f"{folder}/missing", folder):
-                given: dict[str, Any] = {name: path}
-                bridge = AioBridge(f"{folder}/no hub", "nats://x", export=[b"a"], options=BrokerOptions(**given))
-                with pytest.raises(UsageError, match=re.escape(f"{path}: this file cannot be read")):
-                    await bridge.__aenter__()
+async def test_files_that_are_missing_are_told_before_the_bus_is_joined(folder: str) -> None:
 
-    asyncio.run(run())
+    for name in ("ca", "certificate", "private_key", "nkey", "credentials"):
+        for path in (f"{folder}/missing", folder):
+            given: dict[str, Any] = {name: path}
+            bridge = AioBridge(f"{folder}/no hub", "nats://x", export=[b"a"], options=BrokerOptions(**given))
+            with pytest.raises(UsageError, match=re.escape(f"{path}: this file cannot be read")):
+                await bridge.__aenter__()
 
 
 @pytest.mark.parametrize("scheme", SECURE.values())
-def test_files_that_cannot_be_used_are_told(
+async def test_files_that_cannot_be_used_are_told(
     buses: Buses, ours: Authority, theirs: Authority, lock: Callable[[str], str], scheme: str
 ) -> None:
     wrong: list[dict[str, Any]] = [
@@ -149,13 +132,10 @@ def test_files_that_cannot_be_used_are_told(
         {"private_key": ours["key"]},
     ]
 
-    async def run() -> None:
-        for given in wrong:
-            bridge = AioBridge(buses[0], f"{scheme}://127.0.0.1", export=[b"a"], options=BrokerOptions(**given))
-            with pytest.raises(UsageError, match=re.escape(list(given.values())[-1])):
-                await bridge.__aenter__()
-
-    asyncio.run(run())
+    for given in wrong:
+        bridge = AioBridge(buses[0], f"{scheme}://127.0.0.1", export=[b"a"], options=BrokerOptions(**given))
+        with pytest.raises(UsageError, match=re.escape(list(given.values())[-1])):
+            await bridge.__aenter__()
 
 
 def make(url: str) -> Broker:

@@ -40,7 +40,7 @@ async def know_each_other(servers: list[str], last: str) -> None:
     await listener.close()
 
 
-def test_a_cluster_of_three_goes_on_when_one_is_killed(buses: Buses, folder: str) -> None:
+async def test_a_cluster_of_three_goes_on_when_one_is_killed(buses: Buses, folder: str) -> None:
     routes = [free_port() for _ in range(3)]
     servers = [
         nats_server(
@@ -58,148 +58,120 @@ def test_a_cluster_of_three_goes_on_when_one_is_killed(buses: Buses, folder: str
         port = bridge._broker._client.connected_url.port  # type: ignore[attr-defined]
         return next(server for server in servers if server.port == port)
 
-    async def run() -> None:
-        async with (
-            AioBridge(buses[0], ",".join(others), export=[b"a/"]) as one,
-            AioBridge(buses[1], stays, import_=[b"a/"]) as two,
-            Client(buses[0]) as here,
-            Client(buses[1]) as there,
-        ):
-            await one.ready()
-            await two.ready()
-            await there.subscribe(b"a/")
-            published = 0
-
-            async def carry(most: float) -> None:
-                """Publish until so many have come."""
-                nonlocal published
-                async with asyncio.timeout(PATIENCE):
-                    while two.statistics().imported < most:
-                        await here.publish_many([(b"a/%d" % key, b"%d" % published) for key in range(10)])
-                        published += 10
-                        await asyncio.sleep(0.001)
-
-            await know_each_other(others, stays)
-            await carry(100)
-            server_of(one).kill()
-            await until(lambda: one.statistics().connected)
-            await carry(two.statistics().imported + 100)
-
-            await here.publish(b"a/last")  # comes after all others
-            got = await receive(there, 1)
-            while got[-1].key != b"a/last":
-                got += await receive(there, 1)
-            del got[-1]
-            assert len({(message.key, message.payload) for message in got}) == len(got)
-            lost = [*one.statistics().lost.values(), *two.statistics().lost.values()]
-            assert len(got) + sum(lost) == published
-
     for server in servers:
         server.start(wait=False)
-    try:
-        for server in servers:
-            server.wait()
-        asyncio.run(run())
-    finally:
-        for server in servers:
-            server.kill()
+    for server in servers:
+        server.wait()
+    async with (
+        AioBridge(buses[0], ",".join(others), export=[b"a/"]) as one,
+        AioBridge(buses[1], stays, import_=[b"a/"]) as two,
+        Client(buses[0]) as here,
+        Client(buses[1]) as there,
+    ):
+        await one.ready()
+        await two.ready()
+        await there.subscribe(b"a/")
+        published = 0
+
+        async def carry(most: float) -> None:
+            """Publish until so many have come."""
+            nonlocal published
+            async with asyncio.timeout(PATIENCE):
+                while two.statistics().imported < most:
+                    await here.publish_many([(b"a/%d" % key, b"%d" % published) for key in range(10)])
+                    published += 10
+                    await asyncio.sleep(0.001)
+
+        await know_each_other(others, stays)
+        await carry(100)
+        server_of(one).kill()
+        await until(lambda: one.statistics().connected)
+        await carry(two.statistics().imported + 100)
+
+        await here.publish(b"a/last")  # comes after all others
+        got = await receive(there, 1)
+        while got[-1].key != b"a/last":
+            got += await receive(there, 1)
+        del got[-1]
+        assert len({(message.key, message.payload) for message in got}) == len(got)
+        lost = [*one.statistics().lost.values(), *two.statistics().lost.values()]
+        assert len(got) + sum(lost) == published
 
 
-def test_a_bridge_goes_on_where_it_stopped_in_a_stream(buses: Buses, folder: str) -> None:
-    server = nats_server(folder)
-    server.start()
+async def test_a_bridge_goes_on_where_it_stopped_in_a_stream(buses: Buses, folder: str) -> None:
+    server = nats_server(folder).start()
     options = BrokerOptions(stream="S", name="b.c d")
     url = f"nats://127.0.0.1:{server.port}"
 
-    async def run() -> None:
-        async with AioBridge(buses[0], url, export=[b"a"], options=options) as one, Client(buses[0]) as here:
-            await one.ready()
-            for part in range(3):
-                async with Client(buses[1]) as there, AsyncExitStack() as stack:
-                    await there.subscribe(b"a")
-                    two = AioBridge(buses[1], url, import_=[b"a"], options=options)
-                    await (await stack.enter_async_context(two)).ready()
-                    await here.publish(b"a", b"%d here" % part)
-                    wanted = [b"%d here" % part] if not part else [b"%d away" % (part - 1), b"%d here" % part]
-                    assert [message.payload for message in await receive(there, len(wanted))] == wanted
-                await here.publish(b"a", b"%d away" % part)
-                await until(lambda: not one.statistics().kept)
-
-    try:
-        asyncio.run(run())
-    finally:
-        server.kill()
+    async with AioBridge(buses[0], url, export=[b"a"], options=options) as one, Client(buses[0]) as here:
+        await one.ready()
+        for part in range(3):
+            async with Client(buses[1]) as there, AsyncExitStack() as stack:
+                await there.subscribe(b"a")
+                two = AioBridge(buses[1], url, import_=[b"a"], options=options)
+                await (await stack.enter_async_context(two)).ready()
+                await here.publish(b"a", b"%d here" % part)
+                wanted = [b"%d here" % part] if not part else [b"%d away" % (part - 1), b"%d here" % part]
+                assert [message.payload for message in await receive(there, len(wanted))] == wanted
+            await here.publish(b"a", b"%d away" % part)
+            await until(lambda: not one.statistics().kept)
 
 
 @pytest.mark.parametrize("stream", [None, "S"])
-def test_what_others_publish_in_another_form_does_not_end_the_reading(
+async def test_what_others_publish_in_another_form_does_not_end_the_reading(
     buses: Buses, folder: str, caplog: pytest.LogCaptureFixture, stream: str | None
 ) -> None:
-    server = nats_server(folder)
-    server.start()
+    server = nats_server(folder).start()
     headers = [b"", b"X", b"NATS/1.0", b"NATS/1.0 \xff\xff\xff\r\n\r\n", b"NATS/1.0\r\nSbus-Origin: \xff\r\n\r\n"]
 
-    async def run() -> None:
-        options = BrokerOptions(stream=stream)
-        url = f"nats://127.0.0.1:{server.port}"
-        async with AioBridge(buses[1], url, import_=[b"a"], options=options) as two, Client(buses[1]) as there:
-            await two.ready()
-            await there.subscribe(b"a")
-            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            writer.write(b'CONNECT {"verbose": false, "headers": true}\r\n')
-            for header in headers:
-                writer.write(b"HPUB sbus.a %d %d\r\n%b\r\n" % (len(header), len(header), header))
-            writer.write(b"PUB sbus.\xff 0\r\n\r\nPUB sbus.a 4\r\nlast\r\n")
-            while (await there.receive(timeout=PATIENCE)).payload != b"last":
-                pass
-            writer.close()
-
-    try:
-        asyncio.run(run())
-    finally:
-        server.kill()
+    options = BrokerOptions(stream=stream)
+    url = f"nats://127.0.0.1:{server.port}"
+    async with AioBridge(buses[1], url, import_=[b"a"], options=options) as two, Client(buses[1]) as there:
+        await two.ready()
+        await there.subscribe(b"a")
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b'CONNECT {"verbose": false, "headers": true}\r\n')
+        for header in headers:
+            writer.write(b"HPUB sbus.a %d %d\r\n%b\r\n" % (len(header), len(header), header))
+        writer.write(b"PUB sbus.\xff 0\r\n\r\nPUB sbus.a 4\r\nlast\r\n")
+        while (await there.receive(timeout=PATIENCE)).payload != b"last":
+            pass
+        writer.close()
     assert not caplog.records
 
 
 @pytest.mark.parametrize("stream", [None, "S"])
-def test_a_server_that_stood_still_gets_what_it_did_not_confirm(
+async def test_a_server_that_stood_still_gets_what_it_did_not_confirm(
     buses: Buses, folder: str, monkeypatch: pytest.MonkeyPatch, stream: str | None
 ) -> None:
     monkeypatch.setattr(nats, "_CONFIRM_SECONDS", 0.1)
     monkeypatch.setattr(nats, "_PAUSE", 0.1)
-    server = nats_server(folder)
-    server.start()
+    server = nats_server(folder).start()
     url, options = f"nats://127.0.0.1:{server.port}", BrokerOptions(stream=stream)
 
-    async def run() -> None:
-        async with (
-            AioBridge(buses[0], url, export=[b"a"], options=options) as one,
-            AioBridge(buses[1], url, import_=[b"a"], options=options) as two,
-            Client(buses[0]) as here,
-            Client(buses[1]) as there,
-        ):
-            await ready(one, two)
-            await there.subscribe(b"a")
-            server.pause()
-            await here.publish(b"a", b"waits")
-            await until(lambda: not one.statistics().connected)
-            assert one.statistics().exported == 0
-            server.resume()
-            assert (await there.receive(timeout=PATIENCE)).payload == b"waits"
-            monkeypatch.setattr(nats, "_CONFIRM_SECONDS", PATIENCE)
-            await until(lambda: one.statistics().exported == 1)
-            await here.publish(b"a", b"later")
-            assert (await there.receive(timeout=PATIENCE)).payload == b"later"
-            await until(lambda: one.statistics().exported == 2)
-
-    try:
-        asyncio.run(run())
-    finally:
-        server.kill()
+    async with (
+        AioBridge(buses[0], url, export=[b"a"], options=options) as one,
+        AioBridge(buses[1], url, import_=[b"a"], options=options) as two,
+        Client(buses[0]) as here,
+        Client(buses[1]) as there,
+    ):
+        await ready(one, two)
+        await there.subscribe(b"a")
+        server.pause()
+        await here.publish(b"a", b"waits")
+        await until(lambda: not one.statistics().connected)
+        assert one.statistics().exported == 0
+        server.resume()
+        assert (await there.receive(timeout=PATIENCE)).payload == b"waits"
+        monkeypatch.setattr(nats, "_CONFIRM_SECONDS", PATIENCE)
+        await until(lambda: one.statistics().exported == 1)
+        await here.publish(b"a", b"later")
+        assert (await there.receive(timeout=PATIENCE)).payload == b"later"
+        await until(lambda: one.statistics().exported == 2)
 
 
 @pytest.mark.parametrize("stream", [None, "S"])
-def test_what_is_longer_than_the_server_takes_does_not_hold_up_the_rest(
+async def test_what_is_longer_than_the_server_takes_does_not_hold_up_the_rest(
     buses: Buses, folder: str, stream: str | None
 ) -> None:
     """How much that is, a bridge hears when it is connected."""
@@ -207,74 +179,54 @@ def test_what_is_longer_than_the_server_takes_does_not_hold_up_the_rest(
     server = nats_server(folder, "-c", f"{folder}/configuration")
     url, options = f"nats://127.0.0.1:{server.port}", BrokerOptions(stream=stream)
 
-    async def run() -> None:
-        async with AioBridge(buses[0], url, export=[b"a"], options=options) as one, Client(buses[0]) as here:
-            await here.publish_many([(b"a", bytes(100_000)), (b"a", b"short")])
-            await until(lambda: one.statistics().kept == 2)
-            server.start()
-            await until(lambda: not one.statistics().kept)
-            assert (one.statistics().exported, one.statistics().refused) == (1, {"payload too long": 1})
-            assert one.statistics().lost == {"too_long": 1}
-
-    try:
-        asyncio.run(run())
-    finally:
-        server.kill()
+    async with AioBridge(buses[0], url, export=[b"a"], options=options) as one, Client(buses[0]) as here:
+        await here.publish_many([(b"a", bytes(100_000)), (b"a", b"short")])
+        await until(lambda: one.statistics().kept == 2)
+        server.start()
+        await until(lambda: not one.statistics().kept)
+        assert (one.statistics().exported, one.statistics().refused) == (1, {"payload too long": 1})
+        assert one.statistics().lost == {"too_long": 1}
 
 
-def test_a_key_that_no_subject_can_hold_is_lost_and_told(
+async def test_a_key_that_no_subject_can_hold_is_lost_and_told(
     buses: Buses, folder: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bridge, "_TELL_SECONDS", 0.0)
-    server = nats_server(folder)
-    server.start()
+    server = nats_server(folder).start()
     url = f"nats://127.0.0.1:{server.port}"
 
-    async def run() -> None:
-        async with (
-            AioBridge(buses[0], url, export=[b"a/"]),
-            AioBridge(buses[1], url, import_=[b"a/"]) as two,
-            Client(buses[0]) as here,
-            Client(buses[1]) as there,
-        ):
-            await two.ready()
-            await there.subscribe(b"a/")
-            await here.subscribe(LOST, CONTROL)
-            await here.publish_many([(b"a/" + b"k" * 3_100, b"too long"), (b"a/" + b"k" * 2_900, b"fits")])
-            assert (await there.receive(timeout=PATIENCE)).payload == b"fits"
-            told = Message(b"", b"")
-            while told.key != LOST:
-                told = await here.receive(timeout=PATIENCE)
-            assert re.fullmatch(rb"too_long 1 [0-9.]+", told.payload)
-            await here.publish(CONTROL, ASK)
-            while (said := decode_here(told.payload)) is None:
-                told = await here.receive(timeout=PATIENCE)
-            assert said.text.endswith("1 lost")
-
-    try:
-        asyncio.run(run())
-    finally:
-        server.kill()
+    async with (
+        AioBridge(buses[0], url, export=[b"a/"]),
+        AioBridge(buses[1], url, import_=[b"a/"]) as two,
+        Client(buses[0]) as here,
+        Client(buses[1]) as there,
+    ):
+        await two.ready()
+        await there.subscribe(b"a/")
+        await here.subscribe(LOST, CONTROL)
+        await here.publish_many([(b"a/" + b"k" * 3_100, b"too long"), (b"a/" + b"k" * 2_900, b"fits")])
+        assert (await there.receive(timeout=PATIENCE)).payload == b"fits"
+        told = Message(b"", b"")
+        while told.key != LOST:
+            told = await here.receive(timeout=PATIENCE)
+        assert re.fullmatch(rb"too_long 1 [0-9.]+", told.payload)
+        await here.publish(CONTROL, ASK)
+        while (said := decode_here(told.payload)) is None:
+            told = await here.receive(timeout=PATIENCE)
+        assert said.text.endswith("1 lost")
     assert "lost 1 (too_long)" in caplog.text
 
 
-def test_a_server_without_streams_is_told_and_waited_for(
+async def test_a_server_without_streams_is_told_and_waited_for(
     buses: Buses, folder: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = nats_server(folder, streams=False)
-    server.start()
+    server = nats_server(folder, streams=False).start()
 
-    async def run() -> None:
-        url, options = f"nats://127.0.0.1:{server.port}", BrokerOptions(stream="S")
-        async with AioBridge(buses[0], url, export=[b"a"], options=options) as one, Client(buses[0]) as here:
-            await until(lambda: "ServiceUnavailable" in caplog.text)
-            await here.publish(b"a")
-            await until(lambda: one.statistics().kept)
-
-    try:
-        asyncio.run(run())
-    finally:
-        server.kill()
+    url, options = f"nats://127.0.0.1:{server.port}", BrokerOptions(stream="S")
+    async with AioBridge(buses[0], url, export=[b"a"], options=options) as one, Client(buses[0]) as here:
+        await until(lambda: "ServiceUnavailable" in caplog.text)
+        await here.publish(b"a")
+        await until(lambda: one.statistics().kept)
 
 
 @pytest.mark.parametrize(
@@ -284,26 +236,19 @@ def test_a_server_without_streams_is_told_and_waited_for(
         (["--auth", "secret"], {"token": "secret"}),
     ],
 )
-def test_a_server_that_asks_who_we_are_is_told(
+async def test_a_server_that_asks_who_we_are_is_told(
     buses: Buses, folder: str, caplog: pytest.LogCaptureFixture, arguments: list[str], options: dict[str, Any]
 ) -> None:
-    server = nats_server(folder, *arguments)
-    server.start()
+    server = nats_server(folder, *arguments).start()
 
-    async def run() -> None:
-        url = f"nats://127.0.0.1:{server.port}"
-        async with AioBridge(buses[0], url, export=[b"a"], options=BrokerOptions(**options)) as one:
-            await one.ready()
-        wrong = {name: "wrong-" + value for name, value in options.items()}
-        async with AioBridge(buses[0], url, export=[b"a"], options=BrokerOptions(**wrong)) as one:
-            await until(lambda: "Authorization" in caplog.text)
-            assert not one.statistics().connected
-        assert "wrong-" not in caplog.text
-
-    try:
-        asyncio.run(run())
-    finally:
-        server.kill()
+    url = f"nats://127.0.0.1:{server.port}"
+    async with AioBridge(buses[0], url, export=[b"a"], options=BrokerOptions(**options)) as one:
+        await one.ready()
+    wrong = {name: "wrong-" + value for name, value in options.items()}
+    async with AioBridge(buses[0], url, export=[b"a"], options=BrokerOptions(**wrong)) as one:
+        await until(lambda: "Authorization" in caplog.text)
+        assert not one.statistics().connected
+    assert "wrong-" not in caplog.text
 
 
 def with_nkeys() -> tuple[str, str, str]:
@@ -317,41 +262,34 @@ def with_credentials() -> tuple[str, str, str]:
 
 
 @pytest.mark.parametrize(("option", "make"), [("nkey", with_nkeys), ("credentials", with_credentials)])
-def test_a_user_is_known_by_a_seed(
+async def test_a_user_is_known_by_a_seed(
     buses: Buses, folder: str, caplog: pytest.LogCaptureFixture, option: str, make: Callable[[], tuple[str, str, str]]
 ) -> None:
     configuration, *texts = make()
     files = {name: Path(folder, name) for name in ("configuration", "right", "wrong")}
     for file, text in zip(files.values(), (configuration, *texts), strict=True):
         file.write_text(text)
-    server = nats_server(folder, "-c", str(files["configuration"]), streams=False)
-    server.start()
+    server = nats_server(folder, "-c", str(files["configuration"]), streams=False).start()
     url = f"nats://127.0.0.1:{server.port}"
     given: list[dict[str, Any]] = [{option: str(files[name])} for name in ("right", "wrong")]
     right, wrong = (BrokerOptions(**one) for one in given)
 
-    async def run() -> None:
-        one = AioBridge(buses[0], url, export=[b"a"], options=right)
-        two = AioBridge(buses[1], url, import_=[b"a"], options=right)
-        stranger = AioBridge(buses[0], url, export=[b"b"], options=wrong)
-        async with AsyncExitStack() as stack, Client(buses[0]) as here, Client(buses[1]) as there:
-            await asyncio.gather(*map(stack.enter_async_context, (one, two, stranger)))
-            await ready(one, two)
-            await there.subscribe(b"a")
-            await here.publish(b"a", b"signed for")
-            assert (await there.receive(timeout=PATIENCE)).payload == b"signed for"
-            await until(lambda: "Authorization Violation" in caplog.text)
-            assert not stranger.statistics().connected
-
-    try:
-        asyncio.run(run())
-    finally:
-        server.kill()
+    one = AioBridge(buses[0], url, export=[b"a"], options=right)
+    two = AioBridge(buses[1], url, import_=[b"a"], options=right)
+    stranger = AioBridge(buses[0], url, export=[b"b"], options=wrong)
+    async with AsyncExitStack() as stack, Client(buses[0]) as here, Client(buses[1]) as there:
+        await asyncio.gather(*map(stack.enter_async_context, (one, two, stranger)))
+        await ready(one, two)
+        await there.subscribe(b"a")
+        await here.publish(b"a", b"signed for")
+        assert (await there.receive(timeout=PATIENCE)).payload == b"signed for"
+        await until(lambda: "Authorization Violation" in caplog.text)
+        assert not stranger.statistics().connected
     assert {(one.levelname, one.exc_info) for one in caplog.records if one.name == "sbuslib"} == {("WARNING", None)}
     assert not [line for text in texts for line in text.split() if len(line) > 20 and line in caplog.text]
 
 
-def test_a_user_that_is_taken_away_comes_back(
+async def test_a_user_that_is_taken_away_comes_back(
     buses: Buses, folder: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server ends the connection as it does when credentials expire."""
@@ -364,59 +302,47 @@ def test_a_user_that_is_taken_away_comes_back(
     def allow(user: str) -> None:
         configuration.write_text(f"authorization {{ users = [{{ nkey: {user} }}] }}")
 
-    async def run() -> None:
-        options = BrokerOptions(nkey=str(file))
-        async with AioBridge(buses[0], f"nats://127.0.0.1:{server.port}", export=[b"a"], options=options) as one:
-            await ready(one)
-            allow(other)
-            server.reload()
-            await until(lambda: not one.statistics().connected)
-            await until(lambda: "authorization violation" in caplog.text.lower())
-            file.write_text("half a seed")  # as while another is written
-            await until(lambda: "this file has no seed" in caplog.text)
-            file.write_text(seed)
-            allow(public)
-            server.reload()
-            await until(lambda: one.statistics().connected)
-
     allow(public)
     server.start()
-    try:
-        asyncio.run(run())
-    finally:
-        server.kill()
+    options = BrokerOptions(nkey=str(file))
+    async with AioBridge(buses[0], f"nats://127.0.0.1:{server.port}", export=[b"a"], options=options) as one:
+        await ready(one)
+        allow(other)
+        server.reload()
+        await until(lambda: not one.statistics().connected)
+        await until(lambda: "authorization violation" in caplog.text.lower())
+        file.write_text("half a seed")  # as while another is written
+        await until(lambda: "this file has no seed" in caplog.text)
+        file.write_text(seed)
+        allow(public)
+        server.reload()
+        await until(lambda: one.statistics().connected)
 
 
 @pytest.mark.parametrize(
     "text", ["", "junk", "-----BEGIN NATS USER JWT-----\nabc\n", "S" * 58], ids=["empty", "junk", "half", "seed"]
 )
-def test_a_file_without_a_seed_is_refused(buses: Buses, folder: str, text: str) -> None:
+async def test_a_file_without_a_seed_is_refused(buses: Buses, folder: str, text: str) -> None:
     file = Path(folder, "file")
     file.write_text(text)
 
-    async def run() -> None:
-        for options in (BrokerOptions(nkey=str(file)), BrokerOptions(credentials=str(file))):
-            with pytest.raises(UsageError, match="this file has no") as caught:
-                await AioBridge(buses[0], "nats://127.0.0.1:1", export=[b"a"], options=options).__aenter__()
-            assert len(text) < 20 or text not in str(caught.value)
-
-    asyncio.run(run())
+    for options in (BrokerOptions(nkey=str(file)), BrokerOptions(credentials=str(file))):
+        with pytest.raises(UsageError, match="this file has no") as caught:
+            await AioBridge(buses[0], "nats://127.0.0.1:1", export=[b"a"], options=options).__aenter__()
+        assert len(text) < 20 or text not in str(caught.value)
 
 
-def test_a_package_that_is_missing_is_named(buses: Buses, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_package_that_is_missing_is_named(buses: Buses, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     file = Path(folder, "seed")
     file.write_text(make_pair()[1])
     monkeypatch.setitem(sys.modules, "nkeys", None)
 
-    async def run() -> None:
-        options = BrokerOptions(nkey=str(file))
-        with pytest.raises(UsageError, match=r"nkeys.*pip install 'sbuslib\[nats\]'"):
-            await AioBridge(buses[0], "nats://127.0.0.1:1", export=[b"a"], options=options).__aenter__()
-
-    asyncio.run(run())
+    options = BrokerOptions(nkey=str(file))
+    with pytest.raises(UsageError, match=r"nkeys.*pip install 'sbuslib\[nats\]'"):
+        await AioBridge(buses[0], "nats://127.0.0.1:1", export=[b"a"], options=options).__aenter__()
 
 
-def test_a_server_without_tls_is_told_nothing_where_tls_is_wanted(
+async def test_a_server_without_tls_is_told_nothing_where_tls_is_wanted(
     buses: Buses, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It may be somebody in between. What it says cannot steer the terminal on which the log is read."""
@@ -429,16 +355,13 @@ def test_a_server_without_tls_is_told_nothing_where_tls_is_wanted(
         heard.append(await reader.read(1_000))
         writer.close()
 
-    async def run() -> None:
-        async with await asyncio.start_server(serve, "127.0.0.1") as server:
-            port = server.sockets[0].getsockname()[1]
-            options = BrokerOptions(user="me", password="word")
-            async with AioBridge(buses[0], f"tls://127.0.0.1:{port}", export=[b"a"], options=options):
-                await until(lambda: heard)
-            assert heard == [b""]
-            assert "does not ask for TLS" in caplog.text
-            async with AioBridge(buses[0], f"nats://127.0.0.1:{port}", export=[b"a"]):
-                await until(lambda: "[2J" in caplog.text)
-        assert "\x1b" not in caplog.text
-
-    asyncio.run(run())
+    async with await asyncio.start_server(serve, "127.0.0.1") as server:
+        port = server.sockets[0].getsockname()[1]
+        options = BrokerOptions(user="me", password="word")
+        async with AioBridge(buses[0], f"tls://127.0.0.1:{port}", export=[b"a"], options=options):
+            await until(lambda: heard)
+        assert heard == [b""]
+        assert "does not ask for TLS" in caplog.text
+        async with AioBridge(buses[0], f"nats://127.0.0.1:{port}", export=[b"a"]):
+            await until(lambda: "[2J" in caplog.text)
+    assert "\x1b" not in caplog.text

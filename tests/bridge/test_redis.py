@@ -17,101 +17,80 @@ from .servers import redis_server
 from .test_bridge import Buses, ready, until
 
 
-def test_a_password_is_asked_for(buses: Buses, folder: str, caplog: pytest.LogCaptureFixture) -> None:
-    server = redis_server(folder, "--user", "me", "on", ">right/word", "allchannels", "+@all", "--requirepass", "all")
-    server.start()
+async def test_a_password_is_asked_for(buses: Buses, folder: str, caplog: pytest.LogCaptureFixture) -> None:
+    server = redis_server(
+        folder, "--user", "me", "on", ">right/word", "allchannels", "+@all", "--requirepass", "all"
+    ).start()
     place = f"127.0.0.1:{server.port}"
 
-    async def run() -> None:
-        known = [
-            AioBridge(
-                buses[0], f"redis://{place}", export=[b"a"], options=BrokerOptions(user="me", password="right/word")
-            ),
-            AioBridge(buses[0], f"redis://me:right%2Fword@{place}", export=[b"b"]),
-            AioBridge(buses[0], f"redis://{place}", export=[b"c"], options=BrokerOptions(password="all")),
-        ]
-        stranger = AioBridge(buses[0], f"redis://me:wrong-word@{place}", export=[b"d"])
-        async with AsyncExitStack() as stack:
-            await asyncio.gather(*map(stack.enter_async_context, [*known, stranger]))
-            await ready(*known)
-            await until(lambda: "invalid username-password pair" in caplog.text)
-            assert not stranger.statistics().connected
-
-    try:
-        asyncio.run(run())
-    finally:
-        server.kill()
+    known = [
+        AioBridge(buses[0], f"redis://{place}", export=[b"a"], options=BrokerOptions(user="me", password="right/word")),
+        AioBridge(buses[0], f"redis://me:right%2Fword@{place}", export=[b"b"]),
+        AioBridge(buses[0], f"redis://{place}", export=[b"c"], options=BrokerOptions(password="all")),
+    ]
+    stranger = AioBridge(buses[0], f"redis://me:wrong-word@{place}", export=[b"d"])
+    async with AsyncExitStack() as stack:
+        await asyncio.gather(*map(stack.enter_async_context, [*known, stranger]))
+        await ready(*known)
+        await until(lambda: "invalid username-password pair" in caplog.text)
+        assert not stranger.statistics().connected
     assert "word@" not in caplog.text
     assert "wrong-word" not in caplog.text
 
 
 @pytest.mark.parametrize("stream", [None, "stream"])
-def test_a_bridge_that_sends_and_receives_goes_on_after_an_outage(
+async def test_a_bridge_that_sends_and_receives_goes_on_after_an_outage(
     buses: Buses, folder: str, monkeypatch: pytest.MonkeyPatch, stream: str | None
 ) -> None:
     """The connection for what is sent fails when the one that receives is there again already."""
     monkeypatch.setattr(broker, "_PAUSE", 0.05)
     monkeypatch.setattr(broker, "_BLOCK_MILLISECONDS", 50)
-    server = redis_server(folder)
-    server.start()
+    server = redis_server(folder).start()
     url, options = f"redis://127.0.0.1:{server.port}", BrokerOptions(stream=stream)
 
-    async def run() -> None:
-        one = AioBridge(buses[0], url, export=[b"a"], import_=[b"b"], options=options)
-        two = AioBridge(buses[1], url, export=[b"b"], import_=[b"a"], options=options)
-        async with AsyncExitStack() as stack, Client(buses[0]) as here, Client(buses[1]) as there:
-            await asyncio.gather(*map(stack.enter_async_context, (one, two)))
-            await ready(one, two)
+    one = AioBridge(buses[0], url, export=[b"a"], import_=[b"b"], options=options)
+    two = AioBridge(buses[1], url, export=[b"b"], import_=[b"a"], options=options)
+    async with AsyncExitStack() as stack, Client(buses[0]) as here, Client(buses[1]) as there:
+        await asyncio.gather(*map(stack.enter_async_context, (one, two)))
+        await ready(one, two)
 
-            async def cross() -> None:
-                before = [bridge.statistics().imported for bridge in (one, two)]
-                async with asyncio.timeout(PATIENCE):
-                    while any(now.statistics().imported == past for now, past in zip((one, two), before, strict=True)):
-                        await here.publish(b"a", b"")
-                        await there.publish(b"b", b"")
-                        await asyncio.sleep(0.01)
+        async def cross() -> None:
+            before = [bridge.statistics().imported for bridge in (one, two)]
+            async with asyncio.timeout(PATIENCE):
+                while any(now.statistics().imported == past for now, past in zip((one, two), before, strict=True)):
+                    await here.publish(b"a", b"")
+                    await there.publish(b"b", b"")
+                    await asyncio.sleep(0.01)
 
-            await cross()
-            server.kill()
-            await until(lambda: not one.statistics().connected and not two.statistics().connected)
-            server.start()
-            await until(lambda: one.statistics().connected and two.statistics().connected)
-            await cross()
-
-    try:
-        asyncio.run(run())
-    finally:
+        await cross()
         server.kill()
+        await until(lambda: not one.statistics().connected and not two.statistics().connected)
+        server.start()
+        await until(lambda: one.statistics().connected and two.statistics().connected)
+        await cross()
 
 
-def test_a_stream_that_refuses_messages_says_so_and_they_are_kept(
+async def test_a_stream_that_refuses_messages_says_so_and_they_are_kept(
     buses: Buses, folder: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = redis_server(folder)
-    server.start()
+    server = redis_server(folder).start()
     url = f"redis://127.0.0.1:{server.port}"
 
-    async def run() -> None:
-        async with (
-            redis.asyncio.Redis.from_url(url) as other,
-            AioBridge(buses[0], url, export=[b"a"], options=BrokerOptions(stream="stream")) as one,
-            Client(buses[0]) as here,
-        ):
-            await ready(one)
-            await other.set("stream", "no stream")
-            await here.publish(b"a", b"private")
-            await until(lambda: "WRONGTYPE" in caplog.text)
-            assert "private" not in caplog.text
-            await other.delete("stream")
-            await until(lambda: one.statistics().exported == 1)
-
-    try:
-        asyncio.run(run())
-    finally:
-        server.kill()
+    async with (
+        redis.asyncio.Redis.from_url(url) as other,
+        AioBridge(buses[0], url, export=[b"a"], options=BrokerOptions(stream="stream")) as one,
+        Client(buses[0]) as here,
+    ):
+        await ready(one)
+        await other.set("stream", "no stream")
+        await here.publish(b"a", b"private")
+        await until(lambda: "WRONGTYPE" in caplog.text)
+        assert "private" not in caplog.text
+        await other.delete("stream")
+        await until(lambda: one.statistics().exported == 1)
 
 
-def test_a_server_whose_answers_cannot_be_read_is_an_outage(
+async def test_a_server_whose_answers_cannot_be_read_is_an_outage(
     buses: Buses, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker, "_PAUSE", 0.01)
@@ -127,12 +106,9 @@ def test_a_server_whose_answers_cannot_be_read_is_an_outage(
             over.set()
         writer.close()
 
-    async def run() -> None:
-        async with await asyncio.start_server(serve, "127.0.0.1") as server:
-            url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            async with AioBridge(buses[0], url, import_=[b"a"]) as one:
-                running = asyncio.create_task(one.run())
-                await until(lambda: over.is_set() or running.done())
-                assert not running.done()
-
-    asyncio.run(run())
+    async with await asyncio.start_server(serve, "127.0.0.1") as server:
+        url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with AioBridge(buses[0], url, import_=[b"a"]) as one:
+            running = asyncio.create_task(one.run())
+            await until(lambda: over.is_set() or running.done())
+            assert not running.done()

@@ -55,14 +55,12 @@ def test_hubs_of_one_process_are_joined_and_go_on_meanwhile(folder: str) -> None
         assert not out.started
         with pytest.raises(StateError):
             out.start()
-    server.kill()
 
 
 @pytest.mark.parametrize("separator", [SEPARATOR, b"."])
 def test_retained_messages_become_last_values_and_back(folder: str, separator: bytes) -> None:
     """The second bridge joins later: the server gives it what it retained, and ``sbus retain`` keeps that."""
-    server = mosquitto(folder)
-    server.start()
+    server = mosquitto(folder).start()
     url = f"mqtt://127.0.0.1:{server.port}"
     state, key = (separator.join((b"state", last)) for last in (b"", b"a"))
     with Hub(f"{folder}/a", separator=separator) as one, Hub(f"{folder}/b", separator=separator) as other:
@@ -90,7 +88,6 @@ def test_retained_messages_become_last_values_and_back(folder: str, separator: b
                 eventually(lambda: [message.payload for message in client.last(state)] == [b"new"])
         kept.stop()
         running.join()
-    server.kill()
 
 
 @pytest.mark.parametrize("separator", [SEPARATOR, b"."])
