@@ -86,7 +86,8 @@ def add_journal_query(parser: Parser) -> None:
         "examples:\n"
         "  sbus journal query journal 'SELECT key, count(*) AS n FROM journal GROUP BY key ORDER BY n DESC LIMIT 9'\n"
         "  sbus journal query journal 'SELECT * FROM journal WHERE cause IS NOT NULL' --json\n"
-        "  sbus journal query journal 'DESCRIBE journal'          its columns\n\n"
+        "  sbus journal query journal 'DESCRIBE journal'          its columns\n"
+        "  sbus journal query journal \"SELECT try(decode(payload) ->> '$.temp.value') FROM journal\"    of JSON\n\n"
         "The table is called journal. This needs pip install 'sbuslib[query]'."
     )
     _add_directories(parser, None)

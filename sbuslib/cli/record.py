@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from argparse import Namespace
 from contextlib import nullcontext
+from time import monotonic
 
 from . import jobs
 from .arguments import Parser, add, add_address
@@ -88,8 +90,6 @@ def _record(arguments: Namespace) -> None:
 
 
 def _follower(arguments: Namespace) -> Follower:
-    import signal
-
     from ..journal.black_box import BlackBox
     from ..journal.follower import Follower
 
@@ -156,8 +156,9 @@ def _replay(arguments: Namespace) -> None:
     from ..journal.replay import Renaming, from_journal, replay
 
     yield_to_signals()
-    count = _Count()
-    wanted = selection(arguments)
+    count, clock = _Count(), _Clock()
+    signal.signal(signal.SIGTSTP, clock.pause)
+    speed, wanted = None if arguments.flat_out else arguments.speed, selection(arguments)
     try:
         with Client(arguments.address) as client, progress(count.tell):
             count.publisher = client
@@ -171,7 +172,7 @@ def _replay(arguments: Namespace) -> None:
                     on_corrupt="skip" if arguments.skip_corrupt else "error",
                     on_skip=count.skip,
                 )
-                count.lost += replay(runs, publisher, speed=None if arguments.flat_out else arguments.speed).lost
+                count.lost += replay(runs, publisher, speed=speed, clock=clock).lost
                 if not arguments.loop or count.published == before:
                     break
             client.sync()
@@ -180,6 +181,22 @@ def _replay(arguments: Namespace) -> None:
             tell(count.tell())  # and then the error
         raise
     tell(count.tell())
+
+
+class _Clock:
+    """Seconds, without those for which Ctrl-Z has stopped this process: what was due then comes later."""
+
+    def __init__(self) -> None:
+        self._paused = 0.0  # seconds
+
+    def __call__(self) -> float:
+        return monotonic() - self._paused
+
+    def pause(self, *_: object) -> None:
+        """Stop this process, as the signal does by itself, until it goes on."""
+        since = monotonic()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._paused += monotonic() - since
 
 
 class _Count:

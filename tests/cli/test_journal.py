@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Callable
 
+import pyarrow.parquet
 import pytest
 from segments.journals import EXAMPLE, SENDER, message, write
 from support import PATIENCE, HubThread
@@ -103,6 +104,16 @@ def test_verify_finds_damage(run: Run, journal: str) -> None:
     assert first.startswith(f"{path}: byte 112: a block is damaged (")
     assert second == f"{journal}: 3 messages from row 1 on, in 2 files: 1 places are damaged"
     assert third == f"journal {journal}: 3 lost: damaged"
+
+
+def test_query_looks_into_payloads_and_writes_files(run: Run, folder: str) -> None:
+    payloads = [b'{"temp": {"value": 1.5}}', b'{"temp": {"value": 2.5}}', b"no json", b"\xff"]
+    write(f"{folder}/inside", [[message(number, b"room/1", payload) for number, payload in enumerate(payloads, 1)]])
+    sql = "SELECT avg(try(decode(payload) ->> '$.temp.value')::DOUBLE) AS mean FROM journal"
+    assert run("sbuslib", "journal", "query", f"{folder}/inside", sql).stdout.split() == ["mean", "2.0"]
+    sql = f"COPY (SELECT * FROM journal WHERE sequence > 2) TO '{folder}/part.parquet'"
+    assert run("sbuslib", "journal", "query", f"{folder}/inside", sql).returncode == 0
+    assert pyarrow.parquet.read_table(f"{folder}/part.parquet").column("payload").to_pylist() == payloads[2:]
 
 
 def test_verify_counts_the_frames_that_no_journal_has(run: Run, folder: str) -> None:

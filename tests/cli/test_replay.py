@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from segments.journals import EXAMPLE, flip, message, write
 from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client
+from sbuslib.cli import record
 from sbuslib.lake.sealing import seal
 from sbuslib.segments.directory import list_segments
 
@@ -101,3 +105,20 @@ def test_a_sealed_journal_is_replayed_whole(run: Run, journal: str, bus: HubThre
         expected = [(one.key, one.payload) for blocks in EXAMPLE for rows in blocks for one in rows if one.key]
         received = [client.receive(timeout=PATIENCE) for _ in expected]
         assert [(one.key, one.payload) for one in received] == expected
+
+
+def test_what_was_due_while_it_was_stopped_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(record, "monotonic", lambda: now)
+    clock = record._Clock()
+
+    def stopped(process: int, number: int) -> None:
+        nonlocal now
+        assert (process, number) == (os.getpid(), signal.SIGSTOP)
+        now += 3_600.0
+
+    monkeypatch.setattr(os, "kill", stopped)
+    clock.pause()
+    assert clock() == 100.0
+    now += 1.0
+    assert clock() == 101.0
