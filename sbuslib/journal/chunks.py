@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from itertools import chain, groupby
 from typing import Literal, NamedTuple
 
+from ..secrets import RESERVED
 from ..segments.encoding import widened
 from ..segments.layout import NULL, Buffer, pack
 from ..wire.batches import take_apart
 from ..wire.columns import Columns, merge_keys
 
-__all__ = ["Chunk", "columns_of", "parts_of", "spread"]
+__all__ = ["Chunk", "columns_of", "parts_of", "spread", "without_secrets"]
 
 
 class Chunk(NamedTuple):
@@ -75,6 +76,18 @@ def parts_of(chunks: list[Chunk]) -> list[Columns]:
         if packets:
             parts += Columns.of_packets(packets)
     return parts
+
+
+def without_secrets(chunks: list[Chunk], separator: bytes) -> list[Chunk]:
+    """The messages that are not secret, at this hub or another: a second check, as hubs give a recorder no secrets."""
+    secret, plain = separator + RESERVED + separator, list[Chunk]()
+    for chunk in chunks:
+        for part in parts_of([chunk]):
+            table = bytes(secret not in separator + key + separator for key in part.keys).ljust(256, b"\0")
+            some = part.select((part.numbers or bytes(len(part))).translate(table))
+            if some:
+                plain.append(chunk._replace(messages=some))
+    return plain
 
 
 def spread(kind: Literal["i", "q"], values: Sequence[int | None], counts: list[int], rows: int) -> bytes:

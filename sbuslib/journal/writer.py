@@ -26,7 +26,7 @@ from ..segments.directory import DirectoryLock, boot_id, sync_directory
 from ..segments.encoding import encode_block, encode_end, encode_gaps
 from ..segments.layout import Buffer, SegmentHeader, segment_name
 from ..segments.recovery import OUTAGE, recover
-from .chunks import Chunk, columns_of, parts_of, spread
+from .chunks import Chunk, columns_of, spread, without_secrets
 from .limits import JournalLimits
 from .sealer import Sealer
 
@@ -203,8 +203,6 @@ class Writer:
 
     def abandon(self) -> None:
         """In the child of a fork: close the files, which the parent goes on using."""
-        if not self.is_abandoned:
-            return
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -305,9 +303,11 @@ class Writer:
     def _write_messages(self, chunks: list[Chunk]) -> None:
         # 1. The columns of keys and payloads. One search tells that none of the keys is secret.
         names, keys, sizes, payloads = columns_of(chunks)
-        if RESERVED in b"\0".join(names) and any(map(self._is_reserved, names)):
-            self._write_plain(chunks)
-            return
+        if RESERVED in b"\0".join(names):
+            chunks = without_secrets(chunks, self._separator)
+            if not chunks:
+                return
+            names, keys, sizes, payloads = columns_of(chunks)
 
         # 2. The senders: one of each chunk, after the keys among the block's names.
         counts = [len(chunk.messages) for chunk in chunks]
@@ -330,23 +330,6 @@ class Writer:
             sizes,
         )
         self._write_block(block, rows)
-
-    def _is_reserved(self, key: bytes) -> bool:
-        """Whether a key is secret, at this hub or another: a second check, as hubs give a recorder no secrets."""
-        separator = self._separator
-        return separator + RESERVED + separator in separator + key + separator
-
-    def _write_plain(self, chunks: list[Chunk]) -> None:
-        """Write messages without the secret ones among them."""
-        plain: list[Chunk] = []
-        for chunk in chunks:
-            for part in parts_of([chunk]):
-                table = bytes(not self._is_reserved(key) for key in part.keys).ljust(256, b"\0")
-                some = part.select((part.numbers or bytes(len(part))).translate(table))
-                if some:
-                    plain.append(chunk._replace(messages=some))
-        if plain:
-            self._write_messages(plain)
 
     # -- files --------------------------------------------------------------------------------------
 

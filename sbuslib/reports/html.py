@@ -10,7 +10,7 @@ import base64
 import grp
 import hashlib
 import pwd
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -37,7 +37,6 @@ __all__ = [
     "render",
     "show",
     "shown",
-    "table",
 ]
 
 _NOTHING = "\N{EN DASH}"
@@ -222,32 +221,22 @@ def losses(known: int, unknown: int, what: str) -> tuple[str, str, bool]:
 
 
 def show(whole: Table, *columns: Column, barred: str | None = None) -> Markup:
-    """The first rows of a table as a part of a section."""
-    names = [*whole.columns]
-    places = [names.index(name) for name, _, _ in columns]
-    rows = [[row[at] for at in places] for row in whole.rows[:_ROWS]]
-    bars = None if barred is None else [name for name, _, _ in columns].index(barred)
-    return table(rows, *((title, kind) for _, title, kind in columns), more=len(whole.rows) > _ROWS, barred=bars)
+    """The first rows of a table as a part of a section; a note below says if there are more.
 
-
-def table(
-    rows: Sequence[Sequence[object]], *columns: tuple[str, Kind], more: bool = False, barred: int | None = None
-) -> Markup:
-    """Rows as a part of a section.
-
-    :param columns: for each column, its heading and how it is shown.
-    :param more: there are more rows than these, and a note below the table says so.
     :param barred: the column whose values are drawn as bars in the first column.
     """
-    kinds = [kind for _, kind in columns]
-    cells = [[_cell(value, kind) for value, kind in zip(row, kinds, strict=True)] for row in rows]
+    at = {name: number for number, name in enumerate(whole.columns)}
+    rows = whole.rows[:_ROWS]
+    cells = [[_cell(row[at[name]], kind) for name, _, kind in columns] for row in rows]
     if barred is not None:
-        values = [row[barred] for row in rows]
-        largest = max((value for value in values if isinstance(value, (int, float))), default=0) or 1
+        values = [row[at[barred]] or 0 for row in rows]
+        largest = max(values, default=0) or 1
         for line, value in zip(cells, values, strict=True):
-            if isinstance(value, (int, float)):
-                line[0] = line[0]._replace(bar=f"{max(0.3, 100 * value / largest):.1f}")
-    return render("table.html", columns=columns, rows=cells, more=more, numbers=("count", "bytes"))
+            line[0] = line[0]._replace(bar=f"{max(0.3, 100 * value / largest):.1f}")
+    shown_columns = [(title, kind) for _, title, kind in columns]
+    return render(
+        "table.html", columns=shown_columns, rows=cells, more=len(whole.rows) > _ROWS, numbers=("count", "bytes")
+    )
 
 
 _NUMBERS: dict[Kind, Callable[[float], str]] = {

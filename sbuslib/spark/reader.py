@@ -11,12 +11,15 @@ wrong answers when a frame is used twice.
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import pickle
 from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Literal, cast
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
@@ -27,16 +30,15 @@ from ..lake.pieces import Piece, plan
 from ..lake.places import absolute
 from ..lake.rows import SCHEMA
 from ..lake.selection import Selection, nanoseconds
-from .workers import settle_once
 
 __all__ = [
-    "JournalPartition",
     "JournalReader",
     "Options",
     "arrow_schema",
     "encode_plan",
     "group",
     "read_partition",
+    "settle_once",
 ]
 
 PARTITION_BYTES = 134_217_728
@@ -98,8 +100,8 @@ class Options:
         if durable_only not in ("true", "false"):
             raise UsageError(f"durableOnly is 'true' or 'false', not {durable_only!r}")
         wanted = Selection(
-            start_ns=nanoseconds("startTime", given["startTime"]) if "startTime" in given else None,
-            end_ns=nanoseconds("endTime", given["endTime"]) if "endTime" in given else None,
+            start_ns=nanoseconds("startTime", given.get("startTime")),
+            end_ns=nanoseconds("endTime", given.get("endTime")),
             key_prefix=given["keyPrefix"].encode() if "keyPrefix" in given else None,
             patterns=(given["pattern"].encode(),) if "pattern" in given else None,
         )
@@ -111,13 +113,6 @@ class Options:
         return cls(places, wanted, policy, int(most) if most else None, durable_only == "true", pieces)
 
 
-class JournalPartition(InputPartition):
-    """The pieces that one task reads."""
-
-    def __init__(self, pieces: list[Piece]) -> None:
-        super().__init__(pieces)
-
-
 def group(pieces: Iterable[Piece], most: int = PARTITION_BYTES) -> list[InputPartition]:
     """Divide pieces among tasks, in order. A task reads at most so many bytes, or one piece."""
     partitions: list[InputPartition] = []
@@ -125,12 +120,12 @@ def group(pieces: Iterable[Piece], most: int = PARTITION_BYTES) -> list[InputPar
     size = 0
     for piece in pieces:
         if some and size + piece.size > most:
-            partitions.append(JournalPartition(some))
+            partitions.append(InputPartition(some))
             some, size = [], 0
         some.append(piece)
         size += piece.size
     if some:
-        partitions.append(JournalPartition(some))
+        partitions.append(InputPartition(some))
     return partitions
 
 
@@ -139,10 +134,22 @@ def read_partition(partition: InputPartition, schema: Any, options: Options) -> 
 
     Raises :exc:`~sbuslib.errors.JournalError`.
     """
-    if not isinstance(partition, JournalPartition):
+    if partition.value is None:
         return  # Spark makes a partition of its own when there are none
     settle_once()
     yield from batches(partition.value, schema, options.wanted, options.on_corrupt)
+
+
+@lru_cache(maxsize=1)
+def settle_once() -> None:
+    """In a worker, at the first call, exclude all objects that exist now from garbage collection.
+
+    A worker is a process that runs one task after the other, and Spark collects after each. That takes some 20 ms for
+    all imported modules, while the next task waits. Call it after making objects that are needed as long as the process
+    lives. Current garbage is never freed, either.
+    """
+    if TaskContext.get() is not None:
+        gc.freeze()
 
 
 def arrow_schema(schema: StructType) -> Any:

@@ -16,9 +16,9 @@ from support import PATIENCE, HubThread
 from sbuslib.blocking import Client
 from sbuslib.errors import NoHubError, UsageError
 from sbuslib.spark import unseal
+from sbuslib.spark.reader import settle_once
 from sbuslib.spark.sessions import explain
 from sbuslib.spark.sink import BusWriter, Published, Target
-from sbuslib.spark.workers import settle_once
 
 if TYPE_CHECKING:
     import pyarrow
