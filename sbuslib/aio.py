@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import select
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from functools import update_wrapper
 from math import inf
@@ -139,7 +138,6 @@ class Client(Channel):
 
     def _make_locks(self) -> None:
         self._deadlines = _Deadlines()
-        self._writers: list[asyncio.Future[bool]] = []
         super()._make_locks()
 
     def _find_caller(self) -> asyncio.AbstractEventLoop | None:
@@ -235,50 +233,20 @@ class Client(Channel):
             if self._came is not None:
                 reader.set_result(True)
 
-    async def _wait_readable(self, fd: int, timeout: float) -> bool:
+    async def _wait(self, fd: int, events: int, timeout: float | None) -> bool:
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[bool] = loop.create_future()
-        loop.add_reader(fd, _set, ready, True)
+        reads = events == select.POLLIN
+        (loop.add_reader if reads else loop.add_writer)(fd, _set, ready, True)
         try:
             return await self._deadlines.wait(ready, timeout)
         finally:
-            loop.remove_reader(fd)
-
-    async def _wait(self, sock: socket.SocketType, events: int, timeout: float | None) -> bool:
-        loop = asyncio.get_running_loop()
-        ready: asyncio.Future[bool] = loop.create_future()
-
-        # For the caller that reads with flags: as with _read, close() wakes it.
-        if events == select.POLLIN:
-            self._reader = ready
-            loop.add_reader(sock.fileno(), _set, ready, True)
-            self._watched = True
-            try:
-                return await self._deadlines.wait(ready, timeout)
-            finally:
-                self._reader, self._watched = None, False
-                loop.remove_reader(sock.fileno())
-
-        # Several tasks may wait for room, and a loop has one watcher for each descriptor.
-        self._writers.append(ready)
-        loop.add_writer(sock.fileno(), self._wake_writers)
-        try:
-            return await self._deadlines.wait(ready, timeout)
-        finally:
-            self._writers.remove(ready)
-            if not self._writers and sock.fileno() >= 0:
-                loop.remove_writer(sock.fileno())
-
-    def _wake_writers(self) -> None:
-        for ready in self._writers:
-            _set(ready, True)
+            (loop.remove_reader if reads else loop.remove_writer)(fd)
 
     def _release_socket(self) -> None:
-        if self._socket is not None and self._loop is not None and not self._loop.is_closed():
-            if self._socket.fileno() >= 0:
-                self._loop.remove_reader(self._socket.fileno())
-                self._loop.remove_writer(self._socket.fileno())
-            self._wake_writers()
+        loop, sock = self._loop, self._socket
+        if sock is not None and sock.fileno() >= 0 and loop is not None and not loop.is_closed():
+            loop.remove_reader(sock.fileno())
         self._watched = False
         super()._release_socket()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import select
-import socket
 import threading
 import time
 from collections.abc import Coroutine
@@ -66,11 +64,8 @@ class Client(Endpoint):
     def _make_lock(self) -> AbstractContextManager[object]:
         return threading.RLock()
 
-    async def _wait(self, sock: socket.SocketType, events: int, timeout: float | None) -> bool:
-        return wait(sock, events, timeout)
-
-    async def _wait_readable(self, fd: int, timeout: float) -> bool:
-        return wait(fd, select.POLLIN, timeout)
+    async def _wait(self, fd: int, events: int, timeout: float | None) -> bool:
+        return wait(fd, events, timeout)
 
     async def _sleep(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import select
-import socket
 import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -148,27 +147,20 @@ class Client(Endpoint):
     def _make_waiter(self) -> _Waiter:
         return _Waiter()
 
-    async def _wait(self, sock: socket.SocketType, events: int, timeout: float | None) -> bool:
+    async def _wait(self, fd: int, events: int, timeout: float | None) -> bool:
         try:
-            if events == select.POLLIN:
+            if events == select.POLLIN and fd == self._socket.fileno():
                 # One greenlet reads at a time, so one watcher serves for as long as the socket does.
                 hub = gevent.get_hub()
                 if self._watcher is None:
-                    self._watcher = hub.loop.io(sock.fileno(), 1)
+                    self._watcher = hub.loop.io(fd, 1)
                 if timeout is None:
                     hub.wait(self._watcher)
                     return True
                 with Timeout(timeout, _WaitTimeoutError):
                     hub.wait(self._watcher)
             else:
-                wait_write(sock.fileno(), timeout, _WaitTimeoutError())
-        except _WaitTimeoutError:
-            return False
-        return True
-
-    async def _wait_readable(self, fd: int, timeout: float) -> bool:
-        try:
-            wait_read(fd, timeout, _WaitTimeoutError())
+                (wait_read if events == select.POLLIN else wait_write)(fd, timeout, _WaitTimeoutError())
         except _WaitTimeoutError:
             return False
         return True

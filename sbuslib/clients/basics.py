@@ -24,7 +24,6 @@ from ..wire.columns import Columns
 from ..wire.packets import Control, Key, Message, as_key
 from .batch import Pair, encode_many, in_parts
 from .channel import Channel
-from .lead import time_left
 from .questions import PatternRequest, Scope
 
 __all__ = ["Basics", "mailbox_of"]
@@ -192,7 +191,7 @@ class Basics:
         try:
             size = area.receive_first(sock, flags)
         except BlockingIOError:
-            if flags & socket.MSG_DONTWAIT or not await client._wait(sock, select.POLLIN, time_left(deadline)):
+            if flags & socket.MSG_DONTWAIT or not await client._wait_beside(select.POLLIN, deadline):
                 raise TimeoutError from None
             return False
         if flags & socket.MSG_PEEK and 0 < size != WITH_DESCRIPTORS:

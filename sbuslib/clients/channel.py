@@ -10,6 +10,7 @@ the session: see :mod:`~sbuslib.clients.lead`.
 from __future__ import annotations
 
 import errno
+import os
 import select
 import socket
 from abc import abstractmethod
@@ -25,7 +26,6 @@ from ..kernel.serving import Serving, serving
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from .base import ClientBase, Event
 from .batch import plain
-from .held_sockets import HeldSockets
 from .lead import Lead, Waiter, time_left
 from .questions import HubQuestion
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff
@@ -70,12 +70,11 @@ class Channel(ClientBase):
         return nullcontext()
 
     @abstractmethod
-    async def _wait(self, sock: socket.SocketType, events: int, timeout: float | None) -> bool:
+    async def _wait(self, fd: int, events: int, timeout: float | None) -> bool:
         """Wait for ``select.POLLIN`` or ``select.POLLOUT``; ``False`` after ``timeout`` seconds."""
 
-    @abstractmethod
     async def _wait_readable(self, fd: int, timeout: float) -> bool:
-        """Wait until any descriptor but the connection's can be read; ``False`` after ``timeout`` seconds."""
+        return await self._wait(fd, select.POLLIN, timeout)
 
     @abstractmethod
     async def _sleep(self, seconds: float) -> None: ...
@@ -99,7 +98,6 @@ class Channel(ClientBase):
 
     def _make_locks(self) -> None:
         self._lead = Lead(self._make_lock(), self._make_waiter)
-        self._sockets = HeldSockets(self._lead.lock)
         self._writer_lock = self._make_lock()
         self._door = Door(self._door_folder, self._limits)  # where this client hands out
         self._asker = Asker(self._wait_readable, self._sleep, self._door_folder)  # asks at the doors of others
@@ -176,12 +174,26 @@ class Channel(ClientBase):
         finally:
             self._beginning = False
 
-    async def _wait_for(self, sock: socket.SocketType, events: int, deadline: float | None) -> bool:
+    async def _wait_for(self, fd: int, events: int, deadline: float | None) -> bool:
         """As :meth:`_wait`. Raises :exc:`~sbuslib.errors.StateError` in the thread that the hub needs to serve."""
         left = time_left(deadline)
         if self._serving is not None and left != 0:
             self._serving.check_here(self.address)
-        return await self._wait(sock, events, left)
+        return await self._wait(fd, events, left)
+
+    async def _wait_beside(self, events: int, deadline: float | None) -> bool:
+        """Wait for the connection beside the caller that reads.
+
+        With a descriptor of its own: if the socket is closed meanwhile, its number may be that of another one.
+        """
+        with self._lead.lock:
+            if self._socket.fileno() < 0:
+                return True
+            fd = os.dup(self._socket.fileno())
+        try:
+            return await self._wait_for(fd, events, deadline)
+        finally:
+            os.close(fd)
 
     async def _connect_again(self, deadline: float | None) -> None:
         """Reconnect, trying until the deadline."""
@@ -209,7 +221,8 @@ class Channel(ClientBase):
         self._session.batches = False  # the hub of the next socket was not asked for batches yet
         self._shut_down()
         if self._socket is not None:
-            self._sockets.close(self._socket)
+            with self._lead.lock:
+                self._socket.close()
 
     def _shut_down(self) -> None:
         if self._socket is not None:
@@ -227,7 +240,7 @@ class Channel(ClientBase):
         """Wait for packets, and put them into the session. ``True``: the connection ended."""
         while (ended := self._receive()) is None:
             # The caller has the lead, and while a caller has it the socket is not closed.
-            if not await self._wait_for(self._socket, select.POLLIN, deadline):
+            if not await self._wait_for(self._socket.fileno(), select.POLLIN, deadline):
                 raise TimeoutError(f"{self.address}: nothing came in time")
         return ended
 
@@ -308,10 +321,8 @@ class Channel(ClientBase):
     async def _wait_for_room(self, error: OSError | None, deadline: float | None) -> None:
         """The kernel takes no more: wait until it does. ``error`` says why. Raises :exc:`TimeoutError`."""
         if error is None or error.errno not in NO_MEMORY:
-            sock = self._socket
-            with self._sockets.holding(sock):
-                if await self._wait_for(sock, select.POLLOUT, deadline):
-                    return
+            if await self._wait_beside(select.POLLOUT, deadline):
+                return
         else:  # poll would say at once that the socket can be written
             left = time_left(deadline)
             if left != 0:

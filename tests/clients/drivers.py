@@ -208,9 +208,13 @@ def without_hub(work: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...,
 
 
 class FakeHub:
-    """A hub without features, in a thread, that greets one client and says what it is told to."""
+    """A hub without features, in a thread, that greets one client and says what it is told to.
 
-    def __init__(self, address: str) -> None:
+    :param reads: whether it reads what comes after that.
+    """
+
+    def __init__(self, address: str, *, reads: bool = True) -> None:
+        self._reads = reads
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(address)
         self._listener.listen()
@@ -225,6 +229,8 @@ class FakeHub:
             while packet := peer.recv(1_000_000):
                 if packet.startswith(b"CMSG !/cred/whoami"):
                     peer.send(b"CMSG !/cred/whoami\0" + own_key())
+                    if not self._reads:
+                        return
 
     def say(self, packet: bytes) -> None:
         self._peers[0].send(packet)

@@ -7,6 +7,7 @@ import logging.handlers
 import os
 import socket
 import threading
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
@@ -877,29 +878,41 @@ async def test_a_question_that_was_not_sent_takes_no_answer_of_another(bus: Bus,
 
 
 @without_hub
-async def test_sending_times_out_if_the_hub_does_not_read(bus: Bus) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(bus.address)
-        listener.listen()
-        peers: list[socket.socket] = []
+async def test_sending_waits_for_a_hub_that_does_not_read(bus: Bus) -> None:
+    """Until its time is over, the client closed, or the hub gone."""
+    for end in ("timeout", "close", "hub"):
+        with FakeHub(bus.address + end, reads=False) as fake:
+            client = await bus.client(to=bus.address + end)
+            core, waiting = bus.core(client), threading.Event()
+            with suppress(BlockingIOError):
+                while True:
+                    await client.publish(b"k", bytes(10_000), flags=socket.MSG_DONTWAIT)
+            client.timeout = 0.01 if end == "timeout" else None
+            if end == "timeout":
+                for verb in (client.publish, client.subscribe):
+                    with pytest.raises(TimeoutError, match="takes no more"):
+                        await verb(b"k")
+                continue
 
-        def greet() -> None:
-            peers.append(listener.accept()[0])
-            while not peers[0].recv(1_000).startswith(b"CMSG !/cred/whoami"):
-                pass
-            peers[0].send(b"CMSG !/cred/whoami\0" + own_key())
+            async def wait(fd: int, events: int, timeout: float | None, core: Any = core, told: Any = waiting) -> bool:
+                told.set()
+                there: bool = await type(core)._wait(core, fd, events, timeout)
+                return there
 
-        thread = threading.Thread(target=greet)
-        thread.start()
-        client = await bus.client()
-        thread.join()
-        client.timeout = 0.01
-        with peers[0]:
-            with pytest.raises(TimeoutError, match="takes no more"):
-                await client.publish_many([(b"k", bytes(10_000))] * 10_000)
-            for verb in (client.publish, client.subscribe):
-                with pytest.raises(TimeoutError, match="takes no more"):
-                    await verb(b"k")
+            async def send(client: Any = client) -> bool:
+                with pytest.raises(DisconnectedError):
+                    await client.publish(b"k", bytes(10_000))
+                return True
+
+            core._wait = wait
+            sending = bus.spawn(send())
+            while not waiting.is_set():
+                await core._sleep(0.001)
+            if end == "close":
+                await client.close()
+            else:
+                fake.__exit__()
+            assert await sending
 
 
 @script
