@@ -33,7 +33,7 @@ from .core.reporting import Reporter
 from .core.review import Review
 from .core.settings import Settings
 from .errors import KeyFormatError, PacketError, StateError, UsageError
-from .kernel.serving import Serving
+from .kernel.own_hub import Serving
 from .kernel.sockets import HasFileno, Listener, bound_address
 from .limits import ClientLimits, Limits
 from .matcher import SEPARATOR

@@ -27,7 +27,7 @@ from .errors import UsageError
 from .matcher import SEPARATOR, Pattern
 from .secrets import OVERFLOW_ID, Credentials, Namespace
 
-__all__ = ["Answer", "Policy", "Rule", "Scope", "User", "Verb", "check_template"]
+__all__ = ["Policy", "Rule", "Ruling", "Scope", "User", "Verb", "check_template"]
 
 Verb: TypeAlias = Literal["publish", "subscribe"]
 
@@ -62,7 +62,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return self.publish if verb == "publish" else self.subscribe
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Ruling(msgspec.Struct, frozen=True):
     """What a policy says, with the rule that decided, and its pattern as written and as it is for this user.
 
     There is no rule where the answer is no, and where it is about a secret.
@@ -168,14 +168,14 @@ class Policy:
             return User(b"", user.groups)
         return user
 
-    def explain(self, uid: int, verb: Verb, key: bytes) -> Answer:
+    def explain(self, uid: int, verb: Verb, key: bytes) -> Ruling:
         """The answer for a user, and why. Asks the system about the user anew."""
         if self.is_free(key):
-            return Answer(True, is_secret=True)
+            return Ruling(True, is_secret=True)
         user = self._user(uid)
         for rule in self.rules:
             for template in rule.templates(verb) if rule.names(uid, user) else ():
                 pattern = _fill_in(template, user.name)
                 if pattern is not None and Scope([pattern], [pattern], self._separator).allows(verb, key):
-                    return Answer(True, rule, template, pattern)
-        return Answer(False)
+                    return Ruling(True, rule, template, pattern)
+        return Ruling(False)

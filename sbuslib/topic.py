@@ -11,20 +11,20 @@ from .errors import KeyFormatError, PayloadError, UsageError
 from .matcher import SEPARATOR
 from .wire.packets import Key, Message
 
-__all__ = ["Asker", "AwaitedAsker", "Publisher", "Topic", "schemas"]
+__all__ = ["AnyPublisher", "AwaitedAsker", "BlockingAsker", "Topic", "schemas"]
 
 T = TypeVar("T")
 A = TypeVar("A")
 R = TypeVar("R", covariant=True)
 
 
-class Publisher(Protocol[R]):
+class AnyPublisher(Protocol[R]):
     """A hub or a client."""
 
     def publish(self, key: Key, payload: bytes = b"") -> R: ...
 
 
-class Asker(Protocol):
+class BlockingAsker(Protocol):
     """A client that blocks its caller."""
 
     def request(self, key: Key, payload: bytes = b"", *, timeout: float | None = 10.0) -> bytes: ...
@@ -122,7 +122,7 @@ class Topic(Generic[T]):
         except msgspec.MsgspecError as error:
             raise PayloadError(f"not a {self.type!r}: {error}") from error
 
-    def publish(self, publisher: Publisher[R], key: Key, value: T) -> R:
+    def publish(self, publisher: AnyPublisher[R], key: Key, value: T) -> R:
         """Publish ``value`` under ``key`` through a hub or a client; to be awaited where the client's own verb is."""
         return publisher.publish(key, self.encode(value))
 
@@ -185,7 +185,9 @@ class Topic(Generic[T]):
     # -- with patterns ------------------------------------------------------------------------------
 
     @overload
-    def request(self, client: Asker, key: Key, value: T, *, answer: Topic[A], timeout: float | None = 10.0) -> A: ...
+    def request(
+        self, client: BlockingAsker, key: Key, value: T, *, answer: Topic[A], timeout: float | None = 10.0
+    ) -> A: ...
 
     @overload
     def request(

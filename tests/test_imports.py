@@ -41,7 +41,7 @@ services.queue_rules bench.results bench.scenarios bench.tables
 
 WITHOUT_GEVENT = """
 kernel blocking aio clients.aio_channel clients.aio_patterns clients.batch clients.channel clients.endpoint
-clients.patterns spark reports services.queue lake reading segments.directory
+clients.patterns spark reports services.queue_service lake reading segments.directory
 """
 
 

@@ -16,22 +16,14 @@ LONG = 15
 """Lines of a function from which on it has paragraphs."""
 
 SHARED_CLASSES = {
-    "Answer",
-    "Asker",
     "Client",
-    "Page",
-    "Publisher",
     "Record",
-    "Scope",
     "Settings",
-    "Worker",
 }
 """Names of several public classes. ``Client`` stays: there is one for each way to wait."""
 
 SHARED_MODULES = {
     "limits",
-    "queue",
-    "serving",
 }
 """Names of several modules outside ``cli``, where a module is named for its command."""
 

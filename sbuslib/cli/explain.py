@@ -10,7 +10,7 @@ from .console import EXIT_FAILURE, EXIT_SUCCESS
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
-    from ..policy import Answer, Verb
+    from ..policy import Ruling, Verb
     from ..secrets import Credentials
     from ..secrets import Namespace as Secrets
     from .config import Rules
@@ -105,7 +105,7 @@ def _holder(namespace: Secrets, uid: int, pattern: bytes) -> Credentials:
     return Credentials(gid=gid, uid=uid, pid=pid)
 
 
-def sentence(answer: Answer, user: str, verb: Verb) -> str:
+def sentence(answer: Ruling, user: str, verb: Verb) -> str:
     """An answer in one line."""
     from ..wire.text import printable
 

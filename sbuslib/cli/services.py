@@ -261,8 +261,8 @@ def _queue(arguments: Namespace) -> None:
 
     from ..errors import StateError
     from ..kernel.users import resolve_user
-    from ..services.queue import QueueService
     from ..services.queue_rules import Jobs
+    from ..services.queue_service import QueueService
     from ..services.queue_store import Store
 
     jobs = Jobs(arguments.max_jobs, arguments.max_bytes, arguments.limit, arguments.attempts, ordered=arguments.ordered)

@@ -24,7 +24,7 @@ from ..wire.columns import Columns
 from ..wire.packets import Control, Key, Message, as_key
 from .batch import Pair, encode_many, in_parts
 from .channel import Channel
-from .questions import PatternRequest, Scope
+from .questions import PatternRequest, SyncScope
 
 __all__ = ["Basics", "mailbox_of"]
 
@@ -204,7 +204,7 @@ class Basics:
 
     # -- questions to the hub -----------------------------------------------------------------------
 
-    async def sync(self, scope: str = "local") -> Scope:
+    async def sync(self, scope: str = "local") -> SyncScope:
         """Wait until all that this client said is in force. Returns how far: ``local``, ``tree`` or ``partial``.
 
         With ``tree``, hubs below of users that are not trusted are not waited for: ``trusted_only`` of the answer tells
@@ -216,9 +216,9 @@ class Basics:
             raise UsageError(f"a scope is 'local' or 'tree', not {scope!r}")
         if not self._session.can(control.SYNC):
             await self.whoami()
-            return Scope("local")
+            return SyncScope("local")
         rest = b"" if scope == "local" else b"\0" + scope.encode()
-        return Scope.of(await self.channel._ask(lambda: self._session.ask_by_token(control.SYNC, rest)))
+        return SyncScope.of(await self.channel._ask(lambda: self._session.ask_by_token(control.SYNC, rest)))
 
     async def whoami(self) -> bytes:
         """Ask the hub for this client's credential key."""

@@ -22,7 +22,7 @@ from ..doors.asking import Asker
 from ..doors.door import Door
 from ..errors import DisconnectedError, PeerError
 from ..kernel.dialer import BROKEN, NO_MEMORY
-from ..kernel.serving import Serving, serving
+from ..kernel.own_hub import Serving, serving
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from .base import ClientBase, Event
 from .batch import plain

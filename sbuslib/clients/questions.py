@@ -12,7 +12,7 @@ from ..wire import control
 from ..wire.packets import check_key
 from ..wire.text import printable
 
-__all__ = ["HubQuestion", "PatternRequest", "Scope", "warn_of_wildcard"]
+__all__ = ["HubQuestion", "PatternRequest", "SyncScope", "warn_of_wildcard"]
 
 _warned_of: set[bytes] = set()  # patterns
 
@@ -57,7 +57,7 @@ class HubQuestion:
         self.answer: bytes | None = None  # None until it came
 
 
-class Scope(str):
+class SyncScope(str):
     """How far all that a client said is in force: ``local``, ``tree`` or ``partial``."""
 
     trusted_only = False

@@ -30,7 +30,7 @@ from ..wire.packets import Message
 from ..wire.text import printable
 from .mailbox import Mailbox, Party
 
-__all__ = ["Ask", "CaughtUp", "Page", "fetch", "question_key", "subscribe"]
+__all__ = ["Ask", "CaughtUp", "KeptPage", "fetch", "question_key", "subscribe"]
 
 MOST_BYTES: Final = 268_435_456
 """Bytes of values that a client takes from a service: four times what one keeps unless told otherwise."""
@@ -45,7 +45,7 @@ class CaughtUp(Message, frozen=True, gc=False):
     """The marker after the last values: ``key`` is the pattern. What follows it is published from now on."""
 
 
-class Page(msgspec.Struct, frozen=True, array_like=True):
+class KeptPage(msgspec.Struct, frozen=True, array_like=True):
     """Some last values of a pattern, in MessagePack: keys in order, and whether there are ``more``."""
 
     more: bool
@@ -75,7 +75,7 @@ async def fetch(ask: Ask, patterns: Sequence[bytes], separator: bytes) -> dict[b
 
             # The answer may come from anybody: in order, so that this ends, and no more than fits in memory.
             try:
-                page = msgspec.msgpack.decode(answer, type=Page)
+                page = msgspec.msgpack.decode(answer, type=KeptPage)
             except (ValueError, RecursionError) as error:
                 raise PeerError(f"no last values of {printable(pattern)}: {error}") from None
             for key, payload in page.kept:

@@ -1,7 +1,7 @@
 """Shared queues: each job goes to one worker, and is given again unless that worker acknowledges it.
 
-The service of a queue (:mod:`sbuslib.services.queue`, ``sbus queue``) is a client of a hub like its workers. Here is
-what both know: the messages between them, and the worker's side. ``docs/patterns.md`` tells the messages byte by byte.
+The service of a queue (``sbus queue``) is a client of a hub like its workers. Here is what both know: the messages
+between them, and the worker's side. ``docs/patterns.md`` tells the messages byte by byte.
 
 A worker announces itself under ``queue/NAME/work`` once a second: where it gets jobs, which is a secret key of its own,
 how many jobs it takes, and which it holds. The service answers under that key with a secret key of its own and a token,

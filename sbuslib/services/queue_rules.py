@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from ..recipes.queue import MOST_ROOM
 from ..shares import Shares
 
-__all__ = ["GONE", "HELD_BYTES", "JOB_EXTRA", "MOST_WORKERS", "Jobs", "Turn", "Worker"]
+__all__ = ["GONE", "HELD_BYTES", "JOB_EXTRA", "MOST_WORKERS", "Jobs", "KnownWorker", "Turn"]
 
 GONE: Final = 5.0
 """A worker announces itself once a second. After so many seconds of silence it is gone, and a job that it does not
@@ -55,11 +55,11 @@ class Entry:
         #: What it costs in memory, in bytes.
         self.size = len(key) + len(payload) + JOB_EXTRA
         #: Who has it now.
-        self.holder: Worker | None = None
+        self.holder: KnownWorker | None = None
         self.given = 0.0  # when, on the clock of the service
 
 
-class Worker:
+class KnownWorker:
     """One worker, and what it holds, oldest first. ``key`` is where it gets jobs."""
 
     __slots__ = ("bytes", "held", "key", "room", "seen", "sender", "token", "total")
@@ -108,7 +108,7 @@ class Turn(NamedTuple):
     """Jobs stored before that were given now."""
     finished: list[int]
     dead: list[Entry]
-    given: dict[Worker, list[Entry]]
+    given: dict[KnownWorker, list[Entry]]
 
 
 class Jobs:
@@ -122,7 +122,7 @@ class Jobs:
         #: All that are neither done nor dead, by number.
         self.jobs: dict[int, Entry] = {}
         #: By the keys that they are reached under.
-        self.workers: dict[bytes, Worker] = {}
+        self.workers: dict[bytes, KnownWorker] = {}
         self._count, self._bytes = Shares(most, frozenset({None})), Shares(most_bytes, frozenset({None}))
         self._limit, self._attempts = limit, attempts
         self._ready: deque[Entry] = deque()  # some may be finished
@@ -178,7 +178,7 @@ class Jobs:
 
     def announce(
         self, key: bytes, sender: bytes | None, token: bytes, room: int, named: Iterable[int], now: float
-    ) -> Worker | None:
+    ) -> KnownWorker | None:
         """A worker says that it is there, how much room it has, and which jobs it holds. ``token`` is for a new one.
 
         ``None``: there are too many workers, or ``key`` is that of another.
@@ -187,7 +187,7 @@ class Jobs:
         if worker is None:
             if len(self.workers) >= MOST_WORKERS:
                 return None
-            worker = self.workers[key] = Worker(key, sender, token)
+            worker = self.workers[key] = KnownWorker(key, sender, token)
         elif worker.sender != sender:
             return None
         worker.room = max(0, min(room, MOST_ROOM))
@@ -196,7 +196,7 @@ class Jobs:
         self._release(worker, [job for job in worker.held_since(now - GONE) if job.number not in known])
         return worker
 
-    def finish(self, worker: Worker, numbers: Iterable[int], failed: Iterable[int], now: float) -> None:
+    def finish(self, worker: KnownWorker, numbers: Iterable[int], failed: Iterable[int], now: float) -> None:
         """A worker has done some jobs, and gives others back."""
         worker.seen = now
         for job in map(self.jobs.get, numbers):
@@ -205,7 +205,7 @@ class Jobs:
         back = map(worker.held.get, failed)
         self._release(worker, list(dict.fromkeys(job for job in back if job is not None)))
 
-    def leave(self, worker: Worker) -> None:
+    def leave(self, worker: KnownWorker) -> None:
         """A worker is gone."""
         del self.workers[worker.key]
         self._release(worker, list(worker.held.values()))
@@ -218,7 +218,7 @@ class Jobs:
             else:
                 self._release(worker, [*worker.held_since(now - self._limit)])
 
-    def _release(self, worker: Worker, jobs: list[Entry]) -> None:
+    def _release(self, worker: KnownWorker, jobs: list[Entry]) -> None:
         for job in jobs:
             worker.drop(job)
         self._line_up(jobs, first=True)
@@ -249,7 +249,7 @@ class Jobs:
     def turn(self, now: float) -> Turn:
         """Give each job that may be given to the worker with most room; among equals, to the one that had least."""
         # 1. Who has room: a heap, the one with most of it first.
-        given: dict[Worker, list[Entry]] = {}
+        given: dict[KnownWorker, list[Entry]] = {}
         again: list[Entry] = []
         ready, jobs, workers, stored = self._ready, self.jobs, self.workers, self._stored
         able = (worker for worker in workers.values() if ready and worker.free() > 0)

@@ -23,7 +23,7 @@ from ..client import Client
 from ..errors import DisconnectedError, NoServerError, StateError
 from ..limits import PACKET_BYTES
 from ..matcher import SEPARATOR, matches
-from ..recipes.last import CaughtUp, Page, question_key
+from ..recipes.last import CaughtUp, KeptPage, question_key
 from ..recipes.request import Question
 from ..secrets import stranger
 from ..shares import Shares
@@ -155,7 +155,7 @@ class Kept:
         file.executemany("REPLACE INTO kept VALUES (?, ?, ?)", new)
         file.execute("COMMIT")
 
-    def page(self, pattern: bytes, after: bytes | None, separator: bytes = SEPARATOR) -> Page:
+    def page(self, pattern: bytes, after: bytes | None, separator: bytes = SEPARATOR) -> KeptPage:
         """The values of a pattern, whose keys come after one in order."""
         # 1. Where the keys begin that may match; they are sorted once after each change.
         if not self._order:
@@ -175,9 +175,9 @@ class Kept:
                 payload = self.values[key]
                 size += len(key) + len(payload)
                 if found and size > PAGE_BYTES:
-                    return Page(True, found)
+                    return KeptPage(True, found)
                 found.append((key, payload))
-        return Page(False, found)
+        return KeptPage(False, found)
 
 
 class Retain:

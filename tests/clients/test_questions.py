@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbuslib.clients.questions import HubQuestion, Scope
+from sbuslib.clients.questions import HubQuestion, SyncScope
 from sbuslib.clients.session import Session
 from sbuslib.wire import control
 from sbuslib.wire.packets import Control, encode_control, parse
@@ -57,11 +57,11 @@ def test_an_answer_with_a_token_is_found_by_it() -> None:
 
 
 def test_how_far_it_is_in_force() -> None:
-    assert [Scope.of(answer) for answer in (b"", b"local", b"partial", b"tree")] == [
+    assert [SyncScope.of(answer) for answer in (b"", b"local", b"partial", b"tree")] == [
         "local",
         "local",
         "partial",
         "tree",
     ]
-    assert (Scope.of(control.SCOPE_TRUSTED), Scope.of(control.SCOPE_TRUSTED).trusted_only) == ("tree", True)
-    assert not Scope.of(b"tree").trusted_only
+    assert (SyncScope.of(control.SCOPE_TRUSTED), SyncScope.of(control.SCOPE_TRUSTED).trusted_only) == ("tree", True)
+    assert not SyncScope.of(b"tree").trusted_only

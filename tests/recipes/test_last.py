@@ -22,7 +22,7 @@ from sbuslib.clients.channel import run
 from sbuslib.covering import covers
 from sbuslib.errors import PeerError
 from sbuslib.matcher import matches
-from sbuslib.recipes.last import CaughtUp, Page, fetch, question_key, subscribe
+from sbuslib.recipes.last import CaughtUp, KeptPage, fetch, question_key, subscribe
 from sbuslib.recipes.mailbox import Mailbox
 from sbuslib.wire.packets import Message
 
@@ -185,7 +185,7 @@ class Service:
             self.askers[token] = what[2]
             self.tree.say(self.name, ("sync", token))
         elif what[0] == "synced":
-            page = Page(False, sorted(self.kept.items()))
+            page = KeptPage(False, sorted(self.kept.items()))
             self.tree.say(self.name, ("answer", self.askers[what[1]], msgspec.msgpack.encode(page)))
 
 
@@ -271,7 +271,7 @@ def fetched(*pages: bytes) -> dict[bytes, bytes]:
 
 
 def page(more: bool, *pairs: tuple[bytes, bytes]) -> bytes:
-    return msgspec.msgpack.encode(Page(more, list(pairs)))
+    return msgspec.msgpack.encode(KeptPage(more, list(pairs)))
 
 
 def test_values_come_page_by_page() -> None:

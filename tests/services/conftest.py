@@ -12,8 +12,8 @@ from support import HubThread, eventually
 
 from sbuslib.recipes import queue as patterns
 from sbuslib.services import queue_rules
-from sbuslib.services.queue import QueueService
 from sbuslib.services.queue_rules import Jobs
+from sbuslib.services.queue_service import QueueService
 from sbuslib.services.queue_store import Store
 
 Serve = Callable[..., QueueService]

@@ -17,7 +17,7 @@ from worlds import STRANGER, World
 from sbuslib import Client, aio, blocking
 from sbuslib.errors import AnswerError, NoServerError, PayloadError, UsageError
 from sbuslib.recipes.queue import JOB_BYTES, Delivery, Job, decode, encode
-from sbuslib.services.queue import QueueService
+from sbuslib.services.queue_service import QueueService
 
 
 def until(condition: object) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
 from sbuslib.recipes.queue import MOST_ROOM
-from sbuslib.services.queue_rules import GONE, HELD_BYTES, JOB_EXTRA, MOST_WORKERS, Jobs, Turn, Worker
+from sbuslib.services.queue_rules import GONE, HELD_BYTES, JOB_EXTRA, MOST_WORKERS, Jobs, KnownWorker, Turn
 
 LIMIT = 20.0
 ATTEMPTS = 3
@@ -19,7 +19,7 @@ def make(**options: bool) -> Jobs:
     return Jobs(MOST, 1_000_000, LIMIT, ATTEMPTS, **options)
 
 
-def join(jobs: Jobs, name: str, room: int, now: float = 0.0) -> Worker:
+def join(jobs: Jobs, name: str, room: int, now: float = 0.0) -> KnownWorker:
     worker = jobs.announce(name.encode(), None, b"token", room, (), now)
     assert worker is not None
     return worker
