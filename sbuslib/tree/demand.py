@@ -1,16 +1,21 @@
-"""What the hub above wants of what is published here: everything, what it announced, or all but what it pruned.
+"""Which messages go up: what the hub above wants of what is published here, and may have.
 
-It holds that in the router of this hub, as any subscriber does, so that the links below are told of it as of any other.
-While the link is broken it goes on to hold what it held. What it has not announced anew, when it has said all that it
-wants, is taken back in small steps (:meth:`Demand.settle`).
+It wants everything, what it announced, or all but the keys that it pruned. ``export=`` bounds that, but not secrets:
+those of clients below this hub stay, all others go up.
+
+The hub above holds that in the router of this hub, as any subscriber does, so that the links below are told of it as of
+any other. While the link is broken it goes on to hold what it held. What it has not announced anew, when it has said
+all that it wants, is taken back in small steps (:meth:`Demand.settle`). What came from above is never sent back
+(:meth:`~sbuslib.tree.hub_link.Link.receivers_of`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
 from ..core.context import Context
+from ..core.protocols import Routes
 from ..covering import narrow
 from ..errors import PacketError
 from ..matcher import Pattern, Subscriptions
@@ -35,11 +40,16 @@ class Demand:
 
     :param holder: what stands for it in the router.
     :param export: the patterns that may go up, ``None`` for all.
+    :param takes_secrets: whether secrets cross.
     """
 
-    def __init__(self, context: Context, holder: PatternHolder, export: list[bytes] | None) -> None:
+    def __init__(
+        self, context: Context, holder: PatternHolder, export: list[bytes] | None, takes_secrets: Callable[[], bool]
+    ) -> None:
         self._router = context.router  # of this hub
+        self._holder = holder
         self._export = export
+        self._takes_secrets = takes_secrets
         self._holds = Narrowed(context, holder, self._narrow)  # the patterns, narrowed to those that may go up
         self._all = False  # whether it is taken to want everything
         self._too_many = False  # whether it announced more than may be held, so that this is so for the whole link
@@ -65,12 +75,32 @@ class Demand:
     def _narrow(self, pattern: bytes) -> list[bytes]:
         return narrow(pattern, self._export, self._router.namespace.separator)
 
+    def begin(self) -> None:
+        """The relay has started: everything is wanted, as far as this hub knows."""
+        self._router.adjust = self._adjust
+        self.want_all(True)
+
     def end(self) -> None:
         """The relay has stopped: nothing is wanted above."""
         self.begin_anew()
         for _ in self.settle(everything=False):
             pass
         self._holds.close()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """In the child of a fork, and at the end: only what is held stays, which leaves the router with the holder."""
+        self._router.adjust = None
+        self._router.reconsider_all()
+
+    def _adjust(self, key: bytes, secret: bool, found: Routes) -> Routes:
+        """The receivers of a key that the router found, without what was pruned, and with secrets that go up."""
+        namespace = self._router.namespace
+        if not secret:
+            return tuple(one for one in found if one is not self._holder) if key in self.pruned else found
+        # Until the first prefix is known, this hub does not know whose a secret is. So it goes up and stays here.
+        ours = bool(namespace.prefix) and key.startswith(namespace.prefix + namespace.start)
+        return found if ours or not self._takes_secrets() else (*found, self._holder)
 
     def begin_anew(self) -> bool:
         """Another link: what the hub above said before holds until it has said all, but for the keys that it pruned.

@@ -3,10 +3,6 @@
 It has what outlives a link (:class:`~sbuslib.tree.above.LinkAbove`): the state, which a table says
 (:mod:`sbuslib.tree.states`), what the hub above wants (:mod:`sbuslib.tree.demand`), and the messages that are kept for
 it (:mod:`sbuslib.tree.uplink`). :class:`sbuslib.relay.Relay` dials.
-
-Messages from above never go up, nor secrets under this hub's own prefix. Of the other messages, those go up that the
-hub above announced that it wants or, if it only prunes, those that it did not prune. Until it has said for the first
-time that its interest is complete, all messages are kept. Messages come down if this hub subscribed to them there.
 """
 
 from __future__ import annotations
@@ -70,7 +66,7 @@ class HubAbove:
         self.context = tree.context  # of this hub
         self.up = Uplink(self.context, self._tell_loss)
         """What routes hold for it."""
-        self.demand = Demand(self.context, self.up, export)
+        self.demand = Demand(self.context, self.up, export, lambda: self.secrets)
         """What it wants of what is published here."""
         self.bounds = import_
         self.imports = index(import_, self._separator)
@@ -118,8 +114,7 @@ class HubAbove:
         match action:
             case LinkAction.BEGIN:
                 self._id, self._process = stable_id(self.context.address(), self.tree.hub_id), new_epoch()
-                self.context.router.adjust = self._adjust
-                self.demand.want_all(True)
+                self.demand.begin()
             case LinkAction.SETTLE:
                 self.tree.questions.note_joined()
             case LinkAction.END:
@@ -132,7 +127,6 @@ class HubAbove:
         self.away_since = 0.0
         self.context.unsent.note(self.up, False)
         self.demand.end()
-        self._stop_adjusting()
         self.tree.questions.note_joined()
         self.tree.detach()
 
@@ -198,7 +192,7 @@ class HubAbove:
         """In the child of a fork: close the child's copy of the connection only."""
         self.context.unsent.clear()  # the questions of the parent's clients
         self.step = "stopped"
-        self._stop_adjusting()
+        self.demand.abandon()
         connection = self._connection
         if connection is not None:
             self.end_link()
@@ -248,19 +242,6 @@ class HubAbove:
     def secrets(self) -> bool:
         """Whether secrets cross: not where the hub above refused the pattern for them, or was not asked."""
         return not self.plain and self.address not in self.refusing
-
-    def _adjust(self, key: bytes, secret: bool, found: Routes) -> Routes:
-        """The receivers of a key that the router found, without what was pruned, and with secrets that go up."""
-        up, namespace = self.up, self.context.router.namespace
-        if not secret:
-            return tuple(one for one in found if one is not up) if key in self.demand.pruned else found
-        # Until the first prefix is known, this hub does not know whose a secret is. So it goes up and stays here.
-        ours = bool(namespace.prefix) and key.startswith(namespace.prefix + namespace.start)
-        return found if ours or not self.secrets else (*found, up)
-
-    def _stop_adjusting(self) -> None:
-        self.context.router.adjust = None
-        self.context.router.reconsider_all()
 
     def is_sending(self) -> bool:
         """Whether something waits that can be sent."""

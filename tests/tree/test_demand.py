@@ -35,7 +35,7 @@ class Demanded:
         self.router: Any = world.hub("top", limits=limits).context.router
         self.told: list[tuple[bytes, bool]] = []
         self.above = Above(limits)
-        self.demand = Demand(world.hubs["top"].context, self.above, export)  # type: ignore[arg-type]
+        self.demand = Demand(world.hubs["top"].context, self.above, export, lambda: True)  # type: ignore[arg-type]
         self.demand.want_all(True)
         self.settle()
         self.router.watch = lambda subscriber, account, pattern, wanted: self.told.append((pattern, wanted))
