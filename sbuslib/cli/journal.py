@@ -172,12 +172,9 @@ def selection(arguments: Namespace) -> Selection:
 
 def _cat(arguments: Namespace) -> int:
     from ..lake.blocks import read_records
-    from ..wire.packets import Message
-    from .messages import shower
 
     begin_to_show()
-    wanted, show, out = selection(arguments), shower(arguments), sys.stdout.buffer
-    left = arguments.count
+    wanted, show, left = selection(arguments), _shower(arguments), arguments.count
 
     def cat(directory: str) -> bool:
         nonlocal left
@@ -185,13 +182,12 @@ def _cat(arguments: Namespace) -> int:
         for row in read_records(directory, wanted, on_corrupt=on_corrupt, on_skip=tell_skipped):
             if left == 0:
                 break
-            if row.key is None or row.payload is None:
+            if row.key is None:
                 tell_gap(row)
                 continue
-            sender = row.sender if wants_senders(arguments) else None
-            out.write(show(Message(row.key, row.payload, sender), row.time_ns))
+            show(row)
             left = None if left is None else left - 1
-        out.flush()
+        sys.stdout.flush()
         return True
 
     return _each(arguments, cat)
@@ -292,14 +288,10 @@ def _unknown(times: int) -> str:
 
 
 _ACKNOWLEDGED_AT_ONCE = 1_000
-
-
 """Messages that are acknowledged together: each acknowledgement is written to a file."""
 
 
 _LONGEST_TOLD = 65_536
-
-
 """Bytes of the longest key or sender that a command is told. The system starts no program with one of twice as much."""
 
 

@@ -304,8 +304,6 @@ def _ingest_with(arguments: Namespace, spark: SparkSession | None) -> None:
 
 
 _NICENESS = 10
-
-
 """Of this process: the recorder and the hub go first."""
 
 
