@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from gevent import subprocess as waiting
@@ -17,8 +17,18 @@ from support import PATIENCE, ROOT, HubThread
 from tcp.conftest import limits as limits
 from tcp.conftest import make_peer as make_peer
 
-Start = Callable[..., "subprocess.Popen[bytes]"]
+
+class Program(subprocess.Popen[bytes]):
+    """A program whose standard input, output and errors are pipes to the test, unless it is started otherwise."""
+
+    stdin: IO[bytes]
+    stdout: IO[bytes]
+    stderr: IO[bytes]
+
+
+Start = Callable[..., Program]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Await = Callable[[int], None]
 
 
 @pytest.fixture
@@ -34,11 +44,9 @@ def start(environment: dict[str, str]) -> Iterator[Start]:
     """Start ``python -m`` with arguments; keywords go to ``Popen``, ``env`` is added to the environment."""
     with contextlib.ExitStack() as stack:
 
-        def start(*arguments: str, env: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[bytes]:
+        def start(*arguments: str, env: dict[str, str] | None = None, **options: Any) -> Program:
             pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-            process = subprocess.Popen(
-                [sys.executable, "-m", *arguments], env=environment | (env or {}), **{**pipes, **options}
-            )
+            process = Program([sys.executable, "-m", *arguments], env=environment | (env or {}), **{**pipes, **options})
             stack.enter_context(process)
             stack.callback(process.kill)
             return process
@@ -103,7 +111,7 @@ def await_patterns(bus: HubThread) -> Callable[[int], None]:
 def subscribed(start: Start, path: str, await_patterns: Callable[[int], None]) -> Start:
     """Start ``sbus sub`` with arguments, the last of which is its only pattern, and return when that is in force."""
 
-    def subscribed(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    def subscribed(*arguments: str, **options: Any) -> Program:
         process = start("sbuslib", "sub", "-a", path, *arguments, **options)
         await_patterns(1)
         return process

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess, Popen
 
 import pytest
+from cli.conftest import Run, Start
 from support import PATIENCE, HubThread, eventually
 
 from sbuslib.bench.scenarios import SCENARIOS
 
-Run = Callable[..., CompletedProcess[str]]
-Start = Callable[..., "Popen[bytes]"]
 SHORT = ("--rounds", "1", "--window", "0.001")
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
 
@@ -55,7 +52,6 @@ def runs(pid: int) -> bool:
 
 def test_processes_that_bench_started_end_with_it(start: Start) -> None:
     process = start("sbuslib", "bench", "one", "--window", "5")
-    assert process.stderr is not None
     assert b"cases" in process.stderr.readline()  # by now hub and forwarder are there
     with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
         children = [int(pid) for pid in file.read().split()]

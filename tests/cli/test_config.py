@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import tomllib
 from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cli.conftest import Run, Start
 from conformance.script import read_cases
 from conformance.script import run as play
 from docs.pages import blocks
@@ -22,8 +21,6 @@ from sbuslib.cli.config import RelayTable, RuleTable, read_rules, read_settings
 from sbuslib.errors import UsageError
 from sbuslib.limits import Limits
 
-Start = Callable[..., "subprocess.Popen[bytes]"]
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 SBUSD = "sbuslib.cli.daemon"
 RELAY = "sbuslib.cli.relay"
 
@@ -178,7 +175,6 @@ def test_a_hub_serves_by_its_file(start: Start, run: Run, file: Path, path: str)
     own = os.getuid()
     file.write_text(f'address = "{path}"\nmode = 0o750\n[[rules]]\nusers = [{own}]\npublish = ["a/"]\n')
     process = start(SBUSD, "-f", "--config", str(file))
-    assert process.stdout is not None
     process.stdout.read()
     assert os.stat(path).st_mode & 0o777 == 0o750
     with Client(path) as client:
@@ -199,7 +195,6 @@ def test_a_hub_serves_by_its_file(start: Start, run: Run, file: Path, path: str)
 def test_clients_of_the_edition_of_2017_are_served(start: Start, file: Path, path: str, how: str) -> None:
     file.write_text('separator = "."')
     process = start(SBUSD, "-f", "-a", path, *(("--separator", ".") if how == "option" else ("--config", str(file))))
-    assert process.stdout is not None
     process.stdout.read()
     cases = read_cases(TESTS / "conformance" / "edition_2017" / "stops.sbus")
     assert len(cases) == 8

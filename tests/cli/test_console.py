@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cli.conftest import Run
 from support import PATIENCE, ROOT, HubThread
 
 from sbuslib.cli import daemon, main, manual
@@ -22,8 +23,6 @@ from sbuslib.cli.manual import SCRIPTS, candidates
 from sbuslib.errors import CorruptJournalError, NoHubError
 
 # -- The functions that all programs share
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cli.conftest import Program, Run, Start
 from support import PATIENCE, WHOAMI, eventually, own_key
 
 from sbuslib.blocking import Client
@@ -22,9 +23,7 @@ from sbuslib.cli.config import read_settings
 from sbuslib.cli.daemon import build_parser
 
 SBUSD = "sbuslib.cli.daemon"
-Start = Callable[..., "subprocess.Popen[bytes]"]
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-Serve = Callable[..., "subprocess.Popen[bytes]"]
+Serve = Callable[..., Program]
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
@@ -33,10 +32,9 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 def serve(start: Start, path: str) -> Serve:
     """Start ``sbusd -f`` and return when it listens; at :func:`path`, unless ``-a`` is given."""
 
-    def serve(*flags: str, **options: object) -> subprocess.Popen[bytes]:
+    def serve(*flags: str, **options: object) -> Program:
         address = () if "-a" in flags else ("-a", path)
         process = start(SBUSD, "-f", *address, *flags, **options)
-        assert process.stdout is not None
         process.printed = process.stdout.read()  # type: ignore[attr-defined]  # to its end
         return process
 
@@ -177,7 +175,6 @@ def test_a_passed_socket_keeps_its_mode(serve: Serve, path: str) -> None:
     assert answers(path)
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
     process.terminate()
-    assert process.stderr is not None
     assert process.stderr.read().decode() == (
         f"sbusd: {address}: -g and -o are ignored: a socket that was passed has its mode already\n"
     )
@@ -208,7 +205,6 @@ def test_violations_are_logged_on_standard_error(serve: Serve, path: str) -> Non
         sock.connect(path)
         sock.send(b"NONSENSE")
         assert sock.recv(100) == b""
-    assert process.stderr is not None
     line = process.stderr.readline().decode()
     assert line.startswith(f"sbusd: sbus hub at {path} disconnected process {os.getpid()} ")
     assert "unknown verb" in line

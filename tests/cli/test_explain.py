@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cli.conftest import Run
 from support import Peer
 
 from sbuslib import Hub
@@ -15,7 +15,6 @@ from sbuslib.cli.config import read_rules
 
 MakeHub = Callable[..., Hub]
 Connect = Callable[..., Peer]
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 RULES = """\
 separator = "/"

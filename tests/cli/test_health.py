@@ -6,11 +6,11 @@ import json
 import os
 import re
 import signal
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 from accounting import acting_as
+from cli.conftest import Await, Program, Run, Start
 from gevent.socket import wait_read
 from support import PATIENCE, HubThread, Peer, PlainDaemon, eventually
 
@@ -18,10 +18,6 @@ from sbuslib.blocking import Client
 from sbuslib.limits import Limits
 
 # -- ``sbus ping`` as a program
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
-Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 def test_each_answer_is_shown_and_their_times(run: Run, bus: HubThread, path: str) -> None:
@@ -36,7 +32,6 @@ def test_each_answer_is_shown_and_their_times(run: Run, bus: HubThread, path: st
 
 def test_ctrl_c_ends_it_with_the_summary(start: Start, bus: HubThread, path: str) -> None:
     process = start("sbuslib", "ping", "-a", path, "-i", "10")
-    assert process.stdout is not None
     assert b"time=" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=20)
@@ -46,11 +41,9 @@ def test_ctrl_c_ends_it_with_the_summary(start: Start, bus: HubThread, path: str
 
 def test_it_outlives_its_hub(start: Start, bus: HubThread, path: str) -> None:
     process = start("sbuslib", "ping", "-a", path, "-i", "0.001")
-    assert process.stdout is not None
     for _ in range(5):
         assert b"time=" in process.stdout.readline()
     bus.stop()
-    assert process.stderr is not None
     assert b"waiting for it" in process.stderr.readline()
     with HubThread(path):
         assert b"again" in process.stderr.readline()
@@ -79,11 +72,8 @@ def test_a_tree_with_a_hub_that_does_not_answer_is_partial(run: Run, folder: str
 
 # -- ``sbus hz`` as a program: how often messages come
 
-Await = Callable[[int], None]
 
-
-def lines(program: subprocess.Popen[bytes]) -> Iterator[str]:
-    assert program.stdout is not None
+def lines(program: Program) -> Iterator[str]:
     return (line.decode().rstrip("\n") for line in program.stdout)
 
 
@@ -134,7 +124,6 @@ def test_a_plain_daemon_is_measured_too(start: Start, path: str) -> None:
         program = start("sbuslib", "hz", "-a", path, "--window", "0.2", "--json", "key")
         eventually(lambda: any(held[b"key"] for held in daemon._patterns.values()))
         publisher.publish(b"key", b"payload")
-        assert program.stdout is not None
         told: list[int] = []
         while 1 not in told:
             wait_read(program.stdout.fileno(), PATIENCE)
@@ -151,7 +140,6 @@ def test_lost_messages_are_told_on_standard_error(start: Start, path: str) -> No
             while not client.hub.statistics().lost:
                 client.publish_many([(b"key", b"x" * 10_000)] * 100)
         program.send_signal(signal.SIGCONT)
-        assert program.stderr is not None
         assert program.stderr.readline().endswith(b" messages were lost: overflow\n")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
+from cli.conftest import Program
 from support import PATIENCE, Peer, eventually
 
 from sbuslib import Hub
@@ -104,12 +105,10 @@ sys.exit(daemon.main(["-f", "-a", sys.argv[1]]))
 
 
 def test_sbusd_gives_memory_back(path: str, environment: dict[str, str]) -> None:
-    process = subprocess.Popen(
+    process = Program(
         [sys.executable, "-c", SBUSD, path], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     with process:
-        assert process.stdout is not None
-        assert process.stderr is not None
         process.stdout.read()  # to its end: it listens
         client = Client(path, timeout=PATIENCE)
         client.subscribe(*(b"%d" % number for number in range(20_000)))
@@ -132,9 +131,7 @@ sys.exit(status)
 
 def test_sbusd_keeps_what_survived_a_full_collection_from_the_next(path: str, environment: dict[str, str]) -> None:
     command = [sys.executable, "-c", COLLECTED, path]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as sbusd:
-        assert sbusd.stdout is not None
-        assert sbusd.stderr is not None
+    with Program(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as sbusd:
         sbusd.stdout.read()  # closed once clients can connect
         Client(path).close()
         looked_at, frozen = map(int, sbusd.stderr.read().split())

@@ -11,12 +11,12 @@ import signal
 import socket
 import stat
 import subprocess
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import gevent
 import pytest
+from cli.conftest import Run, Start
 from docs.pages import DOCS, blocks
 from support import PATIENCE, ROOT, HubThread, Peer
 
@@ -29,16 +29,10 @@ from sbuslib.limits import Limits
 
 # -- ``sbus hub`` as a program: a hub in the foreground
 
-Start = Callable[..., "subprocess.Popen[bytes]"]
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_hub_serves_in_the_foreground(start: Start, path: str, number: signal.Signals) -> None:
     hub = start("sbuslib", "hub", "-a", path)
-    assert hub.stdout is not None
-    assert hub.stderr is not None
     assert hub.stdout.read() == b""
     assert hub.stderr.readline().decode() == f"sbus: listening at {path} (Ctrl-C ends it)\n"
     with Client(path) as client:
@@ -55,7 +49,6 @@ def test_hub_listens_where_clients_look_first(start: Start, run: Run, folder: st
         ({"XDG_RUNTIME_DIR": folder}, f"{folder}/sbus/bus"),
     ):
         hub = start("sbuslib", "hub", env=environment)
-        assert hub.stdout is not None
         hub.stdout.read()
         assert os.path.exists(address)
         assert run("sbuslib", "whoami", env=environment).returncode == 0

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-from collections.abc import Callable
 
 import pyarrow.parquet
 import pytest
+from cli.conftest import Run, Start
 from segments.journals import EXAMPLE, SENDER, message, write
 from support import PATIENCE, HubThread
 
@@ -17,8 +16,6 @@ from sbuslib.journal.consume import consume
 from sbuslib.wire.offers import Offer, encode_offer
 
 # -- ``sbus journal`` as a program
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def damage(journal: str) -> str:
@@ -182,8 +179,6 @@ def test_query_answers_sql(run: Run, journal: str) -> None:
 
 # -- ``sbus consume`` as a program
 
-Start = Callable[..., "subprocess.Popen[bytes]"]
-
 
 def test_each_run_goes_on_where_the_one_before_stopped(run: Run, journal: str) -> None:
     done = run("sbuslib", "consume", "a", journal, "-n", "1")
@@ -205,10 +200,8 @@ def test_each_run_goes_on_where_the_one_before_stopped(run: Run, journal: str) -
 def test_what_is_recorded_meanwhile_is_shown(start: Start, bus: HubThread, path: str, folder: str) -> None:
     journal = f"{folder}/recorded"
     recording = start("sbuslib", "record", "-a", path, journal)
-    assert recording.stderr is not None
     recording.stderr.readline()
     shown = start("sbuslib", "consume", "a", journal, "room/")
-    assert shown.stdout is not None
     with Client(path) as client:
         for number in range(3):
             client.publish(b"hall", b"")
@@ -253,7 +246,6 @@ def test_nothing_that_comes_in_time_is_told(run: Run, journal: str) -> None:
 
 def test_a_second_consumer_of_a_name_is_refused(start: Start, run: Run, journal: str, folder: str) -> None:
     first = start("sbuslib", "consume", "a", journal, "--positions", folder)
-    assert first.stdout is not None
     first.stdout.readline()
     done = run("sbuslib", "consume", "a", journal, "--positions", folder)
     assert (done.returncode, done.stdout) == (1, "")

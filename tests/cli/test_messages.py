@@ -9,9 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
+from cli.conftest import Run, Start
 from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client
@@ -19,9 +19,6 @@ from sbuslib.limits import PACKET_BYTES
 
 # -- What ``sbus pub``, ``sub`` and ``whoami`` have in common: how they write bytes, tell errors, and end
 
-Start = Callable[..., "subprocess.Popen[bytes]"]
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 ODD = b"\x00\x1b[2J\xff\xc2\x9b\t\n\\ \xe2\x80\xae"
 
@@ -122,13 +119,11 @@ def test_ctrl_c_ends_sub_silently(subscribed: Start) -> None:
 def test_ctrl_c_ends_pub_silently_while_it_reads_lines(start: Start, subscribed: Start, path: str) -> None:
     subscriber = subscribed("-n", "1", "--raw", "")
     publisher = start("sbuslib", "pub", "-a", path, "log", "-")
-    assert publisher.stdin is not None
     publisher.stdin.write(b"line\n")
     publisher.stdin.flush()
     assert subscriber.communicate(timeout=PATIENCE)[0] == b"line"
     publisher.send_signal(signal.SIGINT)
     assert publisher.wait(PATIENCE) == -signal.SIGINT
-    assert publisher.stderr is not None
     assert publisher.stderr.read() == b""
 
 

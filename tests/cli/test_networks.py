@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from bridge.accounts import Operator
 from bridge.servers import Server, mosquitto, nats_server, redis_server, secure_server
+from cli.conftest import Program, Run, Start
 from gevent import subprocess as waiting
 from support import PATIENCE, ROOT, HubThread, eventually
 
@@ -78,8 +78,6 @@ def test_a_signal_ends_a_gateway_with_status_0(listening: Listening, bus: HubThr
 # -- ``sbus peer`` as a program: what it shows and forwards, and whom it finds
 
 Make = Callable[..., Peer]
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def test_a_peer_shows_what_is_published_and_ends_on_a_signal(listening: Listening, make_peer: Make) -> None:
@@ -186,7 +184,6 @@ def test_an_unforeseen_error_in_any_greenlet_ends_the_command_and_is_told_with_i
 
 # -- ``sbus bridge`` as a program, and what ``sbus doctor`` tells of it
 
-Start = Callable[..., "subprocess.Popen[bytes]"]
 
 CONNECTED = b"sbus: connected to the server (Ctrl-C ends it)\n"
 
@@ -211,7 +208,6 @@ def test_two_buses_are_joined_and_doctor_tells_of_it(
     with HubThread(f"{folder}/far") as far, Client(path) as here, Client(far.hub.address) as there:
         start("sbuslib", "bridge", url, "--bus", path, "--export", "room/", "log/")
         away = start("sbuslib", "bridge", url, "--bus", far.hub.address, "--import", "room/", "--prefix", "sbus")
-        assert away.stderr is not None
         assert away.stderr.readline() == CONNECTED
         there.subscribe(b"")
         while True:  # until both are there
@@ -246,7 +242,6 @@ def test_options_name_the_files_for_tls_and_for_a_user(
     with HubThread(f"{folder}/far") as far, Client(path) as here, Client(far.hub.address) as there:
         start("sbuslib", "bridge", url, "--bus", path, "--export", "room/", *options)
         away = start("sbuslib", "bridge", url, "--bus", far.hub.address, "--import", "room/", *options)
-        assert away.stderr is not None
         assert away.stderr.readline() == CONNECTED
         there.subscribe(b"room/")
         carry(here, there, b"over TLS")
@@ -263,7 +258,7 @@ def test_a_spare_takes_over_when_the_older_bridge_is_killed(
     server.start()
     url = f"nats://127.0.0.1:{server.port}"
 
-    def bridge() -> subprocess.Popen[bytes]:
+    def bridge() -> Program:
         return start("sbuslib", "bridge", url, "--bus", path, "--export", "room/")
 
     with HubThread(f"{folder}/far") as far, Client(path) as here, Client(far.hub.address) as there:
@@ -341,7 +336,6 @@ def test_a_bridge_goes_on_when_its_hub_is_back(start: Start, bus: HubThread, pat
     with HubThread(f"{folder}/far") as far, Client(far.hub.address) as there:
         start("sbuslib", "bridge", url, "-a", far.hub.address, "--import", "room/")
         process = start("sbuslib", "bridge", url, "-a", path, "--export", "room/")
-        assert process.stderr is not None
         there.subscribe(b"room/")
         server.start()
         with Client(path) as here:

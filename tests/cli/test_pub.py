@@ -8,12 +8,12 @@ import os
 import re
 import resource
 import signal
-import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cli.conftest import Program, Run, Start
 from programs import wait_until
 from support import PATIENCE, HubThread
 
@@ -25,10 +25,6 @@ from sbuslib.limits import PACKET_BYTES
 from sbuslib.wire.packets import Message
 
 # -- ``sbus pub`` as a program: what it publishes, and what it says when it cannot
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
-Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
@@ -160,8 +156,6 @@ def test_help_loads_next_to_nothing(run: Run) -> None:
 def test_pub_publishes_each_line_at_once(start: Start, subscribed: Start, path: str) -> None:
     subscriber = subscribed("")
     publisher = start("sbuslib", "pub", "-a", path, "log", "-")
-    assert subscriber.stdout is not None
-    assert publisher.stdin is not None
     for line in (b"one\n", b"two\n"):
         publisher.stdin.write(line)
         publisher.stdin.flush()
@@ -179,9 +173,8 @@ def test_a_payload_that_is_too_long_is_refused(run: Run, bus: HubThread, path: s
 # -- ``sbus send`` and ``sbus receive`` as programs
 
 
-def ready(process: subprocess.Popen[bytes]) -> None:
+def ready(process: Program) -> None:
     """Wait until ``sbus receive`` says that it receives."""
-    assert process.stderr is not None
     assert process.stderr.readline().startswith(b"sbus: ready")
 
 
@@ -236,7 +229,6 @@ def test_a_file_that_does_not_fit_on_the_disk_is_told_and_the_next_one_comes(
     )
     ready(receiver)
     assert run("sbuslib", "send", "-a", path, "k", str(large)).returncode == 1
-    assert receiver.stderr is not None
     assert receiver.stderr.readline() == f"sbus: {into}: File too large\n".encode()
     assert run("sbuslib", "send", "-a", path, "k", str(small)).returncode == 0
     output, _ = receiver.communicate(timeout=20)
@@ -275,10 +267,9 @@ def test_nothing_is_left_of_a_file_when_the_receiver_is_killed(
 # -- ``sbus request`` and ``sbus serve`` as programs, with each other
 
 
-def serving(start: Start, path: str, *arguments: str) -> subprocess.Popen[bytes]:
+def serving(start: Start, path: str, *arguments: str) -> Program:
     """``sbus serve``, once it is ready."""
     process = start("sbuslib", "serve", "-a", path, *arguments)
-    assert process.stderr is not None
     while b"ready to answer" not in process.stderr.readline():
         assert process.poll() is None
     return process

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
-from cli.conftest import Run, Start
+from cli.conftest import Program, Run, Start
 from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client
 
 
-def line(process: subprocess.Popen[bytes], text: str) -> str:
+def line(process: Program, text: str) -> str:
     """The next line on standard error, in which something must be."""
-    assert process.stderr is not None
     found = process.stderr.readline().decode()
     assert text in found, found + process.stderr.read().decode()
     return found
 
 
-def last(process: subprocess.Popen[bytes]) -> str:
+def last(process: Program) -> str:
     """The rest of what an ended process said. ``communicate()`` would pass over what :func:`line` read ahead."""
     process.wait(PATIENCE)
-    assert process.stderr is not None
     return process.stderr.read().decode()
 
 
-def end(process: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> str:
+def end(process: Program, number: int = signal.SIGTERM) -> str:
     """End a process by a signal; what it said last."""
     process.send_signal(number)
     said = last(process)

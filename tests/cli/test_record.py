@@ -7,11 +7,10 @@ import json
 import os
 import re
 import signal
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cli.conftest import Run, Start
 from docs.pages import DOCS, blocks
 from segments.journals import EXAMPLE, START_NS, Row, records_of, segment, write
 from support import PATIENCE, HubThread
@@ -21,10 +20,6 @@ from sbuslib.blocking import Client
 from sbuslib.cli.main import main
 
 # -- ``sbus record`` as a program: what it tells, how it ends, and what it refuses
-
-Start = Callable[..., "subprocess.Popen[bytes]"]
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
@@ -37,7 +32,6 @@ def test_what_is_published_is_recorded_until_a_signal(
     start: Start, bus: HubThread, path: str, journal: str, number: signal.Signals
 ) -> None:
     recording = start("sbuslib", "record", "-a", path, "--max-bytes", "1G", "-p", "room/", journal)
-    assert recording.stderr is not None
     assert recording.stderr.readline().decode() == f"sbus: recording {path} into {journal} (Ctrl-C ends it)\n"
     with Client(path) as client:
         client.publish(b"hall", b"")
@@ -51,7 +45,6 @@ def test_what_is_published_is_recorded_until_a_signal(
 
 def test_a_hub_that_is_not_there_yet_is_waited_for(start: Start, path: str, journal: str) -> None:
     recording = start("sbuslib", "record", "-a", path, journal)
-    assert recording.stderr is not None
     assert recording.stderr.readline() == b"sbus: waiting for a hub ...\n"
     with HubThread(path):
         assert recording.stderr.readline().decode().startswith(f"sbus: recording {path} into {journal}")
@@ -61,7 +54,6 @@ def test_a_hub_that_is_not_there_yet_is_waited_for(start: Start, path: str, jour
 
 def test_a_journal_has_one_recorder(start: Start, run: Run, bus: HubThread, path: str, journal: str) -> None:
     recording = start("sbuslib", "record", "-a", path, journal)
-    assert recording.stderr is not None
     recording.stderr.readline()
     done = run("sbuslib", "record", "-a", path, journal)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
@@ -70,7 +62,6 @@ def test_a_journal_has_one_recorder(start: Start, run: Run, bus: HubThread, path
 
 def test_a_black_box_is_recorded_at_a_signal(start: Start, bus: HubThread, path: str, journal: str) -> None:
     recording = start("sbuslib", "record", "-a", path, "--last", "1h", journal)
-    assert recording.stderr is not None
     told = recording.stderr.readline().decode()
     assert told == f"sbus: recording the last 3600 s of {path} into {journal} (Ctrl-C ends it)\n"
     with Client(path) as client:
@@ -101,7 +92,6 @@ def test_a_journal_is_sealed_once(run: Run, tmp_path: Path) -> None:
 def test_a_follower_ends_at_the_signal(start: Start, tmp_path: Path) -> None:
     write(str(tmp_path / "journal"), *EXAMPLE)
     sealing = start("sbuslib", "seal", "--follow", "--into", "elsewhere", "journal", cwd=tmp_path)
-    assert sealing.stderr is not None
     assert b"9 rows" in sealing.stderr.readline(), "the day of the segments is over"
     os.kill(sealing.pid, signal.SIGTERM)
     said, _ = sealing.communicate()

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Callable
 
 import pytest
+from cli.conftest import Program, Start
 from support import PATIENCE
 
 from sbuslib.blocking import Client
 
-Start = Callable[..., "subprocess.Popen[bytes]"]
 
-
-def listening(process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+def listening(process: Program) -> Program:
     """Wait until a hub listens: it closes its standard output then."""
-    assert process.stdout is not None
     process.stdout.read()
     return process
 

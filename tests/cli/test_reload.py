@@ -6,18 +6,16 @@ import os
 import resource
 import signal
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cli.conftest import Program, Run, Start
 from support import PATIENCE, WHOAMI, choose
 
 from sbuslib.blocking import Client
 from sbuslib.errors import StateError
 
-Start = Callable[..., "subprocess.Popen[bytes]"]
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 SBUSD = "sbuslib.cli.daemon"
 OWN = os.getuid()
 
@@ -32,21 +30,19 @@ def rules(publish: str, subscribe: str = '""', more: str = "") -> str:
 
 
 @pytest.fixture
-def serve(start: Start, file: Path, path: str) -> Callable[..., subprocess.Popen[bytes]]:
+def serve(start: Start, file: Path, path: str) -> Callable[..., Program]:
     """Start ``sbusd`` in the foreground with the file; returns once it listens."""
 
-    def serve(*arguments: str, program: str = SBUSD) -> subprocess.Popen[bytes]:
+    def serve(*arguments: str, program: str = SBUSD) -> Program:
         process = start(program, "--config", str(file), *(arguments or ("-f", "-a", path)))
-        assert process.stdout is not None
         process.stdout.read()
         return process
 
     return serve
 
 
-def line(process: subprocess.Popen[bytes]) -> str:
+def line(process: Program) -> str:
     """The next line on standard error."""
-    assert process.stderr is not None
     return process.stderr.readline().decode()
 
 
@@ -61,9 +57,7 @@ def refused(path: str, key: bytes) -> bool:
         return False
 
 
-def test_a_changed_file_is_taken_up(
-    serve: Callable[..., subprocess.Popen[bytes]], run: Run, file: Path, path: str
-) -> None:
+def test_a_changed_file_is_taken_up(serve: Callable[..., Program], run: Run, file: Path, path: str) -> None:
     file.write_text(rules('"a"'))
     process = serve()
     with Client(path) as client:
@@ -79,9 +73,7 @@ def test_a_changed_file_is_taken_up(
     assert line(process) == f"sbusd: {file} was read again\n"
 
 
-def test_an_error_keeps_the_old_settings(
-    serve: Callable[..., subprocess.Popen[bytes]], run: Run, file: Path, path: str
-) -> None:
+def test_an_error_keeps_the_old_settings(serve: Callable[..., Program], run: Run, file: Path, path: str) -> None:
     file.write_text(rules('"a"'))
     process = serve()
     file.write_text("[[rules]]\nusers = 3\n")
@@ -99,9 +91,7 @@ def test_an_error_keeps_the_old_settings(
     assert refused(path, b"b")
 
 
-def test_rules_do_not_go_while_a_file_is_written(
-    serve: Callable[..., subprocess.Popen[bytes]], file: Path, path: str
-) -> None:
+def test_rules_do_not_go_while_a_file_is_written(serve: Callable[..., Program], file: Path, path: str) -> None:
     """An empty file is correct, and says that everybody may do anything."""
     file.write_text("")
     process = serve()
@@ -119,7 +109,7 @@ def test_rules_do_not_go_while_a_file_is_written(
 
 
 def test_a_hangup_has_the_file_read_and_tells_what_takes_a_restart(
-    serve: Callable[..., subprocess.Popen[bytes]], file: Path, path: str
+    serve: Callable[..., Program], file: Path, path: str
 ) -> None:
     file.write_text(rules('"a"'))
     process = serve()
@@ -135,7 +125,6 @@ def test_a_relay_takes_up_other_bounds_and_another_hub_above(start: Start, file:
     above = [os.path.join(folder, name) for name in ("one", "two")]
     for address in above:
         process = start(SBUSD, "-f", "-a", address)
-        assert process.stdout is not None
         process.stdout.read()
 
     def write(upstream: str, export: str) -> None:
@@ -143,7 +132,6 @@ def test_a_relay_takes_up_other_bounds_and_another_hub_above(start: Start, file:
 
     write(above[0], "a/")
     process = start("sbuslib.cli.relay", "--config", str(file))
-    assert process.stdout is not None
     process.stdout.read()
     with Client(path) as below, Client(above[0]) as one, Client(above[1]) as two:
         for client in (one, two):
@@ -188,7 +176,7 @@ def many_files() -> Iterator[None]:
 
 @pytest.mark.seconds(240)
 def test_a_thousand_clients_lose_nothing_by_reloads(
-    many_files: None, serve: Callable[..., subprocess.Popen[bytes]], file: Path, path: str
+    many_files: None, serve: Callable[..., Program], file: Path, path: str
 ) -> None:
     """Each reload changes what everybody may publish and read beside ``k/``. No client is lost, and no message."""
 

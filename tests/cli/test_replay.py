@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cli.conftest import Run, Start
 from segments.journals import EXAMPLE, flip, message, write
 from support import PATIENCE, HubThread
 
@@ -16,9 +15,6 @@ from sbuslib.blocking import Client
 from sbuslib.cli import record
 from sbuslib.lake.sealing import seal
 from sbuslib.segments.directory import list_segments
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 def test_keys_get_other_prefixes(run: Run, journal: str, bus: HubThread, path: str) -> None:
@@ -72,7 +68,6 @@ def test_a_long_replay_gives_a_sign_of_life(start: Start, folder: str, bus: HubT
     first = message(1, b"a", b"1")
     write(f"{folder}/slow", [[first, message(2, b"a", b"2")._replace(time_ns=first.time_ns + 3_600_000_000_000)]])
     player = start("sbuslib", "replay", f"{folder}/slow", "-a", path)
-    assert player.stderr is not None
     assert player.stderr.readline() == b"sbus: 1 messages published ...\n"
 
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
+from cli.conftest import Run, Start
 from support import HubThread
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 def test_the_newest_message_is_shown_also_after_a_restart(
@@ -20,7 +16,6 @@ def test_the_newest_message_is_shown_also_after_a_restart(
     assert "nobody keeps a/1: start sbus retain" in run("sbuslib", "get", "-a", path, "a/1").stderr
     for kept in (0, 2):
         service = start("sbuslib", "retain", "-a", path, "--store", file, "--max-keys", "2", "a/")
-        assert service.stderr is not None
         while (line := service.stderr.readline().decode()).endswith(" ...\n"):
             pass  # it looks for others
         assert line == f"sbus: {kept} keys are kept of {path} (Ctrl-C ends it)\n"

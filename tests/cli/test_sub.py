@@ -6,17 +6,12 @@ import json
 import os
 import select
 import signal
-import subprocess
-from collections.abc import Callable
 from datetime import datetime
 
+from cli.conftest import Await, Run, Start
 from support import PATIENCE, HubThread, eventually
 
 from sbuslib.blocking import Client
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-Start = Callable[..., "subprocess.Popen[bytes]"]
-Await = Callable[[int], None]
 
 
 def publish(path: str, *messages: tuple[bytes, bytes]) -> None:
@@ -61,8 +56,6 @@ def test_flood_control_is_chosen_and_losses_are_told(
         "sbuslib", "sub", "-a", path, "--soft", "discard", "--hard", "discard", "--order", "queue", "--raw", ""
     )
     await_patterns(1)
-    assert subscriber.stderr is not None
-    assert subscriber.stdout is not None
     with Client(path) as client:
         while not bus.call(lambda: bus.hub.statistics().lost):
             client.publish_many([(b"key", bytes(10_000))] * 100)
@@ -75,8 +68,6 @@ def test_flood_control_is_chosen_and_losses_are_told(
 
 def test_a_hub_that_is_not_there_yet_is_waited_for(start: Start, path: str) -> None:
     subscriber = start("sbuslib", "sub", "-a", path, "--reconnect", "")
-    assert subscriber.stdout is not None
-    assert subscriber.stderr is not None
     assert subscriber.stderr.readline() == b"sbus: waiting for a hub ...\n"
     for number in range(2):
         with HubThread(path) as server:
@@ -108,7 +99,6 @@ def test_verbose_shows_the_log_of_the_client(run: Run, path: str) -> None:
 
 def test_a_published_message_is_shown_by_sub(run: Run, subscribed: Start, path: str) -> None:
     subscriber = subscribed("-n", "2", "room/*/temp")
-    assert subscriber.stdout is not None
     for arguments, line in (
         (("room/1/temp", "21.5"), b"room/1/temp\t21.5\n"),
         (("--", "room/ü/temp", "-5 °C"), "room/ü/temp\t-5 °C\n".encode()),
@@ -145,8 +135,6 @@ def test_sub_takes_several_patterns(start: Start, bus: HubThread, await_patterns
 
 def test_sub_outlives_its_hub(subscribed: Start, bus: HubThread, path: str) -> None:
     subscriber = subscribed("")
-    assert subscriber.stdout is not None
-    assert subscriber.stderr is not None
     publish(path, (b"key", b"payload"))
     assert subscriber.stdout.readline() == b"key\tpayload\n"  # it knows by now that it has subscribed
     bus.stop()

@@ -7,17 +7,15 @@ import os
 import pwd
 import signal
 import socket
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cli.conftest import Start
 from support import PATIENCE, WHOAMI
 
 from sbuslib.blocking import Client
 from sbuslib.cli.hub import read_unit
-
-Start = Callable[..., "subprocess.Popen[bytes]"]
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
@@ -33,7 +31,6 @@ def master(start: Start, folder: str, path: str) -> Iterator[Client]:
     file = Path(folder, "sbus.toml")
     file.write_text(read_unit("sbus.toml", "").replace('# relays = ["@sbus-tenants"]', f'relays = ["{ANN}", "{BOB}"]'))
     process = start("sbuslib.cli.daemon", "-f", "-o", "-a", path, "--config", str(file))
-    assert process.stdout is not None
     process.stdout.read()
     with Client(path) as client:
         yield client

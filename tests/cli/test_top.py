@@ -9,7 +9,6 @@ import pty
 import re
 import select
 import signal
-import subprocess
 import termios
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from cli.conftest import Program, Run, Start
 from rich.console import Console
 from support import PATIENCE, HubThread
 from web.http import get
@@ -29,10 +29,6 @@ from sbuslib.errors import NoHubError
 from sbuslib.monitor.rates import Look, Rates
 
 # -- ``sbus top`` as a program: its tables, and its live screen on a pseudo-terminal
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
-Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 class Terminal:
@@ -74,11 +70,11 @@ def terminal() -> Iterator[Terminal]:
 
 
 @pytest.fixture
-def top(start: Start, terminal: Terminal, path: str) -> Callable[..., subprocess.Popen[bytes]]:
+def top(start: Start, terminal: Terminal, path: str) -> Callable[..., Program]:
     """Start ``sbus top`` on the terminal."""
     pytest.importorskip("rich")
 
-    def top(*arguments: str) -> subprocess.Popen[bytes]:
+    def top(*arguments: str) -> Program:
         return start(
             "sbuslib",
             "top",
@@ -150,7 +146,7 @@ def test_texts_of_a_hub_cannot_steer_the_terminal(bus: HubThread, path: str) -> 
 
 
 def test_keys_change_what_the_screen_shows(
-    bus: HubThread, path: str, terminal: Terminal, top: Callable[..., subprocess.Popen[bytes]]
+    bus: HubThread, path: str, terminal: Terminal, top: Callable[..., Program]
 ) -> None:
     with Client(path) as client:
         client.subscribe(b"a", b"b")
@@ -181,7 +177,7 @@ def test_keys_change_what_the_screen_shows(
 
 
 def test_a_screen_is_drawn_where_the_terminal_lacks_a_character(
-    bus: HubThread, terminal: Terminal, top: Callable[..., subprocess.Popen[bytes]], environment: dict[str, str]
+    bus: HubThread, terminal: Terminal, top: Callable[..., Program], environment: dict[str, str]
 ) -> None:
     termios.tcsetwinsize(terminal.slave, (10, 20))  # texts are cut off with an ellipsis
     environment["PYTHONIOENCODING"] = "ascii"
@@ -195,7 +191,7 @@ def test_a_screen_is_drawn_where_the_terminal_lacks_a_character(
 
 
 def test_the_screen_stands_still_while_it_is_paused(
-    bus: HubThread, path: str, terminal: Terminal, top: Callable[..., subprocess.Popen[bytes]]
+    bus: HubThread, path: str, terminal: Terminal, top: Callable[..., Program]
 ) -> None:
     top()
     terminal.see(lambda screen: "clients: 1" in screen[3])
@@ -208,7 +204,7 @@ def test_the_screen_stands_still_while_it_is_paused(
 
 
 def test_the_screen_tells_that_the_hub_went_away_and_came_back(
-    path: str, terminal: Terminal, top: Callable[..., subprocess.Popen[bytes]]
+    path: str, terminal: Terminal, top: Callable[..., Program]
 ) -> None:
     with HubThread(path):
         program = top()
@@ -309,12 +305,10 @@ def test_the_address_of_the_page_is_printed_and_served(
     start: Start, bus: HubThread, path: str, number: signal.Signals
 ) -> None:
     process = start("sbuslib", "web", "-a", path)
-    assert process.stdout is not None
     url = process.stdout.readline().decode()
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{20,}/\n", url)
     base, token = url.rstrip("/\n").rsplit("/", 1)
     assert get(base, f"/{token}/").status == 200
     process.send_signal(number)
     assert process.wait(PATIENCE) == 0
-    assert process.stderr is not None
     assert process.stderr.read() == b""
