@@ -15,11 +15,7 @@ LINES = {path: path.read_text().splitlines() for path in SOURCES}
 LONG = 15
 """Lines of a function from which on it has paragraphs."""
 
-SHARED_CLASSES = {
-    "Client",
-    "Record",
-    "Settings",
-}
+SHARED_CLASSES = {"Client"}
 """Names of several public classes. ``Client`` stays: there is one for each way to wait."""
 
 SHARED_MODULES = {

@@ -15,8 +15,8 @@ __all__ = [
     "FORMAT",
     "METRICS",
     "Machine",
+    "Measurement",
     "Plan",
-    "Record",
     "Results",
     "Run",
     "Summary",
@@ -104,7 +104,7 @@ message that was published. ``trip`` and ``late``: microseconds of a round trip,
 percentile."""
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a scenario against a target in a round."""
 
     scenario: str
@@ -140,7 +140,7 @@ class Results(msgspec.Struct, kw_only=True):
     """Of the programs that were measured."""
     left_out: list[str]
     """What was not measured, and why, a line each."""
-    records: list[Record]
+    records: list[Measurement]
 
     def runs(self, scenario: str, target: str) -> dict[int, Run]:
         """The runs of a scenario against a target, by round."""

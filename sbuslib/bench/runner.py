@@ -20,7 +20,7 @@ from ..errors import SbusError, StateError
 from . import clients, daemons
 from .native import Tools
 from .process import describe_machine, raise_descriptor_limit
-from .results import Plan, Record, Results, Run
+from .results import Measurement, Plan, Results, Run
 from .scenarios import Scenario
 
 __all__ = ["HUB", "Bench", "Case", "Others"]
@@ -192,7 +192,7 @@ class Bench:
         cases = [case for case in cases if id(case) in counts]
 
         # 2. In rounds, so that what else the machine does falls on all alike.
-        records: list[Record] = []
+        records: list[Measurement] = []
         before, longest = time.monotonic(), 0.0
         for number in range(self._plan.rounds):
             now = time.monotonic()
@@ -205,7 +205,7 @@ class Bench:
             for case in _turned(cases, number):
                 run = self._run(case, counts[id(case)])
                 if run is not None:
-                    records.append(Record(scenario=case.scenario.name, target=case.target, round=number, run=run))
+                    records.append(Measurement(scenario=case.scenario.name, target=case.target, round=number, run=run))
 
         # 3. In the order of the table.
         order = {(case.scenario.name, case.target): n for n, case in enumerate(cases)}

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..hub import Hub
     from ..relay import Relay
 
-__all__ = ["HubTable", "RelayTable", "Reloader", "RuleTable", "Rules", "Settings", "read_rules", "read_settings"]
+__all__ = ["HubSettings", "HubTable", "RelayTable", "Reloader", "RuleTable", "Rules", "read_rules", "read_settings"]
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class RelayTable(HubTable, forbid_unknown_fields=True, kw_only=True):
     import_: list[str] | None = msgspec.field(default=None, name="import")
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What file and options say together, checked."""
 
     address: str
@@ -86,7 +86,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     import_: list[bytes] | None
 
 
-def read_settings(arguments: Namespace, default: str | None = SYSTEM_ADDRESS) -> Settings:
+def read_settings(arguments: Namespace, default: str | None = SYSTEM_ADDRESS) -> HubSettings:
     """What the options and the file that they name say together.
 
     Raises :exc:`~sbuslib.errors.UsageError`, and :exc:`OSError` for a file that cannot be read.
@@ -109,7 +109,7 @@ def read_settings(arguments: Namespace, default: str | None = SYSTEM_ADDRESS) ->
     address, above = arguments.address, option("upstream_user")
 
     # 2. All settings, each checked where it comes from.
-    settings = Settings(
+    settings = HubSettings(
         address=check("address", _address, table.address, default) if address is None else _address(address),
         mode=mode,
         users=check.each("users", resolve_user, arguments.user, table.users),
@@ -316,7 +316,7 @@ class Reloader:
         hub: Hub,
         relay: Relay | None,
         arguments: Namespace,
-        settings: Settings,
+        settings: HubSettings,
         default: str | None,
     ) -> None:
         self._program = program
@@ -355,7 +355,7 @@ class Reloader:
         complain(self._program, text)
         return text
 
-    def _takes_restart(self, told: Settings) -> list[str]:
+    def _takes_restart(self, told: HubSettings) -> list[str]:
         """The keys whose change takes a restart of the hub."""
         now = self._settings
         keys = [key for key in ("address", "mode") if getattr(told, key) != getattr(now, key)]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..kernel.sockets import Listener
     from ..relay import Relay
     from ..web.serving import LocalServer
-    from .config import Settings
+    from .config import HubSettings
 
 __all__ = ["PID_FILE", "add_hub_arguments", "build_parser", "main", "run_hub"]
 
@@ -197,7 +197,7 @@ def run_hub(
     *,
     background: bool = False,
     on_ready: Callable[[str], None] | None = None,
-    on_hub: Callable[[Hub, Settings], Relay] | None = None,
+    on_hub: Callable[[Hub, HubSettings], Relay] | None = None,
     default: str | None = SYSTEM_ADDRESS,
 ) -> int:
     """Serve a hub until a signal stops it, here or in the background; the exit status.
@@ -262,11 +262,11 @@ def run_hub(
 def _serve(
     program: str,
     listener: Listener,
-    settings: Settings,
+    settings: HubSettings,
     arguments: Namespace,
     background: bool,
     ready: Callable[[], None],
-    on_hub: Callable[[Hub, Settings], Relay] | None,
+    on_hub: Callable[[Hub, HubSettings], Relay] | None,
     default: str | None,
 ) -> None:
     import logging

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ..hub import Hub
     from ..relay import Relay
-    from .config import Settings
+    from .config import HubSettings
 
 __all__ = ["build_parser", "main"]
 
@@ -73,7 +73,7 @@ def _run_relay(arguments: Namespace, parser: Parser) -> int:
         parser.error("--upstream and --listen are required, unless --config is given")
     relays: list[Relay] = []
 
-    def join(hub: Hub, settings: Settings) -> Relay:
+    def join(hub: Hub, settings: HubSettings) -> Relay:
         import gevent
 
         from ..relay import Relay

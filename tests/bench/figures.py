@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbuslib.bench.results import Machine, Plan, Record, Results, Run
+from sbuslib.bench.results import Machine, Measurement, Plan, Results, Run
 
 MACHINE = Machine(processor="One", cores=2, memory_gib=4.0, kernel="Linux 6", python="CPython 3.11", load=0.5)
 
@@ -29,7 +29,8 @@ def results(*records: tuple[str, str, int, Run]) -> Results:
         versions={"sbuslib": "1"},
         left_out=["NATS: nats-server is not installed"],
         records=[
-            Record(scenario=scenario, target=target, round=number, run=one) for scenario, target, number, one in records
+            Measurement(scenario=scenario, target=target, round=number, run=one)
+            for scenario, target, number, one in records
         ],
     )
 
