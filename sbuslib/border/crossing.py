@@ -9,7 +9,7 @@ from typing import Final
 
 from ..errors import NameFormatError
 from ..wire.offers import behind_a_door
-from .keys import Border
+from .keys import Border, Excluded
 from .mapping import Mapping
 
 __all__ = ["Crossing"]
@@ -46,7 +46,7 @@ class Crossing:
     def name_for(self, key: bytes, payload: bytes) -> str | None:
         """The name under which a message leaves; ``None`` when it does not, which is counted."""
         if behind_a_door(payload) is not None:
-            self._refused["behind a door"] += 1
+            self._refused[Excluded.BEHIND_A_DOOR] += 1
             return None
         try:
             return self._known_name(key) if len(key) <= _REMEMBERED_BYTES else self._name_of(key)
@@ -67,7 +67,7 @@ class Crossing:
             raise NameFormatError(reason)
         name = self._mapping.name_of(key)
         if not self._fits(name):
-            raise NameFormatError("name too long")
+            raise NameFormatError(Excluded.NAME_TOO_LONG)
         return name
 
     def _key_of(self, name: str) -> bytes:

@@ -28,7 +28,7 @@ import msgspec
 from msgspec import Meta
 
 from ..wire.packets import Message
-from .keys import CONTROL, user_of
+from .keys import CONTROL, Excluded, user_of
 
 __all__ = [
     "ASK",
@@ -229,12 +229,13 @@ _Count = Annotated[int, Meta(ge=0, le=COUNT_MOST)]
 
 
 class BridgeCounts(msgspec.Struct, frozen=True):
-    """Messages that a bridge carried, keeps, and lost by cause: see ``BridgeStatistics``."""
+    """Messages that a bridge carried, keeps, and lost by cause: see ``BridgeStatistics``; whether it is connected."""
 
     exported: _Count = 0
     imported: _Count = 0
     kept: _Count = 0
     lost: dict[Literal["outage", "uncertain", "bus", "unread", "too_long"], _Count] = {}
+    connected: bool = True
 
 
 class Here(msgspec.Struct, frozen=True, tag="here"):
@@ -344,13 +345,13 @@ class Fellows:
 
         here = decode_here(said)
         if here is None:
-            self._refused["unknown word of a gateway"] += said.startswith(HERE)
+            self._refused[Excluded.UNKNOWN_WORD] += said.startswith(HERE)
         elif here.gateway == self._me:  # our own do not come back
-            self._refused["forged word of a gateway"] += 1
+            self._refused[Excluded.FORGED_WORD] += 1
         elif here.leaving:
             return self._known.pop(here.gateway, None) is not None
         elif here.gateway not in self._known and len(self._known) >= MEMBERS_MOST:
-            self._refused["too many gateways"] += 1
+            self._refused[Excluded.TOO_MANY_GATEWAYS] += 1
         else:
             self.is_asked |= here.gateway not in self._known  # so that the new one hears of this one
             self._known[here.gateway] = here, now

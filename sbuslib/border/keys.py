@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from enum import StrEnum
 from hashlib import blake2b
 
 from ..errors import ReservedKeyError, UsageError
@@ -14,7 +15,7 @@ from ..wire.control import Features
 from ..wire.packets import MSG, check_key
 from ..wire.text import printable
 
-__all__ = ["CONTROL", "LOST", "Border", "bus_of", "fits_a_packet", "process_of", "user_of"]
+__all__ = ["CONTROL", "LOST", "Border", "Excluded", "bus_of", "fits_a_packet", "process_of", "user_of"]
 
 CONTROL = b"sbus/gateway"
 """The key under which the gateways and bridges of one bus talk to each other, whatever they join it to."""
@@ -28,6 +29,37 @@ _TRIPLE = 5
 _SEPARATORS = rb"[^\x00*!0-9\x80-\xff]"  # what sbuslib.matcher.check_separator allows
 _RESERVED_SOMEWHERE = re.compile(rb"(?:\A|(%b))!(?:\Z|(?(1)\1|%b))" % (_SEPARATORS, _SEPARATORS), re.DOTALL)
 """The reserved token between two equal separators, or a separator and an end of the key, whichever is the separator."""
+
+
+class Excluded(StrEnum):
+    """Why a message does not cross: what gateways and bridges count by."""
+
+    RESERVED = "reserved key"
+    """Secret keys, and others with a lone ``!``, stay on their bus."""
+    OF_GATEWAYS = "key of the gateways"
+    """Gateways and bridges talk there."""
+    OUTSIDE = "outside the patterns"
+    """No pattern of ``export`` or ``import`` matches the key."""
+    NO_NAME_OF_A_KEY = "not the name for a key"
+    """The name stands for no key, or is not how that key is written."""
+    BEHIND_A_DOOR = "behind a door"
+    """What the message names is handed out on this machine only."""
+    NAME_TOO_LONG = "name too long"
+    """The other side cannot hold the name of the key."""
+    PAYLOAD_TOO_LONG = "payload too long"
+    """The other side cannot hold the payload."""
+    MESSAGE_TOO_LONG = "message too long"
+    """No packet of the bus can hold the message."""
+    FROM_THIS_BUS = "from this very bus"
+    """It came back."""
+    UNTRUSTED = "untrusted"
+    """Its origin is not one of those that ``trust`` names."""
+    UNKNOWN_WORD = "unknown word of a gateway"
+    """A word of another gateway that cannot be read."""
+    FORGED_WORD = "forged word of a gateway"
+    """A word in one's own name."""
+    TOO_MANY_GATEWAYS = "too many gateways"
+    """A word of one more than are known at a time."""
 
 
 def fits_a_packet(key: bytes, payload: bytes) -> bool:
@@ -79,14 +111,14 @@ class Border:
         except ReservedKeyError:
             return True
 
-    def refusal(self, key: bytes) -> str | None:
+    def refusal(self, key: bytes) -> Excluded | None:
         """Why ``key`` may not cross; ``None`` when it may."""
         if (self._strict and key.startswith(RESERVED)) or self.is_reserved(key):
-            return "reserved key"
+            return Excluded.RESERVED
         if key == CONTROL:
-            return "key of the gateways"
+            return Excluded.OF_GATEWAYS
         if not self._index.subscribers(key):
-            return "outside the patterns"
+            return Excluded.OUTSIDE
         return None
 
 

@@ -21,6 +21,7 @@ from functools import reduce
 from ..covering import overlap
 from ..errors import NameFormatError
 from ..matcher import SEPARATOR, Pattern
+from .keys import Excluded
 
 __all__ = ["Mapping", "apart"]
 
@@ -76,7 +77,7 @@ class Mapping:
         parts = name.removeprefix(self._start).split(self._between)
         key = self._separator.join([b"" if part == _EMPTY else _unquoted(part) for part in parts])
         if b"\0" in key or self.name_of(key) != name:
-            raise NameFormatError("not the name for a key")
+            raise NameFormatError(Excluded.NO_NAME_OF_A_KEY)
         return key
 
     def start_of(self, pattern: bytes) -> str:

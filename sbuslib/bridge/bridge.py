@@ -30,7 +30,7 @@ import msgspec
 from ..aio import Client
 from ..border.crossing import Crossing
 from ..border.fellows import BEAT_SECONDS, COUNT_MOST, SETTLE_SECONDS, BridgeCounts, Fellows
-from ..border.keys import CONTROL, LOST, Border, bus_of, fits_a_packet, process_of
+from ..border.keys import CONTROL, LOST, Border, Excluded, bus_of, fits_a_packet, process_of
 from ..covering import overlap
 from ..errors import SbusError, UsageError
 from ..matcher import matches
@@ -56,7 +56,7 @@ _PART_SECONDS: Final = 1.0
 """How long a bridge that ends tries to tell the bus what it has lost."""
 _TELL_SECONDS: Final = 10.0
 """Losses are told no more often."""
-_TOO_LONG: Final = "name too long", "payload too long", "message too long"
+_TOO_LONG: Final = Excluded.NAME_TOO_LONG, Excluded.PAYLOAD_TOO_LONG, Excluded.MESSAGE_TOO_LONG
 """Why messages are refused that the rules let cross, and that the other side cannot hold: they are lost."""
 _UNFIT: Final = re.compile(r"[^0-9A-Za-z._-]")
 
@@ -276,7 +276,7 @@ class AioBridge:
                 if fits_a_packet(key, message.payload):
                     coming.append((key, message.payload))
                 else:
-                    self._refused["message too long"] += 1
+                    self._refused[Excluded.MESSAGE_TOO_LONG] += 1
 
             if coming:
                 self._imported += len(coming)
@@ -293,7 +293,7 @@ class AioBridge:
         if self._trust is not None:
             claim = origin.claim if origin is not None else b""
             if not any(matches(pattern, claim) for pattern in self._trust):
-                self._refused["untrusted"] += 1
+                self._refused[Excluded.UNTRUSTED] += 1
                 return False
         if origin is not None and not self._arrivals.is_new(key, origin):
             self._repeats += 1
@@ -354,10 +354,11 @@ class AioBridge:
     def _describe(self) -> tuple[str, BridgeCounts]:
         """What the bus is told of this bridge: in one line, and in numbers."""
         exported, kept, lost = self._sending.exported, len(self._sending.kept), self._losses()
-        text = f"bridge to {self._url_told()}: {'connected' if self._broker.connected.is_set() else 'away'}"
+        connected = self._broker.connected.is_set()
+        text = f"bridge to {self._url_told()}: {'connected' if connected else 'away'}"
         text += f", {exported:,} out, {self._imported:,} in, {kept:,} kept, {lost.total():,} lost"
         told = {cause: min(count, COUNT_MOST) for cause, count in lost.items()}  # what a broker says may be forged
-        return text[:300], BridgeCounts(exported, self._imported, kept, told)  # type: ignore[arg-type]
+        return text[:300], BridgeCounts(exported, self._imported, kept, told, connected)  # type: ignore[arg-type]
 
     def statistics(self) -> BridgeStatistics:
         """Counts since the bridge was made. Frozen, and true for this instant only."""

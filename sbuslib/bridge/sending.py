@@ -12,6 +12,7 @@ from collections import Counter, deque
 from itertools import islice
 from typing import Final
 
+from ..border.keys import Excluded
 from ..wire.packets import Message
 from ..wire.text import plainly
 from .broker import Broker, Leaving
@@ -21,7 +22,6 @@ __all__ = ["Sending"]
 
 _BATCH: Final = 1_024
 """Messages that are sent at once: few enough to confirm in milliseconds."""
-_TOO_LONG: Final = "payload too long"
 _MESSAGE_BYTES: Final = 300
 """What a message takes besides its key, payload and subject: many small ones are no way to fill the memory."""
 
@@ -50,7 +50,7 @@ class Sending:
     def put(self, subject: str, message: Message, claim: str) -> None:
         """Send a message after those that wait, or count it as refused or lost."""
         if len(message.payload) > self._broker.payload_bytes:
-            self._refused[_TOO_LONG] += 1
+            self._refused[Excluded.PAYLOAD_TOO_LONG] += 1
             return
         size = _held(subject, message)
         if self.kept_bytes + size > self._keep_bytes:
@@ -86,7 +86,7 @@ class Sending:
                     continue
                 self.lost["uncertain"] += len(fitting)
             if len(fitting) < len(batch):
-                self._refused[_TOO_LONG] += len(batch) - len(fitting)
+                self._refused[Excluded.PAYLOAD_TOO_LONG] += len(batch) - len(fitting)
             self._being_sent = 0
             for message in batch:
                 self.kept_bytes -= _held(message.subject, message)

@@ -17,7 +17,7 @@ from typing import Final, Literal
 import msgspec
 
 from ..blocking import Client
-from ..border.fellows import ASK, MEMBERS_MOST, TWO_PATHS, Here, decode_here
+from ..border.fellows import ASK, MEMBERS_MOST, TWO_PATHS, BridgeCounts, Here, decode_here
 from ..border.keys import CONTROL
 from ..errors import AddressError, SbusError, StateError
 from ..kernel.sockets import connect, peer_credentials
@@ -280,12 +280,12 @@ def _bridges(client: Client) -> Iterator[Finding]:
     client.subscribe(CONTROL)
     client.publish(CONTROL, ASK)
     for here, _ in bridges_heard(client.receive):
-        text = here.text
-        away = ": away," in text or " 0 lost" not in text
-        advice = "its own log says why" if away else ""
+        text, counts = here.text, here.counts or BridgeCounts()
+        wrong = not counts.connected or any(counts.lost.values())
+        advice = "its own log says why" if wrong else ""
         if here.doubled:
-            away, text, advice = True, f"{text}; {TWO_PATHS}", "end one of the two, or keep their lists apart"
-        yield Finding("warning" if away else "ok", "bridge", printable(text.encode()), advice)
+            wrong, text, advice = True, f"{text}; {TWO_PATHS}", "end one of the two, or keep their lists apart"
+        yield Finding("warning" if wrong else "ok", "bridge", printable(text.encode()), advice)
 
 
 def bridges_heard(receive: Callable[..., Message]) -> list[tuple[Here, bytes | None]]:

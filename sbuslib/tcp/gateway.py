@@ -24,7 +24,7 @@ from gevent.event import Event
 
 from ..border.crossing import Crossing
 from ..border.fellows import BEAT_SECONDS, SETTLE_SECONDS, BridgeCounts, Fellows
-from ..border.keys import CONTROL, Border, bus_of, fits_a_packet
+from ..border.keys import CONTROL, Border, Excluded, bus_of, fits_a_packet
 from ..border.mapping import Mapping
 from ..client import Client
 from ..clients.endpoint import Endpoint
@@ -292,7 +292,7 @@ class Gateway:
                 elif (name := self._crossing.name_for(message.key, message.payload)) is None:
                     continue
                 elif len(message.payload) > self._limits.data_bytes:
-                    self._refused["payload too long"] += 1
+                    self._refused[Excluded.PAYLOAD_TOO_LONG] += 1
                 else:
                     going.append((name, message.payload))
             self._send(going)
@@ -313,7 +313,7 @@ class Gateway:
             messages = [message for message in messages if message.name != self._greeting]
 
         if source in self._same_bus:
-            self._refused["from this very bus"] += len(messages)
+            self._refused[Excluded.FROM_THIS_BUS] += len(messages)
             return
 
         incoming, limits = self._incoming, self._limits
@@ -344,7 +344,7 @@ class Gateway:
                 if fits_a_packet(key, message.data):
                     coming.append((key, message.data))
                 else:
-                    self._refused["message too long"] += 1
+                    self._refused[Excluded.MESSAGE_TOO_LONG] += 1
 
             if coming:
                 client.publish_many([*self._fellows.announcement(coming, monotonic()), *coming])
@@ -364,7 +364,8 @@ class Gateway:
         remotes = {f"{where}.{group}" for where, group, _ in self._remotes.values()}
         text = f"gateway {self._name}: {'connected' if remotes else 'away'}"
         text += f", {self._exported:,} out, {self._imported:,} in, {len(self._incoming):,} kept, {self._lost:,} lost"
-        counts = BridgeCounts(self._exported, self._imported, len(self._incoming), {"outage": self._lost})
+        kept = len(self._incoming)
+        counts = BridgeCounts(self._exported, self._imported, kept, {"outage": self._lost}, bool(remotes))
         client.publish_many([self._fellows.say_here(remotes, text, counts, monotonic())])
         self._settle()
 
