@@ -4,12 +4,14 @@ Run ``python benchmarks/frames.py``, with pyzmq installed. Words choose rows, ``
 ``file``, and ways, such as ``packets``.
 Each figure is the milliseconds of one frame, from the publisher until all receivers have looked at it (one byte of each
 end) or read it whole, with one or eight frames under way; and behind the stroke, of the processor, for all processes
-together, which other work on the machine disturbs less. The ways take turns; told are medians of the rounds.
+together, which other work on the machine disturbs less. The ways take turns; shown are medians of the rounds, or
+``lost`` where receivers did not get all: the hub keeps packets for a slow receiver up to a bound.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -31,6 +33,8 @@ SECONDS = 0.3
 """How long each way publishes in each round, twice; the second time at least eight frames, which count."""
 PIECE = 393_216
 """Bytes of one packet, where a frame is sent in packets."""
+PATIENCE = 10.0
+"""Seconds without a frame after which one is lost."""
 FILE_BYTES = 268_435_456
 
 
@@ -90,46 +94,54 @@ def processor_seconds(processes: list[int]) -> float:
     return sum(time.clock_gettime(~pid << 3 | 2) for pid in processes)
 
 
+def count(done: int) -> int:
+    """How many frames more a receiver has seen; waits for one. Raises :exc:`TimeoutError`."""
+    if not select.select([done], [], [], PATIENCE)[0]:
+        raise TimeoutError
+    return os.eventfd_read(done)
+
+
 def measure(
     way: str, address: str, hub: int, size: int, receivers: int, whole: bool, under_way: int
 ) -> tuple[float, float]:
-    """Milliseconds of one frame, and of the processor."""
+    """Milliseconds of one frame, and of the processor. Raises :exc:`TimeoutError` if one is lost."""
     ready, done, children = os.eventfd(0), [os.eventfd(0) for _ in range(receivers)], list[int]()
     for one in done:
         children.append(os.fork())
         if not children[-1]:
             receive(way, address, size, whole, ready, one)
     publish, end = publisher(way, address)
-    os.set_blocking(ready, False)
-    there = 0
-    while there < receivers:
-        if way == "pyzmq":
-            publish(b"")
-        try:
-            there += os.eventfd_read(ready)
-        except BlockingIOError:
-            time.sleep(0.001)
+    try:
+        os.set_blocking(ready, False)
+        there = 0
+        while there < receivers:
+            if way == "pyzmq":
+                publish(b"")
+            try:
+                there += os.eventfd_read(ready)
+            except BlockingIOError:
+                time.sleep(0.001)
 
-    data, looked, sent = np.ones(size, dtype=np.uint8), [0] * receivers, 0
-    processes, began, used = [os.getpid(), hub, *children], 0.0, 0.0
-    for least in (0, 8):  # the first time does not count: memory is used again after a while
-        first, began, used = sent, time.perf_counter(), processor_seconds(processes)
-        while (goes_on := time.perf_counter() - began < SECONDS or sent - first < least) or min(looked) < sent:
-            if goes_on:
-                publish(data)
-                sent += 1
-            for number, one in enumerate(done):
-                while sent - looked[number] >= (under_way if goes_on else 1):
-                    looked[number] += os.eventfd_read(one)
-    took, used = time.perf_counter() - began, processor_seconds(processes) - used
-
-    for child in children:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
-    end()
-    for fd in (ready, *done):
-        os.close(fd)
-    return 1e3 * took / (sent - first), 1e3 * used / (sent - first)
+        data, looked, sent = np.ones(size, dtype=np.uint8), [0] * receivers, 0
+        processes, began, used = [os.getpid(), hub, *children], 0.0, 0.0
+        for least in (0, 8):  # the first time does not count: memory is used again after a while
+            first, began, used = sent, time.perf_counter(), processor_seconds(processes)
+            while (goes_on := time.perf_counter() - began < SECONDS or sent - first < least) or min(looked) < sent:
+                if goes_on:
+                    publish(data)
+                    sent += 1
+                for number, one in enumerate(done):
+                    while sent - looked[number] >= (under_way if goes_on else 1):
+                        looked[number] += count(one)
+        took, used = time.perf_counter() - began, processor_seconds(processes) - used
+        return 1e3 * took / (sent - first), 1e3 * used / (sent - first)
+    finally:
+        for child in children:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+        end()
+        for fd in (ready, *done):
+            os.close(fd)
 
 
 def copy_once(size: int) -> float:
@@ -178,10 +190,17 @@ def main() -> None:
             if not all(word in row for word in chosen):
                 continue
             found: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+            lost = set[str]()
             for _, way in product(range(ROUNDS), ways):
-                found[way].append(measure(way, address, hub.pid, SIZES[size], receivers, whole, under_way))
-            middle = {way: tuple(map(median, zip(*found[way], strict=True))) for way in ways}
-            figures = "".join(f"{middle[way][0]:>10.3f}/{middle[way][1]:<6.3f}" for way in ways)
+                if way not in lost:
+                    try:
+                        found[way].append(measure(way, address, hub.pid, SIZES[size], receivers, whole, under_way))
+                    except TimeoutError:
+                        lost.add(way)
+            middle = {way: tuple(map(median, zip(*found[way], strict=True))) for way in ways if way not in lost}
+            figures = "".join(
+                f"{'lost':>17}" if way in lost else f"{middle[way][0]:>10.3f}/{middle[way][1]:<6.3f}" for way in ways
+            )
             print(f"{row:<38} {copy_once(SIZES[size]):>6.3f} {figures}", flush=True)
         if all(word in "file" for word in chosen):
             path = os.path.join(folder, "file")

@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import threading
+from collections import deque
 from contextlib import ExitStack, closing, suppress
 
 import pytest
@@ -14,7 +15,7 @@ from accounting import acting_as
 from descriptors import can_refuse, ends, lingering, send_with
 from doors.conftest import MakeDoor, sleep, wait_readable
 from doors.visits import STRANGER, ask, fetch, memory, offer_of, read, visit, visit_as_stranger
-from support import eventually, python
+from support import PATIENCE, eventually, open_descriptors, python
 
 from sbuslib.doors import door as doors
 from sbuslib.doors.asking import Asker
@@ -221,17 +222,34 @@ def test_who_asks_when_the_kernel_lets_no_more_be_under_way_is_asked_to_come_aga
     assert visitor.sock is real
 
 
-def test_askers_of_one_user_take_each_others_place(door: Door, asker: Asker) -> None:
+def test_ten_thousand_askers_of_one_user_take_each_others_place(make_door: MakeDoor, asker: Asker) -> None:
+    door = make_door(offered_seconds=10 * PATIENCE)
+    offer, before = memory(door, b"a"), open_descriptors()
+    with ExitStack() as stack, visit(door.name) as own:
+        others = deque[socket.socket]()
+        for _ in range(20):
+            with acting_as(STRANGER):
+                for _ in range(500):
+                    others.append(stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)))
+                    others[-1].connect(own.getpeername())  # waits while the backlog is full
+                    with suppress(ConnectionError):  # a later one has its place
+                        others[-1].send(ASK + offer.token)
+                    if len(others) > doors.USER_VISITORS:
+                        others.popleft().close()
+            words, (found,) = ask(own, offer.token)
+            assert (words, read(found)) == (bytes([GIVEN]), b"a")
+            assert len(open_descriptors() - before) < 4 * doors.USER_VISITORS
+        assert read(fetch(asker, offer)[0]) == b"a"
+
+
+def test_askers_beyond_a_users_share_take_each_others_place(door: Door) -> None:
     offer = memory(door, b"a")
-    own = visit(door.name)
-    with ExitStack() as stack, own:
+    with ExitStack() as stack:
         others = [stack.enter_context(visit_as_stranger(door.name)) for _ in range(3 * doors.USER_VISITORS)]
         for other in others[-doors.USER_VISITORS :]:
             words, (found,) = ask(other, offer.token)
             assert (words, read(found)) == (bytes([GIVEN]), b"a")
         assert others[0].recv(1) == b"", "it was silent for longest"
-        words, (found,) = ask(own, offer.token)
-        assert (words, read(found)) == (bytes([GIVEN]), b"a")
 
 
 def test_the_user_with_most_makes_place_where_all_are_taken(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
