@@ -1,10 +1,11 @@
-"""Checks of a hub's books, receivers whose kernel holds one packet, and clients of other users."""
+"""Checks of a hub's books, receivers whose kernel holds one packet, clients of other users, handlers of logging."""
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import gevent
@@ -14,6 +15,7 @@ from support import Peer
 from sbuslib.core.connection import Connection
 from sbuslib.hub import Hub
 from sbuslib.statistics import ClientStatistics, HubStatistics
+from sbuslib.wire.batches import BATCH, Batch
 
 BIG = 4_200
 """Bytes of a payload so long that the smallest send buffer takes one and no more. Some are longer: see :func:`big`."""
@@ -30,6 +32,11 @@ def big(number: int, size: int = BIG) -> bytes:
 def numbers(packets: list[bytes]) -> list[int]:
     """The numbers of messages with payloads of :func:`big`; other packets are left out."""
     return [int(packet.partition(b"\0")[2][:8]) for packet in packets if packet.startswith(b"MSG ")]
+
+
+def opened(packets: Iterable[bytes]) -> list[bytes]:
+    """Packets as if none had been batched."""
+    return [one for packet in packets for one in (Batch.parse(packet).plain if packet.startswith(BATCH) else [packet])]
 
 
 def settle(hub: Hub) -> None:
@@ -87,3 +94,19 @@ def acting_as(uid: int, gid: int | None = None) -> Iterator[None]:
     finally:
         os.seteuid(0)
         os.setegid(own)
+
+
+@contextmanager
+def called_by_logging(function: Callable[[], None]) -> Iterator[None]:
+    """Have a function called for each line that is logged meanwhile."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            function()
+
+    handler = Handler()
+    logging.getLogger("sbuslib").addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger("sbuslib").removeHandler(handler)

@@ -126,29 +126,6 @@ def in_thread(function: Callable[[], object]) -> object:
     return results[0]
 
 
-@contextlib.contextmanager
-def stalled_hub(address: str) -> Iterator[None]:
-    """A hub in a thread that does something else than run its event loop, until the end of the block."""
-    started, done = threading.Event(), threading.Event()
-
-    def serve() -> None:
-        with Hub(address):
-            started.set()
-            done.wait()
-            with Client(address):
-                gevent.sleep(0)
-        gevent.get_hub().destroy(destroy_loop=True)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    started.wait()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
 class Peer:
     """A raw connection to any sbus daemon: sends and receives packets as they are. Waits in the event loop."""
 

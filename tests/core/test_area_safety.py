@@ -5,16 +5,14 @@ Otherwise one client's bytes, secrets included, could leave in another's packet.
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import gevent
 import greenlet
 import pytest
-from accounting import big, narrow
+from accounting import big, called_by_logging, narrow
 from support import Connect, MakeHub, Peer, both_ways, own_key
 
 from sbuslib import Hub, Limits
@@ -120,22 +118,6 @@ def traffic(hub: Hub, connect: Connect, *, violations: bool = True) -> None:
     assert any(packet.startswith(BATCH) for packet in batching.pending())
     assert len(holder.pending()) == 240
     assert inbox.lost == tap.lost == {}
-
-
-@contextmanager
-def called_by_logging(function: Callable[[], None]) -> Iterator[None]:
-    """Have a function called for each line that is logged meanwhile."""
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            function()
-
-    handler = Handler()
-    logging.getLogger("sbuslib").addHandler(handler)
-    try:
-        yield
-    finally:
-        logging.getLogger("sbuslib").removeHandler(handler)
 
 
 def check(watch: Watch) -> None:

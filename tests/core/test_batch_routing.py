@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from accounting import BIG, balance, big, connection_of, narrow, settle
+from accounting import BIG, balance, big, connection_of, narrow, opened, settle
 from support import Bus, Connect, MakeHub, Peer, own_key
 
 from sbuslib import Hub, Limits
@@ -24,11 +24,6 @@ def batch(pairs: Pairs) -> bytes:
 
 def plain(pairs: Pairs) -> list[bytes]:
     return [b"MSG %b\0%b" % pair for pair in pairs]
-
-
-def opened(packets: list[bytes]) -> list[bytes]:
-    """Packets as if none had been batched."""
-    return [one for packet in packets for one in (Batch.parse(packet).plain if packet.startswith(BATCH) else [packet])]
 
 
 def batching(peer: Peer, *patterns: bytes) -> Peer:
@@ -76,7 +71,8 @@ def test_batch_from_a_client_without_batch_on_is_ignored(hub: Hub, connect: Conn
     assert hub.statistics().ignored == 2
 
 
-def test_messages_of_one_turn_are_coalesced(hub: Hub, connect: Connect) -> None:
+def test_messages_of_one_turn_are_coalesced(bus: Bus, connect: Connect) -> None:
+    hub = bus()
     readers = [batching(connect(), b"a/") for _ in range(2)]
     told = batching(connect(), b"b/")
     told.send(b"CMSG senders/on")
@@ -113,7 +109,8 @@ def test_few_or_long_messages_are_not_put_together(
     assert reader.pending() == few + long
 
 
-def test_senders_and_echo_hold_for_batches(hub: Hub, connect: Connect) -> None:
+def test_senders_and_echo_hold_for_batches(bus: Bus, connect: Connect) -> None:
+    hub = bus()
     told, own = batching(connect(), b""), batching(connect(), b"")
     told.send(b"CMSG senders/on")
     told.barrier()

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 import gevent
 import pytest
-from accounting import balance, settle
+from accounting import balance, opened, settle
 from support import Bus, ConnectAs, Peer, eventually
 
 from sbuslib import Hub
 from sbuslib.core.fan_out_queue import FanOutQueue
 from sbuslib.statistics import UserStatistics
-from sbuslib.wire.batches import BATCH, Batch, coalesce
+from sbuslib.wire.batches import coalesce
 
 PUBLISHER, READER = 1001, 1002
 FANOUT = 4
@@ -42,10 +42,6 @@ def stopped(hub: Hub) -> Iterator[None]:
 
 def message(key: bytes, number: int) -> bytes:
     return b"MSG %b\0%d" % (key, number)
-
-
-def opened(packet: bytes) -> list[bytes]:
-    return Batch.parse(packet).plain if packet.startswith(BATCH) else [packet]
 
 
 @pytest.fixture
@@ -137,7 +133,7 @@ def test_batches_stand_in_line_and_keep_their_order(hub: Hub, connect_as: Connec
     wanted = [packet for packet in [*sent, *same] if b"all" in packet]
     assert others[-1].pending() == wanted
     if takes_batches:
-        assert [plain for packet in others[0].pending() for plain in opened(packet)] == wanted
+        assert opened(others[0].pending()) == wanted
 
 
 def test_messages_that_find_the_fan_out_queue_full_are_lost_and_counted(bus: Bus, connect_as: ConnectAs) -> None:

@@ -7,7 +7,7 @@ import os
 
 import gevent
 import pytest
-from accounting import numbers
+from accounting import called_by_logging, numbers
 from flooding import flood, slow
 from support import Bus, Connect, MakeHub, eventually
 
@@ -94,16 +94,13 @@ def test_a_logging_handler_that_fails_stops_no_hub_and_saves_no_client(
 ) -> None:
     """It is called where clients are accepted, and in a client's turn. There, whoever tries to yield fails, too."""
 
-    class Failing(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if fails is None:
-                gevent.sleep(0)
-            else:
-                raise fails("the log is full")
+    def fail() -> None:
+        if fails is None:
+            gevent.sleep(0)
+        else:
+            raise fails("the log is full")
 
-    handler = Failing()
-    logging.getLogger("sbuslib").addHandler(handler)
-    try:
+    with called_by_logging(fail):
         hub = make_hub(users=[])
         hub._acceptor._users = set()
         refused = connect()
@@ -114,8 +111,6 @@ def test_a_logging_handler_that_fails_stops_no_hub_and_saves_no_client(
         witness.subscribe(b"k")
         offender.send(b"MSG k\0x", b"nonsense", b"MSG k\0y")
         assert offender.is_disconnected()
-    finally:
-        logging.getLogger("sbuslib").removeHandler(handler)
     assert witness.pending() == [b"MSG k\0x"]
     assert hub.statistics().violations == {"user not allowed": 1, "unknown verb": 1}
     assert ("the log is full" if fails else "BlockingSwitchOutError") in capsys.readouterr().err

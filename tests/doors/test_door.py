@@ -25,8 +25,6 @@ from sbuslib.doors.transfers import Transfer
 from sbuslib.errors import DoorError, PayloadError, StateError
 from sbuslib.wire.offers import ASK, GIVEN, GONE, MOST_TOKENS, TOKEN_BYTES
 
-pytest_plugins = ["descriptor_fixtures"]
-
 
 def test_who_has_the_token_is_handed_the_descriptor(door: Door, asker: Asker) -> None:
     offers = [memory(door, b"a"), memory(door, b"b")]

@@ -18,9 +18,6 @@ from support import PATIENCE, WHOAMI, Connect, FakeHub, MakeHub, eventually, own
 from sbuslib import Client, Hub, Relay, aio, blocking
 from sbuslib.errors import PeerError
 
-pytest_plugins = ["descriptor_fixtures"]
-
-
 # -- a hub ---------------------------------------------------------------------------------------------------
 
 

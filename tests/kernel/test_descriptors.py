@@ -26,8 +26,6 @@ from sbuslib.kernel.descriptors import (
 from sbuslib.kernel.sockets import Listener, accept, connect
 from sbuslib.wire.addresses import DescriptorAddress, PathAddress
 
-pytest_plugins = ["descriptor_fixtures"]
-
 Socket: TypeAlias = socket.SocketType
 BUFFER = 425_984
 

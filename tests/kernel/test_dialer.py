@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 
+import gevent
 import pytest
-from support import ROOT, stalled_hub
+from support import ROOT
 
 from sbuslib import Client, Hub, aio, blocking
 from sbuslib.errors import (
@@ -57,6 +60,29 @@ def test_a_hub_of_another_user_is_refused(hub: Hub, address: str) -> None:
     assert dial(address, os.getuid()) == address
     with pytest.raises(HubIdentityError, match=str(os.getuid())):
         dial(address, os.getuid() + 1)
+
+
+@contextlib.contextmanager
+def stalled_hub(address: str) -> Iterator[None]:
+    """A hub in a thread that does something else than run its event loop, until the end of the block."""
+    started, done = threading.Event(), threading.Event()
+
+    def serve() -> None:
+        with Hub(address):
+            started.set()
+            done.wait()
+            with Client(address):
+                gevent.sleep(0)
+        gevent.get_hub().destroy(destroy_loop=True)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    started.wait()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 CONNECT: dict[str, Callable[[str], object]] = {

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 from unittest import mock
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from visits import count_visits
 
 from sbuslib.core.quotas import Quotas
 from sbuslib.core.router import Router
 from sbuslib.errors import ReservedKeyError
 from sbuslib.limits import Limits
-from sbuslib.matcher import Pattern, Shapes, Subscriptions, matches
+from sbuslib.matcher import Pattern, Shapes, Subscriptions, _Node, matches
 from sbuslib.secrets import Credentials, Namespace
 from sbuslib.wire.packets import message_header
 
@@ -46,6 +46,38 @@ def test_the_index_equals_the_plain_function(patterns: list[bytes], keys: list[b
 WILD = st.lists(st.sampled_from([b"*", b"**", b"a*", b"a**", b"ab*", b"a", b"*a"]), min_size=1, max_size=4).map(
     b"/".join
 )
+
+
+def count_visits(index: Subscriptions[Any]) -> set[int]:
+    """A set to which the number of each node is added that is visited from now on. The index must be empty as yet."""
+    visited: set[int] = set()
+
+    class Counted(_Node[Any]):
+        """A node that notes when somebody looks whose pattern ends in it, which each visit does."""
+
+        __slots__ = ("_below", "_here")
+
+        @property
+        def below(self) -> dict[Any, None] | None:
+            visited.add(id(self))
+            return self._below
+
+        @below.setter
+        def below(self, subscribers: dict[Any, None] | None) -> None:
+            self._below = subscribers
+
+        @property
+        def here(self) -> dict[Any, None] | None:
+            visited.add(id(self))
+            return self._here
+
+        @here.setter
+        def here(self, subscribers: dict[Any, None] | None) -> None:
+            self._here = subscribers
+
+    assert not index._root.children
+    index._root = Counted()
+    return visited
 
 
 @pytest.mark.promise("flood-control.md", "All patterns of one user together add at most 1,024 steps to a look-up")
