@@ -131,6 +131,7 @@ class Interest:
         if not self._readers:
             self._shorten(len(self._log))
             self._snapshot = None
+            self._pages.clear()
 
     # -- changes ------------------------------------------------------------------------------------
 

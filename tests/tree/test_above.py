@@ -15,29 +15,6 @@ from sbuslib.secrets import Credentials
 from sbuslib.tree import above
 
 
-def test_only_exported_keys_go_up_and_only_imported_keys_come_down(world: World) -> None:
-    world.hub("top")
-    world.hub("left")
-    world.relay("left", "top", export=[b"out/"], import_=[b"in/", b"both/"])
-    top, left = world.client("top"), world.client("left")
-    top.subscribe(b"")
-    left.subscribe(b"")
-    settle(top, left)
-    for key in (b"out/1", b"in/1", b"both/1", b"other"):
-        left.publish(key, b"left")
-        top.publish(key, b"top")
-    settle(top, left)
-    assert {(m.key, m.payload) for m in received(top)} == {
-        (b"out/1", b"left"),
-        *((key, b"top") for key in (b"out/1", b"in/1", b"both/1", b"other")),
-    }
-    assert {(m.key, m.payload) for m in received(left)} == {
-        *((key, b"top") for key in (b"in/1", b"both/1")),
-        *((key, b"left") for key in (b"out/1", b"in/1", b"both/1", b"other")),
-    }
-    assert left.hub.whoami().count(b"!/cred/") == 2
-
-
 def joined(world: World) -> set[str]:
     return {name for name, relay in world.relays.items() if relay.state == "joined"}
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import gevent
 import msgspec
 import pytest
-from support import PATIENCE, FakeHub, eventually
-from worlds import FAST, World, greet_relay, received, settle
+from support import PATIENCE
+from worlds import FAST, World, settle
 
 from sbuslib.core.quotas import Account
 from sbuslib.limits import Limits
@@ -98,32 +97,6 @@ def test_what_is_announced_anew_after_an_outage_changes_nothing(world: World) ->
     one.demand.end()
     assert one.above.account.is_clear()
     assert not one.router.count(one.above)
-
-
-def test_all_messages_go_up_to_a_hub_that_announces_too_many_patterns(world: World) -> None:
-    with FakeHub(world.address("c")) as master:
-        world.hub("left", limits=msgspec.structs.replace(FAST, user_patterns=50, pruned_keys=50))
-        relay = world.relay("left", "c", wait=False)
-        link = master.accept()
-        greet_relay(link)
-        for n in range(1_000):
-            link.send(b"CMSG interest/add\0%d" % n)
-            gevent.sleep(0)
-        link.send(b"CMSG interest/complete")
-        relay.wait(PATIENCE)
-        eventually(lambda: relay.above.up.open)
-        assert relay.statistics().announced == 49, "and everything"
-        client = world.client("left")
-        client.subscribe(client.hub.whoami() + b"/box")
-        client.publish(b"900", b"1")
-        while not (packet := link.receive()).startswith(b"MSG"):
-            pass
-        assert packet == b"MSG 900\x001"
-        # Nor does it reach anybody who did not ask.
-        link.send(b"MSG !/cred/1/2/4/x\0stray", b"MSG !/cred/1/2/3/!/cred/9/9/9/x\0stray", b"MSG not/subscribed\0stray")
-        link.send(b"MSG %b/box\0mine" % client.hub.whoami())
-        assert client.receive(timeout=PATIENCE).payload == b"mine"
-        assert received(client) == []
 
 
 @pytest.mark.parametrize("uid", [None, 12_345])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from support import PATIENCE, Peer, eventually
-from worlds import OTHER, RELAY, STRANGER, World, key_of_link, settle
+from worlds import OTHER, RELAY, STRANGER, World, key_of_link
 
 from sbuslib import Hub
 from sbuslib.tree import tree
@@ -101,29 +101,6 @@ def test_too_many_wildcard_patterns_of_one_user_leave_the_work_of_others_in_plac
     searches = Counter(hub.tree.telling.pruning.searches.values())
     assert searches[OTHER] == 1
     assert 1 <= searches[STRANGER] <= SEARCHES
-
-
-def test_patterns_of_a_closed_client_are_removed_in_turns_of_its_user(
-    world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hub = world.hubs["top"]
-    client = world.client("top")
-    turns = Turns(hub)
-    spent: list[tuple[int | None, int]] = []
-    forget_some = hub.context.router.forget_some
-
-    def watched(count: int, user: int) -> bool:
-        spent.append((turns.now, count))
-        return forget_some(count, user)
-
-    monkeypatch.setattr(hub.context.router, "forget_some", watched)
-    monkeypatch.setattr("sbuslib.core.members.FORGOTTEN_A_STEP", 5)
-    stranger.close()
-    eventually(lambda: not hub.statistics().patterns)
-    assert len(spent) >= 300 // 5
-    assert set(spent) == {(STRANGER, 5)}
-    client.subscribe(b"k")
-    settle(client)
 
 
 def test_a_plain_relay_is_no_link(world: World) -> None:
