@@ -13,6 +13,8 @@ from support import FakeHub, Peer, PlainDaemon, eventually
 from worlds import World
 
 from sbuslib import Hub, Limits
+from sbuslib.border.fellows import BridgeCounts, Here
+from sbuslib.monitor import diagnosis
 from sbuslib.monitor.diagnosis import Finding, examine
 from sbuslib.wire import defaults
 from sbuslib.wire.control import SUPPORTED
@@ -189,3 +191,22 @@ def test_a_link_that_is_down_is_a_problem(world: World) -> None:
     problem = of("links of ", found, "problem")
     assert problem.text == f"to {world.address('root')}: outage"
     assert problem.advice == f"sbus doctor -a {world.address('root')}"
+
+
+@pytest.mark.parametrize(
+    ("counts", "level"),
+    [
+        (BridgeCounts(exported=5), "ok"),
+        (BridgeCounts(connected=False), "warning"),
+        (BridgeCounts(lost={"outage": 1}), "warning"),
+    ],
+)
+def test_a_bridge_that_is_away_or_loses_messages_is_told(
+    path: str, monkeypatch: pytest.MonkeyPatch, counts: BridgeCounts, level: str
+) -> None:
+    """Whatever its text says."""
+    here = Here("g1", "x", text="bridge to nats: away, 0 lost", counts=counts)
+    monkeypatch.setattr(diagnosis, "bridges_heard", lambda receive: [(here, None)])
+    with Hub(path):
+        found = findings(path)
+    assert of("bridge", found, level).text == here.text
