@@ -111,11 +111,11 @@ def read_polars(wish: Wish) -> polars.LazyFrame:
             if most == 0:
                 return
 
-    empty = polars.DataFrame(polars.from_arrow(wish.schema.empty_table()))
-    rest = register_io_source(read, schema=empty.schema)
-    if not whole:
-        return rest
-    return polars.concat([polars.scan_parquet(whole).select(wish.schema.names), rest])
+    frames = [polars.scan_parquet(whole).select(wish.schema.names)] if whole else []
+    if others or not whole:
+        empty = polars.DataFrame(polars.from_arrow(wish.schema.empty_table()))
+        frames.append(register_io_source(read, schema=empty.schema))
+    return polars.concat(frames)
 
 
 class _Stream:
