@@ -70,7 +70,8 @@ class Awaited:
 
 def wrapped(value: Any) -> Any:
     """An object with verbs of its own, to be awaited, too."""
-    return Awaited(value) if type(value).__module__ == "sbuslib.clients.endpoint" else value
+    module = type(value).__module__
+    return Awaited(value) if module in ("sbuslib.clients.endpoint", "sbuslib.clients.batch") else value
 
 
 class Bus:

@@ -141,27 +141,6 @@ def test_close_where_no_event_loop_runs(server: HubThread, address: str, loop_is
             pass  # the hub sees the end in its own time
 
 
-def test_close_wakes_tasks_that_wait_for_room(address: str) -> None:
-    async def test() -> None:
-        with listening(address) as listener:
-            connecting = asyncio.ensure_future(opened(address))
-            peer = await greet(listener)
-            client = await connecting
-            with peer:
-                tasks = [
-                    asyncio.create_task(client.publish_many((b"k", bytes(10_000)) for _ in range(10_000)))
-                    for _ in range(2)
-                ]
-                await asyncio.sleep(0.01)
-                client.close()
-                async with asyncio.timeout(PATIENCE):
-                    for task in tasks:
-                        with pytest.raises(DisconnectedError):
-                            await task
-
-    run(test())
-
-
 def test_tasks_that_use_a_client_before_its_first_hub_wait_with_it(address: str) -> None:
     async def test() -> None:
         client = aio.Client(address, reconnect=True, limits=SWIFT)

@@ -12,13 +12,13 @@ from typing import Any, TypeAlias
 
 import gevent
 import pytest
+from clients.drivers import Bus, script
 from clients.makers import run
 from support import PATIENCE, FakeHub, HubThread, Peer, choose
 
 import sbuslib
 from sbuslib import Client, Hub, aio, blocking
 from sbuslib.clients.batch import BatchPublisher
-from sbuslib.clients.endpoint import Endpoint
 from sbuslib.errors import DisconnectedError, KeyFormatError, PayloadError, StateError
 from sbuslib.limits import PACKET_BYTES, ClientLimits
 from sbuslib.wire.batches import BATCH, Batch
@@ -198,31 +198,16 @@ def test_a_batch_cannot_be_used_outside_its_block(fake: FakeHub, client: Make) -
     assert arrived(peer) == [[b""], [b"x"], [b"x"]]
 
 
-@pytest.mark.parametrize("kind", [Client, blocking.Client], ids=["gevent", "blocking"])
-def test_a_batch_of_each_client_arrives_in_order(server: HubThread, address: str, kind: type[Endpoint]) -> None:
+@script
+async def test_a_batch_of_each_client_arrives_in_order(bus: Bus, server: HubThread) -> None:
     pairs = [(b"k/%d" % (number % 300), b"%d" % number) for number in range(3_000)]
-    with kind(address, soft="block") as receiver, kind(address) as publisher:
-        receiver.subscribe(b"k/")
-        with publisher.batch() as batch:
-            for key, payload in pairs:
-                batch.publish(key, payload)
-        got = [receiver.receive(timeout=PATIENCE) for _ in pairs]
+    receiver, publisher = await bus.client(soft="block"), await bus.client()
+    await receiver.subscribe(b"k/")
+    async with publisher.batch() as batch:
+        for key, payload in pairs:
+            await batch.publish(key, payload)
+    got = [await receiver.receive(timeout=PATIENCE) for _ in pairs]
     assert [(message.key, message.payload) for message in got] == pairs
-
-
-def test_a_batch_of_the_asyncio_client_arrives_in_order(server: HubThread, address: str) -> None:
-    pairs = [(b"k/%d" % (number % 300), b"%d" % number) for number in range(3_000)]
-
-    async def test() -> None:
-        async with aio.Client(address, soft="block") as receiver, aio.Client(address) as publisher:
-            await receiver.subscribe(b"k/")
-            async with publisher.batch() as batch:
-                for key, payload in pairs:
-                    await batch.publish(key, payload)
-            got = [await receiver.receive(timeout=PATIENCE) for _ in pairs]
-            assert [(message.key, message.payload) for message in got] == pairs
-
-    run(test())
 
 
 def test_errors_and_interrupts_in_a_block_of_the_asyncio_client(server: HubThread, address: str) -> None:
