@@ -1,9 +1,6 @@
 """Clients that are processes: killed at any moment, or stopped and continued. Nobody else notices.
 
-Each ends with nothing charged to anybody: ``bus`` sees to it. Other faults have their tests where what they concern
-is tested: descriptors and memory that ran out in ``test_acceptor``, ``test_connection`` and ``test_endpoint``, a full
-backlog in ``test_client`` and ``test_aio``, a fork of the embedder and a hub that is killed in ``test_lifecycle``,
-receivers that are stuck in ``test_flood_control``.
+Each ends with nothing charged to anybody: ``bus`` sees to it.
 """
 
 from __future__ import annotations
