@@ -214,15 +214,12 @@ class Consumer:
         if self._next is None or self.journal is None or (pieces and pieces[-1].known is not None):
             return
         for last in (pieces or plan([absolute(self.directory)]).get(self.journal, []))[-1:]:
-            self._check_last(last, self._next)
-
-    def _check_last(self, last: Piece, following: int) -> None:
-        end = last.before if last.before is not None else measure(last, on_corrupt=self._on_corrupt)[0]
-        if end < following:
-            raise JournalError(
-                f"{self.directory}: ends at row {end - 1:,}, but {self.name} has acknowledged row {following - 1:,}: "
-                "an older copy of the journal is in its place"
-            )
+            end = last.before if last.before is not None else measure(last, on_corrupt=self._on_corrupt)[0]
+            if end < self._next:
+                raise JournalError(
+                    f"{self.directory}: ends at row {end - 1:,}, but {self.name} has acknowledged row "
+                    f"{self._next - 1:,}: an older copy of the journal is in its place"
+                )
 
     def _wanted(self, header: SegmentHeader, path: str, block: Block) -> Iterator[Record]:
         """The rows of a block that are handed over."""

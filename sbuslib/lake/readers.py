@@ -57,24 +57,16 @@ class Wish(NamedTuple):
 
         Raises :exc:`~sbuslib.errors.JournalError`.
         """
-        whole, others = list[str](), list[Piece]()
+        whole, others, wanted = list[str](), list[Piece](), self.selection
         for piece in self.pieces():
-            if self._is_plain(piece) and isinstance(piece.file, Sealed):
-                checked(piece.file)
-                whole.append(piece.file.path)
+            file = piece.file
+            is_whole = isinstance(file, Sealed) and piece.is_whole and wanted.covers(file.start_ns, file.end_ns)
+            if isinstance(file, Sealed) and is_whole and not wanted.by_key:
+                checked(file)
+                whole.append(file.path)
             else:
                 others.append(piece)
         return whole, others
-
-    def _is_plain(self, piece: Piece) -> bool:
-        """Whether all rows of a file are wanted."""
-        file, wanted = piece.file, self.selection
-        return (
-            isinstance(file, Sealed)
-            and piece.is_whole
-            and not wanted.by_key
-            and wanted.covers(file.start_ns, file.end_ns)
-        )
 
 
 def read_arrow(wish: Wish) -> pyarrow.Table:
