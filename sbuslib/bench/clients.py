@@ -159,10 +159,12 @@ def _receive(client: Endpoint) -> None:
     tell_ended(received)
 
 
-def publish_gevent(address: str, count: int, payload: bytes, receivers: int) -> None:
-    from ..client import Client
-
-    _publish(Client(address), count, payload)
+def _client(kind: str, address: str) -> Endpoint:
+    if kind == "gevent":
+        from ..client import Client
+    else:
+        from ..blocking import Client  # type: ignore[assignment]
+    return Client(address)
 
 
 def publish_batch(address: str, count: int, payload: bytes, receivers: int) -> None:
@@ -178,24 +180,6 @@ def publish_batch(address: str, count: int, payload: bytes, receivers: int) -> N
                 batch.publish(key, payload)
         client.publish(key, END)
         client.sync()
-
-
-def receive_gevent(address: str, count: int, receivers: int) -> None:
-    from ..client import Client
-
-    _receive(Client(address, soft="block"))
-
-
-def publish_blocking(address: str, count: int, payload: bytes, receivers: int) -> None:
-    from ..blocking import Client
-
-    _publish(Client(address), count, payload)
-
-
-def receive_blocking(address: str, count: int, receivers: int) -> None:
-    from ..blocking import Client
-
-    _receive(Client(address, soft="block"))
 
 
 def publish_aio(address: str, count: int, payload: bytes, receivers: int) -> None:
@@ -273,16 +257,16 @@ def receive_many(address: str, count: int, receivers: int) -> None:
 # ---------------------------------------------------------------------------------------------------
 
 _PUBLISH: dict[str, Publish] = {
-    "gevent": publish_gevent,
+    "gevent": lambda address, count, payload, _: _publish(_client("gevent", address), count, payload),
     "batch": publish_batch,
-    "blocking": publish_blocking,
+    "blocking": lambda address, count, payload, _: _publish(_client("blocking", address), count, payload),
     "aio": publish_aio,
     "many": publish_many,
 }
 _RECEIVE: dict[str, Receive] = {
-    "gevent": receive_gevent,
-    "batch": receive_gevent,
-    "blocking": receive_blocking,
+    "gevent": lambda address, *_: _receive(_client("gevent", address)),
+    "batch": lambda address, *_: _receive(_client("gevent", address)),
+    "blocking": lambda address, *_: _receive(_client("blocking", address)),
     "aio": receive_aio,
     "many": receive_many,
 }

@@ -40,6 +40,19 @@ _FRESH: Final = 1.0
 _LINK = ["direction", "uid", "pid"]
 _PROCESS = ["uid", "pid"]
 
+_USER_GAUGES = {
+    "connections": "Clients of a user that are connected.",
+    "patterns": "Patterns of a user in force.",
+    "waiting_packets": "Packets that wait for clients of a user.",
+    "waiting_bytes": "Bytes that wait for clients of a user.",
+    "buffer_bytes": "Bytes of the larger send buffers of a user.",
+}
+_USER_COUNTERS = {
+    "published": "Messages that a user's clients published.",
+    "routed": "Messages for clients of a user.",
+    "delivered": "Messages handed to clients of a user.",
+}
+
 
 class Records(Protocol):
     """A recorder of the hub."""
@@ -131,24 +144,10 @@ def _of_hub(told: HubStatistics) -> Iterator[Metric]:
 
 
 def _of_users(told: HubStatistics) -> Iterator[Metric]:
-    gauges = {
-        "connections": ("connections", "Clients of a user that are connected."),
-        "patterns": ("patterns", "Patterns of a user in force."),
-        "waiting_packets": ("waiting_packets", "Packets that wait for clients of a user."),
-        "waiting_bytes": ("waiting_bytes", "Bytes that wait for clients of a user."),
-        "buffer_bytes": ("buffer_bytes", "Bytes of the larger send buffers of a user."),
-    }
-    counters = {
-        "published": ("published", "Messages that a user's clients published."),
-        "routed": ("routed", "Messages for clients of a user."),
-        "delivered": ("delivered", "Messages handed to clients of a user."),
-    }
-    for name, (field, text) in gauges.items():
-        values = [((str(user.uid),), getattr(user, field)) for user in told.per_user]
-        yield _family(GaugeMetricFamily, f"user_{name}", text, ["uid"], values)
-    for name, (field, text) in counters.items():
-        values = [((str(user.uid),), getattr(user, field)) for user in told.per_user]
-        yield _family(CounterMetricFamily, f"user_{name}_messages", text, ["uid"], values)
+    for kind, end, texts in ((GaugeMetricFamily, "", _USER_GAUGES), (CounterMetricFamily, "_messages", _USER_COUNTERS)):
+        for field, text in texts.items():
+            values = [((str(user.uid),), getattr(user, field)) for user in told.per_user]
+            yield _family(kind, f"user_{field}{end}", text, ["uid"], values)
     # With zeros: the first loss of a user has a value before it, from which a rate can be told.
     lost = [
         ((str(user.uid), cause), user.lost.get(cause, 0))
