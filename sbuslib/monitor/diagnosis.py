@@ -46,8 +46,6 @@ _EARLIEST: Final = 1_577_836_800
 _BRIDGES_SECONDS: Final = 0.3
 """How long bridges have to answer."""
 
-_CONTAINERS: Final = "the page on containers tells how"
-
 _CAUSES: Final = {
     "overflow": "their receivers read too slowly: sbus stat --clients --sort lost shows which",
     "quota": "what waits for one user, or comes from one, is bounded by limits",
@@ -221,10 +219,14 @@ def _names(client: Client) -> Iterator[Finding]:
     uid, pid = [b"", b"", *client.credentials.split(separator)][-2:]
     if uid == b"%d" % OVERFLOW_ID and os.geteuid() != OVERFLOW_ID:
         text = f"your user is unknown to this hub, which runs in another user namespace: {shown}"
-        yield Finding("warning", "namespaces", text, f"map your user there: {_CONTAINERS}")
+        yield Finding(
+            "warning", "namespaces", text, "run the hub without a user namespace of its own, or map your user there"
+        )
     elif features is not None and pid == b"0":
         text = f"your process id is unknown to this hub, which runs in another pid namespace: {shown}"
-        yield Finding("warning", "namespaces", text, f"leave the process id in secret keys empty: {_CONTAINERS}")
+        yield Finding(
+            "warning", "namespaces", text, "leave the process id in secret keys empty, or run the hub with --pid=host"
+        )
     else:
         yield Finding("ok", "namespaces", f"the hub knows this process as {shown}")
 
