@@ -17,6 +17,8 @@ from support import PATIENCE, ROOT, HubThread
 from tcp.conftest import limits as limits
 from tcp.conftest import make_peer as make_peer
 
+from sbuslib.blocking import Client
+
 
 class Program(subprocess.Popen[bytes]):
     """A program whose standard input, output and errors are pipes to the test, unless it is started otherwise."""
@@ -29,6 +31,12 @@ class Program(subprocess.Popen[bytes]):
 Start = Callable[..., Program]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Await = Callable[[int], None]
+
+
+def publish(path: str, *messages: tuple[bytes, bytes]) -> None:
+    """Publish pairs of key and payload at the hub there."""
+    with Client(path) as client:
+        client.publish_many(messages)
 
 
 @pytest.fixture

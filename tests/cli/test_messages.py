@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from cli.conftest import Run, Start
+from cli.conftest import Run, Start, publish
 from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client
@@ -23,11 +23,6 @@ from sbuslib.limits import PACKET_BYTES
 ODD = b"\x00\x1b[2J\xff\xc2\x9b\t\n\\ \xe2\x80\xae"
 
 ODD_SHOWN = rb"\x00\x1b[2J\xff\xc2\x9b\t\n\\ \xe2\x80\xae"
-
-
-def publish(address: str, *messages: tuple[bytes, bytes]) -> None:
-    with Client(address) as client:
-        client.publish_many(messages)
 
 
 AS_STRANGER = """

@@ -8,15 +8,10 @@ import select
 import signal
 from datetime import datetime
 
-from cli.conftest import Await, Run, Start
+from cli.conftest import Await, Run, Start, publish
 from support import PATIENCE, HubThread, eventually
 
 from sbuslib.blocking import Client
-
-
-def publish(path: str, *messages: tuple[bytes, bytes]) -> None:
-    with Client(path) as client:
-        client.publish_many(messages)
 
 
 def test_timestamps_come_first(subscribed: Start, path: str) -> None:

@@ -265,17 +265,6 @@ def test_keys_change_the_view(screen: Screen) -> None:
     assert view.reverse
 
 
-def test_keys_after_a_slash_are_a_filter(screen: Screen) -> None:
-    for key in ("/", "q", "u", "x", "\x7f", "\r"):
-        screen.press(key)
-    assert (screen.view.wanted, screen.view.kind) == ("qu", "clients")
-    screen.press("u")
-    assert screen.view.kind == "users"
-    for key in ("/", "z", "\x1b"):
-        screen.press(key)
-    assert screen.view.wanted == ""
-
-
 def test_the_screen_does_not_begin_without_a_hub(screen: Screen) -> None:
     with pytest.raises(NoHubError):
         screen.run()
