@@ -13,8 +13,7 @@
     │   ├── DoorError                       a frame, file or descriptor that cannot be had
     │   ├── FramingError                    bytes that are no command of Simplest pubsub
     │   ├── PacketError                     a packet of no known form
-    │   │   ├── ReservedKeyError            a use of the reserved token ``!`` that is not allowed
-    │   │   └── TooManyPatternsError        more than a user may subscribe to
+    │   │   └── ReservedKeyError            a use of the reserved token ``!`` that is not allowed
     │   └── HubIdentityError                the hub does not run as the user that was asked for
     ├── JournalError                        a journal that cannot be read or written
     │   ├── CorruptJournalError             bytes of a segment are not what was written
@@ -34,12 +33,12 @@ A wait that takes too long raises the built-in :exc:`TimeoutError`. A bug of our
 
 from __future__ import annotations
 
-from .reasons import Reason
-
 TYPE_CHECKING = False  # the typing module takes longer to load than this one
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
+
+    from .reasons import Reason  # a command that only publishes does not load it
 
 __all__ = [
     "AddressError",
@@ -64,7 +63,6 @@ __all__ = [
     "SbusError",
     "ServiceError",
     "StateError",
-    "TooManyPatternsError",
     "UsageError",
 ]
 
@@ -107,13 +105,6 @@ class PacketError(PeerError):
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
         self.reason = reason
-
-
-class TooManyPatternsError(PacketError):
-    """A client subscribes to more than its user may hold."""
-
-    def __init__(self) -> None:
-        super().__init__(Reason.TOO_MANY_PATTERNS)
 
 
 class DoorError(PeerError):

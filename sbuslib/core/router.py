@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from itertools import chain
 from typing import Final, Generic, TypeVar
 
-from ..errors import PacketError, TooManyPatternsError
+from ..errors import PacketError
 from ..limits import Limits
 from ..matcher import SEPARATOR, Pattern, Subscriptions
 from ..reasons import Reason
@@ -98,7 +98,7 @@ class Router(Generic[S]):
         index = self._secret if self.namespace.check_pattern(pattern, credentials) else self._plain
         cut = Pattern(pattern, self.namespace.separator)
         if not index.holds(pattern, subscriber) and not self._quotas.take_pattern(account, *_price(cut)):
-            raise TooManyPatternsError
+            raise PacketError(Reason.TOO_MANY_PATTERNS)
         self._add(index, cut, subscriber, account)
 
     def subscribe_anyway(self, pattern: bytes, subscriber: S, account: Account) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 from ..core.client_role import ClientRole
 from ..core.protocols import Routes
 from ..core.publisher import Publisher
-from ..errors import PacketError, ReservedKeyError, TooManyPatternsError
+from ..errors import PacketError, ReservedKeyError
 from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control
@@ -145,7 +145,7 @@ class LinkBelow(Link):
             self.narrowed.subscribe(pattern)
         except PacketError as error:
             self.drop(error.reason)
-            if isinstance(error, TooManyPatternsError):
+            if error.reason is Reason.TOO_MANY_PATTERNS:
                 self.say(encode_control(control.INTEREST_WIDEN))
                 if not self.narrowed.holds(b""):
                     with suppress(PacketError):  # the link may read nothing at all

@@ -17,7 +17,7 @@ from typing import Protocol
 from ..core.context import Context
 from ..core.protocols import Receiver
 from ..core.quotas import Account
-from ..errors import PacketError, TooManyPatternsError
+from ..errors import PacketError
 from ..reasons import Reason
 
 __all__ = ["Narrowed", "PatternHolder"]
@@ -81,7 +81,7 @@ class Narrowed:
         if anyway:
             quotas.force_pattern(self._account, len(pattern))
         elif not quotas.take_pattern(self._account, len(pattern)):
-            raise TooManyPatternsError
+            raise PacketError(Reason.TOO_MANY_PATTERNS)
         self._enter(pattern, 1, parts)
         if not parts:
             raise PacketError(Reason.SUBSCRIPTION_REFUSED)
