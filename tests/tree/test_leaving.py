@@ -9,7 +9,7 @@ from worlds import FAST, World, greet_relay, join, settle
 
 def test_messages_are_uncertain_if_the_hub_that_is_left_does_not_acknowledge_them(world: World) -> None:
     with FakeHub(world.address("second")) as daemon:
-        world.hub("left", limits=msgspec.structs.replace(FAST, link_wait=0.05))
+        hub = world.hub("left")
         relay = world.relay("left", "second", wait=False)
         link = daemon.accept_relay()
         relay.wait(PATIENCE)
@@ -19,7 +19,10 @@ def test_messages_are_uncertain_if_the_hub_that_is_left_does_not_acknowledge_the
         publisher.sync()
         eventually(lambda: relay.statistics().up == 10)
         world.hub("first")
+        hub.limits = msgspec.structs.replace(FAST, link_wait=0.01)  # to leave, and not to join
         relay.reconfigure(world.address("first"))
+        eventually(lambda: relay.statistics().uncertain)
+        hub.limits = FAST
         client = world.client("first")
         client.subscribe(b"k")
         eventually(lambda: world.is_at("first"))
