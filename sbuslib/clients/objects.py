@@ -14,7 +14,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from ..errors import DisconnectedError, DoorError
 from ..limits import check_count
-from ..recipes.mailbox import Mailbox, called, take
+from ..recipes.mailbox import Mailbox, called
 from ..wire.packets import Message
 from ..wire.text import printable
 from .basics import Basics
@@ -199,12 +199,12 @@ class Subscribed(_Background, Generic[T]):
         return self._mailbox
 
     async def _receive(self, timeout: float | None) -> Message:
-        mailbox = self._take_over()
-        message = await take(self._verbs, mailbox, timeout)
-        if message is None:
+        client, mailbox = self._verbs.channel, self._take_over()
+        deadline = client._deadline(timeout)
+        while (message := mailbox.take()) is None:  # another caller may have taken it meanwhile
             if mailbox.closed:
                 raise DisconnectedError("the subscription was taken back")
-            raise TimeoutError(f"no message within {timeout:.3g} s")
+            await client._until(mailbox.is_ready, deadline, f"no message within {timeout or 0:.3g} s")
         return message
 
     def _miss(self, message: Message, error: DoorError) -> DoorError:

@@ -7,7 +7,8 @@ they are awaited; a client that blocks its caller carries the coroutine out, and
         await party.open_mailbox(mailbox)
         try:
             await party.publish(key, b"?")
-            return await take(party, mailbox, timeout=1.0)
+            await party.wait_until(mailbox.is_ready, 1.0)
+            return mailbox.take()
         finally:
             await party.close_mailbox(mailbox)
 """
@@ -20,7 +21,7 @@ from typing import Any, Final, Protocol
 
 from ..wire.packets import Message
 
-__all__ = ["MAILBOX_BYTES", "Mailbox", "Party", "called", "take"]
+__all__ = ["MAILBOX_BYTES", "Mailbox", "Party", "called"]
 
 MAILBOX_MESSAGES: Final = 65_536
 """Messages that a mailbox keeps. Whoever waits reads until it has what it waits for, so it is mostly near empty."""
@@ -109,14 +110,3 @@ async def called(function: Callable[..., Any], *arguments: Any) -> Any:
     """What a function of the application returns, which with asyncio may be a coroutine function."""
     result = function(*arguments)
     return await result if isinstance(result, Awaitable) else result
-
-
-async def take(party: Party, mailbox: Mailbox, timeout: float | None = None) -> Message | None:
-    """The next message of a mailbox; ``None`` after ``timeout`` seconds, and when the mailbox is closed and empty.
-
-    There may be more, which ``mailbox.take()`` gives without waiting.
-    """
-    while (message := mailbox.take()) is None:
-        if mailbox.closed or not await party.wait_until(mailbox.is_ready, timeout):
-            return None
-    return message
