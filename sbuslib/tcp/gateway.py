@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import socket
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -35,6 +35,7 @@ from ..wire.packets import Message
 from ..wire.text import plainly
 from .framing import Publish
 from .peer import Peer
+from .peer_inbox import PeerInbox
 from .peer_link import PeerLink
 from .peer_statistics import GatewayStatistics
 
@@ -111,9 +112,7 @@ class Gateway:
         self._id = f"{time_ns():016x}{secrets.token_hex(4)}"  # an older gateway sorts first: newcomers are the spares
         setup = repr((name, sorted(self._export), sorted(self._import)))
         self._group = blake2b(setup.encode(), digest_size=8).hexdigest()  # the same for gateways that are set up alike
-        self._incoming: deque[Publish] = deque()  # what peers sent, until it is on the bus
-        self._incoming_bytes = 0
-        self._arrived = Event()  # set when something comes in
+        self._arrivals = PeerInbox(self._limits, _keep_nothing)  # what peers sent, until it is on the bus
         self._changed = Event()  # set when there is something to tell the fellows
         self._remotes: dict[
             PeerLink, tuple[str, str, str]
@@ -124,7 +123,8 @@ class Gateway:
         self._service = ServiceGreenlets(f"gateway of {name!r}", self.stop)
         self._greenlets: list[gevent.Greenlet[..., Any]] = []  # while it is started
         self._refused: Counter[str] = Counter()  # messages that do not cross, by reason
-        self._exported = self._imported = self._echoes = self._lost = 0  # messages, see GatewayStatistics
+        self._exported = self._imported = self._echoes = 0  # messages, see GatewayStatistics
+        self._lost = 0  # messages that peers sent, before the gateway was started the last time
         self._fellows = self._make_fellows(b"")  # of the bus; anew with each start
         self._stopped = Event()  # set by stop(), and not when the bus goes away
         self.ended = Event()
@@ -261,9 +261,8 @@ class Gateway:
         self._peer.release(self._greeting)
         self._peer.watch_links(self._link_gone, False)
         gevent.killall([each for each in self._greenlets if each is not gevent.getcurrent()], block=False)
-        self._lost += len(self._incoming)
-        self._incoming.clear()
-        self._incoming_bytes = 0
+        self._lost += self._arrivals.lost + len(self._arrivals)
+        self._arrivals = PeerInbox(self._limits, _keep_nothing)
         self._remotes.clear()
         self.ended.set()
 
@@ -315,28 +314,12 @@ class Gateway:
         if source in self._same_bus:
             self._refused[Excluded.FROM_THIS_BUS] += len(messages)
             return
-
-        incoming, limits = self._incoming, self._limits
-        for message in messages:
-            size = len(message.name) + len(message.data)
-            if len(incoming) >= limits.imports or self._incoming_bytes + size > limits.inbox_bytes:
-                self._lost += 1
-            else:
-                self._incoming_bytes += size
-                incoming.append(message)
-        self._arrived.set()
+        self._arrivals.take(messages, source)
 
     def _import_all(self, client: Client) -> None:
-        incoming = self._incoming
         while True:
-            while not incoming:
-                self._arrived.clear()
-                self._arrived.wait()
-
             coming: list[tuple[bytes, bytes]] = []
-            while incoming and len(coming) < _BATCH:
-                message = incoming.popleft()
-                self._incoming_bytes -= len(message.name) + len(message.data)
+            for message in self._arrivals.receive_many(most=_BATCH):
                 name = message.name
                 key = self._crossing.key_for("//" + name[len(_COPY) :] if name.startswith(_COPY) else name)
                 if key is None:
@@ -363,9 +346,9 @@ class Gateway:
     def _say_here(self, client: Client) -> None:
         remotes = {f"{where}.{group}" for where, group, _ in self._remotes.values()}
         text = f"gateway {self._name}: {'connected' if remotes else 'away'}"
-        text += f", {self._exported:,} out, {self._imported:,} in, {len(self._incoming):,} kept, {self._lost:,} lost"
-        kept = len(self._incoming)
-        counts = BridgeCounts(self._exported, self._imported, kept, {"outage": self._lost}, bool(remotes))
+        kept, lost = len(self._arrivals), self._lost + self._arrivals.lost
+        text += f", {self._exported:,} out, {self._imported:,} in, {kept:,} kept, {lost:,} lost"
+        counts = BridgeCounts(self._exported, self._imported, kept, {"outage": lost}, bool(remotes))
         client.publish_many([self._fellows.say_here(remotes, text, counts, monotonic())])
         self._settle()
 
@@ -414,6 +397,10 @@ class Gateway:
             imported=self._imported,
             echoes=self._echoes,
             spares=self._fellows.spares,
-            lost=self._lost,
+            lost=self._lost + self._arrivals.lost,
             refused=dict(self._refused),
         )
+
+
+def _keep_nothing(_: PeerInbox) -> None:
+    """The peer of a gateway knows nothing of its queue."""

@@ -35,7 +35,7 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
     links: int = 1_024
     """Connections that others may have made to this peer."""
     inbox_messages: int = 65_536
-    """Messages that may wait for the application, before new ones are lost."""
+    """Messages that may wait for the application, or for the bus of a gateway, before new ones are lost."""
     inbox_bytes: int = 16_777_216
     """Bytes of names and data that may wait for the application, or for the bus of a gateway, before new messages are
     lost."""
@@ -70,7 +70,5 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
     """Seconds between two announcements of oneself; three missed make a peer forgotten."""
     yield_seconds: float = 2.0
     """Seconds for which one of two peers that hear of each other leaves connecting to the other."""
-    imports: int = 65_536
-    """Messages from peers that may wait for the bus of a gateway, before new ones are lost."""
     logged_violations: int = 1_024
     """Kinds of violation (reason and address) remembered as logged; more are only counted."""

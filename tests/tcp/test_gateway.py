@@ -76,7 +76,7 @@ def quiet(gateways: list[Gateway]) -> None:
     eventually(
         lambda: (
             sum(gateway.statistics().exported for gateway in gateways) > 0
-            and not any(gateway._incoming for gateway in gateways)
+            and not any(len(gateway._arrivals) for gateway in gateways)
             and sum(gateway._peer.statistics().sent for gateway in gateways)
             == sum(gateway._peer.statistics().received for gateway in gateways)
             and not any(gateway._peer.statistics().waiting_bytes for gateway in gateways)
@@ -178,8 +178,8 @@ def test_messages_that_wait_for_the_bus_are_bounded_in_bytes(buses: list[Hub], m
     with Gateway(buses[0], peer, import_=[b""]) as gateway:
         gateway.take([Publish("//sbus/bus/a", bytes(1_000_000))] * 100, None)  # type: ignore[arg-type]
         assert gateway.statistics().lost == 84
-        eventually(lambda: not gateway._incoming)
-        assert gateway._incoming_bytes == 0
+        eventually(lambda: not len(gateway._arrivals))
+        assert gateway._arrivals._bytes == 0
 
 
 def test_forged_announcements_do_not_push_out_those_of_a_gateway(
