@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from time import monotonic
 from types import TracebackType
 from typing import Any, Final, cast
@@ -25,10 +26,12 @@ from .core.client_role import ClientRole
 from .core.context import Context
 from .core.embedder import Embedder
 from .core.fan_out import FanOuts
+from .core.handover import Estate, ask_for
 from .core.inbox import Inbox
-from .core.members import Clients
+from .core.members import LAST_TURNS, Clients
 from .core.quotas import Quotas
 from .core.reloads import Reloads
+from .core.replacement import Replacement
 from .core.reporting import Reporter
 from .core.review import Review
 from .core.settings import Settings
@@ -40,7 +43,7 @@ from .matcher import SEPARATOR
 from .statistics import HubStatistics
 from .tree.links import LinkReport
 from .tree.tree import Tree
-from .wire.addresses import Address, parse_address
+from .wire.addresses import AbstractAddress, Address, PathAddress, parse_address
 from .wire.packets import Key, as_key
 
 __all__ = ["Hub"]
@@ -83,6 +86,10 @@ class Hub:
         it must not block. A client that it refuses is disconnected.
     :param stop_when_empty: stop once the last client has left.
     :param limits: see :class:`~sbuslib.limits.Limits`.
+    :param replaceable: let a process of this user, or of root, take the hub over with all of its clients. What this
+        program subscribed to ends then, as if the hub was stopped: see :attr:`replaced_by`.
+    :param take_over: take over the hub that serves the address, with its socket and all of its clients, who notice
+        nothing. It has to be replaceable.
 
     Raises :exc:`~sbuslib.errors.UsageError` for an argument that cannot be right.
     """
@@ -100,12 +107,16 @@ class Hub:
         authorize: Authorize | None = None,
         stop_when_empty: bool = False,
         limits: Limits | None = None,
+        replaceable: bool = False,
+        take_over: bool = False,
     ) -> None:
         self._given: Address | HasFileno | Listener  # where to listen
         if isinstance(listener, (Listener, HasFileno)):
             self._given = listener
         else:
             self._given = parse_address(listener)
+        if take_over and not isinstance(self._given, (PathAddress, AbstractAddress)):
+            raise UsageError("take_over needs the address of the hub: a path, or a name in the abstract namespace")
         if not isinstance(mode, int) or not 0 <= mode <= 0o777:
             raise UsageError(f"mode is permission bits, such as 0o770, not {mode!r}")
         self.limits = limits if limits is not None else Limits()
@@ -114,6 +125,7 @@ class Hub:
         self._users = settings.users  # ids of those who may connect; ``None``: all that the socket lets in
         self._mode = mode
         self._reuse = reuse
+        self._take_over = take_over  # what serves the address
         self._stop_when_empty = stop_when_empty
         self._listener: Listener | None = None  # while it is started
         self._stopping = False  # whether it drains
@@ -134,7 +146,14 @@ class Hub:
         self._reporter = Reporter(context, self._clients, self.tree, LinkReport(self.tree))  # gathers statistics
         self.reloads = Reloads(self._review)
         """What is done where a trusted client says ``hub/reload``: set its ``function``."""
-        self._role = ClientRole(context, self.tree, self._reporter, self.reloads)  # what clients begin as
+        self.replacement = Replacement(
+            context, self._clients, self._fan_outs, self.reloads, self.tree, replaceable, self._on_replaced
+        )
+        """How another process takes the hub over. An embedder does not need it: daemons do."""
+        self.replaced_by: int | None = None
+        """The id of the process that has taken the hub over, which is stopped here; ``None``: none has."""
+        # What clients begin as.
+        self._role = ClientRole(context, self.tree, self._reporter, self.reloads, self.replacement)
 
     def _make_parts(self, context: Context) -> tuple[Clients, FanOuts]:
         self._clients = Clients(context, lambda client: self.tree.forget(client), self._on_last, self._on_outbox_empty)
@@ -147,7 +166,7 @@ class Hub:
 
     def __dir__(self) -> list[str]:
         """Its names without those that only relays and recorders need."""
-        return [name for name in super().__dir__() if name not in ("context", "tree")]
+        return [name for name in super().__dir__() if name not in ("context", "replacement", "tree")]
 
     # -- lifecycle ----------------------------------------------------------------------------------
 
@@ -183,20 +202,27 @@ class Hub:
     def start(self) -> None:
         """Listen, and serve from the event loop of the calling thread. Returns at once.
 
-        Raises :exc:`~sbuslib.errors.StateError` when started already,
-        :exc:`~sbuslib.errors.AddressInUseError`, and :exc:`OSError` when the kernel refuses the address.
+        With ``take_over`` it waits, for some milliseconds, without gevent. Raises
+        :exc:`~sbuslib.errors.StateError` when started already, or when the hub at the address is not handed over,
+        :exc:`~sbuslib.errors.NoHubError`, :exc:`~sbuslib.errors.AddressInUseError`, and :exc:`OSError` when the kernel
+        refuses the address.
         """
-        # 1. Listen.
         if self._listener is not None:
             raise StateError(f"{self!r} is started already")
-        if not isinstance(self._given, Listener):
-            listener = Listener(self._given, mode=self._mode, reuse=self._reuse, backlog=self.limits.backlog)
+        if self._take_over:
+            assert isinstance(self._given, (PathAddress, AbstractAddress))
+            with closing(ask_for(self._given, self.context.router.namespace.separator)) as estate:
+                self.tree.hub_id = estate.record.hub_id
+                self._serve(estate.take_listener(), estate)
+        elif not isinstance(self._given, Listener):
+            self._serve(Listener(self._given, mode=self._mode, reuse=self._reuse, backlog=self.limits.backlog))
         elif self._given.socket.fileno() < 0:
             raise StateError(f"the listener that {self!r} was given is closed")
         else:
-            listener = self._given
+            self._serve(self._given)
 
-        # 2. Serve.
+    def _serve(self, listener: Listener, estate: Estate | None = None) -> None:
+        # 1. The parts.
         self._listener = listener
         self._stopping = False
         self._stopped = Event()
@@ -209,8 +235,26 @@ class Hub:
         except OSError:
             self._listener = None
             self.context.stop()
-            listener.close()
+            (listener.close if estate is None else listener.release)()
             raise
+
+        # 2. The clients of the hub before.
+        if estate is not None:
+            try:
+                self.replacement.restore(estate, self._role)
+                estate.commit()
+            except BaseException:
+                self._let_go()
+                raise
+            if estate.record.owns_file and isinstance(self._given, PathAddress):
+                listener.take_file(self._given.path, self._mode)
+            listener.listen_again(self.limits.backlog)
+            self._acceptor.turn_away()
+            self._review.begin(None)
+
+        # 3. Others may find it.
+        self.replaced_by = None
+        self.replacement.begin(listener, self._acceptor)
         self._serving: Serving | None = Serving(listener.socket)
         _hubs.add(self)
 
@@ -235,6 +279,7 @@ class Hub:
             self._stopped.wait()
             return
         self._stopping = True
+        self.replacement.end()
         try:
             try:
                 self._acceptor.accept_rest()
@@ -255,7 +300,7 @@ class Hub:
                 self.tree.leave_all(left)
         finally:
             self.tree.stop()
-            self._clients.finish_all()
+            self._clients.finish_all(monotonic() + LAST_TURNS)
             self._fan_outs.clear()  # first: messages lost here are counted for clients that are still connected
             self._review.end()
             self._clients.stop()
@@ -323,10 +368,27 @@ class Hub:
         """Wait until what clients hold is in line with the last :meth:`reconfigure`. Returns whether it is."""
         return self._review.done.wait(timeout)
 
+    def _on_replaced(self, process: int) -> None:
+        """Another process has the hub, and all of its clients."""
+        self.replaced_by = process
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Leave everything to the process that serves it, and be stopped."""
+        for inbox in list(self._clients.inboxes):
+            inbox.unsubscribe()
+        self._abandon()
+        self._review.end()
+        self.context.stop()
+        self._serving = None
+        _hubs.discard(self)
+        self._stopped.set()
+
     def _abandon(self) -> None:
-        """In the child of a fork: let go of everything and leave the parent's hub alone."""
+        """Another process serves the hub, as the parent of a fork does: let go of everything, and leave it alone."""
         if self._listener is None:
             return
+        self.replacement.end()
         self._acceptor.close()
         self._listener.release()
         self._listener = None

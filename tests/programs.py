@@ -105,8 +105,8 @@ class Programs:
     def kill(self, name: str) -> None:
         """Kill a hub, and return when it is gone."""
         pid = self.pids.pop(name)
-        os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
             os.kill(pid, signal.SIGCONT)
         wait_until(lambda: not os.path.exists(f"/proc/{pid}"), "the hub is gone")
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from ..errors import SbusError
 from ..wire.defaults import SYSTEM_ADDRESS
 from .arguments import Parser, add_address, add_verbosity
 from .console import EXIT_SUCCESS, STOPPING, complain, finish, on_stop
@@ -29,12 +30,17 @@ if TYPE_CHECKING:
     from ..kernel.sockets import Listener
     from ..relay import Relay
     from ..web.serving import LocalServer
+    from ..wire.addresses import Address
     from .config import HubSettings
 
-__all__ = ["PID_FILE", "add_hub_arguments", "build_parser", "main", "run_hub"]
+__all__ = ["PID_FILE", "add_hub_arguments", "add_take_over", "build_parser", "main", "run_hub"]
 
 PID_FILE = "/run/sbus.pid"
 NO_PID_FILE = "/dev/null"
+
+METRICS_TRIES = 100
+METRICS_PAUSE = 0.05
+"""How many times a hub that took over another one tries to get the address of its metrics, and seconds between."""
 
 _DESCRIPTION = """\
 Serve a message bus in the background. sbusd listens on a Unix-domain sequenced-packet socket and passes what its \
@@ -158,6 +164,17 @@ def add_hub_arguments(parser: Parser) -> None:
     parser.add_argument("--check-config", action="store_true", help="only say whether the file is correct")
 
 
+def add_take_over(parser: Parser) -> None:
+    """Add the argument of the commands that may take a hub over."""
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="take over the hub that serves the address, with its socket and all clients, who notice nothing; it "
+        "then ends. If that fails, it goes on as before. For the hub's own user and root; neither of the two hubs may "
+        "be joined to a hub above",
+    )
+
+
 def build_parser() -> Parser:
     """The arguments of ``sbusd``."""
     from .. import __version__
@@ -180,6 +197,7 @@ def build_parser() -> Parser:
         "file must not be there yet, and is removed at the end",
     )
     add_hub_arguments(parser)
+    add_take_over(parser)
     add_verbosity(parser)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.set_defaults(run=lambda arguments: run_hub("sbusd", arguments, background=not arguments.foreground))
@@ -227,14 +245,16 @@ def run_hub(
         process.allow_many_files()
         pid_file = None
         if background and arguments.pid_file != NO_PID_FILE:
-            pid_file = process.PidFile(arguments.pid_file)
+            pid_file = process.PidFile(arguments.pid_file, replaces=arguments.take_over)
             undo.callback(pid_file.remove)
         arguments.address = str(parsed)  # for errors from here on
-        listener = Listener(parsed, mode=settings.mode, reuse=arguments.reuse)
-        undo.callback(listener.close)
+        listener = None
+        if not arguments.take_over:
+            listener = Listener(parsed, mode=settings.mode, reuse=arguments.reuse)
+            undo.callback(listener.close)
+            _settle_passed_descriptor(listener, settings.mode, program)
         if parsed != parse_address(settings.address):  # only a random one differs
             _print_address(arguments.address)
-        _settle_passed_descriptor(listener, settings.mode, program)
 
         # 2. The fork.
         report = None
@@ -243,10 +263,10 @@ def run_hub(
             if not is_daemon:
                 return process.await_daemon(pipe, undo, program)
             report = undo.enter_context(os.fdopen(pipe, "wb", buffering=0))
-            if pid_file is not None:
-                pid_file.write()
 
         def ready() -> None:
+            if pid_file is not None:
+                pid_file.write()
             process.release_standard_descriptors(errors=background and os.isatty(2))
             if report is not None:
                 report.write(process.LISTENS)
@@ -255,13 +275,15 @@ def run_hub(
                 on_ready(arguments.address)
 
         # 3. The hub.
-        _serve(program, listener, settings, arguments, background, ready, on_hub, default)
+        _serve(
+            program, parsed if listener is None else listener, settings, arguments, background, ready, on_hub, default
+        )
     return EXIT_SUCCESS
 
 
 def _serve(
     program: str,
-    listener: Listener,
+    where: Address | Listener,
     settings: HubSettings,
     arguments: Namespace,
     background: bool,
@@ -274,15 +296,19 @@ def _serve(
     import gevent
 
     from ..hub import Hub
+    from ..kernel.sockets import Listener
     from . import process
     from .heap import trimmer_of
     from .log import HubLog
 
+    # 1. The hub. What may be missing is loaded before anything is taken over.
     logging.basicConfig(format=f"{program}: %(message)s")
     if not arguments.verbose:
         logging.getLogger("sbuslib").setLevel(logging.ERROR if arguments.quiet else logging.INFO)
+    if arguments.metrics:
+        from ..web.metrics import serve_metrics
     hub = Hub(
-        listener,
+        where if isinstance(where, Listener) else str(where),
         mode=settings.mode,
         users=settings.users,
         trusted=settings.trusted,
@@ -291,10 +317,17 @@ def _serve(
         limits=settings.limits,
         authorize=settings.policy,
         stop_when_empty=arguments.close,
+        replaceable=True,
+        take_over=arguments.take_over,
     )
+    hub.replacement.handed_on = process.supervision()
     hub.start()
+
+    # 2. What goes with it.
     relay = on_hub(hub, settings) if on_hub is not None else None
-    metrics = _serve_metrics(hub, arguments.metrics, relay) if arguments.metrics else None
+    metrics = None
+    if arguments.metrics:
+        metrics = _serve_metrics(lambda: serve_metrics(hub, arguments.metrics, relay=relay), arguments.take_over)
     if arguments.config is not None:
         from .config import Reloader
 
@@ -305,12 +338,21 @@ def _serve(
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     on_stop(hub.stop, gevent.signal_handler, but=() if arguments.config is None else (signal.SIGHUP,))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+
+    # 3. Whoever waits for it is told. A supervisor knows that a hub is ready that was taken over.
     ready()
-    process.tell_supervisor(b"READY=1")
+    if arguments.take_over:
+        process.take_supervision(hub.replacement.handed_on)
+    else:
+        process.tell_supervisor(b"READY=1")
     process.look_once()
     beat = process.watchdog(hub.context.loop)
     trimmer, log = trimmer_of(hub.context), HubLog(hub)
+
+    # 4. Until it is stopped, or taken over.
     hub.serve_forever()
+    if hub.replaced_by is not None:
+        process.tell_supervisor(b"MAINPID=%d" % hub.replaced_by, wait=10.0)
     trimmer.close()
     log.close()
     if metrics is not None:
@@ -320,10 +362,22 @@ def _serve(
         beat.close()
 
 
-def _serve_metrics(hub: Hub, where: str, relay: Relay | None) -> LocalServer:
-    from ..web.metrics import serve_metrics
+def _serve_metrics(start: Callable[[], LocalServer], took_over: bool) -> LocalServer | None:
+    """Start serving the metrics. A hub that was taken over has their address for a moment longer."""
+    import logging
 
-    return serve_metrics(hub, where, relay=relay)
+    import gevent
+
+    for tries_left in range(METRICS_TRIES, -1, -1):
+        try:
+            return start()
+        except (SbusError, OSError) as error:
+            if not took_over:
+                raise
+            if not tries_left:  # clients are served here: that goes on
+                logging.getLogger("sbuslib").error("no metrics are served: %s", error)
+        gevent.sleep(METRICS_PAUSE)
+    return None
 
 
 def _print_address(address: str) -> None:

@@ -20,6 +20,8 @@ __all__ = [
     "fill_standard_descriptors",
     "look_once",
     "release_standard_descriptors",
+    "supervision",
+    "take_supervision",
     "tell_supervisor",
     "watchdog",
 ]
@@ -31,10 +33,15 @@ LISTENS: Final = b"1"
 
 
 class PidFile:
-    """A file with the id of this process. It is removed only if it is still the file that was created here."""
+    """A file with the id of this process. It is removed only if it is still the file that was created here.
 
-    def __init__(self, path: str) -> None:
-        self._path = os.path.abspath(path)  # a daemon changes its working directory
+    :param replaces: put it in the place of another one, once it is written.
+    """
+
+    def __init__(self, path: str, *, replaces: bool = False) -> None:
+        self._path = self._place = os.path.abspath(path)  # a daemon changes its working directory
+        if replaces:
+            self._path += f".{os.getpid()}"  # until this process serves
         try:
             self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError as error:
@@ -43,6 +50,9 @@ class PidFile:
 
     def write(self) -> None:
         os.write(self._fd, b"%d\n" % os.getpid())
+        if self._path != self._place:
+            os.rename(self._path, self._place)
+            self._path = self._place
 
     def remove(self) -> None:
         with suppress(OSError):
@@ -138,12 +148,29 @@ def _freeze_survivors(phase: str, info: dict[str, int]) -> None:
 # -- systemd: sd_notify(3), sd_watchdog_enabled(3) ------------------------------------------------------------
 
 
-def tell_supervisor(state: bytes) -> None:
-    """Tell the supervisor of this process, if there is one: ``READY=1``, ``WATCHDOG=1``, ``STOPPING=1``."""
+def tell_supervisor(state: bytes, wait: float = 0.0) -> None:
+    """Tell the supervisor of this process, if there is one: ``READY=1``, ``WATCHDOG=1``, ``MAINPID=…``.
+
+    Where it has much to read, waits for at most ``wait`` seconds.
+    """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address.startswith(("/", "@")):
         with suppress(OSError):  # a supervisor that is gone is no error
-            send_datagram(address, state)
+            send_datagram(address, state, wait)
+
+
+_SUPERVISION: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC")
+
+
+def supervision() -> dict[str, str]:
+    """How to reach the supervisor of this process, if there is one: for the process that takes over."""
+    return {name: os.environ[name] for name in _SUPERVISION if name in os.environ}
+
+
+def take_supervision(handed_on: dict[str, str]) -> None:
+    """From now on this process is the one that is supervised."""
+    os.environ.pop("WATCHDOG_PID", None)  # of the one before
+    os.environ.update({name: handed_on[name] for name in _SUPERVISION if name in handed_on})
 
 
 def watchdog(loop: Any) -> Any:

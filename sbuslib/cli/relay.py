@@ -27,6 +27,8 @@ come down, and secret messages find their way between clients anywhere in the tr
 While the master is away it goes on serving its own clients, keeps what has to go up, within a bound, and looks for \
 the master until it is back.
 
+It cannot be taken over by a new process yet, as a hub of sbusd(1) can.
+
 It tells systemd(1) that it is ready, and that it is alive where the unit has a watchdog."""
 
 _EPILOG = f"""\
@@ -57,6 +59,7 @@ def build_parser() -> Parser:
         add_patterns(parser, option, f"let only what matches go {way}, besides secrets", file_may_have=True)
     add(parser, "--upstream-user USER", "join only a hub that runs as USER, by name or id")
     add_hub_arguments(parser)
+    parser.set_defaults(take_over=False)
     add_verbosity(parser)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.set_defaults(run=lambda arguments: _run_relay(arguments, parser))

@@ -92,6 +92,10 @@ class Acceptor:
     def accept_rest(self) -> None:
         """The hub is about to stop: accept and serve the clients that wait, which may have sent packets already."""
         self._accept(self._context.limits.backlog)
+        self.serve_accepted()
+
+    def serve_accepted(self) -> None:
+        """Serve now all whose connections were accepted."""
         for sock in list(self._accepted):
             self._serve(sock)
 
@@ -150,8 +154,11 @@ class Acceptor:
     def set_users(self, users: set[int] | None) -> None:
         """From now on only these users may connect. Those who are connected and may not are disconnected."""
         self._users = users
-        for sock in list(self._accepted):
-            self._serve(sock)
+        self.serve_accepted()
+        self.turn_away()
+
+    def turn_away(self) -> None:
+        """Disconnect those who may not connect."""
         for member, connection in list(self._clients.connections.items()):
             if not self._may_connect(connection.credentials):
                 self._clients.kick(member, Reason.NOT_ALLOWED)

@@ -17,6 +17,7 @@ from .outgoing import Outgoing
 from .protocols import Routes
 from .publisher import Publisher
 from .reloads import Reloads
+from .replacement import Replacement
 from .reporting import Reporter
 
 __all__ = ["ClientRole", "Neighbours"]
@@ -67,11 +68,19 @@ class ClientRole:
     is_link = False
     longest = PACKET_BYTES
 
-    def __init__(self, context: Context, neighbours: Neighbours, answers: Reporter, reloads: Reloads) -> None:
+    def __init__(
+        self,
+        context: Context,
+        neighbours: Neighbours,
+        answers: Reporter,
+        reloads: Reloads,
+        replacement: Replacement,
+    ) -> None:
         self._context = context
         self._neighbours = neighbours
         self._answers = answers
         self._reloads = reloads
+        self._replacement = replacement
 
     @property
     def asks(self) -> bool:
@@ -143,6 +152,9 @@ class ClientRole:
                 self._reloads.ask(client.answer)
             case control.RELOAD:
                 client.answer(encode_control(control.RELOAD, b""))
+            case control.TAKE_OVER:
+                self._replacement.ask(client)
+
             # What only a hub below says.
             case control.INTEREST_ON:
                 self._neighbours.add_link(publisher, packet.payload or b"")

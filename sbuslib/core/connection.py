@@ -13,7 +13,7 @@ import socket
 from typing import Final
 
 from ..errors import PacketError
-from ..kernel.descriptors import WITH_DESCRIPTORS
+from ..kernel.descriptors import WITH_DESCRIPTORS, GuardedSocket
 from ..reasons import Reason
 from ..secrets import Credentials
 from ..statistics import ClientStatistics
@@ -24,6 +24,7 @@ from .outgoing import READ, Outgoing
 from .protocols import Holder
 from .publisher import Publisher, Role
 from .quotas import Account
+from .records import ClientRecord
 from .routing import route, route_copies, route_one
 
 __all__ = ["Connection"]
@@ -127,13 +128,23 @@ class Connection(Publisher):
             if not self._postponed:
                 self._postpone()
         elif self.end is not None:
-            if isinstance(self.end, Reason):
-                role.violated(self, self.end)
-            else:
-                role.ended(self, self.end)
+            self._act_on_end()
         if role.is_link:
             role.after_turn(self)
         return True
+
+    def _act_on_end(self) -> None:
+        if isinstance(self.end, Reason):
+            self.role.violated(self, self.end)
+        elif self.end is not None:
+            self.role.ended(self, self.end)
+
+    def finish(self) -> bool:
+        if super().finish():
+            return True
+        if not (self.backlog or self.closed):
+            self._act_on_end()
+        return False
 
     def _receive(self) -> int:
         """Receive once, and route what came. Returns how many packets came; the end of the connection counts as one."""
@@ -218,6 +229,43 @@ class Connection(Publisher):
             hard=outbox.hard if outbox is not None else "discard",
             order=outbox.order if outbox is not None else "queue",
         )
+
+    def record(self) -> ClientRecord:
+        """For a hub that takes over. What is cut has to be handed on before.
+
+        What ended behind a backlog is not told: the end of a connection is read again.
+        """
+        outgoing = self.outgoing
+        held = outgoing.held.items()
+
+        return ClientRecord(
+            number=self.number,
+            patterns=self.context.router.patterns(outgoing),
+            echo=outgoing.has_echo,
+            senders=outgoing.wants_senders,
+            batches=outgoing.takes_batches,
+            notices=outgoing.wants_notices,
+            grown=outgoing.grown,
+            guarded=isinstance(outgoing.socket, GuardedSocket),
+            published=self.received,
+            commands=self.commands,
+            routed=outgoing.routed,
+            delivered=outgoing.delivered,
+            backlog=[packet for packet in self.backlog if isinstance(packet, bytes)],
+            outbox=outgoing.outbox_record(),
+            holds={one.number: since for one, since in held if isinstance(one, Connection)},
+        )
+
+    def restore(self, record: ClientRecord) -> None:
+        """Be what this client was on the hub before. What it holds comes later: all clients have to be there."""
+        self.number = record.number
+        for pattern, times in record.patterns.items():
+            self.context.router.restore(pattern, times, self.outgoing, self.credentials, self.outgoing.account)
+        self.outgoing.restore(record, self)
+        self.received, self.commands = record.published, record.commands
+        if record.backlog:
+            self.put_off(record.backlog)
+            self._postpone()
 
     def close(self) -> None:
         """Close the socket. Whoever calls this forgets the connection first, and then has its publisher finish."""

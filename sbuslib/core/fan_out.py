@@ -13,6 +13,7 @@ connected, nothing is put into a fan-out queue, since there is no other user to 
 from __future__ import annotations
 
 from operator import is_
+from time import monotonic
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -108,6 +109,13 @@ class FanOuts:
     def forget(self) -> None:
         self._groups.clear()
         self._remembered = 0
+
+    def settle(self, until: float) -> bool:
+        """Hand on all that waits, until a time of the monotonic clock. Returns whether that was enough."""
+        while self.waiting and monotonic() < until:
+            for queue in list(self.waiting):
+                queue.take_turn()
+        return not self.waiting
 
     def clear(self) -> None:
         self.forget()

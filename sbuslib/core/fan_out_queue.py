@@ -184,9 +184,9 @@ class FanOutQueue:
     def _resume(self) -> None:
         self._postponed = False
         if self._entries:
-            self._take_turn()
+            self.take_turn()
 
-    def _take_turn(self) -> None:
+    def take_turn(self) -> None:
         most, spent, clients = self._context.limits.turn_deliveries, 0, 1
         until = monotonic() + self._context.limits.turn_time
         self._account.queue = None  # else what is handed on would go to the end of this queue again

@@ -25,11 +25,11 @@ Report: TypeAlias = tuple[str, int, float]
 class Losses:
     """The counts of one receiver. ``total`` counts from the beginning, the reports what was not told yet."""
 
-    __slots__ = ("_untold", "total")
+    __slots__ = ("total", "unreported")
 
     def __init__(self) -> None:
         self.total: Counter[str] = Counter()  # messages by cause, ever
-        self._untold: dict[str, tuple[int, float]] = {}  # how many, and since when
+        self.unreported: dict[str, tuple[int, float]] = {}  # by cause: how many, and since when
 
     def add(self, cause: str, count: int, now: float) -> None:
         if count:
@@ -37,18 +37,18 @@ class Losses:
             self._add_untold(cause, count, now)
 
     def _add_untold(self, cause: str, count: int, since: float) -> None:
-        before, since = self._untold.get(cause, (0, since))
-        self._untold[cause] = before + count, since
+        before, since = self.unreported.get(cause, (0, since))
+        self.unreported[cause] = before + count, since
 
     @property
     def has_report(self) -> bool:
         """Whether messages were lost that :meth:`take_report` has not told."""
-        return bool(self._untold)
+        return bool(self.unreported)
 
     def take_report(self) -> list[Report]:
         """What was lost since the last report, by cause."""
-        report = [(cause, count, since) for cause, (count, since) in self._untold.items()]
-        self._untold.clear()
+        report = [(cause, count, since) for cause, (count, since) in self.unreported.items()]
+        self.unreported.clear()
         return report
 
     def put_report_back(self, report: Sequence[Report]) -> None:

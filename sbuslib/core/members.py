@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from time import monotonic
 from typing import Final, NamedTuple
 
+from ..kernel.descriptors import disown
 from ..kernel.sockets import peer_groups
 from ..reasons import Reason
 from ..secrets import Credentials
@@ -22,15 +23,16 @@ from .outgoing import Outgoing
 from .protocols import Receiver
 from .publisher import Publisher, Role
 from .quotas import Account
+from .records import ClientRecord
 from .violations import Violations
 
-__all__ = ["Clients"]
+__all__ = ["LAST_TURNS", "Clients", "Totals"]
 
 FORGOTTEN_A_STEP: Final = 128
 """Patterns of clients that left that are taken out of the index in one step: some 0.2 ms."""
 
 LAST_TURNS: Final = 1.0
-"""Seconds that a hub that stops takes at most for what some receivers have got, and others not."""
+"""Seconds that a hub takes at most, at its end, for what some receivers have got, and others not."""
 
 USERS_REMEMBERED: Final = 1_024
 """Users of whom the totals are kept when their clients have left. Beyond, the user that came first is forgotten."""
@@ -60,6 +62,10 @@ class Totals:
         self.delivered += delivered
         if lost:
             self.lost.update(lost)
+
+    def record(self) -> tuple[int, int, int, dict[str, int]]:
+        """For a hub that takes over; it adds this."""
+        return self.received, self.routed, self.delivered, dict(self.lost)
 
 
 class Clients:
@@ -103,6 +109,15 @@ class Clients:
         self.total += 1
         connection.number = self.total
         self.peak = max(self.peak, len(self.connections))
+
+    def restore(
+        self, sock: socket.SocketType, credentials: Credentials, account: Account, role: Role, record: ClientRecord
+    ) -> Connection:
+        """Serve a client that another hub has handed over."""
+        connection = Connection(self._context, sock, credentials, account, role)
+        self.connections[connection.outgoing] = connection
+        connection.restore(record)
+        return connection
 
     def close(self, member: Receiver, why: str) -> None:
         log(logging.DEBUG, "client %s of %s: %s", member.credentials, self._context.address(), why)
@@ -205,17 +220,22 @@ class Clients:
             self._context.work.add(account.uid, self._go_on(publisher))
 
     def _go_on(self, publisher: Publisher) -> Iterator[None]:
-        while publisher.finish():
+        while publisher.is_cut and publisher.finish():
             yield
         self._cut.discard(publisher)
         self._release(publisher.outgoing.account)
 
-    def finish_all(self) -> None:
-        """The hub stops: hand all of it on now, as far as that takes no longer than :data:`LAST_TURNS`."""
-        until = monotonic() + LAST_TURNS
+    def finish_all(self, until: float) -> None:
+        """Hand all of it on now, until a time of the monotonic clock."""
         for publisher in [*self.connections.values(), *self._cut]:
             while publisher.is_cut and monotonic() < until:
                 publisher.finish()
+
+    def settle(self, until: float) -> bool:
+        """Leave nothing half done, for a hub that takes over. Returns whether there was enough time."""
+        self._kick_noted()
+        self.finish_all(until)
+        return not any(publisher.is_cut for publisher in [*self.connections.values(), *self._cut])
 
     def _retire(self, receiver: Receiver, account: Account) -> None:
         if self._context.router.retire(receiver, account) and not self._stopping:
@@ -242,8 +262,9 @@ class Clients:
         self._stopping = False
 
     def abandon(self) -> None:
-        """In the child of a fork: let go of the parent's clients without a word to them."""
+        """Another process serves the clients: let go of them without a word to them."""
         for connection in self.connections.values():
+            disown(connection.outgoing.socket)
             connection.close()
         self.connections.clear()
         for inbox in list(self.inboxes):

@@ -50,15 +50,17 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 from enum import Enum
-from itertools import repeat
+from itertools import chain, groupby, repeat
 from typing import TypeAlias
 
+from ..errors import StateError
 from ..limits import Limits
 from ..wire.batches import QueuedBatch
 from ..wire.control import Lost
 from ..wire.modes import Hard, Order, Soft
 from .losses import Cause, Losses
 from .quotas import Account, Room
+from .records import OutboxRecord
 
 __all__ = ["Action", "Outbox", "decide"]
 
@@ -352,6 +354,54 @@ class Outbox:
     def is_half_empty(self) -> bool:
         """Whether half of the room is free. A publisher that is held for a full queue waits for this."""
         return len(self) * 2 <= self._limits.queued_packets and self.bytes * 2 <= self._limits.queued_bytes
+
+    # -- for a hub that takes over ------------------------------------------------------------------
+
+    def record(self) -> OutboxRecord:
+        items = self._items
+        if self._heap is not None:
+            items = deque(item for _, _, item in sorted(self._heap, key=lambda entry: entry[1]))
+        batches: list[int] = []
+        if self._batches_waiting:
+            batches = [place for place, (packet, _) in enumerate(items) if isinstance(packet, QueuedBatch)]
+
+        return OutboxRecord(
+            soft=self.soft,
+            hard=self.hard,
+            order=self.order,
+            peak=self.peak,
+            packets=[bytes(packet) for packet, _ in items],
+            runs=[(sender, len([*run])) for sender, run in groupby(sender for _, sender in items)],
+            batches=batches,
+            urgent=[packet for packet, _ in self._urgent],
+            lost=dict(self.losses.total),
+            unreported=dict(self.losses.unreported),
+        )
+
+    def restore(self, record: OutboxRecord) -> None:
+        """Take up what waited for this client on the hub before. Room for it is charged, whatever the limits are now.
+
+        Raises :exc:`~sbuslib.errors.StateError`, :exc:`IndexError` and :exc:`~sbuslib.errors.PacketError` for a record
+        that contradicts itself.
+        """
+        # 1. The packets, in order; those that an order sorts are sorted when they are sent.
+        packets = list(record.packets)
+        if sum(count for _, count in record.runs) != len(packets):
+            raise StateError("the hub handed over a queue that contradicts itself")
+        for place in record.batches:
+            packets[place] = QueuedBatch.parse(packets[place])
+        senders = chain.from_iterable(repeat(sender, count) for sender, count in record.runs)
+        self._items.extend(zip(packets, senders, strict=True))
+        self._urgent.extend((packet, None) for packet in record.urgent)
+        self._batches_waiting = len(record.batches)
+
+        # 2. What they are charged to, and what was lost.
+        everything = [*self._items, *self._urgent]
+        self._account_for(everything, [packet for packet, _ in everything], 1)
+        self._work = self.messages
+        self.soft, self.hard, self.order, self.peak = record.soft, record.hard, record.order, record.peak
+        self.losses.total.update(record.lost)
+        self.losses.unreported.update(record.unreported)
 
     def _arrange(self) -> None:
         """Bring the waiting messages into the structure that their order needs.

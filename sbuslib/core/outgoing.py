@@ -17,7 +17,7 @@ logs, calls a stranger's code or closes anything: a receiver that has to go is k
 from __future__ import annotations
 
 import errno
-from collections.abc import Set
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from socket import SO_SNDBUF, SOL_SOCKET, SocketType
@@ -36,6 +36,7 @@ from .messages import Batched, Messages
 from .outbox import Action, Outbox
 from .protocols import Holdable, Queue, Sender
 from .quotas import Account
+from .records import ClientRecord, OutboxRecord
 from .send_watcher import SendWatcher
 
 __all__ = ["READ", "Outgoing"]
@@ -370,6 +371,23 @@ class Outgoing:
         self._context.fan_out.forget()
         self.grow(anyway=True)
 
+    # -- for a hub that takes over ------------------------------------------------------------------
+
+    def outbox_record(self) -> OutboxRecord | None:
+        return self.outbox.record() if self._outbox is not None else None
+
+    def restore(self, record: ClientRecord, owner: Sender) -> None:
+        """Be what this client's connection was on the hub before; ``owner`` is the client as a publisher."""
+        self.routed, self.delivered = record.routed, record.delivered
+        self.takes_batches, self.wants_notices = record.batches, record.notices
+        self._owner = None if record.echo else owner
+        if record.grown:
+            self._context.quotas.send_buffers.force(self.account.uid, 2 * self._context.limits.send_buffer)
+            self.grown = True
+        if record.outbox is not None:
+            self.outbox.restore(record.outbox)
+        self.set_senders(record.senders)
+
     # -- what the client chose ----------------------------------------------------------------------
 
     def set_echo(self, owner: Sender | None) -> None:
@@ -381,6 +399,11 @@ class Outgoing:
             self._context.count_senders(1 if on else -1)
         self._senders = on
         self._update()
+
+    @property
+    def has_echo(self) -> bool:
+        """Whether its own messages are sent to it."""
+        return self._owner is None
 
     @property
     def wants_senders(self) -> bool:
@@ -501,8 +524,15 @@ class Outgoing:
         self._holding.hold(publisher)
 
     @property
-    def held(self) -> Set[Holdable]:
-        return self._holding.publishers.keys() if self._holding is not None else frozenset()
+    def held(self) -> Mapping[Holdable, float]:
+        """The publishers that it holds back, and since when."""
+        return self._holding.publishers if self._holding is not None else {}
+
+    def hold_since(self, publisher: Holdable, since: float) -> None:
+        """Hold a publisher back that was held before, on the hub whose clients this one took over."""
+        self._hold(publisher)
+        assert self._holding is not None
+        self._holding.publishers[publisher] = since
 
     def _on_block_timeout(self) -> None:
         self._context.members.kick_later(self, Reason.HELD_TOO_LONG)

@@ -200,13 +200,17 @@ class Publisher:
         return bool(self.backlog) and isinstance(self.backlog[0], Undelivered)
 
     def finish(self) -> bool:
-        """Go on with those, for the length of a turn, and with nothing else. Returns whether there are more."""
+        """Go on with those, for the length of a turn, and with nothing else. Returns whether there are more.
+
+        Of a client that has left, nothing else is kept.
+        """
         rest = self.backlog.popleft()
         assert isinstance(rest, Undelivered)
         self.begin_turn()
         if self.hand_on(rest):
             return True
-        self.forget_backlog()
+        if self.closed or not self.backlog:
+            self.forget_backlog()
         return False
 
     # -- receivers ----------------------------------------------------------------------------------

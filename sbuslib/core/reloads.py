@@ -37,6 +37,12 @@ class Reloads:
         if len(self._waiting) == 1:
             gevent.spawn(self._run)
 
+    def end(self) -> None:
+        """Another process takes the hub over, which has read its configuration already."""
+        answers, self._waiting = self._waiting, []
+        for answer in answers:
+            answer(control.encode_reloaded(False, "another process takes the hub over"))
+
     def _run(self) -> None:
         while self._waiting:
             asked = len(self._waiting)

@@ -108,6 +108,18 @@ class Router(Generic[S]):
             self._quotas.force_pattern(account, *_price(cut))
         self._add(self._plain, cut, subscriber, account)
 
+    def restore(self, pattern: bytes, times: int, subscriber: S, credentials: Credentials, account: Account) -> None:
+        """Put subscriptions in force that another hub had accepted, whatever the limits are now.
+
+        Raises :exc:`~sbuslib.errors.ReservedKeyError` for a use of the reserved token that these credentials do not
+        allow.
+        """
+        index = self._secret if self.namespace.check_pattern(pattern, credentials) else self._plain
+        cut = Pattern(pattern, self.namespace.separator)
+        self._quotas.force_pattern(account, *_price(cut))
+        for _ in range(times):
+            self._add(index, cut, subscriber, account)
+
     def _add(self, index: Subscriptions[S], pattern: Pattern, subscriber: S, account: Account) -> None:
         if index.add(pattern, subscriber):
             self._subscribers.add(subscriber)

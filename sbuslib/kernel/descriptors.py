@@ -32,6 +32,7 @@ __all__ = [
     "close_elsewhere",
     "control_in",
     "descriptors_in",
+    "disown",
     "in_a_thread",
     "refuse_descriptors",
 ]
@@ -80,10 +81,14 @@ class GuardedSocket(SocketType):
         close_elsewhere(descriptors)
         return WITH_DESCRIPTORS if sent else size
 
+    def disown(self) -> None:
+        """Another process has the connection, too: :meth:`close` closes this descriptor alone."""
+        self._process = 0
+
     def close(self) -> None:
         """Close the connection. Unread packets are received first, as the kernel would close what they hold.
 
-        In the child of a fork, only close the descriptor: the packets are the parent's, and live on.
+        Where it is another process's, as in the child of a fork, only close the descriptor: the packets live on.
         """
         if self.fileno() >= 0 and self._process == os.getpid():
             with suppress(OSError):
@@ -92,6 +97,12 @@ class GuardedSocket(SocketType):
             if found is not None:
                 in_a_thread(_close_rest, found, SocketType(fileno=self.detach()))
         super().close()
+
+
+def disown(sock: socket.SocketType) -> None:
+    """Another process has the connection, too: closing it here closes this descriptor alone."""
+    if isinstance(sock, GuardedSocket):
+        sock.disown()
 
 
 def control_in(data: bytes) -> Iterator[Control]:

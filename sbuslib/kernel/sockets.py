@@ -26,7 +26,6 @@ from ..limits import Limits
 from ..secrets import Credentials
 from ..wire.addresses import AbstractAddress, Address, DescriptorAddress, PathAddress
 from .descriptors import GuardedSocket, refuse_descriptors
-from .vectors import ONE_PACKET_FLAGS
 
 __all__ = [
     "HasFileno",
@@ -39,6 +38,7 @@ __all__ = [
     "peer_groups",
     "send_datagram",
     "set_send_buffer",
+    "take_connection",
     "unread_bytes",
     "wait",
 ]
@@ -158,6 +158,15 @@ def accept(listener: socket.SocketType, send_buffer: int) -> socket.SocketType:
     return sock
 
 
+def take_connection(sock: socket.SocketType, guarded: bool) -> socket.SocketType:
+    """A connection that another process has accepted; ``guarded``: descriptors may still come over it."""
+    if guarded:
+        return GuardedSocket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, sock.detach())
+    sock = _guarded(sock)
+    sock.setblocking(False)
+    return sock
+
+
 def bound_address(address: Address | HasFileno) -> Address:
     """Where a client finds what listens at ``address``: for a descriptor, the name that its socket is bound to."""
     if isinstance(address, HasFileno):
@@ -256,8 +265,30 @@ class Listener:
             except FileNotFoundError:
                 pass
 
+    @property
+    def owns_file(self) -> bool:
+        """Whether it removes the file of its socket."""
+        return self._file is not None
+
+    def listen_again(self, backlog: int) -> None:
+        """Have new clients see this process as their hub, unless another user made the socket listen.
+
+        What waits in the backlog stays there.
+        """
+        if peer_credentials(self.socket).uid == os.getuid():
+            self.socket.listen(backlog)
+
+    def take_file(self, path: str, mode: int) -> None:
+        """From now on the file of the socket is this one's, from a process that made it."""
+        path = os.path.abspath(path)
+        with suppress(OSError):  # it is gone, or another user's
+            found = os.lstat(path)
+            if stat.S_ISSOCK(found.st_mode):
+                self._file = (path, found.st_dev, found.st_ino)
+                os.chmod(path, mode)
+
     def release(self) -> None:
-        """Close the descriptor and nothing else: for the child of a fork."""
+        """Close the descriptor and nothing else: another process listens at it."""
         self._file = None
         self.socket.close()
 
@@ -319,15 +350,15 @@ def wait(sock: HasFileno | int, events: int, timeout: float | None) -> bool:
     return bool(poll.poll(None if timeout is None else max(0.0, timeout) * 1000))
 
 
-def send_datagram(address: str, data: bytes) -> None:
+def send_datagram(address: str, data: bytes, wait: float = 0.0) -> None:
     """Send one datagram to a Unix-domain socket; ``@`` at the start of ``address`` means the abstract namespace.
 
-    Raises :exc:`OSError`.
+    Waits for at most ``wait`` seconds for room in its queue. Raises :exc:`OSError`.
     """
     sock = SocketType(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
-        sock.setblocking(False)
+        sock.settimeout(wait)
         sock.connect("\0" + address[1:] if address.startswith("@") else address)
-        sock.send(data, ONE_PACKET_FLAGS)
+        sock.send(data, socket.MSG_NOSIGNAL)
     finally:
         sock.close()

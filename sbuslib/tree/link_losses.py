@@ -38,7 +38,7 @@ class LinkLosses(Losses):
     @property
     def untold(self) -> int:
         """Messages that were lost for certain, and not told yet."""
-        return sum(count for cause, (count, _) in self._untold.items() if cause != UNCERTAIN)
+        return sum(count for cause, (count, _) in self.unreported.items() if cause != UNCERTAIN)
 
     def note(self, cause: str, count: int, since: float) -> None:
         """Count messages that were lost, and tell others in a while."""

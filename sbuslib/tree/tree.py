@@ -124,6 +124,11 @@ class Tree(Place):
         """Whether something for the hub above waits and can still be sent."""
         return self.above is not None and self.above.is_sending()
 
+    @property
+    def has_relay(self) -> bool:
+        """Whether a relay joins this hub to one above."""
+        return self.above is not None
+
     # -- links below --------------------------------------------------------------------------------
 
     def add_link(self, publisher: Publisher, said: bytes) -> None:

@@ -67,6 +67,12 @@ class QueuedBatch(bytes):
         queued.charge = batch.expanded + len(wrapper) * batch.count
         return queued
 
+    @classmethod
+    def parse(cls, packet: bytes) -> QueuedBatch:
+        """The batch in a packet, with the wrapper before it. Raises :exc:`~sbuslib.errors.PacketError`."""
+        start = packet.find(BATCH)
+        return cls.of(Batch.parse(packet[start:]), packet[:start])
+
     def packets(self) -> list[bytes]:
         """The packets that it stands for."""
         start = self.find(BATCH)

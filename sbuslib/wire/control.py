@@ -54,6 +54,7 @@ __all__ = [
     "STATISTICS",
     "SUPPORTED",
     "SYNC",
+    "TAKE_OVER",
     "UNCERTAIN",
     "UP_CAUSES",
     "WANTED",
@@ -103,6 +104,7 @@ SCOPE_TRUSTED = b"tree\0trusted"
 """The same in an answer, but hubs of users that the hubs above them do not trust were not waited for."""
 
 RELOAD = b"hub/reload"
+TAKE_OVER = b"hub/take-over"
 STATISTICS = b"hub/statistics"
 CLIENTS = b"hub/clients"
 LINKS = b"hub/links"

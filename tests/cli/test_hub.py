@@ -155,6 +155,42 @@ def test_the_watchdog_of_another_process_is_ignored(start: Start, folder: str) -
             supervisor.recv(100)
 
 
+def test_systemd_has_a_hub_replaced(start: Start, folder: str, tmp_path: Path) -> None:
+    """As ``systemctl reload`` does it: the unit's command is told nothing, and the old process says who is next."""
+    address, rules = f"{folder}/bus", tmp_path / "sbus.toml"
+    rules.write_text('[[rules]]\nusers = ["*"]\npublish = [""]\nsubscribe = ["old"]\n')
+    unit = configparser.RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(UNITS / "sbus.service")
+    reload = unit["Service"]["ExecReload"].replace("/run/sbus.socket", address).replace("/etc/sbus.toml", str(rules))
+    _, *arguments = reload.replace("$SBUSD_OPTIONS", "").split()
+
+    with notices(f"{folder}/notify") as supervisor, ExitStack() as stack:
+        told = {"NOTIFY_SOCKET": f"{folder}/notify", "WATCHDOG_USEC": "200000"}
+        old = start("sbuslib.cli.daemon", "-f", "-a", address, "--config", str(rules), env=told)
+        assert supervisor.recv(100) == b"READY=1"
+        client = stack.enter_context(Client(address))
+        rules.write_text(rules.read_text().replace("old", "new"))
+        assert start("sbuslib.cli.daemon", *arguments).wait(PATIENCE) == 0
+        while (said := supervisor.recv(100)) == b"WATCHDOG=1":
+            pass
+        word, _, process_id = said.partition(b"=")
+        assert word == b"MAINPID"
+        assert old.wait(PATIENCE) == 0
+        stack.callback(os.kill, int(process_id), signal.SIGTERM)
+        assert [supervisor.recv(100) for _ in range(2)] == [b"WATCHDOG=1"] * 2
+
+        # The connection is the old one, the rules are the new ones.
+        with client.subscribe(b"new") as subscription:
+            client.publish(b"new", b"1")
+            assert subscription.receive(timeout=PATIENCE).payload == b"1"
+
+        # An error in the rules, and the hub goes on.
+        rules.write_text("rules = 3")
+        assert start("sbuslib.cli.daemon", *arguments).wait(PATIENCE) == 2
+        assert client.sync() == "local"
+
+
 @pytest.mark.parametrize("address", ["", "/nowhere/at/all", "@sbus-nobody", "unix:/tmp", "/" + 200 * "x"])
 def test_a_supervisor_that_is_not_there_is_no_error(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", address)
@@ -252,6 +288,9 @@ def test_units_start_existing_programs_with_existing_arguments() -> None:
         program, *arguments = unit["Service"]["ExecStart"].replace("$SBUSD_OPTIONS", "").split()
         parsed = parsers[program]().parse_args(arguments)
         assert unit["Service"]["Type"] == "notify"
+        if "ExecReload" in unit["Service"]:
+            program, *arguments = unit["Service"]["ExecReload"].replace("$SBUSD_OPTIONS", "").split()
+            assert parsers[program]().parse_args(arguments).take_over
         if parsed.address == "/dev/fd/3":
             assert (UNITS / path.name.replace(".service", ".socket")).exists()
         if program == "@BIN@/sbus-relay":

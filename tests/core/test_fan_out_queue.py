@@ -34,7 +34,7 @@ def account(hub: Hub, uid: int = READER) -> UserStatistics:
 def stopped(hub: Hub) -> Iterator[None]:
     """Lines do not get on meanwhile."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FanOutQueue, "_take_turn", lambda queue: None)
+        patch.setattr(FanOutQueue, "take_turn", lambda queue: None)
         yield
     for line in hub._fan_outs.waiting:
         line._postpone()
@@ -197,7 +197,7 @@ def test_a_client_that_asks_too_much_while_the_fan_out_queue_is_full_is_kicked(
     connect_as(PUBLISHER).barrier()
     greedy, *others = readers_of(connect_as, b"k")
     with monkeypatch.context() as patch:
-        patch.setattr(FanOutQueue, "_take_turn", lambda queue: None)  # it does not get on
+        patch.setattr(FanOutQueue, "take_turn", lambda queue: None)  # it does not get on
         hub.publish(b"k", b"1")
         for _ in range(3):
             greedy.send(*[b"CMSG hub/sync\0t"] * 4)

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from sbuslib.core.outbox import Action, Outbox
 from sbuslib.core.quotas import Account
+from sbuslib.core.records import OutboxRecord
 from sbuslib.limits import Limits
 from sbuslib.wire.batches import QueuedBatch, coalesce
 from sbuslib.wire.modes import HARD, ORDER, SOFT, Hard, Order, Soft
 
 USERS = (7, 8, 9)
+
+
+def handed_over(box: Outbox, limits: Limits, account: Account) -> Outbox:
+    """The same queue on a hub that takes over."""
+    record = msgspec.msgpack.decode(msgspec.msgpack.encode(box.record()), type=OutboxRecord)
+    new = Outbox(limits, account)
+    new.tells = box.tells
+    new.restore(record)
+    return new
 
 
 class OutboxMachine(RuleBasedStateMachine):
@@ -83,6 +94,11 @@ class OutboxMachine(RuleBasedStateMachine):
         del self.model[:sent]
 
     @rule()
+    def hand_over(self) -> None:
+        self.account = Account(1000, self.limits)
+        self.box = handed_over(self.box, self.limits, self.account)
+
+    @rule()
     def clear(self) -> None:
         self.lost += sum(sender is not None for _, sender in self.model)
         self.model.clear()
@@ -112,6 +128,7 @@ class BatchMachine(RuleBasedStateMachine):
     @initialize(packets=st.integers(1, 40), size=st.integers(1, 900), user=st.integers(1, 80), data=st.data())
     def begin(self, packets: int, size: int, user: int, data: st.DataObject) -> None:
         limits = Limits(queued_packets=packets, queued_bytes=size, user_queued_packets=user, user_queued_bytes=2 * size)
+        self.limits = limits
         self.boxes = [Outbox(limits, Account(1000, limits)) for _ in range(2)]
         for box in self.boxes:
             box.tells = True
@@ -121,6 +138,10 @@ class BatchMachine(RuleBasedStateMachine):
     def choose(self, soft: Soft, hard: Hard, order: Order) -> None:
         for box in self.boxes:
             box.soft, box.hard, box.order = soft, hard, order
+
+    @rule()
+    def hand_over(self) -> None:
+        self.boxes = [handed_over(box, self.limits, Account(1000, self.limits)) for box in self.boxes]
 
     @rule(order=st.sampled_from(ORDER))
     def choose_order(self, order: Order) -> None:

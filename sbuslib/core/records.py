@@ -1,0 +1,112 @@
+"""The state of a hub as one record: what a process that takes the hub over has to know of it.
+
+Descriptors are not in it, and neither are credentials: the kernel tells whose a connection is. The record of a hub of
+another version can be read as long as :data:`VERSION` is the same: fields are only added, with a default, and a field
+that is not known is ignored. Each part of a hub makes its own record and takes it up again: :class:`~.outbox.Outbox`,
+:class:`~.connection.Connection`, :class:`~.members.Clients`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ..errors import StateError
+from ..wire.modes import Hard, Order, Soft
+
+if TYPE_CHECKING:
+    from mmap import mmap
+
+__all__ = ["VERSION", "ClientRecord", "HubRecord", "OutboxRecord", "Totals", "decode_record", "encode_record"]
+
+VERSION: Final = 1
+"""Goes up when a record means something else than before."""
+
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+Totals = tuple[Count, Count, Count, dict[str, Count]]
+"""Of clients that have left: messages published, routed, delivered, and lost by cause."""
+
+
+class OutboxRecord(Struct, omit_defaults=True):
+    """What waits for a client, oldest first, and its modes."""
+
+    soft: Soft
+    hard: Hard
+    order: Order
+    peak: Count
+    packets: list[bytes]
+    runs: list[tuple[Count | None, Count]]
+    """Of which user, one after another, how many of the packets are; ``None``: answers."""
+    batches: list[Count] = []
+    """The places of the batches among the packets."""
+    urgent: list[bytes] = []
+    """Answers that go before all of them."""
+    lost: dict[str, Count] = {}
+    unreported: dict[str, tuple[Count, float]] = {}
+
+
+class ClientRecord(Struct, omit_defaults=True):
+    """One client that is connected."""
+
+    number: Count
+    patterns: dict[bytes, Count] = {}
+    """And how many times it subscribed to each."""
+    echo: bool = True
+    senders: bool = False
+    batches: bool = False
+    notices: bool = False
+    grown: bool = False
+    """Whether its connection has the full send buffer."""
+    guarded: bool = False
+    """Whether descriptors may come over its connection."""
+    published: Count = 0
+    commands: Count = 0
+    routed: Count = 0
+    delivered: Count = 0
+    backlog: list[bytes] = []
+    """Packets that were received from it and not acted on yet."""
+    outbox: OutboxRecord | None = None
+    holds: dict[Count, float] = {}
+    """The numbers of the clients that it holds back, and since when, by the clock that all processes share."""
+
+
+class HubRecord(Struct, omit_defaults=True):
+    """A hub with all of its clients, which stand in the order in which their descriptors come."""
+
+    version: int
+    hub_id: bytes
+    separator: bytes
+    owns_file: bool
+    """Whether the hub removes the file of its socket when it stops."""
+    clients: list[ClientRecord]
+    total: Count
+    """How many clients there were, ever."""
+    peak: Count
+    published: Count
+    ignored: Count
+    departed: Totals
+    departed_by_user: dict[int, Totals]
+    violations: dict[str, Count]
+    handed_on: dict[str, str] = {}
+    """What the program that serves the hub hands on to the next."""
+
+
+_decoder = msgspec.msgpack.Decoder(HubRecord)
+
+
+def encode_record(record: HubRecord) -> bytes:
+    return msgspec.msgpack.encode(record)
+
+
+def decode_record(data: bytes | mmap) -> HubRecord:
+    """Raises :exc:`~sbuslib.errors.StateError` for what is no record, or is one of another version."""
+    try:
+        record = _decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise StateError(f"the hub handed over what cannot be read: {error}") from None
+    if record.version != VERSION:
+        raise StateError(f"the hub handed over a record of version {record.version}, and this one reads {VERSION}")
+    return record

@@ -1,0 +1,227 @@
+"""A hub is replaced under its clients: what the old one gives, and what the new one makes of it.
+
+First the hubs below leave, while everybody is served. All else happens in one go, in which neither hub serves anybody.
+The old hub finishes what is half done, so that its state is packets that wait and nothing else, and gives it away, as
+:mod:`.handover` says. The new one makes a connection of each that it is given, charges it to its user, and reads on
+where the old one stopped.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Final, Protocol
+
+import gevent
+
+from ..errors import PacketError, StateError
+from ..kernel.sockets import Listener, peer_credentials, take_connection
+from .acceptor import Acceptor
+from .callbacks import log
+from .connection import Connection
+from .context import Context
+from .fan_out import FanOuts
+from .handover import Estate, HandoverError, hand_over, refuse
+from .members import LAST_TURNS, Clients, Totals
+from .outgoing import Outgoing
+from .publisher import Role
+from .records import VERSION, HubRecord
+from .reloads import Reloads
+
+__all__ = ["Replacement"]
+
+LEAVE_WAIT: Final = 1.0
+"""Seconds that hubs below have to leave in good order."""
+
+
+class LinksBelow(Protocol):
+    """What the hub's tree has to do with it. Links are not handed over: they join the new hub."""
+
+    hub_id: bytes
+
+    def leave_all(self, timeout: float) -> object:
+        """End the links to all hubs below in good order, and let none join. Waits."""
+
+    def join_again(self) -> None:
+        """Let hubs join again."""
+
+    @property
+    def has_relay(self) -> bool:
+        """Whether the hub is joined to one above."""
+        ...
+
+
+class Replacement:
+    """Gives one hub to another process, and takes one over.
+
+    :param is_allowed: whether another process may have this hub.
+    :param on_taken: called with the id of the process that has it.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        clients: Clients,
+        fan_outs: FanOuts,
+        reloads: Reloads,
+        tree: LinksBelow,
+        is_allowed: bool,
+        on_taken: Callable[[int], None],
+    ) -> None:
+        self._context = context
+        self._clients = clients
+        self._fan_outs = fan_outs
+        self._reloads = reloads
+        self._tree = tree
+        self._is_allowed = is_allowed  # by the program that serves the hub
+        self._on_taken = on_taken
+        self.handed_on: dict[str, str] = {}
+        """What the program that serves the hub has for the next, or has from the one before."""
+        self._listener: Listener | None = None  # while the hub may be given away
+        self._acceptor: Acceptor | None = None  # the same
+        self._is_asked = False  # whether a process asked and was not answered yet
+
+    def begin(self, listener: Listener, acceptor: Acceptor) -> None:
+        """The hub listens."""
+        self._listener, self._acceptor, self._is_asked = listener, acceptor, False
+
+    def end(self) -> None:
+        """The hub stops."""
+        self._listener = self._acceptor = None
+
+    # -- the old hub --------------------------------------------------------------------------------
+
+    def ask(self, client: Outgoing) -> None:
+        """The process of a client asks for the hub. It is answered when the turn at hand has ended."""
+        why = self._why_not(client)
+        if why:
+            client.answer(refuse(why))
+        else:
+            self._is_asked = True
+            gevent.spawn(self._give, client)
+
+    def _why_not(self, client: Outgoing) -> str:
+        if client.credentials.uid not in (os.getuid(), 0):
+            return "only its own user and root may take it over"
+        if not self._is_allowed:
+            return "its program did not say that it may be taken over"
+        if client.credentials.pid <= 0:
+            return "the process that asks is in another namespace of process ids"
+        if self._tree.has_relay:
+            return "it is joined to a hub above, and a relay cannot be taken over yet"
+        if self._listener is None:
+            return "it is stopping"
+        return "another process takes it over" if self._is_asked else ""
+
+    def _give(self, client: Outgoing) -> None:
+        try:
+            self._tree.leave_all(LEAVE_WAIT)
+            began = monotonic()
+            count = self._give_now(client)
+        except Exception as error:
+            is_ours = not isinstance(error, HandoverError)
+            log(logging.WARNING, "the hub at %s goes on: %s", self._context.address(), error, exc_info=is_ours)
+            client.answer(refuse(str(error)))
+            self._clients.close(client, "it did not take the hub over")
+            self._tree.join_again()
+            self._is_asked = False
+
+        else:
+            text = "process %d serves the hub at %s from now on: its %d clients waited for %.0f ms"
+            waited = 1e3 * (monotonic() - began)
+            log(logging.INFO, text, client.credentials.pid, self._context.address(), count, waited)
+            self._on_taken(client.credentials.pid)
+
+    def _give_now(self, client: Outgoing) -> int:
+        """Give all of it, but for the client that asked. Returns how many clients. Raises :exc:`HandoverError`."""
+        if client.closed or self._listener is None or self._acceptor is None:
+            raise HandoverError("the process that asked has gone, or the hub stops")
+
+        # 1. Have all that clients sent, and that was received, wait as packets.
+        self._acceptor.serve_accepted()
+        until = monotonic() + LAST_TURNS
+        if not (self._clients.settle(until) and self._fan_outs.settle(until) and self._clients.settle(until)):
+            raise HandoverError("it is too busy")
+        self._context.unsent.answer_all()
+        self._reloads.end()
+
+        # 2. Hand it over.
+        connections = [one for one in self._clients.connections.values() if one.outgoing is not client]
+        record = self._record(connections, self._listener)
+        sockets = [connection.outgoing.socket for connection in connections]
+        hand_over(client.socket, record, self._listener.socket, sockets)
+        return len(connections)
+
+    def _record(self, connections: list[Connection], listener: Listener) -> HubRecord:
+        clients = self._clients
+
+        return HubRecord(
+            version=VERSION,
+            hub_id=self._tree.hub_id,
+            separator=self._context.router.namespace.separator,
+            owns_file=listener.owns_file,
+            clients=[connection.record() for connection in connections],
+            total=clients.total,
+            peak=clients.peak,
+            published=self._context.published,
+            ignored=self._context.ignored,
+            departed=clients.departed.record(),
+            departed_by_user={uid: totals.record() for uid, totals in clients.departed_by_user.items()},
+            violations=dict(clients.violations.counts),
+            handed_on=self.handed_on,
+        )
+
+    # -- the new hub --------------------------------------------------------------------------------
+
+    def restore(self, estate: Estate, role: Role) -> None:
+        """Serve the clients of the hub before, as it did. Raises :exc:`HandoverError` for a record that cannot be."""
+        try:
+            with _without_collector():
+                self._restore(estate, role)
+        except (PacketError, StateError, IndexError) as error:
+            raise HandoverError(f"the record of the hub contradicts itself: {error}") from None
+
+    def _restore(self, estate: Estate, role: Role) -> None:
+        record, context, clients = estate.record, self._context, self._clients
+
+        # 1. What was counted.
+        self.handed_on = record.handed_on
+        context.published, context.ignored = record.published, record.ignored
+        clients.total, clients.peak = record.total, record.peak
+        clients.departed.add(*record.departed)
+        for uid, totals in record.departed_by_user.items():
+            clients.departed_by_user[uid] = Totals()
+            clients.departed_by_user[uid].add(*totals)
+        clients.violations.counts.update(record.violations)
+
+        # 2. The clients: whose each is, the kernel says.
+        by_number: dict[int, Connection] = {}
+        for sock, one in zip(estate.take_connections(), record.clients, strict=True):
+            credentials = peer_credentials(sock)
+            account = context.quotas.account(credentials.uid)
+            context.quotas.keep_open(account)
+            by_number[one.number] = clients.restore(take_connection(sock, one.guarded), credentials, account, role, one)
+        context.scheduler.several = context.quotas.several()
+
+        # 3. Who holds whom back, from when they did.
+        for one in record.clients:
+            for number, since in one.holds.items():
+                receiver, publisher = by_number[one.number].outgoing, by_number.get(number)
+                if publisher is not None and publisher.holdable_by(receiver) is not None:
+                    receiver.hold_since(publisher, since)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Thousands of objects are made, and none is garbage: to look for some would double the pause."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
