@@ -129,6 +129,7 @@ class Hub:
         self._stop_when_empty = stop_when_empty
         self._listener: Listener | None = None  # while it is started
         self._stopping = False  # whether it drains
+        self._is_gone = False  # whether another process has what this hub had
         self.context = context = Context(
             self.limits,
             Quotas(self.limits, most_connections(self.limits), frozenset({os.getuid(), 0})),
@@ -209,6 +210,9 @@ class Hub:
         """
         if self._listener is not None:
             raise StateError(f"{self!r} is started already")
+        if self._is_gone:
+            raise StateError(f"{self!r} was left to another process: make a new one")
+
         if self._take_over:
             assert isinstance(self._given, (PathAddress, AbstractAddress))
             with closing(ask_for(self._given, self.context.router.namespace.separator)) as estate:
@@ -374,14 +378,16 @@ class Hub:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Leave everything to the process that serves it, and be stopped."""
-        for inbox in list(self._clients.inboxes):
-            inbox.unsubscribe()
+        """Leave everything to the process that serves it, and be stopped for good."""
+        inboxes = list(self._clients.inboxes)
         self._abandon()
-        self._review.end()
+        self._is_gone = True
         self.context.stop()
+        self._review.end()
         self._serving = None
         _hubs.discard(self)
+        for inbox in inboxes:
+            inbox.end()
         self._stopped.set()
 
     def _abandon(self) -> None:

@@ -308,12 +308,12 @@ class Subscriptions(Generic[S]):
         """How many times ``subscriber`` subscribed to just this pattern."""
         return self._held.get(subscriber, {}).get(pattern, 0)
 
-    def add(self, pattern: Pattern, subscriber: S) -> bool:
-        """Subscribe; ``True`` when ``subscriber`` did not hold this pattern before."""
+    def add(self, pattern: Pattern, subscriber: S, times: int = 1) -> bool:
+        """Subscribe, so many times; ``True`` when ``subscriber`` did not hold this pattern before."""
         raw = pattern.raw
         held = self._held.setdefault(subscriber, {})
         count = held.get(raw, 0)
-        held[raw] = count + 1
+        held[raw] = count + times
         if count:
             return False
         if pattern.is_literal:

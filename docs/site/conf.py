@@ -20,7 +20,7 @@ myst_heading_anchors = 4
 suppress_warnings = ["myst.header"]  # pages of the commands go from the second level to the third as they need
 
 # The reference is of what the package has; Spark and the other extras need not be here.
-autodoc_mock_imports = ["duckdb", "pandas", "pyarrow", "pyspark"]
+autodoc_mock_imports = ["duckdb", "numpy", "pandas", "pyarrow", "pyspark"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_class_signature = "mixed"

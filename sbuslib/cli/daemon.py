@@ -15,6 +15,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..errors import SbusError
@@ -224,6 +225,8 @@ def run_hub(
     ``on_ready`` is called with the address once the hub serves, and ``on_hub`` before with the hub itself; it
     returns the hub's relay. ``default`` is the address where neither an option nor the file has one.
     """
+    import logging
+
     from .config import read_settings
 
     if arguments.config is not None:
@@ -234,7 +237,7 @@ def run_hub(
         return EXIT_SUCCESS
 
     from ..kernel.sockets import Listener
-    from ..wire.addresses import parse_address
+    from ..wire.addresses import PathAddress, parse_address
     from . import process
 
     # 1. What can be refused, here where the caller is told.
@@ -242,6 +245,8 @@ def run_hub(
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     with ExitStack() as undo:
         parsed = parse_address(settings.address)
+        if arguments.take_over and isinstance(parsed, PathAddress):
+            parsed = PathAddress(os.path.abspath(parsed.path))  # a daemon changes its working directory
         process.allow_many_files()
         pid_file = None
         if background and arguments.pid_file != NO_PID_FILE:
@@ -264,15 +269,24 @@ def run_hub(
                 return process.await_daemon(pipe, undo, program)
             report = undo.enter_context(os.fdopen(pipe, "wb", buffering=0))
 
-        def ready() -> None:
-            if pid_file is not None:
-                pid_file.write()
-            process.release_standard_descriptors(errors=background and os.isatty(2))
+        def tell_caller() -> None:
             if report is not None:
                 report.write(process.LISTENS)
                 report.close()
             if on_ready is not None:
                 on_ready(arguments.address)
+
+        def ready() -> None:
+            steps: list[Callable[[], object]] = [] if pid_file is None else [pid_file.write]
+            steps.append(partial(process.release_standard_descriptors, errors=background and os.isatty(2)))
+            for step in (*steps, tell_caller):
+                try:
+                    step()
+                except OSError as error:
+                    if not arguments.take_over:
+                        raise
+                    # Its clients are connected here already: whoever waited for it may have gone.
+                    logging.getLogger("sbuslib").error("%s", error)
 
         # 3. The hub.
         _serve(
@@ -326,8 +340,8 @@ def _serve(
     # 2. What goes with it.
     relay = on_hub(hub, settings) if on_hub is not None else None
     metrics = None
-    if arguments.metrics:
-        metrics = _serve_metrics(lambda: serve_metrics(hub, arguments.metrics, relay=relay), arguments.take_over)
+    if arguments.metrics and not arguments.take_over:
+        metrics = serve_metrics(hub, arguments.metrics, relay=relay)
     if arguments.config is not None:
         from .config import Reloader
 
@@ -339,20 +353,22 @@ def _serve(
     on_stop(hub.stop, gevent.signal_handler, but=() if arguments.config is None else (signal.SIGHUP,))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
-    # 3. Whoever waits for it is told. A supervisor knows that a hub is ready that was taken over.
+    # 3. Whoever waits for it is told.
     ready()
-    if arguments.take_over:
-        process.take_supervision(hub.replacement.handed_on)
-    else:
+    is_new = not arguments.take_over or not process.take_supervision(hub.replacement.handed_on)
+    if is_new:  # else the supervisor of the hub before knows that it is ready
+        hub.replacement.handed_on = process.supervision()
         process.tell_supervisor(b"READY=1")
-    process.look_once()
     beat = process.watchdog(hub.context.loop)
+    process.look_once()
     trimmer, log = trimmer_of(hub.context), HubLog(hub)
+    if arguments.metrics and arguments.take_over:
+        metrics = _serve_metrics(lambda: serve_metrics(hub, arguments.metrics, relay=relay))
 
     # 4. Until it is stopped, or taken over.
     hub.serve_forever()
     if hub.replaced_by is not None:
-        process.tell_supervisor(b"MAINPID=%d" % hub.replaced_by, wait=10.0)
+        process.tell_supervisor(b"MAINPID=%d\nWATCHDOG=1" % hub.replaced_by, wait=10.0)
     trimmer.close()
     log.close()
     if metrics is not None:
@@ -362,8 +378,8 @@ def _serve(
         beat.close()
 
 
-def _serve_metrics(start: Callable[[], LocalServer], took_over: bool) -> LocalServer | None:
-    """Start serving the metrics. A hub that was taken over has their address for a moment longer."""
+def _serve_metrics(start: Callable[[], LocalServer]) -> LocalServer | None:
+    """Start serving the metrics. The hub that was taken over has their address for a moment longer."""
     import logging
 
     import gevent
@@ -372,8 +388,6 @@ def _serve_metrics(start: Callable[[], LocalServer], took_over: bool) -> LocalSe
         try:
             return start()
         except (SbusError, OSError) as error:
-            if not took_over:
-                raise
             if not tries_left:  # clients are served here: that goes on
                 logging.getLogger("sbuslib").error("no metrics are served: %s", error)
         gevent.sleep(METRICS_PAUSE)

@@ -167,10 +167,13 @@ def supervision() -> dict[str, str]:
     return {name: os.environ[name] for name in _SUPERVISION if name in os.environ}
 
 
-def take_supervision(handed_on: dict[str, str]) -> None:
-    """From now on this process is the one that is supervised."""
-    os.environ.pop("WATCHDOG_PID", None)  # of the one before
+def take_supervision(handed_on: dict[str, str]) -> bool:
+    """From now on this process is the one that is supervised; ``False``: it has a supervisor of its own."""
+    if "NOTIFY_SOCKET" in os.environ:
+        return False
+    os.environ.pop("WATCHDOG_PID", None)
     os.environ.update({name: handed_on[name] for name in _SUPERVISION if name in handed_on})
+    return True
 
 
 def watchdog(loop: Any) -> Any:

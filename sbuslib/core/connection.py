@@ -10,6 +10,7 @@ see :mod:`.routing`. The :class:`~.outgoing.Outgoing` of a connection sends to t
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from typing import Final
 
 from ..errors import PacketError
@@ -231,10 +232,7 @@ class Connection(Publisher):
         )
 
     def record(self) -> ClientRecord:
-        """For a hub that takes over. What is cut has to be handed on before.
-
-        What ended behind a backlog is not told: the end of a connection is read again.
-        """
+        """For a hub that takes over. What is cut has to be handed on before. The end of a connection is read again."""
         outgoing = self.outgoing
         held = outgoing.held.items()
 
@@ -252,6 +250,7 @@ class Connection(Publisher):
             routed=outgoing.routed,
             delivered=outgoing.delivered,
             backlog=[packet for packet in self.backlog if isinstance(packet, bytes)],
+            violation=self.end if isinstance(self.end, Reason) else "",
             outbox=outgoing.outbox_record(),
             holds={one.number: since for one, since in held if isinstance(one, Connection)},
         )
@@ -266,6 +265,8 @@ class Connection(Publisher):
         if record.backlog:
             self.put_off(record.backlog)
             self._postpone()
+            with suppress(ValueError):  # of a version with other reasons
+                self.end = Reason(record.violation)
 
     def close(self) -> None:
         """Close the socket. Whoever calls this forgets the connection first, and then has its publisher finish."""

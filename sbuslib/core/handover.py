@@ -54,8 +54,8 @@ and refuses more than a process may have open."""
 ANSWER_WAIT: Final = 10.0
 """Seconds that the new process waits for each thing that the old hub says: longer than that one may take."""
 
-NEXT_WAIT: Final = 1.0
-"""Seconds that the old hub waits for ``next``, and at least for ``ready``. All clients wait meanwhile."""
+LEAST_WAIT: Final = 1.0
+"""Seconds that the old hub waits at least for ``next`` and for ``ready``. All clients wait meanwhile."""
 
 MOST_RECORD_BYTES: Final = 1 << 32
 """Longest record that is read."""
@@ -82,8 +82,9 @@ def hand_over(sock: SocketType, record: HubRecord, listener: SocketType, connect
     memory = Memory(memoryview(encoded))
     try:
         memory.seal()
+        sock.settimeout(_patience(record, len(encoded)))
         _give(sock, memory.fd, len(encoded), listener, connections)
-        _await_ready(sock, _patience(record, len(encoded)))
+        _await_ready(sock)
     except (OSError, PacketError, HandoverError) as error:
         with suppress(OSError):
             _send(sock, b"abort")
@@ -94,7 +95,6 @@ def hand_over(sock: SocketType, record: HubRecord, listener: SocketType, connect
 
 
 def _give(sock: SocketType, memory: int, size: int, listener: SocketType, connections: Sequence[SocketType]) -> None:
-    sock.settimeout(NEXT_WAIT)
     _send(sock, b"here %d" % size, [listener.fileno(), memory])
     for start in range(0, len(connections), LOT):
         said, _ = _receive(sock)
@@ -103,21 +103,25 @@ def _give(sock: SocketType, memory: int, size: int, listener: SocketType, connec
         _send(sock, b"more", [one.fileno() for one in connections[start : start + LOT]])
 
 
-def _await_ready(sock: SocketType, seconds: float) -> None:
-    sock.settimeout(seconds)
+def _await_ready(sock: SocketType) -> None:
+    why = "it went away"
     try:
         said, _ = _receive(sock)
     except TimeoutError:
+        why = "it was not ready in time"
         sock.shutdown(socket.SHUT_RD)  # from here on it cannot be sent; it may have been
         said, _ = _receive(sock)
     if said != b"ready":
-        raise HandoverError("it was not ready in time" if said else "it went away")
+        raise HandoverError(why)
 
 
 def _patience(record: HubRecord, size: int) -> float:
-    """Seconds to wait for ``ready``: some thirty times what the new process needs on a machine that is idle."""
+    """Seconds to wait for each thing that the new process says.
+
+    That is some thirty times what the process needs on a machine that is idle.
+    """
     patterns = sum(len(client.patterns) for client in record.clients)
-    return NEXT_WAIT + 1e-3 * len(record.clients) + 2e-4 * patterns + 1e-7 * size
+    return LEAST_WAIT + 1e-3 * len(record.clients) + 2e-4 * patterns + 1e-7 * size
 
 
 def ask_for(address: PathAddress | AbstractAddress, separator: bytes) -> Estate:

@@ -30,11 +30,13 @@ class Holding:
         self.publishers: dict[Holdable, float] = {}
         """Each publisher, and since when it is held; the one that is held for longest comes first."""
 
-    def hold(self, publisher: Holdable) -> None:
-        self.publishers.setdefault(publisher, monotonic())
+    def hold(self, publisher: Holdable, since: float | None = None) -> None:
+        """Hold a publisher, as from now on, or as since a time of the monotonic clock."""
+        now = monotonic()
+        since = self.publishers.setdefault(publisher, now if since is None else since)
         publisher.hold(self._receiver)
         if self._timer is None:
-            self._timer = self._context.after(self._context.limits.block_timeout, self._on_time)
+            self._timer = self._context.after(max(0.0, since + self._context.limits.block_timeout - now), self._on_time)
 
     def _on_time(self) -> None:
         # The publisher for which the timer was started may have been released meanwhile.

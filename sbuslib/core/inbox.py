@@ -140,6 +140,10 @@ class Inbox:
         if not self.closed:
             if self._context.is_serving:
                 self._context.check_here()
-            self.closed = True
             self._context.members.forget_inbox(self)
-            self._ready.set()
+            self.end()
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        self.closed = True
+        self._ready.set()

@@ -221,7 +221,7 @@ class Outgoing:
     def _carry_out(self, action: Action, publisher: Holdable | None) -> None:
         if action is Action.HOLD:
             assert publisher is not None
-            self._hold(publisher)
+            self.hold(publisher)
         elif action is Action.DISCONNECT:
             self._doomed = True
             self._context.members.kick_later(self, Reason.DOES_NOT_KEEP_UP)
@@ -518,21 +518,16 @@ class Outgoing:
 
     # -- holding publishers back --------------------------------------------------------------------
 
-    def _hold(self, publisher: Holdable) -> None:
+    def hold(self, publisher: Holdable, since: float | None = None) -> None:
+        """Hold a publisher back, or hold it as since a time of the monotonic clock."""
         if self._holding is None:
             self._holding = Holding(self, self._context, self._on_block_timeout)
-        self._holding.hold(publisher)
+        self._holding.hold(publisher, since)
 
     @property
     def held(self) -> Mapping[Holdable, float]:
         """The publishers that it holds back, and since when."""
         return self._holding.publishers if self._holding is not None else {}
-
-    def hold_since(self, publisher: Holdable, since: float) -> None:
-        """Hold a publisher back that was held before, on the hub whose clients this one took over."""
-        self._hold(publisher)
-        assert self._holding is not None
-        self._holding.publishers[publisher] = since
 
     def _on_block_timeout(self) -> None:
         self._context.members.kick_later(self, Reason.HELD_TOO_LONG)

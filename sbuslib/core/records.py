@@ -68,6 +68,8 @@ class ClientRecord(Struct, omit_defaults=True):
     delivered: Count = 0
     backlog: list[bytes] = []
     """Packets that were received from it and not acted on yet."""
+    violation: str = ""
+    """What it did after these, if it is to be disconnected for that."""
     outbox: OutboxRecord | None = None
     holds: dict[Count, float] = {}
     """The numbers of the clients that it holds back, and since when, by the clock that all processes share."""

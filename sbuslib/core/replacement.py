@@ -118,23 +118,25 @@ class Replacement:
         return "another process takes it over" if self._is_asked else ""
 
     def _give(self, client: Outgoing) -> None:
+        address, process = self._context.address(), client.credentials.pid
         try:
             self._tree.leave_all(LEAVE_WAIT)
             began = monotonic()
             count = self._give_now(client)
+
         except Exception as error:
             is_ours = not isinstance(error, HandoverError)
-            log(logging.WARNING, "the hub at %s goes on: %s", self._context.address(), error, exc_info=is_ours)
+            log(logging.WARNING, "the hub at %s goes on: %s", address, error, exc_info=is_ours)
             client.answer(refuse(str(error)))
             self._clients.close(client, "it did not take the hub over")
             self._tree.join_again()
             self._is_asked = False
 
         else:
-            text = "process %d serves the hub at %s from now on: its %d clients waited for %.0f ms"
             waited = 1e3 * (monotonic() - began)
-            log(logging.INFO, text, client.credentials.pid, self._context.address(), count, waited)
-            self._on_taken(client.credentials.pid)
+            self._on_taken(process)  # first: what logs may wait, and the event loop would serve on
+            text = "process %d serves the hub at %s from now on: its %d clients waited for %.0f ms"
+            log(logging.INFO, text, process, address, count, waited)
 
     def _give_now(self, client: Outgoing) -> int:
         """Give all of it, but for the client that asked. Returns how many clients. Raises :exc:`HandoverError`."""
@@ -212,7 +214,7 @@ class Replacement:
             for number, since in one.holds.items():
                 receiver, publisher = by_number[one.number].outgoing, by_number.get(number)
                 if publisher is not None and publisher.holdable_by(receiver) is not None:
-                    receiver.hold_since(publisher, since)
+                    receiver.hold(publisher, since)
 
 
 @contextmanager

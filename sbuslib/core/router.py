@@ -117,11 +117,10 @@ class Router(Generic[S]):
         index = self._secret if self.namespace.check_pattern(pattern, credentials) else self._plain
         cut = Pattern(pattern, self.namespace.separator)
         self._quotas.force_pattern(account, *_price(cut))
-        for _ in range(times):
-            self._add(index, cut, subscriber, account)
+        self._add(index, cut, subscriber, account, times)
 
-    def _add(self, index: Subscriptions[S], pattern: Pattern, subscriber: S, account: Account) -> None:
-        if index.add(pattern, subscriber):
+    def _add(self, index: Subscriptions[S], pattern: Pattern, subscriber: S, account: Account, times: int = 1) -> None:
+        if index.add(pattern, subscriber, times):
             self._subscribers.add(subscriber)
             self._changed(index, pattern, subscriber, account, True)
 

@@ -285,7 +285,8 @@ class Listener:
             found = os.lstat(path)
             if stat.S_ISSOCK(found.st_mode):
                 self._file = (path, found.st_dev, found.st_ino)
-                os.chmod(path, mode)
+                if found.st_uid == os.getuid():  # another user could put a link there
+                    os.chmod(path, mode)
 
     def release(self) -> None:
         """Close the descriptor and nothing else: another process listens at it."""

@@ -172,10 +172,9 @@ def test_systemd_has_a_hub_replaced(start: Start, folder: str, tmp_path: Path) -
         client = stack.enter_context(Client(address))
         rules.write_text(rules.read_text().replace("old", "new"))
         assert start("sbuslib.cli.daemon", *arguments).wait(PATIENCE) == 0
-        while (said := supervisor.recv(100)) == b"WATCHDOG=1":
-            pass
-        word, _, process_id = said.partition(b"=")
-        assert word == b"MAINPID"
+        while not (said := supervisor.recv(100)).startswith(b"MAINPID="):
+            assert said == b"WATCHDOG=1"
+        process_id = said.removeprefix(b"MAINPID=").removesuffix(b"\nWATCHDOG=1")
         assert old.wait(PATIENCE) == 0
         stack.callback(os.kill, int(process_id), signal.SIGTERM)
         assert [supervisor.recv(100) for _ in range(2)] == [b"WATCHDOG=1"] * 2

@@ -50,7 +50,7 @@ RECORD = HubRecord(
                 lost={"overflow": 1},
                 unreported={"overflow": (1, 1_700_000_000.0)},
             ),
-            holds={4: 0.0},
+            holds={4: 1e12},
         ),
         ClientRecord(number=4, echo=False, senders=True, published=5, backlog=[b"MSG room/2\0three"]),
     ],
@@ -330,7 +330,7 @@ def test_a_record_that_cannot_be(
     address: str, monkeypatch: pytest.MonkeyPatch, encoded: bytes, family: int, says: str
 ) -> None:
     monkeypatch.setattr(handover, "encode_record", lambda record: encoded)
-    monkeypatch.setattr(handover, "NEXT_WAIT", 0.1)
+    monkeypatch.setattr(handover, "LEAST_WAIT", 0.1)
     before = os.listdir("/proc/self/fd")
     kind = socket.SOCK_SEQPACKET if family == socket.AF_UNIX else socket.SOCK_STREAM
     with contextlib.ExitStack() as stack:
