@@ -289,9 +289,10 @@ def run_hub(
                     logging.getLogger("sbuslib").error("%s", error)
 
         # 3. The hub.
-        _serve(
-            program, parsed if listener is None else listener, settings, arguments, background, ready, on_hub, default
-        )
+        where = parsed if listener is None else listener
+        was_taken_over = _serve(program, where, settings, arguments, background, ready, on_hub, default)
+        if was_taken_over and pid_file is not None:
+            pid_file.await_successor()
     return EXIT_SUCCESS
 
 
@@ -304,7 +305,8 @@ def _serve(
     ready: Callable[[], None],
     on_hub: Callable[[Hub, HubSettings], Relay] | None,
     default: str | None,
-) -> None:
+) -> bool:
+    """Serve until the hub is stopped, or taken over; whether it was taken over."""
     import logging
 
     import gevent
@@ -376,6 +378,7 @@ def _serve(
     if beat is not None:
         beat.stop()
         beat.close()
+    return hub.replaced_by is not None
 
 
 def _serve_metrics(start: Callable[[], LocalServer]) -> LocalServer | None:

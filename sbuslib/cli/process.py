@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 from contextlib import ExitStack, suppress
+from time import monotonic, sleep
 from typing import Any, Final
 
 from ..kernel.sockets import send_datagram
@@ -28,6 +29,9 @@ __all__ = [
 
 LISTENS: Final = b"1"
 """What the daemon tells the process that was started."""
+
+SUCCESSOR_WAIT: Final = 2.0
+"""Seconds that a daemon that was taken over leaves its pid file to the new one. That needs some milliseconds."""
 
 # -- the background -----------------------------------------------------------------------------------------
 
@@ -56,9 +60,22 @@ class PidFile:
 
     def remove(self) -> None:
         with suppress(OSError):
-            ours, there = os.fstat(self._fd), os.lstat(self._path)
-            if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):
+            if self._is_ours():
                 os.unlink(self._path)
+
+    def await_successor(self) -> None:
+        """Another process has taken over: let it put its file in the place of this one, unless it has none there.
+
+        To look and to remove are two steps: this one must not remove what the other one puts there in between.
+        """
+        until = monotonic() + SUCCESSOR_WAIT
+        with suppress(OSError):
+            while self._is_ours() and monotonic() < until:
+                sleep(0.01)
+
+    def _is_ours(self) -> bool:
+        ours, there = os.fstat(self._fd), os.lstat(self._path)
+        return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
 
 
 def _owner(path: str) -> str:

@@ -21,6 +21,7 @@ from support import PATIENCE, WHOAMI, eventually, own_key
 from sbuslib.blocking import Client
 from sbuslib.cli.config import read_settings
 from sbuslib.cli.daemon import build_parser
+from sbuslib.cli.process import PidFile
 
 SBUSD = "sbuslib.cli.daemon"
 Serve = Callable[..., Program]
@@ -476,3 +477,19 @@ def test_the_daemon_loads_gevent_after_it_listens(run: Run) -> None:
     done = run("sbuslib.cli.daemon", "--version", env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert "sbuslib.cli.console" in done.stderr
     assert "gevent" not in done.stderr
+
+
+def test_the_pid_file_of_a_daemon_that_takes_over_stays(tmp_path: Path) -> None:
+    place = tmp_path / "bus.pid"
+    old = PidFile(str(place))
+    old.write()
+    new = PidFile(str(place), replaces=True)
+    assert place.stat().st_size
+    new.write()
+    old.await_successor()
+    old.remove()
+    assert place.read_text() == f"{os.getpid()}\n"
+    new.remove()
+    assert list(tmp_path.iterdir()) == []
+    for one in (old, new):
+        os.close(one._fd)
