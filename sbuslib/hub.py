@@ -257,7 +257,6 @@ class Hub:
             self._review.begin(None)
 
         # 3. Others may find it.
-        self.replaced_by = None
         self.replacement.begin(listener, self._acceptor)
         self._serving: Serving | None = Serving(listener.socket)
         _hubs.add(self)

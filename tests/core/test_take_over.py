@@ -26,7 +26,7 @@ from sbuslib.blocking import Client
 TAKE_OVERS = int(os.environ.get("SBUS_TAKE_OVERS", "3"))
 CLIENTS = int(os.environ.get("SBUS_TAKE_OVER_CLIENTS", str(2 * len(KINDS))))
 KILL, STOP = signal.SIGKILL, signal.SIGSTOP
-SHUT = 5
+COMMIT = 5
 """The step at which the new process commits; before it, a hub of one lot of clients says and hears four things."""
 
 
@@ -85,7 +85,7 @@ def test_clients_notice_nothing(programs: Programs, crowd: Callable[[int], Crowd
     print(f"{clients.received:,} messages")
 
 
-@pytest.mark.parametrize("step", range(1, SHUT + 1))
+@pytest.mark.parametrize("step", range(1, COMMIT + 1))
 @pytest.mark.parametrize("number", [KILL, STOP])
 def test_a_new_process_that_does_not_commit_changes_nothing(
     programs: Programs, crowd: Callable[[int], Crowd], step: int, number: int
