@@ -45,6 +45,10 @@ _skipped: list[str] = []
 """Files that need one which is not installed."""
 
 
+_stderr = pytest.StashKey[int]()
+"""The descriptor of what standard error is while pytest does not catch it."""
+
+
 class TestHangs(SystemExit):
     """Raised into a test that hangs. A ``SystemExit``, which gevent passes from its event loop to the main greenlet."""
 
@@ -94,6 +98,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A deadline for each example would be an assertion about the machine; the fixtures bound each test.
     hypothesis.settings.register_profile("sbuslib", deadline=None)
     hypothesis.settings.load_profile("sbuslib")
+    config.stash[_stderr] = os.dup(2)
     config.addinivalue_line("markers", "seconds(most): how long this test may take before it is said to hang")
     config.addinivalue_line("markers", "promise(page, sentence): what a page promises in bold, held by this test")
     config.addinivalue_line("markers", "fails_on_c_daemon(reason): the C daemon is known to fail this case")
@@ -128,7 +133,7 @@ def _no_hang(request: pytest.FixtureRequest) -> Iterator[None]:
     seconds = marker.args[0] if marker is not None else TEST_SECONDS
     before = signal.signal(signal.SIGALRM, _hangs)
     signal.setitimer(signal.ITIMER_REAL, seconds)
-    faulthandler.dump_traceback_later(2 * seconds, exit=True)
+    faulthandler.dump_traceback_later(2 * seconds, exit=True, file=request.config.stash[_stderr])
     yield
     faulthandler.cancel_dump_traceback_later()
     signal.setitimer(signal.ITIMER_REAL, 0)
