@@ -7,7 +7,6 @@ Tests run with ``recvmmsg`` and ``sendmmsg``. Those whose subject differs withou
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import gc
 import os
 import shutil
@@ -43,10 +42,6 @@ OPTIONAL = {"cryptography", "duckdb", "jinja2", "nats", "nkeys", "numpy", "paho"
 """Packages that only some tests need."""
 _skipped: list[str] = []
 """Files that need one which is not installed."""
-
-
-_stderr = pytest.StashKey[int]()
-"""The descriptor of what standard error is while pytest does not catch it."""
 
 
 class TestHangs(SystemExit):
@@ -98,7 +93,6 @@ def pytest_configure(config: pytest.Config) -> None:
     # A deadline for each example would be an assertion about the machine; the fixtures bound each test.
     hypothesis.settings.register_profile("sbuslib", deadline=None)
     hypothesis.settings.load_profile("sbuslib")
-    config.stash[_stderr] = os.dup(2)
     config.addinivalue_line("markers", "seconds(most): how long this test may take before it is said to hang")
     config.addinivalue_line("markers", "promise(page, sentence): what a page promises in bold, held by this test")
     config.addinivalue_line("markers", "fails_on_c_daemon(reason): the C daemon is known to fail this case")
@@ -128,14 +122,12 @@ def _event_loop() -> None:
 
 @pytest.fixture(autouse=True)
 def _no_hang(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test that hangs; end the run, with a traceback, if not even that helps."""
+    """Fail a test that hangs. If not even that helps, ``faulthandler_timeout`` of ``tox.ini`` ends the run."""
     marker = request.node.get_closest_marker("seconds")
     seconds = marker.args[0] if marker is not None else TEST_SECONDS
     before = signal.signal(signal.SIGALRM, _hangs)
     signal.setitimer(signal.ITIMER_REAL, seconds)
-    faulthandler.dump_traceback_later(2 * seconds, exit=True, file=request.config.stash[_stderr])
     yield
-    faulthandler.cancel_dump_traceback_later()
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
 
