@@ -10,7 +10,7 @@ from sbuslib.bench.tables import HEADING, describe, everything, rows, scenarios_
 
 from . import plots
 from .runner import BESIDE, COMPARED
-from .tables import in_batches, title_of
+from .tables import title_of
 
 __all__ = ["render"]
 
@@ -76,8 +76,6 @@ def render(results: Results) -> str:
             also = [find(name) for name in BESIDE.get(scenario.name, ()) if name in names]
             body += _figure(plots.beside_others(results, scenario, also))
     body += ["<h2>The hub</h2>", *_table(list(HEADING), rows(results))]
-    if batches := in_batches(results):
-        body += ["<h2>In batches, beside brokers with batched writes</h2>", *_table(batches[0], batches[1:])]
     heading, *all_rows = everything(results, title_of)
     body += ["<h2>Every case</h2>", *_table(heading, all_rows, ours=1)]
     if results.left_out:

@@ -20,7 +20,7 @@ from sbuslib.errors import SbusError, StateError
 
 from . import page
 from .runner import OtherBrokers
-from .tables import in_batches, markdown, replace_block, title_of
+from .tables import markdown, replace_block, title_of
 
 __all__ = ["load", "main"]
 
@@ -77,7 +77,7 @@ def main(root: Path, version: str, arguments: Sequence[str] | None = None) -> in
                 )
                 results = bench.measure(SCENARIOS)
             (folder / "figures.json").write_bytes(encode(results))
-        print(terminal(results, title_of, in_batches(results)), end="")
+        print(terminal(results, title_of), end="")
         if options.readme:
             for path, short in ((root / "README.md", True), (root / "docs" / "performance.md", False)):
                 path.write_text(replace_block(path.read_text("utf-8"), markdown(results, short=short)), "utf-8")

@@ -6,12 +6,12 @@ import textwrap
 from collections.abc import Callable
 
 from sbuslib.bench.results import Results, Summary
-from sbuslib.bench.scenarios import Scenario, find
+from sbuslib.bench.scenarios import Scenario
 from sbuslib.bench.tables import HEADING, TITLES, count, describe, micro, rows, scenarios_of, spread, times
 
-from .runner import BESIDE, COMPARED
+from .runner import COMPARED
 
-__all__ = ["BEGIN", "END", "in_batches", "markdown", "replace_block", "title_of"]
+__all__ = ["BEGIN", "END", "markdown", "replace_block", "title_of"]
 
 BEGIN = "<!-- figures: begin -->"
 END = "<!-- figures: end -->"
@@ -48,30 +48,6 @@ def title_of(scenario: Scenario, target: str) -> str:
     return clients.get(target, _ALL_TITLES.get(target, target))
 
 
-def in_batches(results: Results) -> list[list[str]]:
-    """How fast many messages in one packet are beside brokers with batched writes: rows of cells, the heading first.
-
-    Empty where nothing of it was measured.
-    """
-    brokers = [
-        target for target in _ALL_TITLES if target not in ("forwarder", "daemon") and not target.startswith("hub")
-    ]
-    there = [target for target in brokers if any(record.target == target for record in results.records)]
-    body = []
-    for scenario in scenarios_of(results):
-        for other in BESIDE.get(scenario.name, ()):
-            cells = [
-                spread(results.ratio((other, "hub"), (scenario.name, target), "rate"), times)
-                for target in there
-                if "-" not in target
-            ]
-            if any(cell != "-" for cell in cells):
-                body.append([f"{find(other).title}, to {scenario.title}", *cells])
-    if not body:
-        return []
-    return [["times as fast as", *(_ALL_TITLES[target] for target in there if "-" not in target)], *body]
-
-
 def _table(heading: list[str], body: list[list[str]]) -> list[str]:
     return ["| " + " | ".join(cells) + " |" for cells in (heading, ["---"] * len(heading), *body)]
 
@@ -81,9 +57,7 @@ def markdown(results: Results, *, short: bool) -> str:
     if not short:
         ours = _table(list(HEADING), rows(results))
         others = _table(*_beside(results, spread, COMPARED))
-        heading, *body = in_batches(results) or [[]]
-        batches = ["", *_table(heading, body)] if body else []
-        return "\n".join([_wrapped(describe(results)), "", *ours, "", *others, *batches]) + "\n"
+        return "\n".join([_wrapped(describe(results)), "", *ours, "", *others]) + "\n"
 
     def middle(summary: Summary | None, form: Callable[[float], str]) -> str:
         return form(summary.median) if summary is not None else "-"

@@ -54,10 +54,15 @@ def count(value: float) -> str:
 
 
 def spread(summary: Summary | None, form: Callable[[float], str]) -> str:
-    """A median and its quartiles; a dash if there is none."""
+    """A median and its quartiles, whose unit stands once: ``1.45 M (1.38-1.47)``. A dash if there is none."""
     if summary is None:
         return "-"
     middle, low, high = form(summary.median), form(summary.low), form(summary.high)
+
+    # The unit of all three stands beside the median.
+    unit = middle.partition(" ")[2]
+    if unit and low.endswith(unit) and high.endswith(unit):
+        low, high = low.partition(" ")[0], high.partition(" ")[0]
     return middle if low == high else f"{middle} ({low}-{high})"
 
 
@@ -87,10 +92,7 @@ HEADING = (
     "deliveries/s",
     "hub CPU, µs/message",
     "speed by CPU, of the forwarder's",
-    "wall, of the forwarder's",
     "CPU, of the plain case's",
-    "wall, of the plain case's",
-    "lost",
 )
 
 
@@ -103,25 +105,22 @@ def rows(results: Results, target: str = "hub") -> list[list[str]]:
             continue
         ours, limit = (name, target), (name, "forwarder")
 
-        # Round trips are compared by time, all else by rate.
-        rate = spread(results.figure(*ours, "rate"), count)
+        # Of a round trip its time, of all else the rate; and how much did not come, if anything.
         if scenario.job == "trip":
             rate = spread(results.figure(*ours, "trip"), micro) + " µs"
-            wall = results.ratio(limit, ours, "trip")
         else:
-            wall = results.ratio(ours, limit, "rate")
-        plain = (scenario.base or "", target)
-        cost, slower = results.ratio(ours, plain, "cpu"), results.ratio(ours, plain, "rate")
+            rate = spread(results.figure(*ours, "rate"), count)
+        if lost := results.lost(*ours):
+            rate += f", {lost:,} lost"
+
+        cost = results.ratio(ours, (scenario.base or "", target), "cpu")
         found.append(
             [
                 scenario.title,
                 rate,
                 spread(results.figure(*ours, "cpu"), micro),
                 spread(results.ratio(limit, ours, "cpu"), times),
-                spread(wall, times),
                 f"{spread(cost, times)} of {scenario.base}" if cost is not None else "-",
-                spread(slower, times),
-                f"{results.lost(*ours):,}",
             ]
         )
     return found
@@ -157,13 +156,11 @@ def everything(results: Results, title: Title = title_of) -> list[list[str]]:
     return table
 
 
-def terminal(results: Results, title: Title = title_of, more: list[list[str]] | None = None) -> str:
-    """All figures as lines of text. ``title`` gives the title of a target; ``more`` is a further table."""
+def terminal(results: Results, title: Title = title_of) -> str:
+    """All figures as lines of text. ``title`` gives the title of a target."""
     lines = [describe(results), "", *_aligned(everything(results, title))]
     ours = rows(results) or rows(results, "daemon")
     if ours:
         lines += ["", *_aligned([list(HEADING), *ours])]
-    if more:
-        lines += ["", *_aligned(more)]
     lines += ["", *(f"left out: {line}" for line in results.left_out)] if results.left_out else []
     return "\n".join(lines) + "\n"

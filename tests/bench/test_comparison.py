@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench.figures import measured, results, run
+from bench.figures import measured
 from support import PATIENCE, ROOT
 
 from benchmarks.comparison import tables
@@ -28,14 +28,6 @@ def test_the_tables_name_the_clients_of_brokers() -> None:
     names = {(row[0], row[1]) for row in everything(measured(), tables.title_of)[1:]}
     assert ("Python client to Python client", "pyzmq, key and payload apart") in names
     assert ("one to one", "Redis") in names
-
-
-def test_batches_are_compared_with_batched_writes() -> None:
-    assert tables.in_batches(measured()) == [
-        ["times as fast as", "Redis", "ZeroMQ proxy"],
-        ["publish_many to receive_many, to one to one", "3.00", "-"],
-    ]
-    assert tables.in_batches(results(("one", "hub", 0, run(1, 1)))) == []
 
 
 @pytest.mark.parametrize("short", [True, False])
@@ -95,9 +87,9 @@ def test_the_page_loads_no_other_file(tmp_path: Path) -> None:
     for name in ("README.md", "docs/performance.md"):
         (tmp_path / name).write_text(f"# Page\n{tables.BEGIN}\n{tables.END}\n")
     done = make_report(tmp_path, "--from", tmp_path / "figures.json", "--readme")
-    assert terminal(measured(), tables.title_of, tables.in_batches(measured())) in done.stdout
+    assert terminal(measured(), tables.title_of) in done.stdout
     assert "| one to one | 2,000 |" in (tmp_path / "README.md").read_text()
-    assert "| one to one | 2,000 (1,500-2,500) |" in (tmp_path / "docs" / "performance.md").read_text()
+    assert "| one to one | 2,000 (1,500-2,500), 3 lost |" in (tmp_path / "docs" / "performance.md").read_text()
     if not importlib.util.find_spec("matplotlib"):
         assert done.returncode == 1
         assert done.stderr == "report.py: plots need matplotlib: pip install 'sbuslib[bench]'\n"
