@@ -103,26 +103,6 @@ def bus() -> Drawing:
     return drawing
 
 
-def frames() -> Drawing:
-    """How a frame gets from its publisher to a receiver."""
-    drawing = Drawing("The message goes through the hub, the memory through the door of its publisher", 760, 244)
-    drawing.box(10, 20, 190, 204, "", "client")
-    drawing.words(105, 44, "*publisher", "middle")
-    drawing.box(30, 60, 150, 44, "*1\nsealed memory", "good")
-    drawing.box(30, 160, 150, 48, "*door\na thread of its own", "wait")
-    drawing.arrow((105, 104), (105, 158), text="kept 10 s", side=1)
-    drawing.box(310, 20, 140, 88, "*hub\nwho receives it?", "hub")
-    drawing.box(560, 20, 190, 204, "", "client")
-    drawing.words(655, 44, "*receiver", "middle")
-    drawing.box(580, 60, 150, 44, "*2\ndoor, token, size", "plain")
-    drawing.box(580, 160, 150, 48, "*4\nchecked, mapped", "good")
-    drawing.arrow((200, 82), (308, 82), text="message")
-    drawing.arrow((450, 82), (558, 82), text="message")
-    drawing.arrow((558, 172), (202, 172), text="3  asks with the token")
-    drawing.arrow((202, 198), (558, 198), text="descriptor of the memory", side=1)
-    return drawing
-
-
 def floors(table: list[str], folders: set[str]) -> Drawing:
     """The floors of the code: the highest on top; an import goes down."""
     height = 34
@@ -328,7 +308,6 @@ def made(table: list[str]) -> dict[str, Drawing]:
         "bus": bus(),
         "floors": floors(table, {path.name for path in (ROOT / "sbuslib").iterdir() if path.is_dir()}),
         "flood-control": flood_control(),
-        "frames": frames(),
         "journal": journal(),
         "journey": journey(),
         "link": link(),
