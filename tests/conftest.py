@@ -90,8 +90,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A deadline for each example would be an assertion about the machine; the fixtures bound each test.
-    hypothesis.settings.register_profile("sbuslib", deadline=None)
+    # A deadline for each example would be an assertion about the machine; the fixtures bound each test. A run of all
+    # tests does not look for the shortest example that fails: with hubs that are waited for, that takes minutes.
+    shortest = [] if os.environ.get("SBUS_ALL_TESTS") else [hypothesis.Phase.shrink]
+    phases = [hypothesis.Phase.explicit, hypothesis.Phase.reuse, hypothesis.Phase.generate, *shortest]
+    hypothesis.settings.register_profile("sbuslib", deadline=None, phases=phases, print_blob=True)
     hypothesis.settings.load_profile("sbuslib")
     config.addinivalue_line("markers", "seconds(most): how long this test may take before it is said to hang")
     config.addinivalue_line("markers", "promise(page, sentence): what a page promises in bold, held by this test")
