@@ -9,7 +9,9 @@ from typing import Final
 
 from ..errors import NameFormatError
 from ..wire.offers import behind_a_door
-from .keys import Border, Excluded
+from ..wire.packets import Message
+from .fellows import Fellows
+from .keys import Border, Excluded, fits_a_packet
 from .mapping import Mapping
 
 __all__ = ["Crossing"]
@@ -24,6 +26,7 @@ class Crossing:
     :param fits: whether a name can be carried.
     :param refused: counts messages that do not cross, by reason.
     :param most: names that are remembered, and keys.
+    :param fellows: they know what another one has brought to the bus.
     """
 
     def __init__(
@@ -34,33 +37,47 @@ class Crossing:
         fits: Callable[[str], bool],
         refused: Counter[str],
         most: int,
+        fellows: Fellows,
     ) -> None:
         self.exported = exported
         self.imported = imported
         self._mapping = mapping
         self._fits = fits
         self._refused = refused
+        self._fellows = fellows
         self._known_name = lru_cache(most)(self._name_of)  # refusals are not remembered
         self._known_key = lru_cache(most)(self._key_of)
 
-    def name_for(self, key: bytes, payload: bytes) -> str | None:
+    def is_echo(self, message: Message) -> bool:
+        """Whether another one has brought this message to the bus, which is counted."""
+        if not self._fellows.has_brought(message):
+            return False
+        self._refused[Excluded.BROUGHT] += 1
+        return True
+
+    def name_for(self, message: Message) -> str | None:
         """The name under which a message leaves; ``None`` when it does not, which is counted."""
-        if behind_a_door(payload) is not None:
+        if behind_a_door(message.payload) is not None:
             self._refused[Excluded.BEHIND_A_DOOR] += 1
             return None
+        key = message.key
         try:
             return self._known_name(key) if len(key) <= _REMEMBERED_BYTES else self._name_of(key)
         except NameFormatError as error:
             self._refused[str(error)] += 1
             return None
 
-    def key_for(self, name: str) -> bytes | None:
+    def key_for(self, name: str, payload: bytes) -> bytes | None:
         """The key under which a message comes to the bus; ``None`` when it does not, which is counted."""
         try:
-            return self._known_key(name) if len(name) <= _REMEMBERED_BYTES else self._key_of(name)
+            key = self._known_key(name) if len(name) <= _REMEMBERED_BYTES else self._key_of(name)
         except NameFormatError as error:
             self._refused[str(error)] += 1
             return None
+        if not fits_a_packet(key, payload):
+            self._refused[Excluded.MESSAGE_TOO_LONG] += 1
+            return None
+        return key
 
     def _name_of(self, key: bytes) -> str:
         if (reason := self.exported.refusal(key)) is not None:

@@ -7,20 +7,18 @@ keeps the order of one publisher, each of them hears the announcement before it 
 it leaves out one message with that digest from that sender. One that is alone on its bus announces nothing. Its own
 messages do not come back to it: its client asks for that.
 
-**Spares.** Several that join the bus to the same place are each other's spares. Each says on the bus who it is, how it
-is set up, and to what it is connected. So those that are set up alike agree on the one that sends: of those connected
-to the other place, the one whose id sorts first. Ids begin with the time, so it is the oldest. What comes while it says
-that it is connected again may be sent by two.
+**Spares.** Bridges that are set up alike are each other's spares. Each says on the bus who it is and how it is set up,
+so they agree on the one that sends: the one whose id sorts first. Ids begin with the time, so it is the oldest.
 
-**Two paths.** Those that are not set up alike may join the bus to the same other one all the same, such as a gateway
-beside a bridge. Then each message comes twice. Nobody can tell that beforehand, but it shows: what one announces,
+**Two paths.** Two gateways, or bridges that are not set up alike, may join the bus to the same other one. Then each
+message comes twice. Nobody can tell that beforehand, but it shows: what one announces,
 another has just brought. So each compares, and says so, see :class:`Doubled`.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Annotated, Final, Literal, TypeAlias
 
@@ -34,12 +32,11 @@ __all__ = [
     "ASK",
     "BEAT_SECONDS",
     "COUNT_MOST",
-    "EXPECTED_MOST",
     "MEMBERS_MOST",
-    "REMOTES_MOST",
     "SETTLE_SECONDS",
     "TWO_PATHS",
     "USERS_MOST",
+    "USER_MOST",
     "BridgeCounts",
     "Doubled",
     "Expected",
@@ -75,12 +72,11 @@ MEMBERS_MOST = 64
 """Gateways of one bus that are remembered; further ones are not heard."""
 USERS_MOST = 64
 """Users whose announcements are counted apart; further users are counted as one."""
-REMOTES_MOST = 256
-"""Groups of gateways of other buses that one gateway may say it is connected to."""
 COUNT_MOST = 2**53 - 1
 """The highest number in what a bridge says of itself."""
-EXPECTED_MOST = 65_536
-"""Messages that were announced and not seen yet; then the oldest of the user with most of them is forgotten."""
+USER_MOST = 4_096
+"""Messages that one user announced and that were not seen yet; then the oldest is forgotten. Announcements and messages
+keep their order, so few are waited for at a time."""
 _COMPARED: Final = 16_384
 """Messages that a gateway brought, and messages that others announced, which are compared."""
 _TWICE_SECONDS: Final = 2.0
@@ -159,72 +155,52 @@ class Doubled:
 
 
 class Expected:
-    """Messages that gateways have announced on the bus, until they are seen there, or time has passed.
+    """Messages that others have announced on the bus, until they are seen there, or time has passed.
 
-    No more than ``most`` are remembered. When there are more, the oldest of the user who announced most of them is
-    forgotten: a user that announces what never comes pushes out its own announcements, and not those of a gateway.
+    Each user has a table of its own, with a bound: one that announces what never comes pushes out its own alone.
     """
 
-    def __init__(self, most: int, seconds: float) -> None:
-        self._most = most
-        self._seconds = seconds
-        self._waiting: OrderedDict[_Announced, tuple[int, float, bytes]] = OrderedDict()  # count, deadline, user
-        self._of_users: dict[bytes, OrderedDict[_Announced, None]] = {}
+    def __init__(self) -> None:
+        # By user: how often each message was announced, and until when it is waited for.
+        self._users: dict[bytes, OrderedDict[_Announced, tuple[int, float]]] = {}
 
     def __len__(self) -> int:
-        return len(self._waiting)
-
-    def announce(self, sender: bytes | None, what: bytes, now: float, user: bytes = b"") -> None:
-        """``sender``, a process of ``user``, is about to publish what has this digest."""
-        announced = sender, what
-        count = self._waiting[announced][0] if announced in self._waiting else 0
-        self._forget(announced)
-        if user not in self._of_users and len(self._of_users) >= USERS_MOST:
-            user = _FURTHER_USERS
-        self._waiting[announced] = count + 1, now + self._seconds, user
-        self._of_users.setdefault(user, OrderedDict())[announced] = None
-        if len(self._waiting) > self._most:
-            busiest = max(self._of_users, key=lambda user: len(self._of_users[user]))
-            self._forget(next(iter(self._of_users[busiest])))
+        return sum(map(len, self._users.values()))
 
     def hear(self, sender: bytes | None, said: bytes, now: float, user: bytes = b"") -> None:
-        """Take an announcement."""
+        """``sender``, a process of ``user``, is about to publish what has these digests."""
+        if user not in self._users and len(self._users) >= USERS_MOST:
+            user = _FURTHER_USERS
+        waiting = self._users.setdefault(user, OrderedDict())
         for what in _digests(said):
-            self.announce(sender, what, now, user)
+            count, _ = waiting.pop((sender, what), (0, 0.0))
+            waiting[sender, what] = count + 1, now + _EXPECTED_SECONDS
+            if len(waiting) > USER_MOST:
+                waiting.popitem(last=False)
 
-    def take(self, sender: bytes | None, what: bytes) -> bool:
+    def take(self, sender: bytes | None, what: bytes, user: bytes = b"") -> bool:
         """Whether a message that is seen was announced. Each announcement answers for one message."""
-        entry = self._waiting.get((sender, what))
-        if entry is None:
-            return False
-        count, deadline, user = entry
-        if count > 1:
-            self._waiting[sender, what] = count - 1, deadline, user
-        else:
-            self._forget((sender, what))
-        return True
+        for table in (user, _FURTHER_USERS):
+            waiting = self._users.get(table, OrderedDict())
+            count, until = waiting.get((sender, what), (0, 0.0))
+            if count > 1:
+                waiting[sender, what] = count - 1, until
+            elif count:
+                del waiting[sender, what]
+            if count:
+                return True
+        return False
 
     def expire(self, now: float) -> None:
         """Forget what should have been seen long ago."""
-        while self._waiting:
-            announced, (_, deadline, _) = next(iter(self._waiting.items()))
-            if deadline > now:
-                return
-            self._forget(announced)
-
-    def _forget(self, announced: _Announced) -> None:
-        entry = self._waiting.pop(announced, None)
-        if entry is not None:
-            of_user = self._of_users[entry[2]]
-            del of_user[announced]
-            if not of_user:
-                del self._of_users[entry[2]]
+        for user, waiting in list(self._users.items()):
+            while waiting and next(iter(waiting.values()))[1] <= now:
+                waiting.popitem(last=False)
+            if not waiting:
+                del self._users[user]
 
 
 _Id = Annotated[str, Meta(pattern="^[0-9A-Za-z._-]{1,64}\\Z")]
-_Remote = Annotated[str, Meta(pattern="^[0-9A-Za-z._-]{1,130}\\Z")]
-
-
 _Count = Annotated[int, Meta(ge=0, le=COUNT_MOST)]
 
 
@@ -239,16 +215,14 @@ class BridgeCounts(msgspec.Struct, frozen=True):
 
 
 class Here(msgspec.Struct, frozen=True, tag="here"):
-    """What a gateway or bridge says of itself on its bus: its id, how it is set up, and to what it is connected.
+    """What a gateway or bridge says of itself on its bus.
 
-    ``group`` is the same for those that are set up alike. Each of ``remotes`` is another bus and the group of the
-    gateways there, or a server. One that leaves says so with ``leaving``. ``text`` is for operators, in one line, and
-    ``counts`` for metrics. ``doubled`` says that another one brings the same.
+    ``group`` is the same for bridges that are set up alike. One that leaves says so with ``leaving``. ``text`` is for
+    operators, in one line, and ``counts`` for metrics. ``doubled`` says that another one brings the same.
     """
 
     gateway: _Id
     group: _Id
-    remotes: Annotated[tuple[_Remote, ...], Meta(max_length=REMOTES_MOST)] = ()
     leaving: bool = False
     text: Annotated[str, Meta(max_length=300)] = ""
     doubled: bool = False
@@ -273,27 +247,40 @@ def decode_here(said: bytes) -> Here | None:
 class Fellows:
     """The other gateways and bridges of a bus, as one of them knows them. It says what these methods return.
 
-    :param me: its id. Of those that are set up alike and connected, the one whose id sorts first sends.
+    :param me: its id. Of those that are set up alike, the one whose id sorts first sends.
     :param group: the same for those that are set up alike.
+    :param name: what operators know it by.
+    :param own: its credential key on the bus.
     :param separator: that of the bus.
     :param refused: counts what is not heard, by reason.
     :param warn: logs what goes wrong.
     """
 
     def __init__(
-        self, me: str, group: str, separator: bytes, refused: Counter[str], warn: Callable[[str], object]
+        self,
+        me: str,
+        group: str,
+        name: str,
+        own: bytes,
+        separator: bytes,
+        refused: Counter[str],
+        warn: Callable[[str], object],
     ) -> None:
         self._me = me
         self._group = group
+        self._name = name
+        self._own = own
         self._separator = separator
         self._refused = refused
         self._warn = warn
-        self._expected = Expected(EXPECTED_MOST, _EXPECTED_SECONDS)  # what others have said they would publish
+        self._expected = Expected()  # what others have said they would publish
         self._doubled = Doubled()  # whether others bring the same
         self._known: dict[str, tuple[Here, float]] = {}  # what each said last and when, this one included, by id
         self._beaten: float | None = None  # when beat() was called last
         self.is_asked = False
         """Whether somebody waits for a word of this one."""
+        self.leads = True
+        """Whether this one, and not one of its spares, sends."""
 
     @property
     def others(self) -> int:
@@ -305,41 +292,35 @@ class Fellows:
         """How many of them are set up like this one."""
         return sum(here.group == self._group and here.gateway != self._me for here, _ in self._known.values())
 
-    def leads_to(self, remote: str) -> bool:
-        """Whether this one, and not one of its spares, sends to ``remote``."""
-        connected = [
-            gateway
-            for gateway, (here, _) in self._known.items()
-            if here.group == self._group and remote in here.remotes
-        ]
-        return not connected or min(connected) == self._me
+    def _settle(self) -> None:
+        self.leads = all(self._me <= me for me, (here, _) in self._known.items() if here.group == self._group)
 
     # -- messages that come to the bus --------------------------------------------------------------
 
-    def announcement(self, messages: Sequence[tuple[bytes, bytes]], now: float) -> list[tuple[bytes, bytes]]:
-        """What to publish before messages that this one brings, given as pairs of key and payload."""
+    def announced(self, messages: list[tuple[bytes, bytes]], now: float) -> list[tuple[bytes, bytes]]:
+        """Messages that this one brings, pairs of key and payload; before them what the others have to know of them."""
         if not self.others:
-            return []
+            return messages
         said = announcement_of(messages)
         self._doubled.bring(said, now)
-        return [(CONTROL, said)]
+        return [(CONTROL, said), *messages]
 
     def has_brought(self, message: Message) -> bool:
         """Whether another one has brought this message to the bus."""
-        return bool(self._expected) and self._expected.take(message.sender, digest(message.key, message.payload))
+        if not self._expected:
+            return False
+        user = user_of(message.sender, self._own, self._separator)
+        return self._expected.take(message.sender, digest(message.key, message.payload), user)
 
     # -- words of the others ------------------------------------------------------------------------
 
-    def hear(self, message: Message, own: bytes, now: float) -> bool:
-        """Take a message under :data:`~sbuslib.border.keys.CONTROL`. Returns whether another one may lead now.
-
-        :param own: the credential key of this one.
-        """
+    def hear(self, message: Message, now: float) -> None:
+        """Take a message under :data:`~sbuslib.border.keys.CONTROL`."""
         said = message.payload
         if said.startswith(_IMPORT):
-            self._expected.hear(message.sender, said, now, user_of(message.sender, own, self._separator))
+            self._expected.hear(message.sender, said, now, user_of(message.sender, self._own, self._separator))
             self._doubled.hear(said, now)
-            return False
+            return
         if said == ASK:
             self.is_asked = True
 
@@ -349,19 +330,19 @@ class Fellows:
         elif here.gateway == self._me:  # our own do not come back
             self._refused[Excluded.FORGED_WORD] += 1
         elif here.leaving:
-            return self._known.pop(here.gateway, None) is not None
+            self._known.pop(here.gateway, None)
         elif here.gateway not in self._known and len(self._known) >= MEMBERS_MOST:
             self._refused[Excluded.TOO_MANY_GATEWAYS] += 1
         else:
             self.is_asked |= here.gateway not in self._known  # so that the new one hears of this one
             self._known[here.gateway] = here, now
-            return True
-        return False
+        self._settle()
 
-    def say_here(self, remotes: Iterable[str], text: str, counts: BridgeCounts, now: float) -> tuple[bytes, bytes]:
-        """The message that tells the others of this one, and to what it is connected now."""
-        places = tuple(sorted(set(remotes))[:REMOTES_MOST])
-        here = Here(self._me, self._group, places, text=text[:300], counts=counts, doubled=self._doubled.is_so)
+    def say_here(self, counts: BridgeCounts, now: float) -> tuple[bytes, bytes]:
+        """The message that tells the others of this one, and operators what it did."""
+        text = f"{self._name}: {'connected' if counts.connected else 'away'}, {counts.exported:,} out, "
+        text += f"{counts.imported:,} in, {counts.kept:,} kept, {sum(counts.lost.values()):,} lost"
+        here = Here(self._me, self._group, text=text[:300], counts=counts, doubled=self._doubled.is_so)
         self._known[self._me] = here, now
         self.is_asked = False
         return CONTROL, encode_here(here)
@@ -382,6 +363,7 @@ class Fellows:
             for gateway, (here, heard) in self._known.items()
             if now - heard <= seconds or gateway == self._me
         }
+        self._settle()
         self._expected.expire(now)
         if self._doubled.look():
             self._warn(TWO_PATHS)

@@ -30,7 +30,7 @@ import msgspec
 from ..aio import Client
 from ..border.crossing import Crossing
 from ..border.fellows import BEAT_SECONDS, COUNT_MOST, SETTLE_SECONDS, BridgeCounts, Fellows
-from ..border.keys import CONTROL, LOST, Border, Excluded, bus_of, fits_a_packet, process_of
+from ..border.keys import CONTROL, LOST, Border, Excluded, bus_of, process_of
 from ..covering import overlap
 from ..errors import SbusError, UsageError
 from ..matcher import matches
@@ -50,8 +50,6 @@ _KEYS: Final = 65_536
 """Keys whose subject is remembered, and subjects whose key is."""
 _SENDERS: Final = 4_096
 """Senders whose claims are remembered."""
-_PLACE: Final = "broker"
-"""To what a bridge says that it is connected: the broker of all that are set up alike."""
 _PART_SECONDS: Final = 1.0
 """How long a bridge that ends tries to tell the bus what it has lost."""
 _TELL_SECONDS: Final = 10.0
@@ -72,8 +70,6 @@ class BridgeStatistics(msgspec.Struct, frozen=True, kw_only=True):
     kept: int
     """Messages that wait for the broker."""
     kept_bytes: int
-    echoes: int
-    """Messages that were not taken out, since a bridge or a gateway had brought them."""
     returned: int
     """Messages that came back, and were left out."""
     repeats: int
@@ -130,11 +126,11 @@ class AioBridge:
         self._taking = asyncio.Lock()  # held while messages of the broker are put on the bus
         self._tasks: list[asyncio.Task[None]] = []  # receiving, sending, heartbeats, and the broker, in this order
         self._changed = asyncio.Event()  # set when there is something to tell the fellows
-        self._leads = True  # whether this bridge takes messages out, and not a spare
+        self._has_left = False  # the bus, so that it takes nothing out any more
         self._closing = False
         self._reported, self._refused = Counter[str](), Counter[str]()
         self._told_at = time()  # when losses were told last
-        self._imported = self._echoes = self._returned = self._repeats = 0  # messages, see BridgeStatistics
+        self._imported = self._returned = self._repeats = 0  # messages, see BridgeStatistics
 
     # -- its life -----------------------------------------------------------------------------------
 
@@ -160,12 +156,17 @@ class AioBridge:
         broker = self._broker = make_broker(self._url, options, separator, self._warn)
         if not broker.has_origins:
             _check_apart(exported.patterns, imported.patterns, separator)
-        self._crossing = Crossing(broker.mapping, exported, imported, broker.fits, self._refused, _KEYS)
         self._sending = Sending(broker, self._id, self._keep_bytes, self._refused)
         self._arrivals = Arrivals(broker.keeps)
-        setup = repr((self._url_told(), sorted(self._export), sorted(self._import), options.prefix, options.stream))
+
+        # Those that are set up alike are each other's spares.
+        place = self._url_told()
+        setup = repr((place, sorted(self._export), sorted(self._import), options.prefix, options.stream))
         group = blake2b(setup.encode(), digest_size=8).hexdigest()
-        self._fellows = Fellows(self._id, group, separator, self._refused, self._warn)
+        self._fellows = Fellows(
+            self._id, group, f"bridge to {place}", client.credentials, separator, self._refused, self._warn
+        )
+        self._crossing = Crossing(broker.mapping, exported, imported, broker.fits, self._refused, _KEYS, self._fellows)
         await client.subscribe(CONTROL)
         await self._say_here()
         await asyncio.sleep(SETTLE_SECONDS)
@@ -229,7 +230,7 @@ class AioBridge:
         beating.cancel()  # it would say that this bridge is here
         if not self._ended.done():
             await self._leave_bus(receiving)
-        self._leads = False
+        self._has_left = True
         await self._sending.empty()
         await self._broker.drain()
 
@@ -250,14 +251,19 @@ class AioBridge:
             await asyncio.sleep(0)  # the broker has its turn, also while the bus always has more
 
     def _put(self, messages: Sequence[Message]) -> None:
-        fellows, crossing = self._fellows, self._crossing
+        crossing = self._crossing
         for message in messages:
             if message.key == CONTROL:
                 self._hear(message)
-            elif fellows.has_brought(message):
-                self._echoes += 1
-            elif self._leads and (subject := crossing.name_for(message.key, message.payload)) is not None:
+            elif crossing.is_echo(message) or not self._leads:
+                continue
+            elif (subject := crossing.name_for(message)) is not None:
                 self._sending.put(subject, message, self._claim(message.sender))
+
+    @property
+    def _leads(self) -> bool:
+        """Whether this bridge takes messages out, and not a spare."""
+        return self._fellows.leads and not self._has_left
 
     def _claim_of(self, sender: bytes | None) -> str:
         """The bus, and who published there: the user for whom the kernel vouches."""
@@ -270,17 +276,13 @@ class AioBridge:
         async with self._taking:
             coming: list[tuple[bytes, bytes]] = []
             for message in messages:
-                key = self._crossing.key_for(message.subject)
-                if key is None or not self._may_come(key, message):
-                    continue
-                if fits_a_packet(key, message.payload):
+                key = self._crossing.key_for(message.subject, message.payload)
+                if key is not None and self._may_come(key, message):
                     coming.append((key, message.payload))
-                else:
-                    self._refused[Excluded.MESSAGE_TOO_LONG] += 1
 
             if coming:
                 self._imported += len(coming)
-                await self._client.publish_many([*self._fellows.announcement(coming, monotonic()), *coming])
+                await self._client.publish_many(self._fellows.announced(coming, monotonic()))
                 if self._broker.keeps:
                     await self._client.sync("tree")
             await acknowledge()
@@ -304,14 +306,20 @@ class AioBridge:
 
     def _hear(self, message: Message) -> None:
         """Take a word of another bridge or gateway of this bus."""
-        if self._fellows.hear(message, self._client.credentials, monotonic()):
-            self._leads = self._fellows.leads_to(_PLACE)
+        self._fellows.hear(message, monotonic())
         if self._fellows.is_asked:
             self._changed.set()
 
     async def _say_here(self) -> None:
-        await self._client.publish(*self._fellows.say_here((_PLACE,), *self._describe(), monotonic()))
-        self._leads = self._fellows.leads_to(_PLACE)
+        lost = {cause: min(count, COUNT_MOST) for cause, count in self._losses().items()}  # brokers may say anything
+        counts = BridgeCounts(
+            self._sending.exported,
+            self._imported,
+            len(self._sending.kept),
+            lost,  # type: ignore[arg-type]
+            self._broker.connected.is_set(),
+        )
+        await self._client.publish(*self._fellows.say_here(counts, monotonic()))
 
     async def _stay_known(self) -> None:
         """Tell the others, if there are any, that this one is here."""
@@ -322,7 +330,6 @@ class AioBridge:
             self._changed.clear()
             if self._fellows.beat(monotonic()):
                 await self._say_here()
-            self._leads = self._fellows.leads_to(_PLACE)
             if time() - self._told_at > _TELL_SECONDS:
                 await self._tell_losses()
 
@@ -351,15 +358,6 @@ class AioBridge:
         too_long = sum(self._refused[reason] for reason in _TOO_LONG)
         return self._sending.lost + Counter(unread=self._broker.lost, bus=on_bus, too_long=too_long)
 
-    def _describe(self) -> tuple[str, BridgeCounts]:
-        """What the bus is told of this bridge: in one line, and in numbers."""
-        exported, kept, lost = self._sending.exported, len(self._sending.kept), self._losses()
-        connected = self._broker.connected.is_set()
-        text = f"bridge to {self._url_told()}: {'connected' if connected else 'away'}"
-        text += f", {exported:,} out, {self._imported:,} in, {kept:,} kept, {lost.total():,} lost"
-        told = {cause: min(count, COUNT_MOST) for cause, count in lost.items()}  # what a broker says may be forged
-        return text[:300], BridgeCounts(exported, self._imported, kept, told, connected)  # type: ignore[arg-type]
-
     def statistics(self) -> BridgeStatistics:
         """Counts since the bridge was made. Frozen, and true for this instant only."""
         return BridgeStatistics(
@@ -368,7 +366,6 @@ class AioBridge:
             imported=self._imported,
             kept=len(self._sending.kept),
             kept_bytes=self._sending.kept_bytes,
-            echoes=self._echoes,
             returned=self._returned,
             repeats=self._repeats,
             spares=self._fellows.spares,

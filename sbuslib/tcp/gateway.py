@@ -1,7 +1,4 @@
-"""``Gateway``: joins a bus to the buses of other machines, over a peer. What may cross: :mod:`sbuslib.border`.
-
-If a gateway has several connections to the other bus, it uses the one whose other end has the first id.
-"""
+"""``Gateway``: joins a bus to the buses of other machines, over a peer. What may cross: :mod:`sbuslib.border`."""
 
 from __future__ import annotations
 
@@ -9,12 +6,10 @@ import logging
 import os
 import re
 import secrets
-import socket
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from hashlib import blake2b
 from time import monotonic, time_ns
 from types import TracebackType
 from typing import Any, Final
@@ -24,19 +19,16 @@ from gevent.event import Event
 
 from ..border.crossing import Crossing
 from ..border.fellows import BEAT_SECONDS, SETTLE_SECONDS, BridgeCounts, Fellows
-from ..border.keys import CONTROL, Border, Excluded, bus_of, fits_a_packet
+from ..border.keys import CONTROL, Border, Excluded
 from ..border.mapping import Mapping
 from ..client import Client
 from ..clients.endpoint import Endpoint
 from ..core.service import ServiceGreenlets
 from ..errors import DisconnectedError, StateError, UsageError
 from ..hub import Hub
-from ..wire.packets import Message
 from ..wire.text import plainly
-from .framing import Publish
 from .peer import Peer
 from .peer_inbox import PeerInbox
-from .peer_link import PeerLink
 from .peer_statistics import GatewayStatistics
 
 __all__ = ["Gateway"]
@@ -50,8 +42,6 @@ _NAME: Final = re.compile(r"[0-9A-Za-z._-]+")
 _COPY: Final = "//fwd/"
 _PATIENCE: Final = 1.0
 """Seconds that a gateway waits for a peer whose queue is half full; it waits again only after the queue was empty."""
-_GREETING = re.compile(rb"([0-9A-Za-z._-]{1,64}) ([0-9A-Za-z._-]{1,64}) ([0-9A-Za-z._-]{1,64})")
-"""What a gateway tells the gateways of other buses: its bus, its group, its id."""
 
 
 class Gateway:
@@ -62,9 +52,8 @@ class Gateway:
         with Peer("127.0.0.1:9014") as peer, Gateway(hub, peer, export=[b"room/"], import_=[b"alarm/"]):
             ...
 
-    A message crosses under ``//sbus/<name>/<key>``. It crosses once: no gateway sends on what a gateway has brought to
-    the bus. Two gateways between the same buses, set up alike, are each other's spares. Secret and reserved keys never
-    cross.
+    A message crosses under ``//sbus/<name>/<key>``. No gateway sends on what a gateway has brought to the bus. Secret
+    and reserved keys never cross.
 
     **Greenlets:** three. One receives from the bus and publishes to the peers; it waits for slow peers, each for a
     limited time. One publishes on the bus what peers sent; it may wait for the hub. One tells the other gateways of the
@@ -82,7 +71,7 @@ class Gateway:
     """
 
     _crossing: Crossing  # which keys cross, and under which names: made at each start, as the hub's separator decides
-    _bus: str  # the name of this bus, by which a gateway knows that it is connected to itself
+    _fellows: Fellows  # the other gateways and bridges of the bus: anew with each start
 
     def __init__(
         self,
@@ -108,24 +97,15 @@ class Gateway:
         # A key is one segment of its name: NUL, which would separate segments, is in none.
         self._mapping = Mapping(f"//sbus/{name}/", "\0", separator=b"\0")
         self._copies = f"{_COPY}sbus/{name}/"  # what names of copies start with, where peers forward
-        self._greeting = f"//sbus-gateway/{name}"  # the name under which gateways tell each other who they are
-        self._id = f"{time_ns():016x}{secrets.token_hex(4)}"  # an older gateway sorts first: newcomers are the spares
-        setup = repr((name, sorted(self._export), sorted(self._import)))
-        self._group = blake2b(setup.encode(), digest_size=8).hexdigest()  # the same for gateways that are set up alike
+        self._id = f"{time_ns():016x}{secrets.token_hex(4)}"  # by which the others of the bus know it
         self._arrivals = PeerInbox(self._limits, _keep_nothing)  # what peers sent, until it is on the bus
         self._changed = Event()  # set when there is something to tell the fellows
-        self._remotes: dict[
-            PeerLink, tuple[str, str, str]
-        ] = {}  # bus, group and id of the gateway at each link's other end
-        self._leave_out: frozenset[PeerLink] = frozenset()  # links over which a spare sends, or nobody
-        self._same_bus: frozenset[PeerLink] = frozenset()  # links to gateways of this very bus
         self._client: Client | None = None  # of the bus, while the gateway is started
         self._service = ServiceGreenlets(f"gateway of {name!r}", self.stop)
         self._greenlets: list[gevent.Greenlet[..., Any]] = []  # while it is started
         self._refused: Counter[str] = Counter()  # messages that do not cross, by reason
-        self._exported = self._imported = self._echoes = 0  # messages, see GatewayStatistics
+        self._exported = self._imported = 0  # messages, see GatewayStatistics
         self._lost = 0  # messages that peers sent, before the gateway was started the last time
-        self._fellows = self._make_fellows(b"")  # of the bus; anew with each start
         self._stopped = Event()  # set by stop(), and not when the bus goes away
         self.ended = Event()
         """Set when the gateway has stopped: by :meth:`stop`, because the bus went away, or by an error."""
@@ -172,16 +152,18 @@ class Gateway:
 
     def _join(self, client: Client) -> None:
         # 1. What may cross depends on the separator of the hub.
-        features, limits = client.hub.features, self._limits
-        border = partial(Border, separator=client.hub.separator, certain=features is not None)
+        separator = client.hub.separator
+        border = partial(Border, separator=separator, certain=client.hub.features is not None)
         exported, imported = border(self._export), border(self._import)
-        self._crossing = Crossing(self._mapping, exported, imported, self._fits, self._refused, limits.cached_names)
-        self._bus, _ = bus_of(features, socket.gethostname(), client.address)
+        name, warn = f"gateway {self._name}", partial(logger.warning, "gateway %s: %s", self._name)
+        self._fellows = Fellows(self._id, self._id, name, client.credentials, separator, self._refused, warn)
+        self._crossing = Crossing(
+            self._mapping, exported, imported, self._fits, self._refused, self._limits.cached_names, self._fellows
+        )
 
         # 2. The other gateways of the bus hear of this one before it takes anything out.
         self._client = client
         self.ended.clear()
-        self._fellows = self._make_fellows(client.hub.separator)
         client.subscribe(CONTROL)
         self._say_here(client)
         gevent.sleep(SETTLE_SECONDS)
@@ -197,14 +179,8 @@ class Gateway:
             self._service.spawn(self._run, work, client)
             for work in (self._export_all, self._import_all, self._stay_known)
         ]
-        self._peer.watch_links(self._link_gone)
-        self._peer.attach(self, *self._substrings(imported.patterns))
-        self._peer.retain(self._greeting, f"{self._bus} {self._group} {self._id}".encode())
-
-    def _make_fellows(self, separator: bytes) -> Fellows:
-        return Fellows(
-            self._id, self._group, separator, self._refused, partial(logger.warning, "gateway %s: %s", self._name)
-        )
+        if self._import:
+            self._peer.attach(self._arrivals, *self._substrings(imported.patterns))
 
     def serve_forever(self) -> None:
         """Start unless started, and wait until :meth:`stop` is called from elsewhere.
@@ -236,7 +212,7 @@ class Gateway:
         wanted = [self._mapping.start_of(pattern) for pattern in patterns]
         if self._peer.mesh.concerns(self._mapping.name_of(b"x")):
             wanted += [self._copies + text[len(self._mapping.name_of(b"")) :] for text in list(wanted)]
-        return [*wanted, self._greeting]
+        return wanted
 
     def stop(self) -> None:
         """Stop messages from crossing. Messages from peers that are not yet on the bus are counted as lost."""
@@ -257,13 +233,10 @@ class Gateway:
         client.close()
 
         # Peers hear of it, and what they have sent is lost.
-        self._peer.detach(self)
-        self._peer.release(self._greeting)
-        self._peer.watch_links(self._link_gone, False)
+        self._peer.detach(self._arrivals)
         gevent.killall([each for each in self._greenlets if each is not gevent.getcurrent()], block=False)
         self._lost += self._arrivals.lost + len(self._arrivals)
         self._arrivals = PeerInbox(self._limits, _keep_nothing)
-        self._remotes.clear()
         self.ended.set()
 
     def _run(self, work: Callable[[Client], None], client: Client) -> None:
@@ -283,120 +256,57 @@ class Gateway:
             going: list[tuple[str, bytes]] = []
             for message in client.receive_many(most=_BATCH):
                 if message.key == CONTROL:
-                    self._send(going)  # before another one may lead
-                    going = []
-                    self._hear(message, client)
-                elif self._fellows.has_brought(message):
-                    self._echoes += 1
-                elif (name := self._crossing.name_for(message.key, message.payload)) is None:
+                    self._fellows.hear(message, monotonic())
+                    if self._fellows.is_asked:
+                        self._changed.set()
+                elif self._crossing.is_echo(message) or (name := self._crossing.name_for(message)) is None:
                     continue
                 elif len(message.payload) > self._limits.data_bytes:
                     self._refused[Excluded.PAYLOAD_TOO_LONG] += 1
                 else:
                     going.append((name, message.payload))
-            self._send(going)
+
+            self._exported += len(going)
+            self._peer.publish_many(going, patience=_PATIENCE)
             gevent.sleep(0)  # other greenlets run, also while the bus always has more
 
-    def _send(self, going: list[tuple[str, bytes]]) -> None:
-        if going:
-            self._exported += len(going)
-            self._peer.publish_many(going, patience=_PATIENCE, leave_out=self._leave_out)
-
     # -- in -----------------------------------------------------------------------------------------
-
-    def take(self, messages: Sequence[Publish], source: PeerLink) -> None:
-        """Take messages from a peer. Called by :class:`~sbuslib.tcp.peer_link.PeerLink`."""
-        greetings = [message for message in messages if message.name == self._greeting]
-        if greetings:
-            self._meet(greetings[-1].data, source)
-            messages = [message for message in messages if message.name != self._greeting]
-
-        if source in self._same_bus:
-            self._refused[Excluded.FROM_THIS_BUS] += len(messages)
-            return
-        self._arrivals.take(messages, source)
 
     def _import_all(self, client: Client) -> None:
         while True:
             coming: list[tuple[bytes, bytes]] = []
             for message in self._arrivals.receive_many(most=_BATCH):
                 name = message.name
-                key = self._crossing.key_for("//" + name[len(_COPY) :] if name.startswith(_COPY) else name)
-                if key is None:
-                    continue
-                if fits_a_packet(key, message.data):
+                plain = "//" + name[len(_COPY) :] if name.startswith(_COPY) else name
+                if (key := self._crossing.key_for(plain, message.data)) is not None:
                     coming.append((key, message.data))
-                else:
-                    self._refused[Excluded.MESSAGE_TOO_LONG] += 1
-
             if coming:
-                client.publish_many([*self._fellows.announcement(coming, monotonic()), *coming])
+                client.publish_many(self._fellows.announced(coming, monotonic()))
                 self._imported += len(coming)
             gevent.sleep(0)
 
-    # -- the other gateways -------------------------------------------------------------------------
-
-    def _hear(self, message: Message, client: Client) -> None:
-        """Take a word of another gateway or bridge of this bus."""
-        if self._fellows.hear(message, client.credentials, monotonic()):
-            self._settle()
-        if self._fellows.is_asked:
-            self._changed.set()
+    # -- what is told of it -------------------------------------------------------------------------
 
     def _say_here(self, client: Client) -> None:
-        remotes = {f"{where}.{group}" for where, group, _ in self._remotes.values()}
-        text = f"gateway {self._name}: {'connected' if remotes else 'away'}"
-        kept, lost = len(self._arrivals), self._lost + self._arrivals.lost
-        text += f", {self._exported:,} out, {self._imported:,} in, {kept:,} kept, {lost:,} lost"
-        counts = BridgeCounts(self._exported, self._imported, kept, {"outage": lost}, bool(remotes))
-        client.publish_many([self._fellows.say_here(remotes, text, counts, monotonic())])
-        self._settle()
+        lost = self._lost + self._arrivals.lost
+        counts = BridgeCounts(
+            self._exported, self._imported, len(self._arrivals), {"outage": lost}, bool(self._peer.links)
+        )
+        client.publish_many([self._fellows.say_here(counts, monotonic())])
 
     def _stay_known(self, client: Client) -> None:
-        """Tell the others, if there are any, that this one is here and what has changed."""
+        """Tell the others, if there are any, that this one is here."""
         while True:
             self._changed.wait(BEAT_SECONDS)
             self._changed.clear()
             if self._fellows.beat(monotonic()):
                 self._say_here(client)
-            self._settle()
-
-    def _meet(self, data: bytes, link: PeerLink) -> None:
-        """Take the greeting of the gateway at the other end of ``link``."""
-        found = _GREETING.fullmatch(data)
-        if found is None or self._client is None:
-            return
-        words = found[1].decode(), found[2].decode(), found[3].decode()
-        if self._remotes.get(link) != words:
-            self._remotes[link] = words
-            self._settle()
-            self._changed.set()
-
-    def _link_gone(self, link: PeerLink) -> None:
-        if self._remotes.pop(link, None) is not None:
-            self._settle()
-            self._changed.set()
-
-    def _settle(self) -> None:
-        """Find connections over which this gateway does not send: a spare does, or they lead to its own bus."""
-        ends: dict[str, list[tuple[str, PeerLink]]] = {}
-        for link, (where, group, gateway) in self._remotes.items():
-            ends.setdefault(f"{where}.{group}", []).append((gateway, link))
-        leave_out: set[PeerLink] = set()
-        for remote, several in ends.items():
-            several.sort(key=lambda end: end[0])
-            first = 1 if self._fellows.leads_to(remote) else 0
-            leave_out.update(link for _, link in several[first:])
-        self._same_bus = frozenset(link for link, (where, _, _) in self._remotes.items() if where == self._bus)
-        self._leave_out = frozenset(leave_out) | self._same_bus
 
     def statistics(self) -> GatewayStatistics:
         """Counts since the gateway was made. Frozen, and true for this instant only."""
         return GatewayStatistics(
             exported=self._exported,
             imported=self._imported,
-            echoes=self._echoes,
-            spares=self._fellows.spares,
             lost=self._lost + self._arrivals.lost,
             refused=dict(self._refused),
         )

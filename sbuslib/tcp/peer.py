@@ -268,18 +268,16 @@ class Peer(Connections):
         messages: Iterable[tuple[str, bytes]],
         *,
         patience: float = 0.0,
-        leave_out: frozenset[PeerLink] = frozenset(),
     ) -> int:
         """Publish pairs of name and data in order; how many there were.
 
         With ``patience``, in seconds, this waits while the queue of a peer is more than half full, so that a peer
         that keeps reading loses nothing. One that outlasts the patience is not waited for again until it has caught up.
-        The connections in ``leave_out`` are sent nothing, but for names that are forwarded. Raises as :meth:`publish`;
-        what came before the pair at fault was published.
+        Raises as :meth:`publish`; what came before the pair at fault was published.
         """
         if not self._running:
             self._check_here()
-        return self._publisher.publish_many(messages, patience, leave_out)
+        return self._publisher.publish_many(messages, patience)
 
     def retain(self, name: str, data: bytes) -> None:
         """Publish, and keep the data for peers that subscribe to ``name`` later; the last word counts.

@@ -48,14 +48,11 @@ class PeerStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class GatewayStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """One gateway at one instant.
 
-    ``exported`` counts what was handed to the peer, ``imported`` what was published on the bus. ``echoes`` counts
-    messages of the bus that a gateway had brought, ``refused`` those that do not cross, by reason, and ``lost`` those
-    that a full queue or a vanished bus cost. ``spares`` is how many other gateways of the bus are set up alike.
+    ``exported`` counts what was handed to the peer, ``imported`` what was published on the bus, ``refused`` what does
+    not cross, by reason, and ``lost`` what a full queue or a vanished bus cost.
     """
 
     exported: int
     imported: int
-    echoes: int
-    spares: int
     lost: int
     refused: dict[str, int]

@@ -49,9 +49,7 @@ class PeerPublisher:
         """See :meth:`~sbuslib.tcp.peer.Peer.publish`."""
         self.publish_many(((name, data),))
 
-    def publish_many(
-        self, messages: Iterable[tuple[str, bytes]], patience: float = 0.0, leave_out: frozenset[PeerLink] = frozenset()
-    ) -> int:
+    def publish_many(self, messages: Iterable[tuple[str, bytes]], patience: float = 0.0) -> int:
         """See :meth:`~sbuslib.tcp.peer.Peer.publish_many`."""
         before, limits = self.published, self._limits
         commands: list[bytes] = []  # for the same connections, queued together, which is much faster
@@ -65,7 +63,7 @@ class PeerPublisher:
                     wanting = self._remote.subscribers(name)
                     if start is None or wanting != links:
                         commands, size, whole = [], 0, commands
-                        self._push(links, whole, patience, leave_out)
+                        self._push(links, whole, patience)
                         links = wanting
                 if start is None:
                     self._mesh.publish(name, data)
@@ -80,15 +78,13 @@ class PeerPublisher:
                 size += length
                 if size > _RUN_BYTES:
                     commands, size, whole = [], 0, commands
-                    self._push(links, whole, patience, leave_out)
+                    self._push(links, whole, patience)
                     last = None  # the connections are looked up again, as sending may have waited
         finally:
-            self._push(links, commands, patience, leave_out)
+            self._push(links, commands, patience)
         return self.published - before
 
-    def _push(
-        self, links: tuple[PeerLink, ...], commands: list[bytes], patience: float, leave_out: frozenset[PeerLink]
-    ) -> None:
+    def _push(self, links: tuple[PeerLink, ...], commands: list[bytes], patience: float) -> None:
         """Queue messages for each of these connections; wait for slow ones first, if that was asked for."""
         if not commands:
             return
@@ -96,8 +92,6 @@ class PeerPublisher:
         self.published += count
         joined, limit = b"".join(commands) if links else b"", self._limits.queued_bytes
         for link in links:
-            if link in leave_out:
-                continue
             if patience and link.queued_bytes > limit // 2 and not link.slow:
                 link.slow = not link.wait_for_room(limit // 4, patience)
             link.push(joined, count)

@@ -1,21 +1,22 @@
 """Metrics of a hub for Prometheus: :func:`serve_metrics`.
 
-The numbers are those of :mod:`sbuslib.statistics`, which the hub counts anyway. They are gathered when somebody asks
-for them, at most once a second for all who ask, and cost nothing else. Bridges are asked for theirs, as ``sbus doctor``
-does, if there may be any.
+Each number of :mod:`sbuslib.statistics` is a metric of its name: the hub counts it anyway. They are gathered when
+somebody asks for them, at most once a second for all who ask, and cost nothing else. Bridges are asked for theirs, as
+``sbus doctor`` does, if there may be any.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from platform import python_version
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 from gevent.lock import Semaphore
+from msgspec.structs import asdict
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -28,7 +29,7 @@ from ..errors import DisconnectedError
 from ..hub import Hub
 from ..monitor.diagnosis import bridges_heard
 from ..relay import Relay
-from ..statistics import HubStatistics, LinkStatistics, RelayStatistics
+from ..statistics import HubStatistics, LinkStatistics, UserStatistics
 from ..wire.packets import MSG
 from .serving import Environ, LocalServer, StartResponse
 
@@ -37,21 +38,20 @@ __all__ = ["HubCollector", "Records", "serve_metrics"]
 _FRESH: Final = 1.0
 """Seconds for which the metrics that were gathered are the answer to all who ask: any user of this machine may ask."""
 
-_LINK = ["direction", "uid", "pid"]
-_PROCESS = ["uid", "pid"]
+_GAUGES: Final = frozenset(
+    {"announced", "buffer_bytes", "clients", "clients_peak", "connections", "held", "joined", "kept", "lag", "patterns"}
+    | {"pattern_bytes", "pruned", "waiting", "waiting_bytes", "waiting_packets"}
+)
+"""Fields that may fall. All others are counted since the beginning."""
 
-_USER_GAUGES = {
-    "connections": "Clients of a user that are connected.",
-    "patterns": "Patterns of a user in force.",
-    "waiting_packets": "Packets that wait for clients of a user.",
-    "waiting_bytes": "Bytes that wait for clients of a user.",
-    "buffer_bytes": "Bytes of the larger send buffers of a user.",
-}
-_USER_COUNTERS = {
-    "published": "Messages that a user's clients published.",
-    "routed": "Messages for clients of a user.",
-    "delivered": "Messages handed to clients of a user.",
-}
+_LINK: Final = ("direction", "uid", "pid")
+"""What hubs below say of themselves is no label, as it may say anything."""
+
+_ZEROS: Final = dict.fromkeys(CAUSES, 0)
+"""The first loss has a value before it, from which a rate can be told."""
+
+_Rows: TypeAlias = Iterable[tuple[tuple[str, ...], Mapping[str, Any]]]
+"""Fields by name, for each combination of labels."""
 
 
 class Records(Protocol):
@@ -117,87 +117,54 @@ class HubCollector(Collector):
         """The metrics of this instant; none of a hub that is not started."""
         if not self._hub.started:
             return
+        yield InfoMetricFamily("sbus_build", "What runs.", {"version": __version__, "python": python_version()})
+
         told = self._hub.statistics(clients=False)
-        yield from _of_hub(told)
-        yield from _of_users(told)
-        yield from _of_links(told.per_link)
+        yield from _metrics("", (), [((), _counted(told) | {"clients_connected": told.clients_total})])
+        yield from _metrics("user_", ("uid",), [((str(user.uid),), _counted(user)) for user in told.per_user])
+        links = [((link.direction, str(link.uid), str(link.pid)), _of_link(link)) for link in told.per_link]
+        yield from _metrics("link_", _LINK, links)
+        yield from _metrics("bridge_", ("uid", "pid"), _of_bridges(self._hub))
+
         if self._relay is not None:
-            yield from _of_relay(self._relay.statistics())
+            yield from _metrics("relay_", (), [((), _of_link(self._relay.statistics()))])
         if self._recorder is not None:
-            yield from _of_journal(msgspec.structs.asdict(self._recorder.statistics()))
-        yield from _of_bridges(self._hub)
+            yield from _metrics("journal_", (), [((), asdict(self._recorder.statistics()))])
 
 
-def _of_hub(told: HubStatistics) -> Iterator[Metric]:
-    yield InfoMetricFamily("sbus_build", "What runs.", {"version": __version__, "python": python_version()})
-    yield _gauge("clients", "Clients that are connected.", told.clients)
-    yield _counter("clients_connected", "Clients that have ever connected.", told.clients_total)
-    yield _gauge("patterns", "Patterns in force.", told.patterns)
-    yield _counter("published_messages", "Messages that were published.", told.published)
-    yield _counter("routed_messages", "Messages, once for each receiver.", told.routed)
-    yield _counter("delivered_messages", "Messages handed to the kernel or the program.", told.delivered)
-    yield _gauge("waiting_messages", "Messages that wait for receivers.", told.waiting)
-    yield _counters("lost_messages", "Messages lost.", "cause", {**dict.fromkeys(CAUSES, 0), **told.lost})
-    yield _counters("violations", "Clients disconnected for a violation.", "reason", told.violations)
-    yield _counter("ignored_packets", "Packets without a meaning.", told.ignored)
-    yield _counters("dropped_packets", "Packets that relays should not have sent.", "reason", told.dropped)
+def _metrics(prefix: str, labels: tuple[str, ...], rows: _Rows) -> Iterable[Metric]:
+    """A metric for each field that is a number, and for each that has counts by cause or reason."""
+    found: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+    for who, row in rows:
+        for field, value in row.items():
+            if field in ("uid", "pid", "number", "clients_total") or not isinstance(value, int | float | dict):
+                continue
+
+            if field not in found:
+                more = () if not isinstance(value, dict) else ("cause",) if field == "lost" else ("reason",)
+                kind = GaugeMetricFamily if field in _GAUGES else CounterMetricFamily
+                text = f"{field}, as in sbus stat --json"
+                found[field] = kind(f"sbus_{prefix}{field}", text, labels=(*labels, *more))
+            if isinstance(value, dict):
+                for cause, count in value.items():
+                    found[field].add_metric((*who, cause), count)
+            else:
+                found[field].add_metric(who, value)
+    return found.values()
 
 
-def _of_users(told: HubStatistics) -> Iterator[Metric]:
-    for kind, end, texts in ((GaugeMetricFamily, "", _USER_GAUGES), (CounterMetricFamily, "_messages", _USER_COUNTERS)):
-        for field, text in texts.items():
-            values = [((str(user.uid),), getattr(user, field)) for user in told.per_user]
-            yield _family(kind, f"user_{field}{end}", text, ["uid"], values)
-    # With zeros: the first loss of a user has a value before it, from which a rate can be told.
-    lost = [
-        ((str(user.uid), cause), user.lost.get(cause, 0))
-        for user in told.per_user
-        for cause in sorted({*CAUSES, *user.lost})
-    ]
-    text = "Messages lost for clients of a user."
-    yield _family(CounterMetricFamily, "user_lost_messages", text, ["uid", "cause"], lost)
+def _counted(told: HubStatistics | UserStatistics) -> dict[str, Any]:
+    return asdict(told) | {"lost": _ZEROS | told.lost}
 
 
-def _of_links(links: Iterable[LinkStatistics]) -> Iterator[Metric]:
-    """By direction, user and process: what a hub below says of itself is no label, as it may say anything."""
-    seen = [((link.direction, str(link.uid), str(link.pid)), link) for link in links]
-    states = [((*who, link.state), 1.0) for who, link in seen]
-    yield _family(GaugeMetricFamily, "links", "Links to other hubs.", [*_LINK, "state"], states)
-    text, waiting = "Messages that wait for another hub.", [(who, link.waiting) for who, link in seen]
-    yield _family(GaugeMetricFamily, "link_waiting_messages", text, _LINK, waiting)
-    text, lag = "How late another hub is.", [(who, link.lag) for who, link in seen]
-    yield _family(GaugeMetricFamily, "link_lag_seconds", text, _LINK, lag)
-    lost = [((*who, cause), count) for who, link in seen for cause, count in link.lost.items()]
-    text = "Messages for another hub that were lost."
-    yield _family(CounterMetricFamily, "link_lost_messages", text, [*_LINK, "cause"], lost)
+def _of_link(link: LinkStatistics) -> dict[str, Any]:
+    return asdict(link) | {"joined": int(link.state == "joined"), "carries": None, "secrets": None}
 
 
-def _of_relay(told: RelayStatistics) -> Iterator[Metric]:
-    yield _gauge("relay_joined", "Whether the hub is joined to the one above it.", told.state == "joined")
-    yield _counter("relay_joins", "Times that the hub was joined to the one above it.", told.epoch)
-    yield _counter("relay_up_messages", "Messages sent up.", told.up)
-    yield _counter("relay_down_messages", "Messages that came down.", told.down)
-    yield _gauge("relay_waiting_messages", "Messages that wait to go up.", told.waiting)
-    yield _gauge("relay_waiting_bytes", "Bytes of messages that wait to go up.", told.waiting_bytes)
-    yield _counter("relay_lost_messages", "Messages lost on their way up.", sum(told.lost.values()))
-    yield _counter("relay_uncertain_messages", "Messages sent up and never acknowledged.", told.uncertain)
-    yield _counter("relay_lost_above_messages", "Messages that the hub above lost.", told.lost_above)
-
-
-def _of_journal(told: Mapping[str, Any]) -> Iterator[Metric]:
-    yield _counter("journal_received_messages", "Messages that came to the recorder.", told["received"])
-    yield _counter("journal_written_messages", "Messages written.", told["written"])
-    yield _counter("journal_written_bytes", "Bytes written.", told["written_bytes"])
-    yield _gauge("journal_waiting_messages", "Messages that wait to be written.", told["waiting"])
-    yield _gauge("journal_waiting_bytes", "Bytes that wait to be written.", told["waiting_bytes"])
-    yield _gauge("journal_held_publishers", "Publishers that wait for the journal.", told["held"])
-    yield _counters("journal_lost_messages", "Messages that the journal lacks.", "cause", told["lost"])
-
-
-def _of_bridges(hub: Hub) -> Iterator[Metric]:
+def _of_bridges(hub: Hub) -> _Rows:
     """By user and process of the bridge, which the kernel vouches for: the rest is what they say."""
-    totals = {name: Counter[tuple[str, ...]]() for name in ("exported", "imported", "kept")}
-    lost = Counter[tuple[str, ...]]()
+    found = defaultdict[tuple[str, ...], Counter[str]](Counter)
+    lost = defaultdict[tuple[str, ...], Counter[str]](Counter)
     router = hub.context.router
     if any(CONTROL in router.patterns(receiver) for receiver in router.route(MSG + CONTROL + b"\0")):
         with hub.subscribe(CONTROL) as inbox, suppress(DisconnectedError):
@@ -205,42 +172,7 @@ def _of_bridges(hub: Hub) -> Iterator[Metric]:
             hub.publish(CONTROL, ASK)
             for here, sender in bridges_heard(inbox.receive):
                 who = process_of(sender, own, router.namespace.separator)
-                if here.counts is not None:
-                    for name, count in totals.items():
-                        count[who] += getattr(here.counts, name)
-                    for cause, number in here.counts.lost.items():
-                        lost[*who, cause] += number
-
-    kept = totals["kept"].items()
-    yield _family(GaugeMetricFamily, "bridge_kept_messages", "Messages that wait for a server.", _PROCESS, kept)
-    for name, text in (("exported", "Messages that a server confirmed."), ("imported", "Messages that came in.")):
-        values = totals[name].items()
-        yield _family(CounterMetricFamily, f"bridge_{name}_messages", text, _PROCESS, values)
-    text = "Messages that a bridge lost."
-    yield _family(CounterMetricFamily, "bridge_lost_messages", text, [*_PROCESS, "cause"], lost.items())
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"sbus_{name}", text, value=value)
-
-
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(f"sbus_{name}", text, value=value)
-
-
-def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
-    return _family(CounterMetricFamily, name, text, [label], [((one,), value) for one, value in values.items()])
-
-
-def _family(
-    kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
-    name: str,
-    text: str,
-    labels: list[str],
-    values: Iterable[tuple[tuple[str, ...], float]],
-) -> Metric:
-    """A metric with a value for each combination of labels."""
-    family = kind(f"sbus_{name}", text, labels=labels)
-    for one, value in values:
-        family.add_metric(one, value)
-    return family
+                if (counts := here.counts) is not None:
+                    found[who].update(exported=counts.exported, imported=counts.imported, kept=counts.kept)
+                    lost[who].update(counts.lost)
+    return [(who, {**counts, "lost": lost[who]}) for who, counts in found.items()]
