@@ -175,7 +175,7 @@ class RefusedError(SbusError):
 
 
 class NoServerError(SbusError):
-    """Nobody took a question within a short time: no server subscribes to its key, or none is there at the moment."""
+    """Nobody receives such questions: no server subscribes to their key."""
 
 
 class AnswerError(SbusError):

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from inspect import iscoroutinefunction
 from itertools import repeat, starmap
-from typing import Any
+from typing import Any, Final
 
 from ..errors import DisconnectedError, RefusedError, SbusError, UsageError
 from ..kernel.descriptors import WITH_DESCRIPTORS
@@ -27,6 +27,10 @@ from .channel import Channel
 from .questions import PatternRequest, SyncScope
 
 __all__ = ["Basics", "mailbox_of"]
+
+
+MOST_POSTED: Final = 64
+"""Messages that wait for others, to go in one packet."""
 
 
 class Basics:
@@ -237,22 +241,24 @@ class Basics:
 
     # -- what recipes are built on: Party -----------------------------------------------------------
 
-    async def post(self, key: bytes, payload: bytes) -> None:
-        """Publish a message, in one packet with what other greenlets or tasks post before anybody reads."""
-        client = self.channel
-        if not client._SHARES_TURNS or not client._lead.is_wanted:
+    async def post(self, key: bytes, payload: bytes, *, together: bool) -> None:
+        """As :class:`~sbuslib.recipes.mailbox.Party` says."""
+        client, posted = self.channel, self._posted
+        if not client._SHARES_TURNS or not (together or posted):
             await self.publish(key, payload)
             return
         client._check_caller()
         self._session.encode(key, payload)  # what cannot be published is told to its caller
-        self._posted.append((key, payload))
-        if len(self._posted) == 1:
-            client._start(self._send_posted())
+        posted.append((key, payload))
+        if len(posted) == 1:
+            client._start(self._send_posted())  # which has its turn when this one waits
+        elif not together or len(posted) >= MOST_POSTED:
+            await self._send_posted()
 
     async def _send_posted(self) -> None:
         pairs, self._posted = self._posted, []
         with suppress(OSError, SbusError):  # who waits for an answer finds out that there is no connection
-            await self.publish_many(pairs)
+            await self.publish_some(pairs)
 
     async def in_time(self, function: Callable[[Any], Any], argument: Any, until: float | None) -> Any:
         """As :class:`~sbuslib.recipes.mailbox.Party` says."""

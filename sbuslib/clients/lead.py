@@ -41,13 +41,7 @@ class Lead:
         self.taken = False  # whether a caller has the lead
         self._make_waiter = make_waiter
         self._followers: dict[Waiter, Callable[[], bool]] = {}  # who waits for the lead, and until what holds
-        self._was_shared = False
         self._chosen: Waiter | None = None  # of who was woken to read, and has not come yet
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether somebody reads or waits for the lead, or did when it was given back last."""
-        return self.taken or self._was_shared or bool(self._followers)
 
     async def take(self, ready: Callable[[], bool], check: Callable[[], None], deadline: float | None) -> bool:
         """Wait until ``ready()`` holds or the lead is free. ``True``: the caller has the lead, and must give it back.
@@ -102,7 +96,6 @@ class Lead:
     def give_back(self) -> None:
         """Let another caller read, and those go on that have what they wait for."""
         self.taken = False  # whether a caller has the lead
-        self._was_shared = bool(self._followers)
         if self._followers:
             for waiter in [waiter for waiter, ready in self._followers.items() if ready()]:
                 del self._followers[waiter]

@@ -89,7 +89,7 @@ class Session:
         wanted = {control.SENDERS_ON: senders, control.NOTICES_ON: notices, control.ECHO_OFF: not echo}
         self.choose(*modes, *(key for key, is_wanted in wanted.items() if is_wanted))
         self.headers: dict[Key, bytes] = {}
-        """``MSG <key>NUL`` of keys that :meth:`encode` has checked, so that each is checked once."""
+        """``MSG <key>NUL`` of keys that :meth:`encode` has checked, so that each is checked once for each hub."""
         self.batches = False
         """Whether many messages may be sent in one packet: the hub was told so on this connection."""
         self._held_as = b""  # the credentials under which secrets stand in held
@@ -119,6 +119,7 @@ class Session:
         self.batches = False
         self._asked.clear()
         self._by_token.clear()
+        self.headers.clear()  # what is reserved depends on the hub
         self._own = self.ask(control.WHOAMI)
         self.expect(self._own)
         return [encode_control(control.FEATURES), self._own.packet]
@@ -246,9 +247,8 @@ class Session:
                     return packet
         name, key = key, as_key(key)
         packet = encode_message(key, payload)
-        if RESERVED in key:
-            self.check_publishable(key)  # and not remembered: the answer depends on the hub
-        elif len(key) <= KNOWN_KEY_BYTES:
+        self.check_publishable(key)
+        if len(key) <= KNOWN_KEY_BYTES:
             if len(self.headers) >= KNOWN_KEYS:
                 self.headers.clear()
             self.headers[name] = packet[: packet.index(b"\0") + 1]
@@ -431,6 +431,7 @@ class Session:
     def _take_answer(self, key: bytes, payload: bytes) -> None:
         if key == control.FEATURES:
             self.features = control.Features.decode(payload)
+            self.headers.clear()
         elif key in (control.SYNC, control.WANTED):
             token, _, answer = payload.partition(b"\0")
             if (question := self._by_token.get(token)) is not None:

@@ -67,7 +67,7 @@ class Verbs(Basics):
     async def request(
         self, key: Key, payload: bytes = b"", *, timeout: float | None = 10.0, secret: bool = True
     ) -> bytes:
-        """Ask who serves ``key``, and wait for the answer, of the first that takes the question.
+        """Ask who serves ``key``, and wait for the first answer.
 
         The answer comes under a secret key, which nobody else can read. The C daemon has none: there
         :exc:`~sbuslib.errors.StateError` is raised, unless ``secret`` is false. Raises

@@ -71,7 +71,7 @@ async def fetch(ask: Ask, patterns: Sequence[bytes], separator: bytes) -> dict[b
             try:
                 answer = await ask(question_key(pattern, separator), msgspec.msgpack.encode(after))
             except NoServerError:
-                raise NoServerError(f"nobody keeps {printable(pattern)}: start sbus retain with this pattern") from None
+                raise _nobody_keeps(pattern) from None
 
             # The answer may come from anybody: in order, so that this ends, and no more than fits in memory.
             try:
@@ -87,11 +87,18 @@ async def fetch(ask: Ask, patterns: Sequence[bytes], separator: bytes) -> dict[b
     return kept
 
 
+def _nobody_keeps(pattern: bytes) -> NoServerError:
+    return NoServerError(f"nobody keeps {printable(pattern)}: start sbus retain with this pattern")
+
+
 async def subscribe(party: Party, mailbox: Mailbox, ask: Ask, separator: bytes, epoch: Callable[[], int]) -> None:
     """Subscribe for a mailbox, which has the last values first, then a :class:`CaughtUp` for each pattern.
 
     :param epoch: which connection the client has: what came over an earlier one is not complete.
     """
+    for pattern in mailbox.patterns:  # before this client itself receives such questions, as with b""
+        if await party.is_wanted(question_key(pattern, separator)) is False:
+            raise _nobody_keeps(pattern)
     await party.open_mailbox(mailbox)
     try:
         # What comes between the two looks at the tree is newer than what is fetched under its key.

@@ -86,7 +86,8 @@ class Party(Protocol):
 
     async def publish(self, key: bytes, payload: bytes = b"", /) -> None: ...
 
-    async def post(self, key: bytes, payload: bytes) -> None: ...
+    async def post(self, key: bytes, payload: bytes, *, together: bool) -> None:
+        """Publish a message; ``together``: others are to come, with which it may go in one packet."""
 
     async def publish_many(self, messages: Sequence[tuple[bytes, bytes]]) -> int: ...
 

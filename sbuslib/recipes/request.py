@@ -2,7 +2,6 @@
 
 This is the caller's side, and the bytes between (``docs/patterns.md``); the other side is in
 :mod:`sbuslib.recipes.server`. Answers carry the number of their question, so any number of questions may be in flight.
-Where the hub tells senders, an answer is only taken from the process that took the question.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
+from math import inf
 from secrets import randbits
 from struct import Struct
 from typing import Final
@@ -26,21 +26,17 @@ from .mailbox import MAILBOX_BYTES, Mailbox, Party
 
 __all__ = ["Answer", "Asking", "Question", "request", "request_many"]
 
-TAKEN_WITHIN: Final = 2.0
-"""Seconds within which a server takes a question, also on a busy machine; after that nobody serves it."""
 ANSWERED_WITHIN: Final = 0.05
-"""Seconds after which a caller without an answer asks the hub whether anybody receives such questions."""
+"""Seconds after which a caller without an answer asks the hub whether anybody receives such questions; then four times
+as many until it asks again."""
 MOST_ANSWERS: Final = 4_096
 """Answers to one question."""
-MOST_NUMBERS: Final = 512
-"""Questions that one word takes."""
 MOST_MILLISECONDS: Final = 2**32 - 1
 
 _QUESTION = Struct("<4sQIH")
 _ANSWER = Struct("<4sBQ")
-NUMBER = Struct("<Q")
 ASKED, ANSWERED = b"REQ1", b"REP1"
-TAKEN, REPLY, FAILED = 1, 2, 3
+REPLY, FAILED = 2, 3
 LONGEST_TEXT: Final = 4_096
 _OF_A_CALLER = re.compile(rb"[^0-9A-Za-z]reply[^0-9A-Za-z][0-9a-f]{32}")
 """How each key for answers ends."""
@@ -122,28 +118,14 @@ def encode_answer(kind: int, number: int, rest: bytes = b"") -> bytes:
 class _Pending:
     """One question in flight."""
 
-    __slots__ = ("answers", "most", "room", "takers")
+    __slots__ = ("answers", "most", "room")
 
     def __init__(self, most: int) -> None:
         self.most = most
         #: Bytes of answers that are still taken.
         self.room = MAILBOX_BYTES
-        #: Senders of whom answers count.
-        self.takers: list[bytes | None] = []
         #: Those that have come.
         self.answers: list[Answer] = []
-
-    def is_from_a_taker(self, sender: bytes | None) -> bool:
-        """Whether a sender has taken the question, as it does now if there is room for one more."""
-        if sender in self.takers:
-            return True
-        if len(self.takers) >= self.most:
-            return False
-        self.takers.append(sender)
-        return True
-
-    def is_taken(self) -> bool:
-        return bool(self.takers)
 
     def is_answered(self) -> bool:
         return len(self.answers) >= self.most
@@ -162,53 +144,41 @@ class Asking(Mailbox):
         self._pending: dict[int, _Pending] = {}
         #: Who opens the mailbox, while that is under way.
         self._opener: dict[str, object] = {}
-        #: Whether the mailbox is open.
-        self._opened = False
+        self.is_open = False
+        """Whether the mailbox is open."""
 
     async def open(self, party: Party) -> None:
         """Open the mailbox, unless it is open. Of several callers one does, and the others wait for it."""
         me = object()
-        while not self._opened:
+        while not self.is_open:
             if self._opener.setdefault("opener", me) is not me:
-                await party.wait_until(lambda: self._opened or not self._opener, None)
+                await party.wait_until(lambda: self.is_open or not self._opener, None)
                 continue
             try:
-                await party.tell_senders()
                 await party.open_mailbox(self)
-                self._opened = True
+                self.is_open = True
             finally:
                 self._opener.clear()
 
     def put(self, message: Message) -> None:
         """An answer has come. What is none, or to no question in flight, is dropped."""
-        # 1. Which question it is about.
         payload = message.payload
         if len(payload) < _ANSWER.size:
             return
         answered, kind, number = _ANSWER.unpack_from(payload)
-        if answered != ANSWERED:
-            return
         pending = self._pending.get(number)
+        if answered != ANSWERED or kind not in (REPLY, FAILED) or pending is None or pending.is_answered():
+            return
 
-        # 2. A server has taken it, and maybe others. From now on answers of this sender count.
-        if kind == TAKEN:
-            if pending is not None:
-                pending.is_from_a_taker(message.sender)
-            for (other,) in NUMBER.iter_unpack(payload[13 : 13 + 8 * (min(len(payload) - 13, 8 * MOST_NUMBERS) // 8)]):
-                if (pending := self._pending.get(other)) is not None:
-                    pending.is_from_a_taker(message.sender)
-
-        # 3. An answer, or the error of a server.
-        elif kind in (REPLY, FAILED) and pending is not None and pending.is_from_a_taker(message.sender):
-            pending.room -= len(payload)
-            if pending.is_answered() or pending.room < 0:
-                return
-            rest = payload[13:]
-            if kind == REPLY:
-                pending.answers.append(Answer(rest, message.sender))
-            else:
-                text = rest[:LONGEST_TEXT].decode("utf-8", "replace")
-                pending.answers.append(Answer(b"", message.sender, text))
+        pending.room -= len(payload)
+        if pending.room < 0:
+            return
+        rest = payload[_ANSWER.size :]
+        if kind == REPLY:
+            pending.answers.append(Answer(rest, message.sender))
+        else:
+            text = rest[:LONGEST_TEXT].decode("utf-8", "replace")
+            pending.answers.append(Answer(b"", message.sender, text))
 
     def ask(self, most: int) -> tuple[int, _Pending]:
         """A new question: its number, and what becomes of it."""
@@ -216,53 +186,22 @@ class Asking(Mailbox):
         self._pending[number] = pending
         return number, pending
 
+    def is_shared(self) -> bool:
+        """Whether several questions are in flight."""
+        return len(self._pending) > 1
+
     def forget(self, number: int) -> None:
         """Take no more answers to a question."""
         del self._pending[number]
 
 
 async def request(party: Party, asking: Asking, key: bytes, payload: bytes, timeout: float | None) -> bytes:
-    """Ask, and wait for the answer of the first server that takes the question."""
+    """Ask, and wait for the first answer."""
     check_seconds(timeout, "timeout")
-    if not asking._opened:
-        await asking.open(party)
-    started = asking.clock()
-    number, pending = asking.ask(1)
-
-    try:
-        await party.post(key, encode_question(number, timeout, asking.patterns[0], payload))
-
-        # 1. Whether a server takes it, which it says at once.
-        short = TAKEN_WITHIN if timeout is None else min(timeout, TAKEN_WITHIN)
-        taken = await _is_taken(party, key, pending, short)
-        if not taken and short < TAKEN_WITHIN:
-            raise TimeoutError(f"{printable(key)}: no answer within {timeout:g} s, and no server took the question")
-        if not taken:
-            raise NoServerError(f"nobody serves {printable(key)}: no server took the question within {short:g} s")
-
-        # 2. The answer, which may take long.
-        if not pending.answers:
-            left = None if timeout is None else max(0.0, timeout + started - asking.clock())
-            answered: bool = await party.wait_until(pending.is_answered, left)
-            if not answered:
-                raise TimeoutError(f"{printable(key)}: a server took the question and did not answer in {timeout:g} s")
-    finally:
-        asking.forget(number)
-    return pending.answers[0].payload
-
-
-async def _is_taken(party: Party, key: bytes, pending: _Pending, timeout: float) -> bool:
-    """Whether a server takes a question. Raises :exc:`~sbuslib.errors.NoServerError` when the hub knows of none.
-
-    The hub acts on what it is sent in order. So where it says that nobody receives the key, nobody has got the
-    question, but for one that has just left.
-    """
-    quick = min(timeout, ANSWERED_WITHIN)
-    if await party.wait_until(pending.is_taken, quick):
-        return True
-    if timeout > quick and await party.is_wanted(key, timeout=timeout) is False and not pending.is_taken():
-        raise NoServerError(f"nobody serves {printable(key)}: no client of this bus receives it")
-    return await party.wait_until(pending.is_taken, timeout - quick)
+    answers = await _ask(party, asking, key, payload, timeout, 1)
+    if not answers:
+        raise TimeoutError(f"{printable(key)}: no answer within {timeout or 0:g} s")
+    return answers[0].payload
 
 
 async def request_many(
@@ -271,14 +210,35 @@ async def request_many(
     """Ask all servers, and collect answers for ``wait`` seconds, or until there are ``most``."""
     check_seconds(wait, "wait")
     check_count(most, "most", MOST_ANSWERS)
-    await asking.open(party)
-    started = asking.clock()
-    number, pending = asking.ask(most or MOST_ANSWERS)
+    await party.tell_senders()
+    with suppress(NoServerError):
+        return await _ask(party, asking, key, payload, wait, most or MOST_ANSWERS)
+    return []
+
+
+async def _ask(
+    party: Party, asking: Asking, key: bytes, payload: bytes, timeout: float | None, most: int
+) -> list[Answer]:
+    """Ask, and collect answers. Raises :exc:`~sbuslib.errors.NoServerError` when nobody received the question.
+
+    The hub acts on what it is sent in order. So where it says that nobody receives the key, nobody has got the
+    question, but for one that has just left.
+    """
+    if not asking.is_open:
+        await asking.open(party)
+    number, pending = asking.ask(most)
     try:
-        await party.post(key, encode_question(number, wait, asking.patterns[0], payload))
-        with suppress(NoServerError):
-            if await _is_taken(party, key, pending, wait):
-                await party.wait_until(pending.is_answered, wait + started - asking.clock())
+        question = encode_question(number, timeout, asking.patterns[0], payload)
+        await party.post(key, question, together=asking.is_shared())
+        until, pause = inf if timeout is None else asking.clock() + timeout, ANSWERED_WITHIN
+
+        # Most answers come at once. Else the hub is asked, and again later: one that has just begun does not know yet.
+        while (left := until - asking.clock()) > 0:
+            if await party.wait_until(pending.is_answered, min(pause, left)):
+                break
+            if pause < left and await party.is_wanted(key, timeout=pause) is False and not pending.answers:
+                raise NoServerError(f"nobody serves {printable(key)}: no client of this bus receives it")
+            pause *= 4
+        return pending.answers
     finally:
         asking.forget(number)
-    return pending.answers

@@ -195,7 +195,9 @@ class Retain:
         size: int = SIZE,
     ) -> None:
         #: Its own client: nobody else may use it.
-        self.client = Client(address, reconnect=True, senders=True, hard="block", on_notice=self._on_notice)
+        self.client = Client(
+            address, timeout=5.0, reconnect=True, senders=True, hard="block", on_notice=self._on_notice
+        )
         with ExitStack() as undo:
             undo.callback(self.client.close)
             self.kept = Kept(file, keys, size)
@@ -207,7 +209,7 @@ class Retain:
             try:
                 self._subscription = self.client.subscribe(*patterns, last=True)
                 self.kept.clear()
-            except NoServerError:
+            except (NoServerError, TimeoutError):
                 self._subscription = self.client.subscribe(*patterns)
             self._take_all()
             for pattern in patterns:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +16,6 @@ from worlds import STRANGER, World
 
 from sbuslib import Client, Hub
 from sbuslib.errors import AnswerError, DisconnectedError, NoServerError, StateError
-from sbuslib.recipes import request as module
 from sbuslib.recipes.request import MOST_ANSWERS, Answer, Question
 
 SERVER = """
@@ -37,12 +34,6 @@ def upper(question: Question) -> bytes:
     return question.payload.upper()
 
 
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody serves what was not taken at once."""
-    monkeypatch.setattr(module, "TAKEN_WITHIN", 0.05)
-
-
 @contextmanager
 def server_process(address: str) -> Iterator[subprocess.Popen[bytes]]:
     """A server that takes questions and never answers."""
@@ -57,22 +48,14 @@ def server_process(address: str) -> Iterator[subprocess.Popen[bytes]]:
 
 def test_a_server_is_killed_between_taking_and_answering(server: HubThread, address: str) -> None:
     with server_process(address) as process, Client(address) as client:
-        asking = gevent.spawn(client.request, b"svc", b"x", timeout=2)
+        asking = gevent.spawn(client.request, b"svc", b"x", timeout=PATIENCE)
         assert gevent.get_hub().threadpool.apply(process.stdout.readline) == b"took\n"  # type: ignore[union-attr]
         process.kill()
-        with pytest.raises(TimeoutError, match="took the question"):
+        with pytest.raises(NoServerError, match="nobody serves svc"):
             asking.get()
         process.wait()
         with client.serve(b"svc", upper):
             assert client.request(b"svc", b"x") == b"X"
-
-
-def test_a_server_that_is_stopped_takes_nothing(server: HubThread, address: str, soon: None) -> None:
-    with server_process(address) as process, Client(address) as client:
-        process.send_signal(signal.SIGSTOP)
-        os.waitpid(process.pid, os.WUNTRACED)
-        with pytest.raises(NoServerError):
-            client.request(b"svc")
 
 
 def test_the_hub_goes_away_while_questions_are_in_flight(address: str, client: MakeClient) -> None:
@@ -143,7 +126,6 @@ def test_byte_for_byte_as_the_page_says(hub: Hub, client: MakeClient, connect: C
     number, reply_to = question(packet)
     assert packet == b"MSG svc\0REQ1" + number + pack("<IH", 5_000, len(reply_to)) + reply_to + b"ping"
     assert reply_to.startswith(own_key() + b"/reply/")
-    peer.publish(reply_to, b"REP1\1" + number)
     peer.publish(reply_to, b"REP1\2" + number + b"pong")
     assert asking.get() == b"pong"
 
@@ -151,7 +133,6 @@ def test_byte_for_byte_as_the_page_says(hub: Hub, client: MakeClient, connect: C
         mine = own_key() + b"/reply/" + b"0123456789abcdef" * 2
         peer.subscribe(mine)
         peer.publish(b"echo", b"REQ1" + pack("<QIH", 7, 0, len(mine)) + mine + b"x")
-        assert peer.receive() == b"MSG " + mine + b"\0REP1\1" + pack("<Q", 7)  # the first is taken with a word
         assert peer.receive() == b"MSG " + mine + b"\0REP1\2" + pack("<Q", 7) + b"X"
 
 
@@ -184,22 +165,6 @@ def test_a_server_answers_under_no_other_keys(reply_to: bytes, hub: Hub, client:
             assert message.key == b"svc" or message.key.startswith(own_key() + b"/reply/")
 
 
-def test_an_answer_from_a_process_that_did_not_take_the_question_is_dropped(world: World) -> None:
-    world.hub("bus", trusted=[STRANGER], users=[STRANGER])
-    asker, taker, forger = world.client("bus"), world.peer("bus"), world.peer_of("bus", STRANGER)
-    for peer in (taker, forger):
-        peer.subscribe(b"svc")
-    asking = gevent.spawn(asker.request, b"svc", timeout=PATIENCE)
-    number, reply_to = question(taker.receive())
-    taker.publish(reply_to, b"REP1\1" + number)
-    taker.barrier()
-    forger.publish(reply_to, b"REP1\2" + number + b"forged")  # which knows all that the server knows
-    forger.publish(reply_to, b"REP1\3" + number + b"forged")
-    forger.barrier()
-    taker.publish(reply_to, b"REP1\2" + number + b"true")
-    assert asking.get() == b"true"
-
-
 def test_nobody_else_can_read_an_answer(world: World) -> None:
     world.hub("bus", users=[STRANGER])
     asker, server = world.client("bus"), world.client("bus")
@@ -222,7 +187,7 @@ def test_hostile_answers_are_bounded(hub: Hub, client: MakeClient, connect: Conn
     peer.subscribe(b"svc")
     asking = gevent.spawn(one.request_many, b"svc", wait=PATIENCE)
     number, reply_to = question(peer.receive())
-    for payload in (b"", b"REP1", b"REP2\2" + number, b"REP1\4" + number, b"REP1\2" + pack("<Q", 999), b"REP1\1" * 9):
+    for payload in (b"", b"REP1", b"REP2\2" + number, b"REP1\1" + number, b"REP1\2" + pack("<Q", 999), b"REP1\1" * 9):
         peer.publish(reply_to, payload)
     peer.publish(reply_to, b"REP1\3" + number + b"\xff" * 100_000)
     for _ in range(MOST_ANSWERS + 10):

@@ -6,14 +6,12 @@ from contextlib import ExitStack
 
 import gevent
 import gevent.pool
-import pytest
 from clients.makers import MakeClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sbuslib import Hub
 from sbuslib.errors import AnswerError, NoServerError
-from sbuslib.recipes import request as module
 from sbuslib.recipes.request import Question
 
 KEYS = [b"a", b"a/1", b"b"]
@@ -46,26 +44,20 @@ def expected(key: bytes, payload: bytes, serving: dict[bytes, ExitStack]) -> obj
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_each_question_gets_its_own_answer(hub: Hub, client: MakeClient, steps: list[tuple[str, object]]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        asker, server = hub.client(), hub.client()
-        serving: dict[bytes, ExitStack] = {}
-        with asker, server, ExitStack() as blocks:
-            for kind, what in steps:
-                if isinstance(what, list):
-                    told = [expected(key, payload, serving) for key, payload in what]
-                    # Who is not served waits shortly; who is served is patient.
-                    patch.setattr(module, "TAKEN_WITHIN", 0.01 if NoServerError in told else 20.0)
-                    if NoServerError in told:
-                        what = [one for one, tell in zip(what, told, strict=True) if tell is NoServerError]
-                        told = [NoServerError] * len(what)
-                    assert gevent.pool.Pool(8).map(lambda one: asked(asker, *one), what) == told
-                elif kind == "serve" and what not in serving:
-                    assert isinstance(what, bytes)
-                    serving[what] = block = blocks.enter_context(ExitStack())
-                    block.enter_context(server.serve(what, answer, workers=2))
-                elif kind == "leave" and what in serving:
-                    assert isinstance(what, bytes)
-                    serving.pop(what).close()
+    asker, server = hub.client(), hub.client()
+    serving: dict[bytes, ExitStack] = {}
+    with asker, server, ExitStack() as blocks:
+        for kind, what in steps:
+            if isinstance(what, list):
+                told = [expected(key, payload, serving) for key, payload in what]
+                assert gevent.pool.Pool(8).map(lambda one: asked(asker, *one), what) == told
+            elif kind == "serve" and what not in serving:
+                assert isinstance(what, bytes)
+                serving[what] = block = blocks.enter_context(ExitStack())
+                block.enter_context(server.serve(what, answer, workers=2))
+            elif kind == "leave" and what in serving:
+                assert isinstance(what, bytes)
+                serving.pop(what).close()
 
 
 def asked(asker: object, key: bytes, payload: bytes) -> object:

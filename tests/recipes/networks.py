@@ -26,7 +26,7 @@ class Stepping:
     async def publish(self, key: bytes, payload: bytes = b"", /) -> None:
         await _step("publish", key, payload)
 
-    async def post(self, key: bytes, payload: bytes) -> None:
+    async def post(self, key: bytes, payload: bytes, *, together: bool) -> None:
         await _step("publish", key, payload)
 
     async def publish_many(self, messages: Any) -> int:

@@ -21,13 +21,12 @@ from clients.makers import Make, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import Programs, wait_until
-from support import PATIENCE, HubThread
+from support import PATIENCE, HubThread, eventually
 from worlds import STRANGER, World
 
 from sbuslib import Hub, Subscription, aio, blocking
 from sbuslib.errors import NoServerError, StateError
 from sbuslib.matcher import matches
-from sbuslib.recipes import request
 from sbuslib.recipes.last import CaughtUp
 from sbuslib.services import retain
 from sbuslib.services.retain import Kept, Retain, Told
@@ -148,12 +147,6 @@ def retaining(address: str, *patterns: bytes, **options: Any) -> Iterator[Retain
         greenlet.get(timeout=PATIENCE)
 
 
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For services that start where there is no other: they do not wait long for one."""
-    monkeypatch.setattr(request, "TAKEN_WITHIN", 0.1)
-
-
 class Process:
     """``sbus retain`` as a process."""
 
@@ -187,9 +180,7 @@ def until_marker(subscription: Subscription, count: int = 1) -> list[tuple[bytes
 @pytest.fixture
 def service(server: HubThread, address: str) -> Iterator[Retain]:
     """A service in the thread of the hub."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(request, "TAKEN_WITHIN", 0.01)  # there is no other service, so it need not look long
-        service = server.call(lambda: Retain(address, b"a/", b"b"))
+    service = server.call(lambda: Retain(address, b"a/", b"b"))
     running = server.call(lambda: gevent.spawn(service.run))
     yield service
 
@@ -245,7 +236,7 @@ def test_asyncio_subscribes_with_last_values(service: Retain, address: str) -> N
     run(test())
 
 
-def test_without_a_service_there_is_an_error_and_no_subscription(server: HubThread, make: Make, alone: None) -> None:
+def test_without_a_service_there_is_an_error_and_no_subscription(server: HubThread, make: Make) -> None:
     client = make()
     for ask in (lambda: client.last(b"a/"), lambda: client.subscribe(b"a/", last=True)):
         with pytest.raises(NoServerError):
@@ -255,7 +246,8 @@ def test_without_a_service_there_is_an_error_and_no_subscription(server: HubThre
         client.receive(timeout=0.01)
 
 
-def test_many_values_come_in_pages(hub: Hub, alone: None) -> None:
+def test_many_values_come_in_pages(hub: Hub) -> None:
+    eventually(lambda: hub.tree.has_settled)  # from then on it knows that there is no other service
     with hub.client() as client, retaining(hub.address, b"") as service:
         pairs = [(b"k/%05d" % number, bytes(300)) for number in range(3_000)]
         client.publish_many(pairs)
@@ -346,7 +338,7 @@ def test_subscriptions_over_relays_miss_nothing_while_many_publish(tmp_path: Pat
         programs.close()
 
 
-def test_a_stranger_cannot_have_the_values_of_others_forgotten(world: World, alone: None) -> None:
+def test_a_stranger_cannot_have_the_values_of_others_forgotten(world: World) -> None:
     world.hub("bus")
     with retaining(world.address("bus"), b"room/", keys=100) as service:
         ours = world.client("bus")
