@@ -152,8 +152,7 @@ class TreeMachine(RuleBasedStateMachine):
             eventually(lambda: self.world.relays[str(n)].state == "joined")  # noqa: B023
         relays = [self.world.relays[str(n)] for n in self.above]
         for client in self.clients:
-            while client.sync("tree") != "tree":
-                pass
+            eventually(lambda: client.sync("tree") == "tree")  # noqa: B023
         eventually(lambda: all(not relay.above.up.waiting for relay in relays))
         for _ in range(DEPTH * 2):
             self.world.settle(*self.clients)
