@@ -17,7 +17,6 @@ root_doc = "index"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 4
-suppress_warnings = ["myst.header"]  # pages of the commands go from the second level to the third as they need
 
 # The reference is of what the package has; Spark and the other extras need not be here.
 autodoc_mock_imports = ["duckdb", "numpy", "pandas", "pyarrow", "pyspark"]

@@ -1,9 +1,9 @@
 """Makes the documentation site: ``python docs/site/make.py FOLDER`` leaves it in ``FOLDER/html``.
 
 The pages are those of ``docs`` and some of the top folder, with tables made from the code (``tables``). Two kinds are
-made here: the commands, from the man pages that the parsers give (``manpages``), and the reference, from docstrings
-(``REFERENCE``). The order of the pages is that of the links in ``docs/index.md``. All is put together in
-``FOLDER/source``, so that nothing is written elsewhere. Nothing is downloaded.
+made here: the commands, from ``--help``, and the reference, from docstrings (``REFERENCE``). The order of the pages is
+that of the links in ``docs/index.md``. All is put together in ``FOLDER/source``, so that nothing is written elsewhere.
+Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -11,88 +11,53 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
-import manpages
 from tables import with_tables
+
+from sbuslib.cli import daemon, main, relay
+from sbuslib.cli.arguments import Formatter, Parser
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 """Pages of the top folder that the site has, too."""
 
-REFERENCE: dict[str, tuple[str, list[str]]] = {
-    "hub": ("Hub and Inbox", ["sbuslib.Hub", "sbuslib.core.inbox.Inbox", "sbuslib.clients.batch.BatchPublisher"]),
+REFERENCE = {
+    "hub": ("Hub and Inbox", "Hub core.inbox.Inbox clients.batch.BatchPublisher"),
     "client": (
         "Client, for gevent",
-        [
-            "sbuslib.Client",
-            "sbuslib.Subscription",
-            "sbuslib.clients.endpoint.Service",
-            "sbuslib.clients.endpoint.JobQueue",
-            "sbuslib.clients.endpoint.Worker",
-            "sbuslib.clients.endpoint.FrameExchange",
-            "sbuslib.clients.endpoint.DescriptorExchange",
-            "sbuslib.clients.endpoint.FileExchange",
-            "sbuslib.clients.endpoint.HubView",
-        ],
+        "Client Subscription clients.endpoint.Service clients.endpoint.JobQueue clients.endpoint.Worker "
+        "clients.endpoint.FrameExchange clients.endpoint.DescriptorExchange clients.endpoint.FileExchange "
+        "clients.endpoint.HubView",
     ),
-    "blocking": ("blocking.Client, for threads", ["sbuslib.blocking.Client"]),
-    "aio": ("aio.Client, for asyncio", ["sbuslib.aio.Client"]),
-    "values": (
-        "Messages, topics, credentials",
-        ["sbuslib.Message", "sbuslib.Topic", "sbuslib.Credentials", "sbuslib.matches"],
-    ),
-    "relay": ("Relay", ["sbuslib.Relay", "sbuslib.monitor.survey.survey", "sbuslib.monitor.survey.SeenHub"]),
+    "blocking": ("blocking.Client, for threads", "blocking.Client"),
+    "aio": ("aio.Client, for asyncio", "aio.Client"),
+    "values": ("Messages, topics, credentials", "Message Topic Credentials matches"),
+    "relay": ("Relay", "Relay monitor.survey.survey monitor.survey.SeenHub"),
     "patterns": (
         "Questions, jobs, frames",
-        [
-            "sbuslib.Question",
-            "sbuslib.Answer",
-            "sbuslib.Job",
-            "sbuslib.Frame",
-            "sbuslib.Descriptor",
-            "sbuslib.doors.transfers.ReceivedFile",
-            "sbuslib.CaughtUp",
-        ],
+        "Question Answer Job Frame Descriptor doors.transfers.ReceivedFile CaughtUp",
     ),
-    "testing": ("Testing", ["sbuslib.testing"]),
+    "testing": ("Testing", "testing"),
     "journal": (
         "Recorder, Follower, Consumer, replay, read",
-        [
-            "sbuslib.read",
-            "sbuslib.journal.recorder.Recorder",
-            "sbuslib.journal.follower.Follower",
-            "sbuslib.journal.black_box.BlackBox",
-            "sbuslib.journal.consume.consume",
-            "sbuslib.journal.consume.Consumer",
-            "sbuslib.journal.replay.replay",
-            "sbuslib.journal.replay.from_journal",
-            "sbuslib.journal.replay.Selection",
-        ],
+        "read journal.recorder.Recorder journal.follower.Follower journal.black_box.BlackBox journal.consume.consume "
+        "journal.consume.Consumer journal.replay.replay journal.replay.from_journal journal.replay.Selection",
     ),
-    "bridge": (
-        "Bridges",
-        ["sbuslib.bridge.Bridge", "sbuslib.bridge.AioBridge", "sbuslib.bridge.broker.BrokerOptions"],
-    ),
+    "bridge": ("Bridges", "bridge.Bridge bridge.AioBridge bridge.broker.BrokerOptions"),
     "reports": (
         "Spark and reports",
-        [
-            "sbuslib.spark.session",
-            "sbuslib.spark.read",
-            "sbuslib.spark.unseal",
-            "sbuslib.reports.sql.in_duckdb",
-            "sbuslib.reports.sql.in_spark",
-            "sbuslib.reports.traffic.traffic",
-            "sbuslib.reports.subscriptions.subscriptions",
-            "sbuslib.reports.by_key.by_key",
-        ],
+        "spark.session spark.read spark.unseal reports.sql.in_duckdb reports.sql.in_spark reports.traffic.traffic "
+        "reports.subscriptions.subscriptions reports.by_key.by_key",
     ),
-    "tcp": ("Peer and Gateway", ["sbuslib.tcp.peer.Peer", "sbuslib.tcp.gateway.Gateway"]),
-    "statistics": ("Statistics", ["sbuslib.statistics"]),
-    "errors": ("Errors", ["sbuslib.errors"]),
+    "tcp": ("Peer and Gateway", "tcp.peer.Peer tcp.gateway.Gateway"),
+    "statistics": ("Statistics", "statistics"),
+    "errors": ("Errors", "errors"),
 }
-"""The pages of the reference: the file of each, its title, and what its docstrings are taken of."""
+"""The pages of the reference: the file of each, its title, and what its docstrings are taken of, in ``sbuslib``."""
 
 _LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s]+)\)")
 _SECTION = re.compile(r"^\*\*(.+?):\*\*", re.MULTILINE)
@@ -148,19 +113,43 @@ def contents(index: Path) -> str:
                 if place == "api.md":
                     names.append("reference/index")
                 if place == "shell.md":
-                    names += [f"commands/{name}" for name in sorted(manpages.pages())]
-        lines = ["```{toctree}", ":hidden:", f":caption: {caption}", "", *dict.fromkeys(names), "```"]
-        found.append("\n".join(lines))
-    return "\n\n".join(found)
+                    names += ["commands/sbus", "commands/sbusd", "commands/sbus-relay"]
+        found.append(_toctree(caption, dict.fromkeys(names)))
+    return "\n".join(found)
 
 
-def reference_page(title: str, names: list[str]) -> str:
+def command_pages() -> dict[str, str]:
+    """What ``--help`` shows, by page: the three programs, and each family of commands below ``sbus``."""
+    commands = dict(main.every_parser())
+    families = {f"sbus-{family}": (title, [*names]) for family, (title, names) in main.GROUPS.items()}
+    pages = {
+        parser.prog: f"# {parser.prog}\n\n{_help(parser)}"
+        for parser in (main.build_parser(), daemon.build_parser(), relay.build_parser())
+    }
+    pages["sbus"] += "\n" + _toctree("", sorted(families))
+    for page, (title, names) in families.items():
+        sections = (f"## sbus {name}\n\n{_help(commands[name])}" for name in names)
+        pages[page] = "\n".join([f"# sbus: {title}\n", *sections])
+    return pages
+
+
+def _help(parser: Parser) -> str:
+    parser.formatter_class = partial(Formatter, width=76)
+    return f"```text\n{parser.format_help()}```\n"
+
+
+def _toctree(caption: str, names: Iterable[str]) -> str:
+    return "\n".join(["```{toctree}", ":hidden:", f":caption: {caption}" if caption else "", "", *names, "```", ""])
+
+
+def reference_page(title: str, names: str) -> str:
     """A page of the reference in reStructuredText."""
     lines = [title, "=" * len(title), ""]
-    for name in names:
-        is_module = (ROOT / name.replace(".", "/")).with_suffix(".py").exists()  # not imported: it may need Spark
+    for name in names.split():
+        # By the path: a module is not imported, as it may need Spark.
+        is_module = (ROOT / "sbuslib" / name.replace(".", "/")).with_suffix(".py").exists()
         kind = "module" if is_module else "class" if name.rpartition(".")[2][0].isupper() else "function"
-        lines.append(f".. auto{kind}:: {name}")
+        lines.append(f".. auto{kind}:: sbuslib.{name}")
         lines += ["   :members:"] if kind != "function" else []
         lines += ["   :inherited-members: Struct, Generic", ""] if kind == "class" else [""]
     return "\n".join(lines)
@@ -170,39 +159,38 @@ def assemble(source: Path) -> None:
     """Put the sources of the site together."""
     pages = [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in TOP if (ROOT / name).exists())]
     for page in pages:
-        target = source / (site_path(page) or "")
-        target.parent.mkdir(parents=True, exist_ok=True)
         text = with_links(with_tables(page.read_text("utf-8")), page)
         if page == ROOT / "docs" / "index.md":
             text += "\n" + contents(page)
-        target.write_text(text, "utf-8")
+        _write(source / (site_path(page) or ""), text)
         for file in linked_files(page):
             copy = source / "files" / file.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, copy)
-    for picture in [*(ROOT / "docs").rglob("*.png"), *(ROOT / "docs").rglob("*.svg")]:
-        target = source / (site_path(picture) or "")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(picture, target)
-    (source / "commands").mkdir()
-    for name, text in manpages.pages().items():
-        (source / "commands" / f"{name}.md").write_text(text, "utf-8")
-    (source / "reference").mkdir()
+    shutil.copytree(ROOT / "docs" / "images", source / "images")
+
+    for name, text in command_pages().items():
+        _write(source / "commands" / f"{name}.md", text)
     for name, (title, values) in REFERENCE.items():
-        (source / "reference" / f"{name}.rst").write_text(reference_page(title, values), "utf-8")
-    lines = ["The reference, from docstrings", "=" * 30, "", ".. toctree::", "", *(f"   {name}" for name in REFERENCE)]
-    (source / "reference" / "index.rst").write_text("\n".join(lines) + "\n", "utf-8")
+        _write(source / "reference" / f"{name}.rst", reference_page(title, values))
+    lines = ["Reference", "=" * 9, "", ".. toctree::", "", *(f"   {name}" for name in REFERENCE)]
+    _write(source / "reference" / "index.rst", "\n".join(lines) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
 
 
 def build(folder: Path) -> int:
     """Make the site; the exit status of Sphinx, for which a warning is an error."""
-    from sphinx.cmd.build import main
+    from sphinx.cmd.build import main as sphinx
 
     source = folder / "source"
     shutil.rmtree(folder, ignore_errors=True)
     source.mkdir(parents=True)
     assemble(source)
-    status: int = main(
+    status: int = sphinx(
         ["-q", "-W", "--keep-going", "-c", str(HERE), "-d", f"{folder}/doctrees", str(source), f"{folder}/html"]
     )
     return status

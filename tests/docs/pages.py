@@ -20,7 +20,7 @@ from pathlib import Path
 
 from support import ROOT
 
-__all__ = ["DOCS", "PAGES", "Block", "Desk", "anchors", "blocks", "links", "tables", "text_of"]
+__all__ = ["DOCS", "PAGES", "Block", "Desk", "anchors", "blocks", "links", "named", "tables", "text_of"]
 
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
@@ -94,3 +94,8 @@ def tables(path: Path) -> list[list[list[str]]]:
         if not all(re.fullmatch(r":?-+:?", cell) for cell in cells):
             found[-1].append(cells)
     return found
+
+
+def named(cells: list[str]) -> list[str]:
+    """What stands in backticks, in order; blocks of code left out."""
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", _FENCE.sub("", cell))]

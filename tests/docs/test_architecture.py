@@ -1,45 +1,25 @@
-"""The page on the architecture, and references of docstrings, held against the code."""
+"""What the pages and docstrings name of the code is there; the drawings are what the code gives."""
 
 from __future__ import annotations
 
+import ast
 import builtins
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
 from functools import cache
 from types import ModuleType
 
-from docs.pages import DOCS, tables, text_of
+import drawings
+from docs.pages import DOCS, PAGES, named, tables, text_of
 from support import ROOT
-from test_imports import ENTRANCES, PACKAGE, modules, path_of
+from test_imports import ENTRANCES, FLOORS, PACKAGE, modules, path_of
 
 import sbuslib
 
-# -- The page on the architecture, held against the code: the folders and the names
-
 PAGE = DOCS / "architecture.md"
-
-
-def folders() -> set[str]:
-    """The folders of the package; its top level is ``sbuslib``."""
-    return {name.rpartition(".")[0] or "sbuslib" for name in modules() if name not in ENTRANCES}
-
-
-def named(text: str) -> list[str]:
-    """What stands in backticks, in order; blocks of code left out."""
-    return re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE))
-
-
-def test_every_folder_is_listed() -> None:
-    (rows,) = [rows[1:] for rows in tables(PAGE) if rows[0] == ["folder", "what is in it"]]
-    assert {named(folder)[0] for folder, _ in rows} == folders()
-
-
-def dotted_names() -> list[str]:
-    """Every ``Class.method`` and ``module.function`` of the page, without files."""
-    found = {name for name in named(text_of(PAGE)) if re.fullmatch(r"[A-Za-z_]\w*\.\w+", name)}
-    return sorted(name for name in found if not name.endswith((".py", ".md", ".c")))
+OTHERS = {"asyncio", "gevent", "pyarrow", "pyspark", "select", "socket", "threading", "time"}
+"""Packages that docstrings refer to besides ours."""
 
 
 @cache
@@ -47,6 +27,7 @@ def loaded() -> list[ModuleType]:
     return [sbuslib, *(importlib.import_module(f"sbuslib.{name}") for name in modules() if name not in ENTRANCES)]
 
 
+@cache
 def homes(owner: str) -> list[object]:
     """Every class, or else every module, of this name."""
     if owner[0].isupper():
@@ -58,88 +39,45 @@ def has(home: object, name: str) -> bool:
     return hasattr(home, name) or (inspect.isclass(home) and f"self.{name}" in inspect.getsource(home))
 
 
-def test_named_methods_and_functions_exist() -> None:
-    assert len(dotted_names()) > 50
-    for dotted in dotted_names():
-        owner, _, name = dotted.partition(".")
-        assert any(has(home, name) for home in homes(owner)), dotted
+def test_every_folder_is_listed() -> None:
+    (rows,) = [rows[1:] for rows in tables(PAGE) if rows[0] == ["folder", "what is in it"]]
+    folders = {name.rpartition(".")[0] or "sbuslib" for name in modules() if name not in ENTRANCES}
+    assert {named([folder])[0] for folder, _ in rows} == folders
 
 
-def test_a_named_class_exists() -> None:
-    told = {name for name in named(text_of(PAGE)) if re.fullmatch(r"[A-Z]\w*[a-z]\w*", name)}
-    assert {name for name in told if not homes(name)} == set()
+def test_methods_that_pages_name_are_there() -> None:
+    for path in PAGES:
+        for kind, name in re.findall(r"`([A-Z]\w+)\.(\w+)[`(]", text_of(path)):
+            assert not homes(kind) or any(has(home, name) for home in homes(kind)), f"{path.name}: {kind}.{name}"
 
 
-def test_named_files_exist() -> None:
-    files = {name for name in named(text_of(PAGE)) if re.fullmatch(r"[\w/]+\.(py|c|md)", name)}
-    assert files
-    missing = {name for name in files if not ((PACKAGE / name).exists() or (ROOT / name).exists())}
-    assert missing == set()
+def test_what_the_page_on_the_architecture_names_is_there() -> None:
+    """Files, classes and functions; those of the drawing of a packet's journey, too."""
+    text = text_of(PAGE) + re.sub(r">([\w.]+)</text>", r">`\1`</text>", text_of(DOCS / "images" / "journey.svg"))
+    for name in {*named([text])}:
+        owner, _, rest = name.partition(".")
+        if re.fullmatch(r"[\w/]+\.(py|c|md)", name):
+            assert (PACKAGE / name).exists() or (ROOT / name).exists(), name
+        elif re.fullmatch(r"[A-Za-z_]\w*\.\w+", name):
+            assert any(has(home, rest) for home in homes(owner)), name
+        elif re.fullmatch(r"[A-Z]\w*[a-z]\w*", name):
+            assert homes(name), name
 
 
-# -- What docstrings refer to exists, in the package and with the names that they give
-
-REFERENCE = re.compile(r":(class|meth|func|attr|mod|data|exc):`(~?)([\w.]+)`")
-
-OTHERS = {"asyncio", "select", "socket", "threading", "time", "pyarrow", "gevent", "pyspark"}
-"""Packages that docstrings refer to besides ours."""
-
-
-def references(name: str) -> list[str]:
-    text = path_of(name).read_text("utf-8")
-    return sorted({target for _, _, target in REFERENCE.findall(text)})
-
-
-def places(name: str, target: str) -> Iterator[str]:
-    """The absolute names that a reference in a module may mean."""
-    package = f"sbuslib.{name}" if path_of(name).name == "__init__.py" else f"sbuslib.{name}".rpartition(".")[0]
-    if target.startswith("."):
-        yield package + target
-    elif target.partition(".")[0] == "sbuslib":
-        yield target
-    else:
-        yield f"sbuslib.{name}.{target}"
+def test_what_docstrings_refer_to_is_there() -> None:
+    """By its last name: a module, class, function or attribute of ours is called so."""
+    known, referred = {name.rpartition(".")[2] for name in modules()}, set()
+    for name in modules():
+        text = path_of(name).read_text("utf-8")
+        for node in ast.walk(ast.parse(text)):
+            for key in ("name", "id", "attr", "arg", "asname"):
+                known.add(getattr(node, key, None) or "")
+        referred |= {*re.findall(r":(?:class|meth|func|attr|mod|data|exc):`~?\.*([\w.]+)`", text)}
+    ours = {target.rpartition(".")[2] for target in referred if target.partition(".")[0] not in OTHERS}
+    assert ours - known - {*vars(builtins)} == set()
 
 
-def exists(whole: str) -> bool:
-    """Whether an absolute name leads to a module, or to something in one."""
-    parts = whole.split(".")
-    for cut in range(len(parts), 0, -1):
-        try:
-            found: object = importlib.import_module(".".join(parts[:cut]))
-        except ModuleNotFoundError:
-            continue
-        for position, part in enumerate(parts[cut:], cut):
-            if hasattr(found, part):
-                found = getattr(found, part)
-                continue
-            is_last = position == len(parts) - 1
-            return is_last and inspect.isclass(found) and has_attribute(found, part)
-        return True
-    return False
-
-
-def has_attribute(kind: type, name: str) -> bool:
-    ours = [base for base in kind.__mro__ if base.__module__.startswith("sbuslib")]
-    return any(re.search(rf"(self\.{name}\b|^    {name}:)", inspect.getsource(base), re.MULTILINE) for base in ours)
-
-
-def in_a_class(name: str, target: str) -> bool:
-    """Whether a class of the module has what is named by itself: ``:meth:`start```."""
-    module = importlib.import_module(f"sbuslib.{name}")
-    kinds = [kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__]
-    return any(hasattr(kind, target) or has_attribute(kind, target) for kind in kinds)
-
-
-def test_references_of_docstrings_lead_somewhere() -> None:
-    missing = [
-        (name, target)
-        for name in modules()
-        if name not in ENTRANCES
-        for target in references(name)
-        if target.partition(".")[0] not in OTHERS
-        and not hasattr(builtins, target)
-        and not any(exists(place) for place in places(name, target))
-        and not ("." not in target and in_a_class(name, target))
-    ]
-    assert missing == []
+def test_the_drawings_are_what_the_code_gives() -> None:
+    """Else: ``python docs/site/drawings.py`` writes them anew."""
+    for name, drawing in drawings.made(FLOORS).items():
+        assert (DOCS / "images" / f"{name}.svg").read_text("utf-8") == drawing, name
