@@ -345,13 +345,13 @@ class Subscriptions(Generic[S]):
         self._forget(pattern, subscriber)
         return True
 
-    def withdraw(self, pattern: Pattern, subscriber: S, left: int = 0) -> bool:
-        """Unsubscribe until ``left`` are left, which takes no longer for many; ``True`` when none is."""
+    def withdraw(self, pattern: Pattern, subscriber: S) -> bool:
+        """Unsubscribe however often it subscribed, which takes no longer for many. Returns whether it did."""
         held = self._held.get(subscriber, {})
-        if held.get(pattern.raw, 0) <= left:
+        if pattern.raw not in held:
             return False
-        held[pattern.raw] = max(1, left)
-        return not left and bool(self.remove(pattern, subscriber))
+        held[pattern.raw] = 1
+        return bool(self.remove(pattern, subscriber))
 
     def discard_one(self, subscriber: S) -> Pattern | None:
         """Take out one of ``subscriber``'s patterns, whatever its count, and return it. ``None``: none is left."""

@@ -188,8 +188,8 @@ class Relay:
     ) -> None:
         """From now on relay by these settings, which mean what they mean to the constructor.
 
-        The link stays if its hub is still among the addresses and the same user is expected there. Otherwise this hub
-        leaves that hub without losing a message, and joins another one.
+        The link stays if its hub is still among the addresses, and the same user and ``import_`` hold. Otherwise this
+        hub leaves that hub without losing a message on its way up, and joins one anew.
 
         Raises :exc:`~sbuslib.errors.UsageError`, before anything has changed, and
         :exc:`~sbuslib.errors.StateError`.
@@ -199,8 +199,9 @@ class Relay:
         if self._is_started:
             self.hub.context.check_here()
         stays = self._upstream_user == upstream_user and self._address in [dialer.address for dialer in dialers]
-        self._dialers, self._upstream_user = dialers, upstream_user
-        self.above.set_bounds(exports, imports)
+        stays = stays and self.above.import_ == imports
+        self._dialers, self._upstream_user, self.above.import_ = dialers, upstream_user, imports
+        self.above.demand.set_export(exports)
         if self._is_started and not stays:
             self._moving = True
             if self._link is not None:

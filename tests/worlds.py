@@ -8,7 +8,7 @@ from itertools import count, pairwise
 from typing import Any
 
 import msgspec
-from support import PATIENCE, WHOAMI, FakeHub, Peer, eventually
+from support import PATIENCE, WHOAMI, FakeHub, Peer
 
 from sbuslib import Client, Hub, Limits, Relay
 from sbuslib.secrets import Credentials
@@ -85,13 +85,6 @@ class World:
         """Whether the relay of ``left`` has joined the hub of this name."""
         statistics = self.relays["left"].statistics()
         return statistics.state == "joined" and statistics.address == self.address(name)
-
-    def settle(self, *clients: Client) -> None:
-        """As :func:`settle`, and wait also for the links for which ``sync`` does not."""
-        for _ in range(2):  # such a link has one question open at a time: the first may be older than what was said
-            settle(*clients)
-            hubs = [hub for hub in self.hubs.values() if hub.started]
-            eventually(lambda: not any(link.questions.lag for hub in hubs for link in hub.tree.links.values()))  # noqa: B023
 
     def close(self) -> None:
         self._stack.close()

@@ -148,10 +148,10 @@ class Router(Generic[S]):
         """How many times ``subscriber`` subscribed to a plain pattern."""
         return self._plain.times(pattern, subscriber)
 
-    def withdraw(self, pattern: bytes, subscriber: S, account: Account, left: int = 0) -> None:
-        """Take plain subscriptions to a pattern back until there are ``left``, however many there were."""
+    def withdraw(self, pattern: bytes, subscriber: S, account: Account) -> None:
+        """Take all plain subscriptions to a pattern back."""
         cut = Pattern(pattern, self.namespace.separator)
-        if self._plain.withdraw(cut, subscriber, left):
+        if self._plain.withdraw(cut, subscriber):
             self._changed(self._plain, cut, subscriber, account, False)
 
     def retire(self, subscriber: S, account: Account) -> bool:
@@ -251,10 +251,6 @@ class Router(Generic[S]):
             known = self._tuples[found] = found
         return known
 
-    def is_tap(self, receiver: S) -> bool:
-        """Whether a receiver only listens in."""
-        return receiver in self._taps
-
     def plain_patterns_of(self, subscriber: S) -> list[bytes]:
         """The plain patterns of one subscriber."""
         return list(self._plain.patterns(subscriber))
@@ -286,10 +282,6 @@ class Router(Generic[S]):
             self.reconsider_all()
             return
         self._forget([header for header in headers if pattern.matches(header[len(MSG) : -1])])
-
-    def reconsider_key(self, key: bytes) -> None:
-        """What ``adjust`` says of a key has changed."""
-        self._forget([b"MSG %b\0" % key])
 
     def _forget(self, headers: Iterable[bytes]) -> None:
         for header in headers:

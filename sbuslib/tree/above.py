@@ -17,6 +17,7 @@ from ..core.client_role import TOKEN_BYTES
 from ..core.connection import Connection
 from ..core.protocols import Routes
 from ..core.publisher import Publisher
+from ..covering import narrow
 from ..errors import PacketError, ReservedKeyError
 from ..kernel.sockets import peer_credentials
 from ..reasons import Reason
@@ -24,10 +25,11 @@ from ..secrets import Credentials
 from ..wire import control
 from ..wire.packets import MSG, Control, Packet, encode_control, encode_subscribe, encode_unsubscribe
 from ..wire.text import printable
+from .demand import index
 from .greeting import ApartError, LinkError, check_features, check_key, is_unknown
 from .hub_above import HubAbove
 from .hub_link import MODES, Link, Voucher
-from .interest import Wanted
+from .interest import Changes
 from .open_questions import OnAnswer
 from .states import Event, LinkAction
 
@@ -59,7 +61,8 @@ class LinkAbove(Link):
         self._features: control.Features | None = None  # None: it knows no extensions
         self._key = b""  # the credential key of this link
         self._secrets = b""  # the pattern for secrets, once the hub above was asked for them
-        self._wanted: Wanted | None = None  # what the hub above is asked for, once this hub has joined
+        self._bounds = above.import_  # patterns that may come down; None: all
+        self._imports = index(self._bounds, self._separator)  # the same, by key
         self._has_said_all = False  # what it wants
         self._questions_below = 0  # its questions that are open
         self._controls: deque[Control] = deque()  # to be acted on after the turn, since they may end the link
@@ -150,7 +153,7 @@ class LinkAbove(Link):
             self.say(encode_control(control.INTEREST_ADDRESS, os.fsencode(os.path.abspath(self.context.address()))))
 
         # 1. This hub has another prefix, and tells everything anew.
-        self._wanted = above.wanted = Wanted(self.place.telling.announce_to(self), above.bounds, self._separator)
+        self.reader = self.place.telling.begin(self, announces=True)
         self._take_prefix()
 
         # 2. Others are told of what was lost meanwhile.
@@ -234,7 +237,7 @@ class LinkAbove(Link):
         """Whether a message may come down."""
         if key.startswith(self.context.router.namespace.start):
             return bool(self._secrets) and key.startswith(self._secrets)
-        return self._above.imports is None or bool(self._above.imports.subscribers(key))
+        return self._imports is None or bool(self._imports.subscribers(key))
 
     def vouch(self, name: bytes) -> Voucher:
         # Empty is a sender that nobody above knows: one beyond a hub without features.
@@ -299,12 +302,6 @@ class LinkAbove(Link):
             case control.INTEREST_COMPLETE:
                 self._has_said_all = True
                 self._on("complete")
-            case control.INTEREST_PRUNE:
-                if self.mode == "prune":
-                    above.demand.prune(payload)
-            case control.INTEREST_GRAFT:
-                if above.demand.graft(payload):
-                    self.place.telling.want_again(payload)
             case control.SENDERS_ON | control.SENDERS_OFF:
                 self.outgoing.set_senders(key == control.SENDERS_ON)
 
@@ -313,8 +310,8 @@ class LinkAbove(Link):
                 if payload.isdigit() and len(payload) <= 6:
                     above.links_beside = int(payload)
             case control.INTEREST_WIDEN:
-                if self._wanted is not None:
-                    self._wanted.reader.widen()
+                if self.reader is not None:
+                    self.reader.widen()
                     self.mark()
             case control.INTEREST_LEAVE:
                 self.leave("it asked this hub to leave")
@@ -376,18 +373,17 @@ class LinkAbove(Link):
     # -- what the hub above is told -----------------------------------------------------------------
 
     @property
-    def has_changes(self) -> bool:
-        return self._wanted is not None and not self._wanted.is_told
-
-    @property
     def may_ask(self) -> bool:
         return self.is_told and self._above.up.open  # messages that are kept come before a question that is younger
 
-    def tell_changes(self, most: int) -> int:
-        assert self._wanted is not None
-        changes = self._wanted.take(most)
-        self.say(*(encode_subscribe(p) if added else encode_unsubscribe(p) for added, p in changes))
-        return len(changes) if self._wanted.is_told else most
+    def encode(self, changes: Changes) -> list[bytes]:
+        packets: list[bytes] = []
+        for wanted, pattern in changes:
+            # Subscriptions are counted there: what several patterns have in common stays until each was taken back.
+            parts = narrow(pattern, self._bounds, self._separator)
+            self._above.patterns += len(parts) if wanted else -len(parts)
+            packets += map(encode_subscribe if wanted else encode_unsubscribe, parts)
+        return packets
 
     # -- questions ----------------------------------------------------------------------------------
 

@@ -1,16 +1,12 @@
 """The hubs below, as a hub knows them: their relays are clients that said ``interest/on``.
 
-A link is told which patterns all others want or, if its user must not learn that, which of its keys nobody wants. It
-may name only senders below its own credential key.
+A link of a user that is trusted is told which patterns all others want. Other links are told nothing, and are neither
+asked nor waited for. A link may name only senders below its own credential key.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
-from time import monotonic
-from typing import Final
 
 from ..core.client_role import ClientRole
 from ..core.protocols import Routes
@@ -19,23 +15,15 @@ from ..errors import PacketError, ReservedKeyError
 from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control
-from ..wire.packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control
+from ..wire.packets import Control, Packet, Subscribe, Unsubscribe, encode_control
 from .hub_link import ForgedError, Link, Mode, Voucher
-from .interest import PAGE, Reader
+from .interest import Changes
 from .link_losses import LinkLosses
-from .narrowing import Narrowed
 from .place import Place
-from .pruning import KeyTable
 
-__all__ = ["PRUNES_PER_SECOND", "LinkBelow"]
+__all__ = ["LinkBelow"]
 
-PRUNES_PER_SECOND: Final = 8_192
-"""Most keys in a second that a link is told not to send, so that endless new keys cost little."""
-
-SHARED: Final = 4
-"""Changes that were worked out for all links, and cost as much as one for this link."""
-
-_UNANSWERED: Final = 64
+_UNANSWERED = 64
 """Questions that a link which lags may leave unanswered, before it is asked no more."""
 
 
@@ -47,49 +35,28 @@ class LinkBelow(Link):
         uid, pid = outgoing.credentials.uid, outgoing.credentials.pid
         super().__init__(place, publisher, outgoing, f"the relay {pid} of user {uid}")
         self.mode = mode
-        self.trusted = mode == "announce"  # others may delay nobody
+        self.trusted = mode == "announce"  # others could delay everybody, and learn what is not theirs
         self.losses = LinkLosses(self.context, lambda lost: place.pass_notice(lost, outgoing))
         """Losses on the way up that a trusted link reported."""
         self.told_all = False
         """Whether it has told all that is wanted below it."""
-        self.pruned = KeyTable(self.context.limits.pruned_keys) if mode == "prune" else None
-        """Keys that it was told not to send."""
-        self.narrowed = Narrowed(self.context, outgoing)
-        """What it asked for and may read only parts of."""
         self._tuples: dict[Routes, Routes] = {}  # its receivers, each tuple once
         self._old_key = self._key = outgoing.key  # its key under the hub's last prefix, and under that of now
-        self._grafts: deque[bytes] = deque()  # keys that it has to be told to send again
         self._told_links = 0  # how many links it was told that there are
-        self._prunes = float(self.context.limits.pruned_keys)  # keys that it may be told now not to send
-        self._pruned_at = monotonic()  # when that was worked out
-        self.reader: Reader | None = None
-        """Which patterns it has still to be told, in mode ``announce``."""
+        self._narrowed = False  # whether it gets less than it asked for
+        self._all: list[bytes] = []  # all that it may read, once it asked for too many patterns: held until it ends
         role = publisher.role
         assert isinstance(role, ClientRole)
         self._as_client = role  # acts on what the link says as any client does
         publisher.become(self)
         outgoing.become_link(publisher)
-        if mode == "announce":
-            self.reader = place.telling.announce_to(self)
-        else:
-            place.telling.prune(self)
+        # Others are told nothing.
+        self.reader = place.telling.begin(self, announces=self.trusted)
 
     @property
     def asks(self) -> bool:
         """Whether ``authorize=`` is asked about its keys."""
         return self.context.authorization.is_asked
-
-    def review(self, publisher: Publisher) -> Iterator[None]:
-        """``authorize=`` has changed.
-
-        The link is told to send all keys again that it was told not to send. It may no longer publish some of them, and
-        must not learn later which of these are wanted.
-        """
-        if self.pruned is not None:
-            for key in self.pruned.all_keys():
-                self.graft(key)
-            self.place.telling.wake(self.outgoing.account.uid)
-        return self.narrowed.review()
 
     # -- what comes from the link -------------------------------------------------------------------
 
@@ -104,13 +71,10 @@ class LinkBelow(Link):
         except ReservedKeyError as error:
             self.drop(error.reason, times)
             return ()
-        is_tap = self.context.router.is_tap
-        wanted = self.pruned is None or any(not is_tap(receiver) for receiver in receivers)
-        if wanted or self._prune(header[len(MSG) : -1]):
-            if len(self._tuples) >= self.context.limits.cached_keys:
-                self._tuples.clear()
-            receivers = self._tuples.setdefault(receivers, receivers)
-            self.remember(publisher, header, receivers)
+        if len(self._tuples) >= self.context.limits.cached_keys:
+            self._tuples.clear()
+        receivers = self._tuples.setdefault(receivers, receivers)
+        self.remember(publisher, header, receivers)
         return receivers
 
     def note_dropped(self, reason: Reason, times: int) -> bool:
@@ -134,22 +98,59 @@ class LinkBelow(Link):
                 self._subscribe(pattern)
                 publisher.refresh()
             case Unsubscribe(pattern=pattern) if not reserved(pattern):
-                self.context.ignored += not self.narrowed.unsubscribe(pattern)
+                self._unsubscribe(pattern)
                 publisher.refresh()
             case _:
                 self._as_client.act_on(publisher, packet)
 
+    # -- what it may read ---------------------------------------------------------------------------
+
+    def _narrow(self, pattern: bytes) -> list[bytes]:
+        """What the link may subscribe to in place of a pattern: itself, or the parts that its user may read.
+
+        A hub below subscribes for all of its clients, and one of them may ask for everything. Subscriptions are
+        counted, so what several patterns have in common stays until each was taken back.
+        """
+        self.context.router.check_size(pattern)
+        outgoing = self.outgoing
+        return self.context.authorization.narrow(outgoing.account, outgoing.credentials, pattern)
+
     def _subscribe(self, pattern: bytes) -> None:
         """Hold a pattern for the link. Where that is one too many, everything is sent to it."""
+        router, outgoing, account = self.context.router, self.outgoing, self.outgoing.account
+        parts = self._narrow(pattern)
+        if outgoing.closed or self._all:
+            return  # authorize= had it closed, or it gets all already
+        self._narrowed = self._narrowed or parts != [pattern]
+        if not parts:
+            raise PacketError(Reason.SUBSCRIPTION_REFUSED)
         try:
-            self.narrowed.subscribe(pattern)
+            for part in parts:
+                router.subscribe(part, outgoing, outgoing.credentials, account)
         except PacketError as error:
             self.drop(error.reason)
-            if error.reason is Reason.TOO_MANY_PATTERNS:
-                self.say(encode_control(control.INTEREST_WIDEN))
-                if not self.narrowed.holds(b""):
-                    with suppress(PacketError):  # the link may read nothing at all
-                        self.narrowed.subscribe(b"", anyway=True)
+            self.say(encode_control(control.INTEREST_WIDEN))
+            self._all = self._narrow(b"")
+            for part in self._all:
+                router.subscribe_anyway(part, outgoing, account)
+
+    def _unsubscribe(self, pattern: bytes) -> None:
+        router, outgoing = self.context.router, self.outgoing
+        parts = [pattern]
+        if self._narrowed and not self._all and not router.times(pattern, outgoing):
+            parts = self._narrow(pattern)
+        taken = [router.unsubscribe(part, outgoing, outgoing.account) for part in parts if part not in self._all]
+        self.context.ignored += not any(taken)
+
+    def review(self, publisher: Publisher) -> Iterator[None]:
+        """``authorize=`` has changed: a link that gets something else now has to join again, and to ask anew."""
+        for pattern in self.context.router.plain_patterns_of(self.outgoing):
+            yield
+            self._narrowed = self._narrowed or self._narrow(pattern) != [pattern]
+        if self._narrowed and not self.outgoing.closed:
+            self.context.members.kick(self.outgoing, Reason.JOIN_ANEW)
+
+    # -- what it says of others ---------------------------------------------------------------------
 
     def _note_lost(self, payload: bytes) -> None:
         """Note a loss below, which others are told. A link that is not trusted could make losses up."""
@@ -186,70 +187,10 @@ class LinkBelow(Link):
         """The link has ended."""
         self.context.members.close(publisher.outgoing, why)
 
-    # -- keys that nobody wants ---------------------------------------------------------------------
+    # -- what it is told ----------------------------------------------------------------------------
 
-    def _prune(self, key: bytes) -> bool:
-        """Tell the link not to send a key; ``False`` when that has to wait."""
-        if key.startswith(self.context.router.namespace.start):
-            return True
-        assert self.pruned is not None
-        if key in self.pruned:
-            return True
-
-        # 1. Not more keys in a second than the link may be told.
-        now = monotonic()
-        most = float(self.context.limits.pruned_keys)
-        self._prunes = min(most, self._prunes + (now - self._pruned_at) * PRUNES_PER_SECOND)
-        self._pruned_at = now
-        if self._prunes < 1 or self.room <= 0:
-            return False
-        self._prunes -= 1
-
-        # 2. The oldest keys make room.
-        pruning = self.place.telling.pruning
-        pruning.add(key, self)
-        forgotten = self.pruned.add(key)
-        self.say(encode_control(control.INTEREST_PRUNE, key))
-        for oldest in forgotten:
-            pruning.discard(oldest, self)
-            self._tell_graft(oldest)
-        return True
-
-    def _tell_graft(self, key: bytes) -> None:
-        self.publisher.forget_route(b"MSG %b\0" % key)
-        self.say(encode_control(control.INTEREST_GRAFT, key))
-
-    def graft(self, key: bytes) -> None:
-        """Somebody may want a pruned key again: tell the link to send it, as soon as there is room."""
-        assert self.pruned is not None
-        if self.pruned.discard(key):
-            self.place.telling.pruning.discard(key, self)
-            self._grafts.append(key)
-            self.place.telling.mark([self])  # whoever wants it wakes
-
-    # -- what is told -------------------------------------------------------------------------------
-
-    @property
-    def has_changes(self) -> bool:
-        return bool(self._grafts) if self.reader is None else not self.reader.is_told
-
-    @property
-    def may_ask(self) -> bool:
-        return self.is_told and not (self.reader is None and self.place.telling.pruning.searches)
-
-    def tell_changes(self, most: int) -> int:
-        if self.reader is not None:
-            news = self.reader.take_page() if most >= PAGE else None
-            if news is not None:
-                self.say(*news.packets)
-                return len(news) // SHARED
-            news = self.reader.take(most)
-            self.say(*news.packets)
-            return len(news) if self.reader.is_told else most
-        count = min(most, len(self._grafts))
-        for _ in range(count):
-            self._tell_graft(self._grafts.popleft())
-        return count
+    def encode(self, changes: Changes) -> list[bytes]:
+        return self.place.telling.interest.encode(changes)
 
     def tell_links(self, count: int) -> None:
         """Tell a trusted link how many of them this hub has."""
@@ -261,9 +202,8 @@ class LinkBelow(Link):
 
     @property
     def has_too_many_questions(self) -> bool:
-        """A link that lags may never read: one question for it may wait. One that nobody waits for has one open."""
-        lags = self.lagging and (self.questions.waiting or len(self.questions) >= _UNANSWERED)
-        return bool(lags or (not self.trusted and len(self.questions)))
+        """A link that lags may never read: one question for it may wait."""
+        return self.lagging and bool(self.questions.waiting or len(self.questions) >= _UNANSWERED)
 
     def say_question(self, token: bytes) -> None:
         self.say(encode_control(control.INTEREST_SYNC, token))

@@ -1,7 +1,7 @@
 """Which messages go up: what the hub above wants of what is published here, and may have.
 
-It wants everything, what it announced, or all but the keys that it pruned. ``export=`` bounds that, but not secrets:
-those of clients below this hub stay, all others go up.
+It wants everything, or what it announced. ``export=`` bounds that, but not secrets: those of clients below this hub
+stay, all others go up.
 
 The hub above holds that in the router of this hub, as any subscriber does, so that the links below are told of it as of
 any other. While the link is broken it goes on to hold what it held. What it has not announced anew, when it has said
@@ -12,15 +12,12 @@ all that it wants, is taken back in small steps (:meth:`Demand.settle`). What ca
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 
-from ..core.context import Context
-from ..core.protocols import Routes
-from ..covering import narrow
+from ..core.protocols import Receiver, Routes
+from ..core.quotas import Account
+from ..core.router import Router
 from ..errors import PacketError
 from ..matcher import Pattern, Subscriptions
-from .narrowing import Narrowed, PatternHolder
-from .pruning import KeyTable
 
 __all__ = ["Demand", "index"]
 
@@ -39,24 +36,29 @@ class Demand:
     """What the hub above wants. It is taken to want everything until it has said all for the first time.
 
     :param holder: what stands for it in the router.
+    :param account: what it holds is charged to this one.
     :param export: the patterns that may go up, ``None`` for all.
     :param takes_secrets: whether secrets cross.
     """
 
     def __init__(
-        self, context: Context, holder: PatternHolder, export: list[bytes] | None, takes_secrets: Callable[[], bool]
+        self,
+        router: Router[Receiver],
+        holder: Receiver,
+        account: Account,
+        export: list[bytes] | None,
+        takes_secrets: Callable[[], bool],
     ) -> None:
-        self._router = context.router  # of this hub
+        self._router = router  # of this hub
         self._holder = holder
-        self._export = export
+        self._account = account
         self._takes_secrets = takes_secrets
-        self._holds = Narrowed(context, holder, self._narrow)  # the patterns, narrowed to those that may go up
-        self._all = False  # whether it is taken to want everything
+        self._everything = False  # whether it is taken to want everything
+        self._all: list[bytes] = []  # the patterns that are held for that: all that may go up
         self._too_many = False  # whether it announced more than may be held, so that this is so for the whole link
         self._announced: dict[bytes, None] = {}  # over this link
         self._former: dict[bytes, None] = {}  # over the last link, and not announced anew
-        self.pruned = KeyTable(context.limits.pruned_keys)
-        """Keys that nobody above wants."""
+        self.set_export(export)
 
     def __len__(self) -> int:
         """How many patterns were announced."""
@@ -65,15 +67,14 @@ class Demand:
     @property
     def is_bounded(self) -> bool:
         """Whether only some patterns may go up."""
-        return self._export is not None
+        return self._exports is not None
 
-    def set_export(self, export: list[bytes] | None) -> Iterator[None]:
-        """From now on other patterns may go up. What is held is narrowed anew, one pattern a step."""
-        self._export = export
-        return self._holds.review()
-
-    def _narrow(self, pattern: bytes) -> list[bytes]:
-        return narrow(pattern, self._export, self._router.namespace.separator)
+    def set_export(self, export: list[bytes] | None) -> None:
+        """From now on other patterns may go up."""
+        self._exports = index(export, self._router.namespace.separator)  # those that may, by key
+        self._export = [b""] if export is None else export  # the same as patterns
+        self.want_all(self._everything)
+        self._router.reconsider_all()
 
     def begin(self) -> None:
         """The relay has started: everything is wanted, as far as this hub knows."""
@@ -85,7 +86,6 @@ class Demand:
         self.begin_anew()
         for _ in self.settle(everything=False):
             pass
-        self._holds.close()
         self.abandon()
 
     def abandon(self) -> None:
@@ -94,26 +94,21 @@ class Demand:
         self._router.reconsider_all()
 
     def _adjust(self, key: bytes, secret: bool, found: Routes) -> Routes:
-        """The receivers of a key that the router found, without what was pruned, and with secrets that go up."""
-        namespace = self._router.namespace
+        """The receivers of a key that the router found, without the hub above if it may not have it, and with secrets
+        that go up."""
         if not secret:
-            return tuple(one for one in found if one is not self._holder) if key in self.pruned else found
+            may_go = self._exports is None or self._exports.subscribers(key)
+            return found if may_go else tuple(one for one in found if one is not self._holder)
         # Until the first prefix is known, this hub does not know whose a secret is. So it goes up and stays here.
+        namespace = self._router.namespace
         ours = bool(namespace.prefix) and key.startswith(namespace.prefix + namespace.start)
         return found if ours or not self._takes_secrets() else (*found, self._holder)
 
-    def begin_anew(self) -> bool:
-        """Another link: what the hub above said before holds until it has said all, but for the keys that it pruned.
-
-        Returns whether there were such keys.
-        """
-        pruned = self.pruned.all_keys()
+    def begin_anew(self) -> None:
+        """Another link: what the hub above said before holds until it has said all."""
         self._former.update(self._announced)
         self._announced.clear()
         self._too_many = False
-        for key in pruned:
-            self.graft(key)
-        return bool(pruned)
 
     def settle(self, everything: bool) -> Iterator[None]:
         """The hub above has said all that it wants; or it never will, and is sent everything.
@@ -123,52 +118,37 @@ class Demand:
         self.want_all(everything)
         while self._former:
             pattern, _ = self._former.popitem()
-            self._holds.unsubscribe(pattern)
+            self._router.unsubscribe(pattern, self._holder, self._account)
             yield
 
     def want_all(self, everything: bool) -> None:
         """Whether the hub above is taken to want all that may go up."""
-        everything = everything or self._too_many
-        if everything is not self._all:
-            self._all = everything
-            if everything:
-                with suppress(PacketError):  # nothing may go up
-                    self._holds.subscribe(b"", anyway=True)
-            else:
-                self._holds.unsubscribe(b"")
+        self._everything = everything or self._too_many
+        former, self._all = self._all, self._export if self._everything else []
+        for pattern in self._all:
+            self._router.subscribe_anyway(pattern, self._holder, self._account)
+        for pattern in former:
+            self._router.unsubscribe(pattern, self._holder, self._account)
 
     # -- what the hub above says --------------------------------------------------------------------
 
     def announce(self, pattern: bytes) -> None:
-        """Somebody above wants a pattern."""
+        """Somebody above wants a pattern. Where that is one too many, everything goes up: that takes no memory."""
         if pattern in self._announced or self._router.namespace.uses_reserved(pattern):
             return
         if pattern in self._former:
             del self._former[pattern]
         else:
             try:
-                self._holds.subscribe(pattern)
+                self._router.subscribe(pattern, self._holder, self._holder.credentials, self._account)
             except PacketError:
-                if not self._holds.holds(pattern):  # too much: to send everything takes neither memory nor time
-                    self._too_many = True
-                    self.want_all(True)
-                    return
+                self._too_many = True
+                self.want_all(True)
+                return
         self._announced[pattern] = None
 
     def take_back(self, pattern: bytes) -> None:
         """Nobody above wants a pattern any more."""
         if pattern in self._announced:
             del self._announced[pattern]
-            self._holds.unsubscribe(pattern)
-
-    def prune(self, key: bytes) -> None:
-        """Nobody above wants a key."""
-        for one in (key, *self.pruned.add(key)):
-            self._router.reconsider_key(one)
-
-    def graft(self, key: bytes) -> bool:
-        """Somebody above may want a key again. Whether it was pruned."""
-        if not self.pruned.discard(key):
-            return False
-        self._router.reconsider_key(key)
-        return True
+            self._router.unsubscribe(pattern, self._holder, self._account)

@@ -21,11 +21,10 @@ from ..core.violations import Violations
 from ..secrets import Credentials
 from ..statistics import LinkStatistics
 from ..wire import control
-from .demand import Demand, index
+from .demand import Demand
 from .greeting import ApartError
 from .hub_link import Link
 from .instances import Said, new_epoch, stable_id
-from .interest import Wanted
 from .link_losses import LinkLosses
 from .roles import Joiner
 from .states import Event, LinkAction, State, step
@@ -66,11 +65,10 @@ class HubAbove:
         self.context = tree.context  # of this hub
         self.up = Uplink(self.context, self._tell_loss)
         """What routes hold for it."""
-        self.demand = Demand(self.context, self.up, export, lambda: self.secrets)
+        self.demand = Demand(self.context.router, self.up, self.up.account, export, lambda: self.secrets)
         """What it wants of what is published here."""
-        self.bounds = import_
-        self.imports = index(import_, self._separator)
-        """These patterns as an index; ``None``: there are no bounds."""
+        self.import_ = import_
+        """Patterns that may come down over the next link."""
         self.step: State = "stopped"  # of the table
         self.apart: ApartError | None = None
         """Why this hub stays apart from the hub above, until it joins one."""
@@ -82,8 +80,8 @@ class HubAbove:
         """Addresses of hubs that refused the pattern for secrets."""
         self.link: Link | None = None
         """The link at hand, whether or not this hub has joined over it."""
-        self.wanted: Wanted | None = None
-        """What the hub above is asked for, once this hub has joined."""
+        self.patterns = 0
+        """Subscriptions at the hub above."""
         self.epoch = 0
         """How many times this hub has joined."""
         self.links_beside = 0
@@ -198,16 +196,6 @@ class HubAbove:
             self.end_link()
             connection.close()
 
-    def set_bounds(self, export: list[bytes] | None, import_: list[bytes] | None) -> None:
-        """From now on other patterns may go up and come down. The link stays."""
-        review = self.demand.set_export(export)
-        self.bounds, self.imports = import_, index(import_, self._separator)
-        if self.step != "stopped":
-            self.tree.telling.do_later(review)
-        if self.wanted is not None and self.link is not None:
-            self.wanted.set_bounds(import_)
-            self.link.mark()
-
     def found_nobody(self, address: str) -> None:
         """No hub listens there. The next one may be another program: it may know secrets, and be above this hub."""
         self.refusing.discard(address)
@@ -221,14 +209,14 @@ class HubAbove:
         if self.address != address:
             self.address, self.links_beside = address, 0
         self.link, self._connection = link, connection
-        if self.demand.begin_anew():
-            self.tree.telling.want_again(b"")
+        self.demand.begin_anew()
 
     def end_link(self) -> None:
         """The connection is about to be closed."""
         assert self._connection is not None
         self._received = self.received
-        self.link = self.wanted = self._connection = None
+        self.link = self._connection = None
+        self.patterns = 0
         self.up.disconnect()
 
     # -- what goes up -------------------------------------------------------------------------------
@@ -293,8 +281,7 @@ class HubAbove:
             state=self.state,
             epoch=self.epoch,
             mode=link.mode if link is not None else "plain",
-            patterns=len(self.wanted) if self.wanted is not None else 0,
-            pruned=len(self.demand.pruned),
+            patterns=self.patterns,
             up=up.forwarded,
             down=self.received,
             waiting=len(up.waiting),

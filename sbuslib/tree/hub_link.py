@@ -25,13 +25,14 @@ from ..secrets import Credentials
 from ..wire import control
 from ..wire.batches import BATCH
 from ..wire.packets import MSG, Control, Packet, encode_control, parse
+from .interest import Changes, Reader
 from .open_questions import OnAnswer, OpenQuestions
 from .place import Place
 
 __all__ = ["MODES", "ForgedError", "Link", "Mode", "Voucher"]
 
-Mode: TypeAlias = Literal["announce", "prune", "plain"]
-MODES: Final[dict[bytes, Mode]] = {b"announce": "announce", b"prune": "prune", b"plain": "plain"}
+Mode: TypeAlias = Literal["announce", "tenant", "plain"]
+MODES: Final[dict[bytes, Mode]] = {b"announce": "announce", b"tenant": "tenant", b"plain": "plain"}
 """How the upper hub serves the lower one, as it is said."""
 
 _SENDERS: Final = 4_096
@@ -101,6 +102,8 @@ class Link:
         """Whether the other end can be told anything."""
         self.complete = False
         """Whether it was told all that is wanted for the first time, or need not be told that."""
+        self.reader: Reader | None = None
+        """Which patterns the other end has to be told, if it is told any."""
         self.questions = OpenQuestions()  # to the other end
         self._told_senders = False  # whether the other end was told that senders are wanted
         self._vouchers: dict[bytes, Voucher] = {}  # by what the other end calls them
@@ -108,13 +111,8 @@ class Link:
 
     # -- for either end to say ----------------------------------------------------------------------
 
-    @property
-    def has_changes(self) -> bool:
-        """Whether there is something that the other end has to know of what is wanted of it."""
-        raise NotImplementedError
-
-    def tell_changes(self, most: int) -> int:
-        """Tell up to ``most`` changes. Returns how many."""
+    def encode(self, changes: Changes) -> list[bytes]:
+        """What is said of changes of what is wanted."""
         raise NotImplementedError
 
     @property
@@ -215,7 +213,7 @@ class Link:
 
     def mark(self) -> None:
         """There is something to tell that the hub itself has changed."""
-        self.place.telling.mark([self])
+        self.place.telling.mark([self.receiver])
         self.place.telling.wake()
 
     @property
@@ -231,7 +229,8 @@ class Link:
     @property
     def is_told(self) -> bool:
         """Whether the other end was told all that is wanted of it."""
-        return not self.has_changes and self._told_senders is self._wants_senders
+        is_told = self.reader is None or self.reader.is_told
+        return is_told and self._told_senders is self._wants_senders
 
     @property
     def may_ask(self) -> bool:
@@ -260,7 +259,11 @@ class Link:
         if self._told_senders is not wants and self.room > 0:
             self._told_senders = wants
             self.say(encode_control(control.SENDERS_ON if wants else control.SENDERS_OFF))
-        count = self.tell_changes(max(0, min(most, self.room)))
+        most, count = max(0, min(most, self.room)), 0
+        if self.reader is not None:
+            changes = self.reader.take(most)
+            self.say(*self.encode(changes))
+            count = len(changes) if self.reader.is_told else most  # what is not told was looked at as well
 
         if self.is_told and not self.complete and self.place.has_settled:
             self.complete = True

@@ -3,7 +3,7 @@
 The parts:
 
 * :mod:`sbuslib.tree.interest` decides, without I/O, which patterns each link has to hold, and
-  :mod:`sbuslib.tree.telling` which links have to be told something, and in whose turns.
+  :mod:`sbuslib.tree.telling` in whose turns links are told.
 * :class:`sbuslib.tree.below.LinkBelow` is the link to one hub below, :class:`sbuslib.tree.above.LinkAbove` that to the
   hub above, and :class:`sbuslib.tree.hub_above.HubAbove` what outlives it.
 * :mod:`sbuslib.tree.instances` knows which hub is behind a link, and retires the old link of one that comes back.
@@ -43,8 +43,7 @@ ADDRESS_BYTES: Final = 256
 """Longest address of a hub below, in bytes: that of a socket in the file system has at most 108."""
 
 LINKS_OF_A_USER: Final = 8
-"""Links that a user who is not trusted may have. A user has a hub or two, and each link costs memory: it holds a
-table of keys."""
+"""Links that a user who is not trusted may have. A user has a hub or two, and each link costs memory."""
 
 
 class Tree(Place):
@@ -60,7 +59,7 @@ class Tree(Place):
         self.instances = Instances(context, self._join)  # which hub is behind which relay
         self.addresses: dict[Outgoing, str] = {}
         """Where hubs below listen, as their relays say."""
-        self._relay_users, self._relay_groups = relays  # of whom hubs may join in mode "prune"
+        self._relay_users, self._relay_groups = relays  # of whom hubs may join in mode "tenant"
         self._links_of: Counter[int] = Counter()  # by user
         self._told_path: set[Outgoing] = set()  # the relays of hubs below, in whatever mode
         self._all_left: Event | None = None  # set once no hub is below any more, while all have to leave
@@ -158,7 +157,7 @@ class Tree(Place):
         if client.credentials.uid in self.context.trusted:
             mode = "announce"
         elif self._may_relay(client):
-            mode = "prune"
+            mode = "tenant"
             if self._links_of[client.account.uid] >= LINKS_OF_A_USER:
                 raise PacketError(Reason.TOO_MANY_LINKS)
 
@@ -180,15 +179,15 @@ class Tree(Place):
         return [self.clients.connections[client] for client in self._told_path]
 
     def set_relays(self, users: frozenset[int], groups: frozenset[int]) -> None:
-        """From now on the relays of these users may join. A link that may learn less now has to join again."""
+        """From now on the relays of these users may join. A link that may learn less now has to join anew."""
         self._relay_users, self._relay_groups = users, groups
         for client, link in list(self.links.items()):
             trusted = client.credentials.uid in self.context.trusted
             if not trusted and (link.trusted or not self._may_relay(client)):
-                self.clients.kick(client, Reason.LEARNS_LESS)
+                self.clients.kick(client, Reason.JOIN_ANEW)
 
     def _may_relay(self, client: Outgoing) -> bool:
-        """Whether a client's user may join hubs to this one in mode ``prune``."""
+        """Whether a client's user may join hubs to this one in mode ``tenant``."""
         if client.credentials.uid in self._relay_users:
             return True
         return bool(self._relay_groups) and not self._relay_groups.isdisjoint(self.clients.groups_of(client))
@@ -202,7 +201,6 @@ class Tree(Place):
         self.addresses.pop(client, None)
         link = self.links.pop(client, None)
         if link is not None:
-            link.narrowed.close()
             link.questions.close()
             self._links_of -= Counter([client.account.uid])
             self.telling.forget(link)

@@ -32,11 +32,9 @@ __all__ = [
     "INTEREST_ADD",
     "INTEREST_ADDRESS",
     "INTEREST_COMPLETE",
-    "INTEREST_GRAFT",
     "INTEREST_LEAVE",
     "INTEREST_LINKS",
     "INTEREST_ON",
-    "INTEREST_PRUNE",
     "INTEREST_REMOVE",
     "INTEREST_SYNC",
     "INTEREST_WIDEN",
@@ -90,8 +88,6 @@ INTEREST_ON = b"interest/on"
 INTEREST_ADD = b"interest/add"
 INTEREST_REMOVE = b"interest/remove"
 INTEREST_COMPLETE = b"interest/complete"
-INTEREST_PRUNE = b"interest/prune"
-INTEREST_GRAFT = b"interest/graft"
 INTEREST_LINKS = b"interest/links"
 INTEREST_WIDEN = b"interest/widen"
 INTEREST_SYNC = b"interest/sync"

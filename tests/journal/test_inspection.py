@@ -178,7 +178,6 @@ def test_links_and_hubs_that_could_not_be_asked_are_told(folder: str) -> None:
         epoch=1,
         mode="announce",
         patterns=0,
-        pruned=0,
         up=9,
         down=4,
         waiting=0,

@@ -9,8 +9,6 @@ import pytest
 from support import Peer
 from worlds import FAST, RELAY, STRANGER, World
 
-from sbuslib.tree import pruning
-
 
 @pytest.fixture
 def make_link(world: World) -> Callable[[], Peer]:
@@ -21,7 +19,7 @@ def make_link(world: World) -> Callable[[], Peer]:
         world.uids["top"] = STRANGER
         link = world.peer("top")
         link.send(b"CMSG interest/on")
-        assert link.receive() == b"CMSG interest/on\0prune"
+        assert link.receive() == b"CMSG interest/on\0tenant"
         world.uids.clear()
         return link
 
@@ -31,7 +29,6 @@ def make_link(world: World) -> Callable[[], Peer]:
 @pytest.fixture
 def stranger(world: World, monkeypatch: pytest.MonkeyPatch) -> Peer:
     """A client of a user that the hub does not know, which holds 300 patterns."""
-    monkeypatch.setattr(pruning, "SEARCHED_A_STEP", 5)
     world.hub("top", relays=[RELAY])
     client = world.peer_of("top", STRANGER)
     client.subscribe(*(b"a/%d" % n for n in range(300)))

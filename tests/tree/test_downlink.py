@@ -108,7 +108,7 @@ def test_a_packet_of_a_link_that_authorize_refuses_is_dropped(world: World) -> N
 
 
 def test_a_link_tells_many_losses_and_clients_get_one_notice(world: World) -> None:
-    world.hub("top")
+    world.hub("top", limits=msgspec.structs.replace(FAST, link_notices=600.0))
     listener, link = world.peer("top"), world.peer("top")
     listener.send(b"CMSG notices/on")
     listener.barrier()
@@ -180,9 +180,8 @@ def test_no_pattern_is_told_to_a_link_of_another_user(world: World) -> None:
     spy.publish(b"elsewhere")
     spy.publish(b"private/room")
     said = spy.pending()
-    assert said[0] == b"CMSG interest/on\0prune"
-    assert b"CMSG interest/prune\0elsewhere" in said
-    assert not [packet for packet in said if b"private" in packet]
+    assert said[0] == b"CMSG interest/on\0tenant"
+    assert said[1:] == [b"CMSG interest/complete\0"]
 
 
 def test_a_relay_of_an_unknown_user_works_as_a_plain_client(world: World) -> None:
@@ -223,4 +222,4 @@ def test_a_relay_may_be_trusted_by_its_group(world: World) -> None:
     world.hub("top", relays=[f"@{os.getgid()}"])
     world.hub("left")
     world.uids["top"] = 12_345
-    assert world.relay("left", "top").statistics().mode == "prune"
+    assert world.relay("left", "top").statistics().mode == "tenant"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbuslib.matcher import Pattern, Subscriptions
-from sbuslib.tree import interest
 from sbuslib.tree.interest import Interest, Reader
 
 PATTERNS = [b"", b"a", b"b", b"a/", b"a/*", b"*/b", b"c/**"]
@@ -40,24 +38,22 @@ class Holdings:
         self.told = 0
 
     def join(self, link: Any) -> None:
-        self.readers[link] = self.interest.reader(link)
+        self.readers[link] = self.interest.begin(link)
         self.held[link] = set()
 
     def leave(self, link: Any) -> None:
         self.interest.forget(link)
         del self.readers[link], self.held[link]
 
-    def want(self, who: Any, pattern: bytes) -> None:
-        if self.router.index.add(Pattern(pattern), who):
-            self.interest.changed(pattern, who, True)
+    def want(self, who: Any, pattern: bytes) -> list[Any]:
+        return list(self.interest.changed(pattern, who, True)) if self.router.index.add(Pattern(pattern), who) else []
 
-    def unwant(self, who: Any, pattern: bytes) -> None:
-        if self.router.index.remove(Pattern(pattern), who):
-            self.interest.changed(pattern, who, False)
+    def unwant(self, who: Any, pattern: bytes) -> list[Any]:
+        removed = self.router.index.remove(Pattern(pattern), who)
+        return list(self.interest.changed(pattern, who, False)) if removed else []
 
     def read(self, link: Any, count: int = 1_000) -> None:
-        page = self.readers[link].take_page() if count > 2 else None
-        for wanted, pattern in self.readers[link].take(count) if page is None else page:
+        for wanted, pattern in self.readers[link].take(count):
             self.told += 1
             assert wanted is not (pattern in self.held[link]), "told twice"
             (self.held[link].add if wanted else self.held[link].remove)(pattern)
@@ -75,16 +71,8 @@ STEPS = st.one_of(
 )
 
 
-@pytest.fixture
-def _short_pages() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interest, "PAGE", 3)
-        yield
-
-
 @settings(max_examples=300)
 @given(st.lists(STEPS, max_size=60), st.sampled_from([2, 4, 100]))
-@pytest.mark.usefixtures("_short_pages")
 def test_each_link_holds_what_others_want_once_it_was_told_all(steps: list[tuple[Any, ...]], most: int) -> None:
     tree = Holdings(most)
     for link in ("one", "two"):
@@ -166,7 +154,7 @@ def test_the_log_is_bounded(reads: bool) -> None:
         tree.unwant("x", b"%d" % n)
         if reads:
             tree.read("one")
-    assert len(tree.interest._log) <= 2_048
+    assert len(tree.readers["one"]._later) <= 2_048
     tree.want("x", b"a")
     while not tree.readers["one"].is_told:
         tree.read("one")
@@ -180,20 +168,7 @@ def test_what_others_want_as_well_is_told_nobody_again() -> None:
     tree.want("x", b"a")
     for link in tree.readers:
         tree.read(link)
-    number = tree.interest.number
     for who in ("y", "one", "two"):
-        tree.want(who, b"a")
-    tree.unwant("x", b"a")
-    assert (tree.interest.number, tree.interest.noted) == (number, {})
-    for who in ("y", "one"):
-        tree.unwant(who, b"a")
-    assert list(tree.interest.noted) == ["one"] or list(tree.interest.noted) == ["two"]
-
-
-def test_nothing_is_noted_without_links() -> None:
-    tree = Holdings()
-    tree.join("one")
-    tree.want("x", b"a")
-    tree.leave("one")
-    tree.want("x", b"b")
-    assert not tree.interest._log
+        assert tree.want(who, b"a") == []
+    assert tree.unwant("x", b"a") == tree.unwant("y", b"a") == []
+    assert tree.unwant("one", b"a") == ["two"]

@@ -139,14 +139,11 @@ def test_a_link_that_never_reads_has_one_question_waiting(world: World, monkeypa
     assert link.questions.waiting == 1
 
 
-def silent_link(world: World, uid: int | None = None) -> Peer:
-    """A relay of a user, of the hub's own unless another is given, that has not answered any question yet."""
-    if uid is not None:
-        world.uids["top"] = uid
+def silent_link(world: World) -> Peer:
+    """A relay that has not answered any question yet."""
     link = world.peer("top")
     link.send(b"CMSG interest/on")
-    assert link.receive() == b"CMSG interest/on\0" + (b"announce" if uid is None else b"prune")
-    world.uids.clear()
+    assert link.receive() == b"CMSG interest/on\0announce"
     return link
 
 
@@ -165,25 +162,6 @@ def test_a_link_that_was_not_asked_yet_does_not_count_as_late(world: World, monk
         assert client.sync("tree") == "partial"
     assert (link.lagging, link.questions.lag) == (False, 0)
     assert questions(silent) == []
-
-
-def test_a_link_of_a_user_that_is_not_trusted_delays_no_sync(world: World) -> None:
-    world.hub("top", relays=[TENANT])
-    client = world.client("top")
-    assert not client.sync("tree").trusted_only
-    hostile = silent_link(world, TENANT)
-    (link,) = world.hubs["top"].tree.links.values()
-    for scope in ("tree", "partial", "nonsense"):
-        answer = client.sync("tree")  # would take sync_wait, which is 10 s
-        assert answer == "tree"
-        assert answer.trusted_only, "the asker learns that a link was not waited for"
-        eventually(lambda: link.questions.lag)
-        (question,) = questions(hostile)
-        assert client.sync("tree") == "tree"
-        assert questions(hostile) == [], "there is one question open at a time"
-        hostile.send(question + b"\0" + scope.encode())
-        hostile.barrier()
-        assert not link.questions.lag
 
 
 def test_links_that_were_not_waited_for_are_told_up_and_down_the_tree(world: World) -> None:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from support import PATIENCE, eventually
-from worlds import FAST, World
+from worlds import FAST, World, settle
 
 from sbuslib import Client, Subscription
 from sbuslib.core import acceptor
@@ -155,7 +155,7 @@ class TreeMachine(RuleBasedStateMachine):
             eventually(lambda: client.sync("tree") == "tree")  # noqa: B023
         eventually(lambda: all(not relay.above.up.waiting for relay in relays))
         for _ in range(DEPTH * 2):
-            self.world.settle(*self.clients)
+            settle(*self.clients)
         eventually(lambda: all(relay.above.up.open for relay in relays))
 
     @rule(some=st.lists(keys, min_size=1, max_size=6))

@@ -81,7 +81,7 @@ def test_patterns_of_a_link_that_ends_are_taken_back_from_the_others(world: Worl
     eventually(lambda: third.read() == set())
     eventually(lambda: not len(told(world).interest))
     third.link.close()
-    eventually(lambda: not told(world).interest._readers)
+    eventually(lambda: not told(world).interest.readers)
 
 
 def test_all_links_together_are_told_a_bounded_number_of_patterns(

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable
 
 import pytest
 from support import PATIENCE, Peer, eventually
-from worlds import OTHER, RELAY, STRANGER, World, key_of_link
+from worlds import RELAY, STRANGER, World, key_of_link
 
 from sbuslib import Hub
 from sbuslib.tree import tree
 from sbuslib.tree.below import LinkBelow
-from sbuslib.tree.pruning import SEARCHES
 
 
 class Turns:
@@ -27,17 +25,6 @@ class Turns:
         """The user whose turn it is."""
         running = self._scheduler._running
         return running.uid if running is not None else None
-
-
-def pruning_link(world: World) -> Peer:
-    """The relay of a hub below, which was told not to send ``key/1``."""
-    link = world.peer_of("top", RELAY)
-    link.send(b"CMSG interest/on")
-    link.publish(b"key/1")
-    due = {b"CMSG interest/on\0prune", b"CMSG interest/prune\0key/1", b"CMSG interest/complete\0"}
-    while due:
-        due.discard(link.receive())
-    return link
 
 
 def test_links_are_told_in_turns_of_the_user_who_changed_a_pattern(
@@ -64,43 +51,6 @@ def test_links_are_told_in_turns_of_the_user_who_changed_a_pattern(
     assert reader is not None
     eventually(lambda: b"b/0" not in reader.held and b"b/49" in reader.held)
     assert {user for user, _ in spent} == {STRANGER}
-
-
-def test_keys_are_grafted_in_turns_of_the_user_who_subscribes(
-    world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    link = world.peer_of("top", RELAY)
-    link.send(b"CMSG interest/on")
-    for n in range(50):
-        link.publish(b"key/%d" % n)
-    assert sum(packet.startswith(b"CMSG interest/prune") for packet in link.pending()) == 50
-    turns = Turns(world.hubs["top"])
-    told: list[int | None] = []
-    tell_graft = LinkBelow._tell_graft
-
-    def watched(self: LinkBelow, key: bytes) -> None:
-        told.append(turns.now)
-        tell_graft(self, key)
-
-    monkeypatch.setattr(LinkBelow, "_tell_graft", watched)
-    stranger.subscribe(b"key/*")
-    eventually(lambda: len(told) == 50)
-    assert set(told) == {STRANGER}
-
-
-def test_too_many_wildcard_patterns_of_one_user_leave_the_work_of_others_in_place(
-    world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pruning_link(world)
-    other = world.peer_of("top", OTHER)
-    hub = world.hubs["top"]
-    with monkeypatch.context() as patched:
-        patched.setattr(hub.context.work, "add", lambda user, job: None)  # no search is ever done
-        other.subscribe(b"key/*")
-        stranger.subscribe(*(b"*/%d" % n for n in range(200)))
-    searches = Counter(hub.tree.telling.pruning.searches.values())
-    assert searches[OTHER] == 1
-    assert 1 <= searches[STRANGER] <= SEARCHES
 
 
 def test_a_plain_relay_is_no_link(world: World) -> None:
