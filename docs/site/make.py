@@ -50,7 +50,7 @@ REFERENCE = {
     "bridge": ("Bridges", "bridge.Bridge bridge.AioBridge bridge.broker.BrokerOptions"),
     "reports": (
         "Spark and reports",
-        "spark.session spark.read spark.unseal reports.sql.in_duckdb reports.sql.in_spark reports.traffic.traffic "
+        "spark.session reports.sql.in_duckdb reports.sql.in_spark reports.traffic.traffic "
         "reports.subscriptions.subscriptions reports.by_key.by_key",
     ),
     "tcp": ("Peer and Gateway", "tcp.peer.Peer tcp.gateway.Gateway"),

@@ -6,12 +6,12 @@ import os
 import threading
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from .arguments import Parser, add
-from .console import beside, is_told, on_stop, tell, yield_to_ctrl_c
+from .console import is_told, on_stop, tell, yield_to_ctrl_c
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,22 +46,9 @@ def _settings(arguments: Namespace) -> dict[str, str]:
         if not key or not equals:
             raise UsageError(f"a setting of Spark is KEY=VALUE, not {text}")
         given[key] = value
-    return given if arguments.master and not arguments.master.startswith("local") else QUICK | given
-
-
-def _progress(spark: SparkSession) -> AbstractContextManager[None]:
-    """Draw how many of the tasks of Spark's present work are done, if standard error is a terminal."""
-
-    def draw(ended: threading.Event) -> None:
-        tracker = spark.sparkContext.statusTracker()
-        while not ended.wait(0.5):
-            stages = [*filter(None, map(tracker.getStageInfo, tracker.getActiveStageIds()))]
-            tasks, done = (sum(getattr(stage, name) for stage in stages) for name in ("numTasks", "numCompletedTasks"))
-            bar = f"[{'=' * (30 * done // tasks):30}] {done:,} of {tasks:,} tasks" if tasks else ""
-            os.write(2, f"\r\x1b[K{bar}".encode())
-        os.write(2, b"\r\x1b[K")
-
-    return beside(draw) if os.isatty(2) and is_told() else nullcontext()
+    quick = {} if arguments.master and not arguments.master.startswith("local") else QUICK
+    shows = os.isatty(2) and is_told()
+    return quick | {"spark.ui.showConsoleProgress": "true" if shows else "false"} | given
 
 
 def stop_event() -> threading.Event:
@@ -101,8 +88,7 @@ def spark(arguments: Namespace) -> Iterator[SparkSession]:
     running = session(arguments.master, settings=settings)
     try:
         check_executors(running, tell)
-        with _progress(running):
-            yield running
+        yield running
     except (PySparkException, Py4JError) as error:
         raise StateError(explain_spark(error)) from None
     finally:

@@ -52,8 +52,8 @@ class Wish(NamedTuple):
         return batches(pieces, self.schema, self.selection, self.on_corrupt)
 
     @looked_again
-    def divided(self) -> tuple[list[str], list[Piece]]:
-        """The sealed files of which all rows are wanted, which are checked, and the other pieces.
+    def divided(self, *, check: bool = True) -> tuple[list[str], list[Piece]]:
+        """The sealed files of which all rows are wanted, checked unless somebody else does it, and the other pieces.
 
         Raises :exc:`~sbuslib.errors.JournalError`.
         """
@@ -62,7 +62,8 @@ class Wish(NamedTuple):
             file = piece.file
             is_whole = isinstance(file, Sealed) and piece.is_whole and wanted.covers(file.start_ns, file.end_ns)
             if isinstance(file, Sealed) and is_whole and not wanted.by_key:
-                checked(file)
+                if check:
+                    checked(file)
                 whole.append(file.path)
             else:
                 others.append(piece)

@@ -17,19 +17,18 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Selection:
     """Which rows are wanted. A selection by key keeps all gap rows: the lost messages may have had a wanted key.
 
-    ``start_ns`` and ``end_ns`` are nanoseconds since the epoch; ``end_ns`` is not included. A key has to begin with
-    ``key_prefix``, and to match one of ``patterns``; ``None``: any key does.
+    ``start_ns`` and ``end_ns`` are nanoseconds since the epoch; ``end_ns`` is not included. A key has to match one of
+    ``patterns``; ``None``: any key does.
     """
 
     start_ns: int | None = None
     end_ns: int | None = None
-    key_prefix: bytes | None = None
     patterns: tuple[bytes, ...] | None = None
 
     @property
     def by_key(self) -> bool:
         """Whether only certain keys are wanted."""
-        return bool(self.key_prefix) or (self.patterns is not None and b"" not in self.patterns)
+        return self.patterns is not None and b"" not in self.patterns
 
     @property
     def by_time(self) -> bool:
@@ -38,8 +37,6 @@ class Selection:
 
     def wants(self, key: bytes, separator: bytes) -> bool:
         """Whether messages under this key are wanted."""
-        if self.key_prefix is not None and not key.startswith(self.key_prefix):
-            return False
         return self.patterns is None or any(matches(pattern, key, separator) for pattern in self.patterns)
 
     def has(self, time_ns: int) -> bool:
@@ -56,8 +53,7 @@ class Selection:
 
     def key_range(self) -> tuple[bytes, bytes | None]:
         """Inclusive lower and exclusive upper bound of wanted keys; ``None``: no upper bound."""
-        stems = [pattern.partition(b"*")[0] for pattern in self.patterns or (b"",)]
-        low = max(self.key_prefix or b"", _common(stems))
+        low = _common([pattern.partition(b"*")[0] for pattern in self.patterns or (b"",)])
         stem = low.rstrip(b"\xff")
         return low, stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING
 from ..lazy import load_lazily
 
 if TYPE_CHECKING:
-    from .envelope import unseal as unseal
-    from .lake import read as read
     from .sessions import session as session
 
-_HOMES = {"read": "lake", "session": "sessions", "unseal": "envelope"}
+_HOMES = {"session": "sessions"}
 
 __all__ = [*_HOMES]
 

@@ -67,7 +67,6 @@ class Options:
         "paths",
         "startTime",
         "endTime",
-        "keyPrefix",
         "pattern",
         "onCorrupt",
         "maxRecordsPerBatch",
@@ -102,7 +101,6 @@ class Options:
         wanted = Selection(
             start_ns=nanoseconds("startTime", given.get("startTime")),
             end_ns=nanoseconds("endTime", given.get("endTime")),
-            key_prefix=given["keyPrefix"].encode() if "keyPrefix" in given else None,
             patterns=(given["pattern"].encode(),) if "pattern" in given else None,
         )
         places = tuple(dict.fromkeys(map(absolute, paths)))

@@ -5,7 +5,6 @@ PySpark is loaded when a session is made.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -14,18 +13,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
-from urllib.request import urlopen
+from typing import TYPE_CHECKING
 
 from ..errors import StateError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["JAVA_VERSION", "QUICK", "check_executors", "check_java", "explain", "java_package", "session"]
+__all__ = ["JAVA_VERSION", "QUICK", "check_executors", "check_java", "explain", "session"]
 
 JAVA_VERSION = 17
 """The oldest Java that Spark 4 runs on."""
@@ -37,80 +35,43 @@ without them."""
 _EXECUTOR_SECONDS = 15.0
 """How long a cluster may take to start the first executor before somebody is told."""
 
-_PACKAGES = {
-    "apt-get": "openjdk-17-jre-headless",
-    "dnf": "java-21-openjdk-headless",
-    "apk": "openjdk17-jre-headless",
-    "pacman": "jre-openjdk-headless",
-    "zypper": "java-17-openjdk-headless",
-}
-_INSTALL = {"apk": "apk add", "pacman": "pacman -S"}
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _LOGGING = Path(__file__).resolve().with_name("log4j2.properties")
 _NOISE = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
 """What Java says whenever Spark 4 starts. No setting turns this off."""
 
 
-def java_package() -> str:
-    """The command that installs a headless Java with the package manager of this machine."""
-    for manager, package in _PACKAGES.items():
-        if shutil.which(manager):
-            return f"{_INSTALL.get(manager, f'{manager} install')} {package}"
-    return f"install a Java runtime, version {JAVA_VERSION} or newer"
+def check_java() -> None:
+    """Check the Java that Spark will start: that of ``JAVA_HOME``, else the one on the path.
 
-
-def check_java() -> int:
-    """The version of the Java that Spark will start: that of ``JAVA_HOME``, else the one on the path.
-
-    Raises :exc:`~sbuslib.errors.StateError`, whose message names what to install, when none is new enough.
+    Raises :exc:`~sbuslib.errors.StateError`, whose message says what to install, when none is new enough.
     """
     home = os.environ.get("JAVA_HOME")
     program = os.path.join(home, "bin", "java") if home else shutil.which("java")
-    wanted = f"Spark needs Java {JAVA_VERSION} or newer"
-    if program is None:
-        raise StateError(f"{wanted}, and there is none here: {java_package()}")
-    try:
-        # Java says its version on standard error, in a line such as: openjdk version "17.0.15" 2025-04-15
-        said = subprocess.run([program, "-version"], capture_output=True, text=True, check=True).stderr
-    except (OSError, subprocess.CalledProcessError):
-        raise StateError(f"{wanted}, and {program} does not run: {java_package()}") from None
-    found = re.search(r'version "(?:1\.)?(\d+)', said)  # before 9 it was 1.8
-    version = int(found[1]) if found else 0
-    if version < JAVA_VERSION:
-        raise StateError(f"{wanted}, and {program} is {version or 'of an unknown version'}: {java_package()}")
-    return version
+    said = "there is none here"
+    if program is not None:
+        try:
+            # Java says its version on standard error, in a line such as: openjdk version "17.0.15" 2025-04-15
+            told = subprocess.run([program, "-version"], capture_output=True, text=True, check=True).stderr
+        except (OSError, subprocess.CalledProcessError):
+            said = f"{program} does not run"
+        else:
+            found = re.search(r'version "(?:1\.)?(\d+)', told)  # before 9 it was 1.8
+            if found and int(found[1]) >= JAVA_VERSION:
+                return
+            said = f"{program} is {found[1] if found else 'of an unknown version'}"
+    raise StateError(f"Spark needs Java {JAVA_VERSION} or newer, and {said}: apt-get install openjdk-17-jre-headless")
 
 
-def _forward(pipe: IO[bytes]) -> None:
+def _forward(pipe: BufferedReader) -> None:
     """Pass on what Java writes to its standard error, without the line that it always writes."""
     with pipe:
-        fd = pipe.fileno()
-        held = b""
-        while chunk := os.read(fd, 65_536):
-            held += chunk
-            if held == _NOISE or not _NOISE.startswith(held):
-                break
-        chunk = held.removeprefix(_NOISE)
-        while chunk or (chunk := os.read(fd, 65_536)):
+        chunk = pipe.readline()
+        if chunk == _NOISE:
+            chunk = pipe.read1()
+        while chunk:
             os.write(2, chunk)
-            chunk = b""
-
-
-@contextmanager
-def _ctrl_c_waits() -> Iterator[None]:
-    """Delay Ctrl-C to the end of the block: if starting Java is interrupted, its process stays."""
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or handler in (None, signal.SIG_IGN):
-        yield
-        return
-    came: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if came:
-            signal.raise_signal(signal.SIGINT)
+            chunk = pipe.read1()
 
 
 def require() -> None:
@@ -192,8 +153,7 @@ def _start(master: str, name: str, settings: Mapping[str, str]) -> SparkSession:
             # In a session of its own, so that a signal to our process group, as timeout(1) sends it, does not kill Java
             # before this process has stopped its work. Java ends by itself when this process has ended.
             options = {"stderr": subprocess.PIPE, "start_new_session": True}
-            with _ctrl_c_waits():
-                gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
+            gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
             if gateway.proc is not None:  # it is None if spark-submit started this process
                 threading.Thread(target=_forward, args=(gateway.proc.stderr,), name="spark-stderr", daemon=True).start()
         else:
@@ -216,9 +176,8 @@ def _start(master: str, name: str, settings: Mapping[str, str]) -> SparkSession:
 def check_executors(spark: SparkSession, tell: Callable[[str], object], seconds: float = _EXECUTOR_SECONDS) -> None:
     """Wait until a cluster has given an executor to this session.
 
-    When none has come after ``seconds``, ``tell`` is called with a line that says what memory is asked and what workers
-    offer, and work waits as Spark does. Raises :exc:`~sbuslib.errors.StateError` with that line if no worker can ever
-    offer enough.
+    When none has come after ``seconds``, ``tell`` is called with a line that says what helps, and work waits as Spark
+    does.
     """
     context = spark.sparkContext
     if str(context.master).startswith("local") or spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
@@ -227,28 +186,10 @@ def check_executors(spark: SparkSession, tell: Callable[[str], object], seconds:
     deadline = time.monotonic() + seconds
     while java.getExecutorMemoryStatus().size() < 2:  # the driver counts as one
         if time.monotonic() >= deadline:
-            asked, offered = java.executorMemory(), _offered(spark)
-            workers = ", ".join(f"{memory} MiB" for memory in offered) or "what their master's page tells"
-            said = f"no executor was accepted in {seconds:.0f} s: each asks {asked} MiB, and workers offer {workers}"
-            if offered and max(offered) < asked:
-                raise StateError(f"{said}; --conf spark.executor.memory={max(offered) * 9 // 10}m asks less")
-            tell(f"{said}. Other work may have it; waiting")
+            asked = f"each asks {java.executorMemory()} MiB, and --conf spark.executor.memory=512m asks less"
+            tell(f"no executor was accepted in {seconds:.0f} s: {asked}. Waiting")
             return
         time.sleep(0.1)
-
-
-def _offered(spark: SparkSession) -> list[int]:
-    """The memory of each worker that lives, in MiB, as the page of Spark's master tells; empty if it does not."""
-    found = re.fullmatch(r"spark://(.+):\d+", str(spark.sparkContext.master))
-    if found is None:
-        return []
-    page = f"http://{found[1]}:{spark.conf.get('spark.master.ui.port', '8080')}/json/"
-    try:
-        with urlopen(page, timeout=2) as answer:  # of the scheme above
-            workers = json.loads(answer.read(1_000_000))["workers"]
-        return [int(worker["memory"]) for worker in workers if worker["state"] == "ALIVE"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return []
 
 
 _OURS = re.compile(r"^(?:\w+\.)*(\w+Error): (.+)$", re.MULTILINE)

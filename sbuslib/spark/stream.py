@@ -22,6 +22,7 @@ from ..errors import JournalError
 from ..lake.pieces import Known, Piece, measure, plan
 from ..lake.places import Sealed, looked_again
 from ..segments.directory import Segment
+from ..segments.recovery import NUMBERS_LEFT_OUT
 from .reader import Options, arrow_schema, group, read_partition
 
 __all__ = ["JournalStreamReader"]
@@ -95,7 +96,9 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if row == piece.first and before < inf:  # what comes after its last block is missing
                     row = int(before)
             elif isinstance(piece.file, Sealed):
-                row = int(before) if _has_numbers_left_out(piece.file) else int(piece.first + left)
+                # No file has so many rows: numbers were left out, which must not become empty batches.
+                has_left_out = piece.file.last - piece.file.first >= NUMBERS_LEFT_OUT
+                row = int(before) if has_left_out else int(piece.first + left)
             left -= 1 if piece.file is None else row - piece.first
             if row != piece.before:
                 break
@@ -118,13 +121,3 @@ def _until(pieces: list[Piece], end: int) -> Iterator[Piece]:
     for piece in pieces:
         if piece.first < end:
             yield piece._replace(before=end if piece.before is None else min(end, piece.before))
-
-
-def _has_numbers_left_out(file: Sealed) -> bool:
-    """Whether a file has fewer rows than numbers, as after a crash of the machine: there it cannot be divided."""
-    import pyarrow.parquet
-
-    from ..lake.places import filesystem_of
-
-    filesystem, inside = filesystem_of(file.path)
-    return bool(pyarrow.parquet.read_metadata(inside, filesystem=filesystem).num_rows != file.last - file.first + 1)

@@ -69,7 +69,7 @@ def test_sealed_files_and_segments_are_read_each_row_once(journal: Path) -> None
     assert sequences(pieces(journal, 21)) == [*range(21, 31)]
     assert sequences(pieces(journal, 15)) == [*range(15, 31)]
     assert sequences(pieces(journal, 28)) == [28, 29, 30]
-    assert sequences(pieces(journal), key_prefix=b"room/3") == [n for n in range(1, 31) if n % 7 == 3]
+    assert sequences(pieces(journal), patterns=(b"room/3/",)) == [n for n in range(1, 31) if n % 7 == 3]
     between = {"start_ns": START_NS + 9_000_000_000, "end_ns": START_NS + 23_000_000_000}
     assert sequences(pieces(journal), **between) == [*range(9, 23)]
     seal(journal)

@@ -1,26 +1,25 @@
-"""Fixtures: the Spark session that all these tests share. Without Java the tests fail."""
+"""Fixtures: the Spark session that the tests of a file share. Without Java the tests fail."""
 
 from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyspark
 import pytest
 
-from sbuslib.spark.sessions import QUICK as QUICK_SETTINGS
-from sbuslib.spark.sessions import session
+from sbuslib.spark.sessions import QUICK, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-QUICK = QUICK_SETTINGS["spark.driver.defaultJavaOptions"]
-"""Options that halve the processor time of a short-lived Java on two cores."""
-
 SETTINGS = {
-    **QUICK_SETTINGS,
+    **QUICK,
+    "spark.executor.defaultJavaOptions": QUICK["spark.driver.defaultJavaOptions"],
+    "spark.executor.memory": "512m",
     "spark.sql.shuffle.partitions": "1",
     # Adaptive planning and compiling stages take longer than the work on a frame of a test.
     "spark.sql.adaptive.enabled": "false",
@@ -28,9 +27,7 @@ SETTINGS = {
     "spark.sql.streaming.stopTimeout": "30s",
     # The Python workers may be slow to start.
     "spark.python.authenticate.socketTimeout": "120s",
-    "spark.ui.showConsoleProgress": "false",
 }
-
 
 SECONDS = 240
 """Seconds after which a test counts as hanging. This is long, as Java starts slowly on shared cores, and an alarm
@@ -43,23 +40,43 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.seconds(SECONDS))
 
 
-@pytest.fixture(scope="session")
-def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with two cores."""
-    place = tmp_path_factory.mktemp("spark")
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], SparkSession]]:
+    """Start a session with this master; another one ends. All are in one Java, which ends with the tests of the file.
+
+    A cluster writes beside Spark, so Spark is made to be in a folder of links.
+    """
+    place, home = tmp_path_factory.mktemp("spark"), tmp_path_factory.mktemp("home")
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        (home / entry.name).symlink_to(entry)
     settings = {**SETTINGS, "spark.local.dir": str(place), "spark.sql.warehouse.dir": str(place / "warehouse")}
-    spark = session("local[2]", name="tests", settings=settings)
-    yield spark
-    spark.stop()
+
+    def start(master: str) -> SparkSession:
+        running = pyspark.sql.SparkSession.getActiveSession()
+        if running is not None and running.sparkContext.master != master:
+            running.stop()
+        return session(master, name="tests", settings=settings)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_HOME", str(home))
+        yield start
+    gateway = pyspark.SparkContext._gateway
+    if gateway is not None:
+        start("local[2]").stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(30)
+        pyspark.SparkContext._gateway = pyspark.SparkContext._jvm = None
 
 
 @pytest.fixture
-def spark(spark_session: SparkSession) -> SparkSession:
-    """The session, without queries and cached frames of the test before."""
-    for query in spark_session.streams.active:
+def spark(start: Callable[[str], SparkSession]) -> SparkSession:
+    """A session with two cores of this machine, without queries and cached frames of the test before."""
+    found = start("local[2]")
+    for query in found.streams.active:
         query.stop()
-    spark_session.catalog.clearCache()
-    return spark_session
+    found.catalog.clearCache()
+    return found
 
 
 def _open_files() -> set[tuple[str, str]]:
@@ -70,7 +87,7 @@ def _open_files() -> set[tuple[str, str]]:
             target = os.readlink(f"/proc/self/fd/{fd}")
         except FileNotFoundError:
             continue
-        if target.startswith("/") and not target.endswith(".ttf"):  # matplotlib keeps its fonts open
+        if target.startswith("/"):
             found.add((fd, target))
     return found
 

@@ -1,113 +1,56 @@
-"""How Spark is started, and the one line that says what is missing."""
+"""How Spark is started, and the one line that says what is missing. No Spark is started."""
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
-import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from segments.journals import rows, segment
-from support import PATIENCE, ROOT, python
+from support import python
 
-from sbuslib.errors import StateError
-from sbuslib.spark import sessions
-from sbuslib.spark.sessions import (
-    _NOISE,
-    _forward,
-    check_executors,
-    check_java,
-    explain,
-    java_package,
-    session,
-)
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-def java(folder: Path, says: str) -> Path:
-    """A program in place of Java that writes this to standard error."""
-    folder.mkdir(parents=True, exist_ok=True)
-    program = folder / "java"
-    program.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
-    program.chmod(0o755)
-    return program
+from sbuslib.cli import jobs
+from sbuslib.cli.main import parse
+from sbuslib.errors import StateError, UsageError
+from sbuslib.spark.sessions import _NOISE, QUICK, _forward, check_executors, check_java, explain
 
 
 @pytest.mark.parametrize(
-    ("says", "version"), [('openjdk version "17.0.15" 2025-04-15', 17), ('java version "25" 2025-09-16 LTS', 25)]
-)
-def test_new_versions_of_java_are_accepted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, version: int
-) -> None:
-    java(tmp_path / "bin", says)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert check_java() == version
-    monkeypatch.delenv("JAVA_HOME")
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
-    assert check_java() == version
-
-
-@pytest.mark.parametrize(
-    ("says", "found"),
+    ("says", "said"),
     [
+        ('openjdk version "17.0.15" 2025-04-15', ""),
+        ('java version "25" 2025-09-16 LTS', ""),
         ('openjdk version "11.0.2" 2019-01-15', "is 11"),
         ('java version "1.8.0_292"', "is 8"),
         ("what?", "is of an unknown version"),
+        (None, "does not run"),
     ],
 )
-def test_old_versions_of_java_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, found: str
+def test_java_is_new_enough_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str | None, said: str
 ) -> None:
-    program = java(tmp_path / "bin", says)
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    if says is not None:
+        program.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+        program.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    if not said:
+        check_java()
+        monkeypatch.delenv("JAVA_HOME")
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+        return check_java()
     with pytest.raises(StateError) as caught:
         check_java()
-    assert str(caught.value) == f"Spark needs Java 17 or newer, and {program} {found}: {java_package()}"
+    expected = f"Spark needs Java 17 or newer, and {program} {said}: apt-get install openjdk-17-jre-headless"
+    assert str(caught.value) == expected
+    return None
 
 
-def test_the_error_without_java_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(StateError) as caught:
-        check_java()
-    assert str(caught.value).startswith("Spark needs Java 17 or newer, and there is none here: install a Java runtime")
-    for manager, command in (("apt-get", "apt-get install openjdk-17-jre-headless"), ("apk", "apk add openjdk17-")):
-        (tmp_path / manager).touch(0o755)
-        assert java_package().startswith(command)
-        (tmp_path / manager).unlink()
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(StateError, match=f"{tmp_path}/bin/java does not run"):
-        check_java()
-
-
-def test_a_command_without_java_ends_with_one_line(journal: Path, tmp_path: Path) -> None:
-    segment(journal, 1, rows(1))
-    done = subprocess.run(
-        [sys.executable, "-m", "sbuslib", "report", "traffic", "--engine", "spark", str(journal)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "JAVA_HOME": str(tmp_path)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    sign_of_life, error = done.stderr.splitlines()
-    assert sign_of_life == "sbus: starting Spark ..."
-    assert error.startswith("sbus: Spark needs Java 17 or newer, and ")
-
-
-@pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])
-def test_the_error_for_a_missing_library_names_the_extra(journal: Path, missing: str) -> None:
+@pytest.mark.parametrize("missing", ["java", "pyspark", "pyarrow"])
+def test_a_command_without_what_spark_needs_ends_with_one_line(journal: Path, missing: str, tmp_path: Path) -> None:
     segment(journal, 1, rows(1))
     code = f"""
 import sys
@@ -116,16 +59,12 @@ from sbuslib.cli.main import main
 sys.stderr = sys.stdout
 sys.exit(main(["report", "traffic", "--engine", "spark", {str(journal)!r}]) - 1)
 """
-    assert python("-c", code) == f"sbus: {missing} is missing: pip install 'sbuslib[spark]'\n"
-
-
-def test_there_is_one_session(spark: SparkSession) -> None:
-    assert session() is spark
-    assert session("local[2]") is spark
-    with pytest.raises(StateError, match=r"already, with the master local\[2\]"):
-        session("spark://elsewhere:7077")
-    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
-    assert spark.conf.get("spark.driver.bindAddress") == "127.0.0.1"
+    said = python("-c", code, PATH=str(tmp_path), JAVA_HOME="").splitlines()
+    if missing == "java":
+        assert said[0] == "sbus: starting Spark ..."
+        assert said[1].startswith("sbus: Spark needs Java 17 or newer, and there is none here: apt-get install")
+    else:
+        assert said == [f"sbus: {missing} is missing: pip install 'sbuslib[spark]'"]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +72,7 @@ def test_there_is_one_session(spark: SparkSession) -> None:
     [
         (_NOISE, b""),
         (_NOISE + b"more\n", b"more\n"),
-        (b"WARNING: something else\n", b"WARNING: something else\n"),
+        (b"WARNING: something else\nand more", b"WARNING: something else\nand more"),
         (_NOISE[:20], _NOISE[:20]),
         (b"", b""),
     ],
@@ -156,68 +95,48 @@ sbuslib.errors.JournalError: /j: no such directory
     assert explain(RuntimeError()) == "RuntimeError"
 
 
-def test_ctrl_c_waits_until_java_runs() -> None:
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
-    try:
-        with sessions._ctrl_c_waits():
-            signal.raise_signal(signal.SIGINT)
-            assert not came
-        assert came == [signal.SIGINT]
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        with sessions._ctrl_c_waits():
-            signal.raise_signal(signal.SIGINT)
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert came == [signal.SIGINT]
-
-
-class Pages(BaseHTTPRequestHandler):
-    """The page of a master of Spark with two workers that live, and one that does not."""
-
-    def do_GET(self) -> None:
-        workers = [("ALIVE", 900), ("ALIVE", 600), ("DEAD", 4_000)]
-        body = json.dumps({"workers": [{"state": state, "memory": memory} for state, memory in workers]}).encode()
-        self.send_response(200 if self.path == "/json/" else 404)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        pass
-
-
-def cluster(port: int, executors: int, asked: int) -> Any:
-    """A session with what :func:`check_executors` asks: a real cluster takes minutes on a busy machine."""
+@pytest.mark.parametrize(("executors", "said"), [(1, []), (0, ["no executor was accepted in 0 s: each asks 1024 MiB"])])
+def test_a_cluster_without_executors_is_told(executors: int, said: list[str]) -> None:
     java = SimpleNamespace(
-        getExecutorMemoryStatus=lambda: SimpleNamespace(size=lambda: 1 + executors), executorMemory=lambda: asked
+        getExecutorMemoryStatus=lambda: SimpleNamespace(size=lambda: 1 + executors), executorMemory=lambda: 1_024
     )
     context = SimpleNamespace(master="spark://127.0.0.1:7077", _jsc=SimpleNamespace(sc=lambda: java))
-    settings = {"spark.master.ui.port": str(port)}
-    return SimpleNamespace(sparkContext=context, conf=SimpleNamespace(get=settings.get))
+    cluster: Any = SimpleNamespace(sparkContext=context, conf=SimpleNamespace(get=lambda name, default: default))
+    told: list[str] = []
+    check_executors(cluster, told.append, 0)
+    assert [line.partition(",")[0] for line in told] == said
 
 
-def test_a_cluster_without_executors_is_told_with_the_memory_asked_and_offered() -> None:
-    said: list[str] = []
-    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server:
-        threading.Thread(target=server.serve_forever).start()
-        try:
-            port = server.server_address[1]
-            check_executors(cluster(port, executors=1, asked=1_024), said.append, 0)
-            assert said == []
-            with pytest.raises(StateError) as caught:
-                check_executors(cluster(port, executors=0, asked=1_024), said.append, 0)
-            check_executors(cluster(port, executors=0, asked=512), said.append, 0)
-        finally:
-            server.shutdown()
-    check_executors(cluster(port, executors=0, asked=512), said.append, 0)
-    offers = "workers offer 900 MiB, 600 MiB"
-    assert str(caught.value) == (
-        f"no executor was accepted in 0 s: each asks 1024 MiB, and {offers}; "
-        "--conf spark.executor.memory=810m asks less"
-    )
-    assert said == [
-        f"no executor was accepted in 0 s: each asks 512 MiB, and {offers}. Other work may have it; waiting",
-        "no executor was accepted in 0 s: each asks 512 MiB, and workers offer what their master's page tells. "
-        "Other work may have it; waiting",
-    ]
+# -- the options of commands that can use Spark
+
+
+@pytest.mark.parametrize(
+    ("master", "given", "expected"),
+    [
+        ([], ["spark.a=b=c"], {**QUICK, "spark.a": "b=c"}),
+        (["--master", "spark://host:7077"], ["spark.a=1", "spark.a=2"], {"spark.a": "2"}),
+        (["--master", "local[3]"], ["spark.driver.defaultJavaOptions="], {"spark.driver.defaultJavaOptions": ""}),
+    ],
+)
+@pytest.mark.parametrize("terminal", [True, False])
+def test_settings_of_spark_are_given_by_the_user(
+    master: list[str], given: list[str], expected: dict[str, str], terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sbuslib.cli.jobs.os.isatty", lambda descriptor: terminal)
+    words = [word for text in given for word in ("--conf", text)]
+    found = jobs._settings(parse(["report", "traffic", "lake", *master, *words]))
+    assert found.pop("spark.ui.showConsoleProgress") == str(terminal).lower()
+    assert found == expected
+
+
+def test_wrong_values_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="KEY=VALUE, not spark"):
+        jobs._settings(parse(["report", "traffic", "lake", "--conf", "spark"]))
+    for words, said in (
+        (["report", "traffic", "lake", "--interval", "-1"], "'-1' is no span of time"),
+        (["report", "traffic", "lake", "--separator", "ab"], "a separator is one byte of ASCII"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            parse(words)
+        assert caught.value.code == 2
+        assert said in capsys.readouterr().err

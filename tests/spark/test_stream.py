@@ -1,15 +1,15 @@
-"""Streams of journals: where batches begin and end, limits, and deleted segments; with and without Spark."""
+"""Streams of journals: where batches begin and end, limits, and deleted segments. No Spark is started."""
 
 from __future__ import annotations
 
 from itertools import chain
 from pathlib import Path
 from shutil import rmtree
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from segments.journals import SALT, START_NS, message_block, rows, segment
+from segments.journals import SALT, message_block, rows, segment
 
 from sbuslib import read
 from sbuslib.errors import CorruptJournalError, JournalError
@@ -22,9 +22,6 @@ from sbuslib.segments.recovery import NUMBERS_LEFT_OUT
 from sbuslib.spark.reader import Options, read_partition
 from sbuslib.spark.source import JournalSource
 from sbuslib.spark.stream import JournalStreamReader
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 JOURNAL = "0123456789abcdef"
 
@@ -212,28 +209,3 @@ def test_damage_in_the_middle_is_an_error_or_a_gap(journal: Path, sealed: bool) 
     got = numbers(skipping, start, end, onCorrupt="skip")
     assert got == [1, 2, 3, 4, 5, 10, *range(11, 21 if sealed else 16)]
     assert skipping.latestOffset(end, ReadAllAvailable()) == end
-
-
-# -- with Spark ---------------------------------------------------------------------------------------
-
-
-def test_a_query_goes_on_from_its_checkpoint(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
-    segment(journal, 1, rows(6), rows(6, 7), rows(6, 13), (START_NS, "overflow", 3))
-    got: list[list[int]] = []
-
-    def run(**options: str) -> None:
-        stream = spark.readStream.format("sbus").schema("sequence BIGINT, key BINARY").options(**options)
-        query = (
-            stream.load(str(journal))
-            .writeStream.foreachBatch(lambda frame, batch: got.append([row.sequence for row in frame.collect()]))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(50)
-
-    run(maxRecordsPerBatch="8")
-    assert got == [[*range(1, 7)], [*range(7, 13)], [*range(13, 20)]]
-    segment(journal, 20, rows(4, 20))
-    run()
-    assert got[3:] == [[20, 21, 22, 23]]
