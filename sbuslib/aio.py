@@ -6,12 +6,9 @@ import asyncio
 import select
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from functools import update_wrapper
-from math import inf
 from threading import get_ident
-from time import monotonic
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from .clients.batch import AioBatchPublisher
 from .clients.channel import Channel
 from .clients.handing import AioDescriptorExchange, AioFileExchange, AioFrameExchange
 from .clients.hub_view import AioHubView
@@ -27,48 +24,19 @@ __all__ = ["Client"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
-LONGEST: Final = 60.0
-"""Seconds after which the timer looks at the latest: it may outlive a client that waited with a long timeout."""
 
-
-class _Deadlines:
-    """One timer looks after the deadlines of all tasks that wait, as hardly any of them comes."""
-
-    def __init__(self) -> None:
-        self._deadlines: dict[asyncio.Future[bool], float] = {}  # of each future that waits, by time.monotonic
-        self._timer: asyncio.TimerHandle | None = None  # of the first of them
-        self._rings_at = inf  # when it rings, by time.monotonic
-
-    async def wait(self, future: asyncio.Future[bool], timeout: float | None) -> bool:
-        """Wait until a future is set; ``False`` after ``timeout`` seconds."""
-        if timeout is not None:
-            if timeout <= 0:
-                await asyncio.sleep(0)  # a task that asks again and again does not keep others from running
-                return False
-            self._deadlines[future] = deadline = monotonic() + timeout
-            if deadline < self._rings_at:
-                self._ring_at(deadline)
-        try:
-            return await future
-        finally:
-            self._deadlines.pop(future, None)
-
-    def _ring_at(self, when: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._rings_at = when
-        self._timer = asyncio.get_running_loop().call_later(min(when - monotonic(), LONGEST), self._ring)
-
-    def _ring(self) -> None:
-        """Let those go on whose time is over."""
-        self._timer, self._rings_at = None, inf
-        now = monotonic()
-        for future, deadline in list(self._deadlines.items()):
-            if deadline <= now:
-                del self._deadlines[future]
-                _set(future, False)
-        if self._deadlines:
-            self._ring_at(min(self._deadlines.values()))
+async def _wait_for(future: asyncio.Future[bool], timeout: float | None) -> bool:
+    """Wait until a future is set; ``False`` after ``timeout`` seconds."""
+    if timeout is None:
+        return await future
+    if timeout <= 0:
+        await asyncio.sleep(0)  # a task that asks again and again does not keep others from running
+        return False
+    timer = asyncio.get_running_loop().call_later(timeout, _set, future, False)
+    try:
+        return await future
+    finally:
+        timer.cancel()
 
 
 def _set(future: asyncio.Future[bool] | None, result: bool) -> None:
@@ -79,14 +47,13 @@ def _set(future: asyncio.Future[bool] | None, result: bool) -> None:
 class _Waiter:
     """What one task waits with, once."""
 
-    __slots__ = ("_deadlines", "_woken")
+    __slots__ = ("_woken",)
 
-    def __init__(self, deadlines: _Deadlines) -> None:
-        self._deadlines = deadlines
+    def __init__(self) -> None:
         self._woken: asyncio.Future[bool] = asyncio.Future()  # of the running loop; to ask for it takes longer
 
     async def wait(self, timeout: float | None) -> bool:
-        return await self._deadlines.wait(self._woken, timeout)
+        return await _wait_for(self._woken, timeout)
 
     def wake(self) -> None:
         _set(self._woken, True)
@@ -136,10 +103,6 @@ class Client(Channel):
     def _set_up(self) -> None:
         self._core = Verbs(self)  # the verbs
 
-    def _make_locks(self) -> None:
-        self._deadlines = _Deadlines()
-        super()._make_locks()
-
     def _find_caller(self) -> asyncio.AbstractEventLoop | None:
         try:
             return asyncio.get_running_loop()
@@ -168,13 +131,22 @@ class Client(Channel):
     async def __aexit__(self, *_: object) -> None:
         self.close()
 
-    def __aiter__(self) -> AsyncIterator[Message]:
-        return self._core.__aiter__()
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Messages as they come, until the client is closed. Leaving the loop loses nothing.
+
+        Raises :exc:`~sbuslib.errors.DisconnectedError` when the hub closes the connection.
+        """
+        while True:
+            is_quick = get_ident() == self._thread
+            message = (self._pop() if is_quick else None) or await self._core.next()
+            if message is None:
+                return
+            yield message
 
     # -- how it waits -------------------------------------------------------------------------------
 
     def _make_waiter(self) -> _Waiter:
-        return _Waiter(self._deadlines)
+        return _Waiter()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return asyncio.ensure_future(work)
@@ -210,7 +182,7 @@ class Client(Channel):
             self._watched = True
         self._came: bool | Exception | None = None
         try:
-            if not await self._deadlines.wait(self._reader, time_left(deadline)):
+            if not await _wait_for(self._reader, time_left(deadline)):
                 raise TimeoutError(f"{self.address}: nothing came in time")
         finally:
             self._reader = None
@@ -239,7 +211,7 @@ class Client(Channel):
         reads = events == select.POLLIN
         (loop.add_reader if reads else loop.add_writer)(fd, _set, ready, True)
         try:
-            return await self._deadlines.wait(ready, timeout)
+            return await _wait_for(ready, timeout)
         finally:
             (loop.remove_reader if reads else loop.remove_writer)(fd)
 
@@ -291,21 +263,10 @@ class Client(Channel):
     publish.__doc__ = Verbs.publish.__doc__
 
     async def receive(self, *, timeout: float | None = None, flags: int = 0) -> Message:
-        if not flags and get_ident() == self._thread:
-            try:
-                return self._inbox.popleft()
-            except IndexError:
-                pass
-        return await self._core.receive(timeout=timeout, flags=flags)
+        is_quick = not flags and get_ident() == self._thread
+        return (self._pop() if is_quick else None) or await self._core.receive(timeout=timeout, flags=flags)
 
     receive.__doc__ = Verbs.receive.__doc__
-
-    def batch(self) -> AioBatchPublisher:
-        """Collect messages that are published one by one, and send many in one packet.
-
-        ``async with client.batch() as batch: await batch.publish(key, payload)``; see :mod:`~sbuslib.clients.batch`.
-        """
-        return AioBatchPublisher(self._headers, self._session.encode, self._core.publish_some, self._limits)
 
     publish_many = awaited(Verbs.publish_many)
     subscribe = awaited(Verbs.subscribe)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import closing
 from time import monotonic
 from types import TracebackType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import gevent
 from gevent.event import Event
 
 from .client import Client
-from .clients.batch import BatchPublisher, Pair
+from .clients.batch import Pair, in_parts
 from .clients.questions import warn_of_wildcard
 from .core.acceptor import Acceptor, most_connections
 from .core.authorization import Authorization, Authorize
@@ -48,8 +48,8 @@ from .wire.packets import Key, as_key
 
 __all__ = ["Hub"]
 
-_BATCH: Final = ClientLimits()
-"""How much the embedder puts into one batch: as much as a client does."""
+_BATCH: Final = ClientLimits().batch_messages
+"""Messages that the embedder puts into one batch: as many as a client does."""
 
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
 
@@ -423,22 +423,19 @@ class Hub:
 
         The pairs before the one at fault are published.
         """
-        count = 0
-        with self.batch() as batch:
-            for key, payload in messages:
-                batch.publish(key, payload)
-                count += 1
-        return count
-
-    def batch(self) -> BatchPublisher:
-        """Collect messages that are published one by one, and hand many over at once.
-
-        ``with hub.batch() as batch: batch.publish(key, payload)``; see :mod:`~sbuslib.clients.batch`.
-        """
         self.context.check_here()
-        me = self._me
-        publish = cast("Callable[[list[Pair]], None]", me.publish_some)  # its keys are bytes by then
-        return BatchPublisher({}, me.encode, publish, _BATCH)
+        count, me = 0, self._me
+        for part in in_parts(messages, _BATCH):
+            pairs: list[tuple[bytes, bytes]] = []
+            try:
+                for key, payload in part:
+                    key = as_key(key)
+                    me.encode(key, payload)  # which says what is wrong
+                    pairs.append((key, payload))
+            finally:
+                me.publish_some(pairs)
+            count += len(pairs)
+        return count
 
     def subscribe(self, *patterns: Key) -> Inbox:
         """Receive what matches one of ``patterns``, from now on, in this process.

@@ -175,9 +175,7 @@ def publish_batch(address: str, count: int, payload: bytes, receivers: int) -> N
         tell_ready()
         await_word()
         tell_begun()
-        with client.batch() as batch:
-            for _ in range(count):
-                batch.publish(key, payload)
+        client.publish_many((key, payload) for _ in range(count))
         client.publish(key, END)
         client.sync()
 

@@ -24,6 +24,7 @@ from ..kernel.packet_writer import PacketWriter
 from ..limits import ClientLimits, check_seconds
 from ..wire import control
 from ..wire.modes import Hard, Order, Soft, mode_keys
+from ..wire.packets import Message
 from .reconnect import Reconnecting
 from .session import Session
 
@@ -214,6 +215,13 @@ class ClientBase(ABC):
         if self._up and lengths[0]:
             self._reconnecting.was_useful = True
         return self._session.take(area.data, area.offsets, lengths)
+
+    def _pop(self) -> Message | None:
+        """The oldest message in the inbox; ``None`` without one."""
+        try:
+            return self._inbox.popleft()
+        except IndexError:
+            return None
 
     def _disconnected(self) -> DisconnectedError:
         return DisconnectedError("the client is closed") if self._closed else self._session.disconnected(self.address)

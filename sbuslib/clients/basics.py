@@ -6,22 +6,20 @@ As coroutines, for :class:`sbuslib.recipes.mailbox.Party`.
 from __future__ import annotations
 
 import errno
-import select
-import socket
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from inspect import iscoroutinefunction
 from itertools import repeat, starmap
+from socket import MSG_DONTWAIT, MSG_PEEK
 from typing import Any, Final
 
 from ..errors import DisconnectedError, RefusedError, SbusError, UsageError
-from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import check_count
 from ..recipes.mailbox import Mailbox
 from ..wire import control
 from ..wire.columns import Columns
-from ..wire.packets import Control, Key, Message, as_key
+from ..wire.packets import Key, Message, as_key
 from .batch import Pair, encode_many, in_parts
 from .channel import Channel
 from .questions import PatternRequest, SyncScope
@@ -110,19 +108,30 @@ class Basics:
     async def receive(self, *, timeout: float | None = None, flags: int = 0) -> Message:
         """The next message that no subscription has taken for its own queue.
 
-        ``flags`` are those of recv(2), and concern one packet: ``MSG_PEEK`` leaves it where it is. Raises
-        :exc:`TimeoutError` after ``timeout`` seconds, :exc:`BlockingIOError` with ``MSG_DONTWAIT``, and
+        Of the ``flags`` of recv(2), ``MSG_PEEK`` leaves the message where it is, and ``MSG_DONTWAIT`` raises
+        :exc:`BlockingIOError` in place of waiting. Raises :exc:`TimeoutError` after ``timeout`` seconds, and
         :exc:`~sbuslib.errors.DisconnectedError`.
         """
-        if flags:
-            return await self._receive_flagged(timeout, flags)
-        inbox, deadline = self._session.inbox, self.channel._deadline(timeout)
+        client, inbox = self.channel, self._session.inbox
+        deadline = client._deadline(0 if flags & MSG_DONTWAIT else timeout)
         while True:
-            await self.channel._until(lambda: bool(inbox), deadline, f"no message within {timeout} s")
             try:
-                return inbox.popleft()
-            except IndexError:  # another caller has taken it meanwhile
-                continue
+                await client._until(lambda: bool(inbox), deadline, f"no message within {timeout} s")
+            except TimeoutError:
+                if flags & MSG_DONTWAIT:
+                    raise BlockingIOError(errno.EAGAIN, "no message is here") from None
+                raise
+            with suppress(IndexError):  # another caller has taken it meanwhile
+                return inbox[0] if flags & MSG_PEEK else inbox.popleft()
+
+    async def next(self) -> Message | None:
+        """The next message; ``None`` when this client was closed instead."""
+        try:
+            return await self.receive()
+        except DisconnectedError:
+            if self.channel._closed:
+                return None
+            raise
 
     async def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[Message]:
         """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
@@ -136,75 +145,6 @@ class Basics:
                 if count:
                     # One by one, since another thread may be adding messages; in C, since there may be thousands.
                     return list(starmap(inbox.popleft, repeat((), count)))
-
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages as they come, until the client is closed. Leaving the loop loses nothing.
-
-        Raises :exc:`~sbuslib.errors.DisconnectedError` when the hub closes the connection.
-        """
-        take = self._session.inbox.popleft
-        while await self.has_message():
-            while True:
-                try:
-                    message = take()
-                except IndexError:  # several may iterate at once, so looking first would not do
-                    break
-                yield message
-
-    async def has_message(self) -> bool:
-        """Wait for messages in the inbox; ``False`` when this client was closed instead."""
-        inbox = self._session.inbox
-        try:
-            await self.channel._until(lambda: bool(inbox), None, "no message in time")
-        except DisconnectedError:
-            if self.channel._closed:
-                return False
-            raise
-        return True
-
-    async def _receive_flagged(self, timeout: float | None, flags: int) -> Message:
-        client, inbox = self.channel, self._session.inbox
-        peeked: list[Message] = []
-        deadline = client._deadline(0 if flags & socket.MSG_DONTWAIT else timeout)
-        what = f"no message within {timeout} s"
-
-        while True:
-            try:
-                await client._until(
-                    lambda: bool(inbox or peeked),
-                    deadline,
-                    what,
-                    lambda deadline: self._read_flagged(flags, deadline, peeked),
-                )
-            except TimeoutError:
-                if flags & socket.MSG_DONTWAIT:
-                    raise BlockingIOError(errno.EAGAIN, "no message is here") from None
-                raise
-
-            # A message that was only looked at stays in the socket, so nobody else has taken it.
-            with client._lead.lock:
-                if peeked:
-                    return peeked[0]
-                if inbox:
-                    return inbox[0] if flags & socket.MSG_PEEK else inbox.popleft()
-
-    async def _read_flagged(self, flags: int, deadline: float | None, peeked: list[Message]) -> bool:
-        """Receive one packet with flags. A message that stays there is ``peeked``."""
-        client = self.channel
-        area, sock = client._get_area(), client._here()
-        try:
-            size = area.receive_first(sock, flags)
-        except BlockingIOError:
-            if flags & socket.MSG_DONTWAIT or not await client._wait_beside(select.POLLIN, deadline):
-                raise TimeoutError from None
-            return False
-        if flags & socket.MSG_PEEK and 0 < size != WITH_DESCRIPTORS:
-            found = self._session.read(area.packet(0, size))
-            if not isinstance(found, Control) and found and self._session.is_for_inbox(found[0].key):
-                peeked.append(found[0])
-                return False
-            size = area.receive_first(sock, 0)  # an answer, or for a mailbox: not what was asked for
-        return client._take(area, [size])
 
     # -- questions to the hub -----------------------------------------------------------------------
 

@@ -261,9 +261,8 @@ class Channel(ClientBase):
         ready: Callable[[], bool],
         deadline: float | None,
         what: str,
-        read: Callable[[float | None], Awaitable[bool]] | None = None,
     ) -> None:
-        """Read, or let another caller read, until ``ready()`` holds. ``read`` does it in place of :meth:`_read`.
+        """Read, or let another caller read, until ``ready()`` holds.
 
         Raises :exc:`TimeoutError`, saying ``what``, at the deadline.
         """
@@ -272,7 +271,7 @@ class Channel(ClientBase):
             try:
                 if not await self._lead.take(ready, self._check_open, deadline):
                     return
-                event = await self._read_for_all(deadline, read or self._read)
+                event = await self._read_for_all(deadline)
             except TimeoutError:
                 raise TimeoutError(what) from None
             answer = self._call_back(event)
@@ -288,13 +287,13 @@ class Channel(ClientBase):
         hub refused."""
         return not self._closed and (bool(self._reconnect) or self._session.refused)
 
-    async def _read_for_all(self, deadline: float | None, read: Callable[[float | None], Awaitable[bool]]) -> Event:
+    async def _read_for_all(self, deadline: float | None) -> Event:
         """With the lead: read once, or connect again. Gives the lead back."""
         try:
             if not self._up and self._may_reconnect:
                 await self._connect_again(deadline)
                 return "connected"
-            if not await read(deadline):
+            if not await self._read(deadline):
                 return None
             was_up, self._up = self._up, False
             self._ended = not self._may_reconnect

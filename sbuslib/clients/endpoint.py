@@ -12,7 +12,6 @@ from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import PACKET_BYTES
 from ..recipes.queue import Job
 from ..wire.packets import Key, Message
-from .batch import BatchPublisher
 from .channel import Channel, run
 from .handed import AioDescriptors, AioFiles, AioFrames, Descriptor
 from .handing import AioDescriptorExchange, AioFileExchange, AioFrameExchange
@@ -254,23 +253,9 @@ class Endpoint(Channel):
     publish.__doc__ = Verbs.publish.__doc__
 
     def receive(self, *, timeout: float | None = None, flags: int = 0) -> Message:
-        if not flags:
-            # The quick way while something is here: nothing has to be waited for.
-            try:
-                return self._inbox.popleft()
-            except IndexError:
-                pass
-        return run(self._core.receive(timeout=timeout, flags=flags))
+        return (None if flags else self._pop()) or run(self._core.receive(timeout=timeout, flags=flags))
 
     receive.__doc__ = Verbs.receive.__doc__
-
-    def batch(self) -> BatchPublisher:
-        """Collect messages that are published one by one, and send many in one packet.
-
-        ``with client.batch() as batch: batch.publish(key, payload)``; see :mod:`~sbuslib.clients.batch`.
-        """
-        publish = lambda pairs: run(self._core.publish_some(pairs))  # noqa: E731
-        return BatchPublisher(self._headers, self._session.encode, publish, self._limits)
 
     publish_many = blocking(Verbs.publish_many)
     subscribe = making(ClientSubscription, Verbs.subscribe)
@@ -312,14 +297,12 @@ class Endpoint(Channel):
 
         Raises :exc:`~sbuslib.errors.DisconnectedError` when the hub closes the connection.
         """
-        take = self._session.inbox.popleft
-        while run(self._core.has_message()):
-            while True:
-                try:
-                    message = take()
-                except IndexError:  # several may iterate at once, so looking first would not do
-                    break
-                yield message
+        while True:
+            self._check_caller()
+            message = self._pop() or run(self._core.next())
+            if message is None:
+                return
+            yield message
 
     def __enter__(self) -> Self:
         return self

@@ -77,10 +77,6 @@ class Mailboxes:
         for place in places:
             place(message)
 
-    def is_for_inbox(self, key: bytes) -> bool:
-        """Whether a message under this key goes into the inbox."""
-        return self._put_into_inbox in self._look_up(key)
-
     def _look_up(self, key: bytes) -> list[Callable[[Message], None]]:
         known = self._places  # another object than this one's successor, when something is subscribed to meanwhile
         mailboxes = self._open

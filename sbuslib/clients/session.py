@@ -304,10 +304,6 @@ class Session:
         if self.mailboxes is not None:
             self.mailboxes.forget()
 
-    def is_for_inbox(self, key: bytes) -> bool:
-        """Whether a message under this key goes into the inbox."""
-        return self.mailboxes is None or self.mailboxes.is_for_inbox(key)
-
     def _put_all(self, messages: Iterable[Message]) -> None:
         if self.mailboxes is None:
             self.inbox.extend(messages)

@@ -100,19 +100,12 @@ class PlainArea:
                 break
         return lengths
 
-    def receive_first(self, sock: socket.SocketType, flags: int) -> int:
-        """Receive one packet with flags of recv(2) into the first slot; its length.
-
-        Raises :exc:`BlockingIOError` when nothing waits.
-        """
-        return self._receive_one(sock, self._views[0], flags)
-
     @staticmethod
-    def _receive_one(sock: socket.SocketType, into: memoryview, flags: int = 0) -> int:
+    def _receive_one(sock: socket.SocketType, into: memoryview) -> int:
         """Receive one packet; its length. Raises :exc:`BlockingIOError` when nothing waits."""
         while True:
             try:
-                return sock.recv_into(into, 0, flags)
+                return sock.recv_into(into)
             except ConnectionResetError:
                 continue  # reported once; what the peer sent before it closed comes next
 

@@ -27,13 +27,11 @@ for number in range(5):
 client.publish(b"used", b"x")
 client.sync()  # they are in this process now
 client.publish(b"k", b"5")  # this one is in the kernel
-batch, iterating = client.batch().__enter__(), iter(client)
-batch.publish(b"k", b"of the child")
+iterating = iter(client)
 verbs = {
     "publish": lambda: client.publish(b"k"),
     "publish of a new key": lambda: client.publish(b"new"),
     "publish_many": lambda: client.publish_many([(b"k", b"")]),
-    "batch": lambda: batch.__exit__(None, None, None),
     "subscribe": lambda: client.subscribe(b"j"),
     "unsubscribe": subscription.unsubscribe,
     "sync": client.sync,
@@ -85,11 +83,9 @@ async def main():
         await client.publish(b"k", b"%d" % number)
     await client.sync()
     await client.publish(b"k", b"5")
-    batch = await client.batch().__aenter__()
-    await batch.publish(b"k", b"of the child")
     verbs = [
         lambda: client.publish(b"k"), lambda: client.publish_many([(b"k", b"")]), lambda: client.subscribe(b"j"),
-        lambda: batch.__aexit__(None, None, None), client.sync, client.hub.whoami,
+        client.sync, client.hub.whoami,
         client.drain, lambda: client.request(b"k"), client.hub.statistics,
         client.receive, client.receive_many, lambda: anext(aiter(client)), lambda: client.__aenter__(),
     ]

@@ -120,8 +120,7 @@ def test_a_chosen_caller_that_needs_no_lead_passes_it_on() -> None:
 
 
 def aio_lead() -> Lead:
-    deadlines = aio._Deadlines()
-    return Lead(nullcontext(), lambda: aio._Waiter(deadlines))
+    return Lead(nullcontext(), aio._Waiter)
 
 
 def test_each_task_waits_until_its_own_deadline() -> None:
@@ -145,22 +144,6 @@ def test_each_task_waits_until_its_own_deadline() -> None:
     run_in_event_loop(test())
 
 
-def test_a_deadline_that_is_far_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        deadlines = aio._Deadlines()
-        done: asyncio.Future[bool] = asyncio.Future()
-        done.set_result(True)
-        assert await deadlines.wait(done, 1e9)
-        assert deadlines._timer is not None
-        assert deadlines._timer.when() <= asyncio.get_running_loop().time() + aio.LONGEST
-        monkeypatch.setattr(aio, "LONGEST", 0.001)
-        deadline = monotonic() + 0.01
-        assert not await aio._Deadlines().wait(asyncio.Future(), 0.01)
-        assert monotonic() >= deadline
-
-    run_in_event_loop(test())
-
-
 def test_a_task_whose_time_is_over_waits_no_more_and_lets_others_run() -> None:
     async def test() -> None:
         others: list[str] = []
@@ -168,7 +151,7 @@ def test_a_task_whose_time_is_over_waits_no_more_and_lets_others_run() -> None:
         here: asyncio.Future[bool] = asyncio.Future()
         here.set_result(True)
         # Or packets for others, which come all the time, would keep a task for ever.
-        assert not await aio._Deadlines().wait(here, 0)
+        assert not await aio._wait_for(here, 0)
         assert others == ["ran"]
 
     run_in_event_loop(test())

@@ -53,8 +53,6 @@ def test_a_message_goes_to_mailboxes_and_to_the_inbox_where_the_application_want
     session.shut(other)
     put(session, b"a/1", b"a/2")
     assert (keys(one), keys(other), inbox(session)) == ([b"a/1", b"a/1", b"a/2"], [b"a/1"], [])
-    assert session.is_for_inbox(b"b")
-    assert not session.is_for_inbox(b"a/1")
 
 
 def test_no_wildcard_of_a_mailbox_reaches_a_secret_key() -> None:

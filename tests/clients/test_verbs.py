@@ -931,7 +931,7 @@ def test_clients_show_what_is_used_every_day() -> None:
     for kind in (blocking.Client, Client, aio.Client):
         shown = {name for name in dir(kind) if not name.startswith("_")}
         assert shown == {
-            *("publish", "publish_many", "batch", "subscribe", "receive", "receive_many"),
+            *("publish", "publish_many", "subscribe", "receive", "receive_many"),
             *("request", "request_many", "serve", "last", "queue", "frames", "descriptors", "files"),
             *("sync", "drain", "close", "connected", "lost", "hub", "address", "credentials", "socket"),
         }

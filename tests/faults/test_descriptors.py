@@ -135,11 +135,6 @@ def receive_blocking(address: str) -> bytes:
         return client.receive(timeout=PATIENCE).payload
 
 
-def receive_with_flags(address: str) -> bytes:
-    with blocking.Client(address) as client:
-        return client.receive(timeout=PATIENCE, flags=socket.MSG_PEEK).payload
-
-
 def receive_asyncio(address: str) -> bytes:
     async def receive() -> bytes:
         async with aio.Client(address) as client:
@@ -149,7 +144,7 @@ def receive_asyncio(address: str) -> bytes:
 
 
 receivers = pytest.mark.parametrize(
-    "receive", [receive_gevent, receive_blocking, receive_with_flags, receive_asyncio], ids=lambda one: one.__name__
+    "receive", [receive_gevent, receive_blocking, receive_asyncio], ids=lambda one: one.__name__
 )
 
 
