@@ -1,4 +1,7 @@
-"""What clients do that nobody may: logged once and counted after, so that a hostile client cannot fill the log."""
+"""What clients do that nobody may, counted by reason. Who logs it asks here whether it is the first time.
+
+So a hostile client cannot fill the log.
+"""
 
 from __future__ import annotations
 
