@@ -88,7 +88,7 @@ class _Connection(nats.NATS):  # type: ignore[misc]
     async def _read_loop(self) -> None:
         await super()._read_loop()
         if self.is_connected and self._reading_task is asyncio.current_task():
-            await self._process_op_err(Error("what the server says is not understood"))
+            await self._process_op_err(Error("the server sent an unknown message"))
 
     async def ask(self) -> None:
         """Wait until the server has all that was sent. ``flush`` may return before, and must not be cancelled."""

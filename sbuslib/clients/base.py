@@ -142,7 +142,7 @@ class ClientBase(ABC):
         """Raise :exc:`~sbuslib.errors.StateError` if the caller may not use this client."""
         caller = self._find_caller()
         if self._is_copy:
-            owner = f"process {self._process}, of which this is a fork"
+            owner = f"process {self._process}, and this process is its fork"
         elif self._owner is not None and caller is not self._owner:
             owner = self._OWNER
         else:

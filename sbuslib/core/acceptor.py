@@ -37,7 +37,7 @@ _ACCEPTS: Final = 8
 """Connections accepted in a turn: a tenth of a millisecond, or up to one where much was sent on them already."""
 
 _FEWEST_CLIENTS: Final = 16
-"""A hub that can hold fewer clients does not start: shared out among users, they would soon be none for each."""
+"""A hub that can hold fewer clients does not start: shared out among users, there would soon be none for each."""
 
 # accept(2): over at once, and not our doing.
 _TRANSIENT = {errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.EPERM}

@@ -124,7 +124,7 @@ def _look_up_some(publisher: Publisher, batch: Batch, routes: dict[bytes, Routes
 
 
 def _plan(publisher: Publisher, batch: Batch, routes: list[Routes], sender: Sender) -> tuple[Batch, _Spreading]:
-    """Who gets which messages of a batch, or of its beginning, which is returned, too. ``routes``: of each key."""
+    """Who gets which messages of a batch, or of its beginning; and that part. ``routes`` has those of each key."""
     # 1. No more than may be planned at once.
     most = PLANNED * publisher.most
     if batch.numbers is not None and sum(map(len, routes)) > most and routes.count(routes[0]) < len(routes):

@@ -56,7 +56,7 @@ class Neighbours(Protocol):
         ...
 
     def add_link(self, publisher: Publisher, said: bytes) -> None:
-        """A client says that it is the relay of a hub below, and of which."""
+        """A client says that it is the relay of a hub below, and names that hub."""
 
     def note_address(self, client: Outgoing, address: bytes) -> None:
         """A client that is the relay of a hub below says where its hub listens."""
@@ -176,7 +176,7 @@ class ClientRole:
         return b"no" if self._neighbours.has_settled else b"unknown"
 
     def _tell(self, client: Outgoing, packet: Control) -> bytes:
-        """What a client that is trusted is told; anybody else is told nothing."""
+        """The answer for a trusted client; anybody else gets an empty one."""
         if client.credentials.uid not in self._context.trusted:
             return b""
         if packet.key == control.STATISTICS:

@@ -154,7 +154,7 @@ class Context:
     def check_here(self) -> None:
         """Raise :exc:`~sbuslib.errors.StateError` unless the hub serves from this thread of this process."""
         if self._pid not in (0, os.getpid()):
-            raise StateError(f"the hub at {self.address()} belongs to process {self._pid}, of which this is a fork")
+            raise StateError(f"the hub at {self.address()} belongs to process {self._pid}: this process is its fork")
         if not self._pid:
             raise StateError(f"the hub at {self.address()} is not started: start it first")
         if gevent.get_hub() is not self._event_loop:

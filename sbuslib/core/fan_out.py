@@ -26,7 +26,7 @@ from .quotas import Account
 __all__ = ["FanOuts"]
 
 REMEMBERED_GROUPS: Final = 1_024
-"""Sets of receivers whose groups are remembered: enough for as many keys."""
+"""Most sets of receivers whose groups are remembered: enough for as many keys."""
 
 
 class FanOuts:

@@ -183,7 +183,7 @@ class Estate:
         if word == b"no":
             raise HandoverError(f"the hub is not handed over: {rest.decode(errors='replace')}")
         if word != b"here" or not rest.isdigit() or len(descriptors) != 2:
-            raise HandoverError("the hub said what is not understood")
+            raise HandoverError("the hub sent an unknown packet")
         if not 0 < int(rest) <= MOST_RECORD_BYTES:
             raise HandoverError("the record of the hub is too long")
 
@@ -222,7 +222,7 @@ class Estate:
             self._descriptors.pop()
             sockets.append(sock)
             if sock.family != socket.AF_UNIX or sock.type != socket.SOCK_SEQPACKET:
-                raise HandoverError("the hub handed over what is no connection")
+                raise HandoverError("the hub handed over a descriptor that is no connection")
         return sockets[::-1]
 
     def commit(self) -> None:
@@ -274,7 +274,7 @@ def _receive(sock: SocketType) -> tuple[bytes, list[int]]:
         if packet is None:
             return b"", descriptors
         if not isinstance(packet, Control) or packet.key != control.TAKE_OVER:
-            raise HandoverError("the other end said what is not understood")
+            raise HandoverError("the other end sent an unknown packet")
     except (HandoverError, PacketError):
         for descriptor in descriptors:
             os.close(descriptor)

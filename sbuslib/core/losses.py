@@ -52,7 +52,7 @@ class Losses:
         return report
 
     def put_report_back(self, report: Sequence[Report]) -> None:
-        """This part of what :meth:`take_report` gave could not be told yet."""
+        """Put back a part of what :meth:`take_report` gave: it could not be sent yet."""
         for each in report:
             self._add_untold(*each)
 
@@ -80,6 +80,6 @@ class Refusal:
         return True
 
     def move_to(self, losses: Losses) -> None:
-        """Count what was lost so far there. That is put off until somebody asks, to be cheap."""
+        """Add what was lost so far to these counts. It is put off until somebody asks, to be cheap."""
         losses.add(self._cause, self._count, self._since)
         self._count = 0

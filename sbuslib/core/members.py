@@ -29,13 +29,13 @@ from .violations import Violations
 __all__ = ["LAST_TURNS", "Clients", "Totals"]
 
 FORGOTTEN_A_STEP: Final = 128
-"""Patterns of clients that left that are taken out of the index in one step: some 0.2 ms."""
+"""Patterns that one step takes out of the index, of clients that left: some 0.2 ms."""
 
 LAST_TURNS: Final = 1.0
-"""Seconds that a hub takes at most, at its end, for what some receivers have got, and others not."""
+"""Most seconds that a stopping hub takes to hand on what some receivers have got and others have not."""
 
 USERS_REMEMBERED: Final = 1_024
-"""Users of whom the totals are kept when their clients have left. Beyond, the user that came first is forgotten."""
+"""Most users whose totals are kept after their clients have left. Then the oldest is forgotten."""
 
 
 class Counts(NamedTuple):

@@ -41,7 +41,7 @@ class Messages:
 
     @property
     def shortest(self) -> int:
-        """A number of bytes; none of them is shorter."""
+        """The length of the shortest, or less."""
         raise NotImplementedError
 
     def send(self, sock: socket.SocketType) -> int:

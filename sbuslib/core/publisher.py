@@ -32,7 +32,7 @@ ALLOWED_KEY: Final = 256
 """Bytes that are charged for a key remembered as allowed, beside its own: about what Python needs for it."""
 
 FEW: Final = 64
-"""To so few receivers messages go without a look at the clock."""
+"""Messages to so few receivers go without a look at the clock."""
 
 _NOTHING: Final[deque[bytes | Undelivered[Any]]] = deque(maxlen=0)
 _NOBODY: Final[frozenset[Holder]] = frozenset()

@@ -108,7 +108,7 @@ def decode_record(data: bytes | mmap) -> HubRecord:
     try:
         record = _decoder.decode(data)
     except msgspec.DecodeError as error:
-        raise StateError(f"the hub handed over what cannot be read: {error}") from None
+        raise StateError(f"the hub handed over a record that cannot be read: {error}") from None
     if record.version != VERSION:
         raise StateError(f"the hub handed over a record of version {record.version}, and this one reads {VERSION}")
     return record

@@ -1,4 +1,4 @@
-"""The statistics of one hub, gathered from its parts, as its own program and clients that ask are told them."""
+"""The statistics of one hub, gathered from its parts, for its own program and for clients that ask."""
 
 from __future__ import annotations
 

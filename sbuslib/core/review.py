@@ -1,4 +1,4 @@
-"""After a change of what clients may do: what they hold is brought in line with it, in turns of their users.
+"""After a change of what clients may do: takes from them what they may hold no more, in turns of their users.
 
 Remembered answers are forgotten at once, so the next message of each client is asked about. The patterns that clients
 hold may be many, so they are gone through in small steps.
@@ -27,7 +27,7 @@ class Review:
         self._connections = connections
         self._unfinished = 0  # clients whose patterns are still to be looked at
         self.done = Event()
-        """Set unless patterns are still to be looked at."""
+        """Set when no patterns are left to be looked at."""
         self.done.set()
 
     def end(self) -> None:

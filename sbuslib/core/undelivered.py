@@ -21,7 +21,7 @@ of a microsecond for each; to plan fewer sends what goes to one receiver in more
 
 
 def affordable(routes: Sequence[Routes], most: int) -> int:
-    """To how many of these routes, one after another, messages are planned at once: at least to one."""
+    """How many of these routes, from the first on, are planned at once: at least one."""
     return max(1, bisect_right([*accumulate(map(len, routes))], most))
 
 

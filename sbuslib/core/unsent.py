@@ -37,7 +37,7 @@ class Waiting(Protocol):
 
     @property
     def hands_on(self) -> bool:
-        """Whether those that leave it may wait for another receiver then."""
+        """Whether a message that leaves it may then wait for another receiver."""
 
     @property
     def is_hub(self) -> bool:
@@ -66,7 +66,7 @@ class Unsent:
         self._timing = False  # whether a timer runs
 
     def note(self, receiver: Waiting, waits: bool) -> None:
-        """Whether anything waits for a receiver may have changed."""
+        """Note whether anything waits for a receiver: it may have changed."""
         if not waits:
             self._lagging.discard(receiver)
             if receiver in self._behind:
@@ -93,7 +93,7 @@ class Unsent:
 
     @staticmethod
     def _due_of(receivers: Iterable[Waiting]) -> dict[Waiting, float]:
-        """How much each has to have been sent until all that waits for it now was."""
+        """For each receiver the count of sent messages at which all that waits for it now has gone."""
         return {receiver: receiver.delivered + receiver.queued if receiver.in_order else inf for receiver in receivers}
 
     def check(self) -> None:

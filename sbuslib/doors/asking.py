@@ -32,9 +32,9 @@ ANSWER_SECONDS: Final = 2.0
 STRANGER_SECONDS: Final = 0.5
 """Seconds that a door of another user may take, while everything else that was offered here waits."""
 SILENCE: Final = 10.0
-"""Seconds for which a user whose door took longer is not asked: so that a silent one costs 5 % of the time."""
+"""Seconds for which a user is not asked after its door took longer. So a silent user costs 5 % of the time."""
 MOST_SILENT: Final = 64
-"""Users that are remembered as silent."""
+"""Most users that are remembered as silent."""
 PAUSE: Final = 0.01
 """Seconds before asking again at a door that has too much under way, or a full backlog, or cut the connection off."""
 

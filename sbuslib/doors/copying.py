@@ -34,7 +34,7 @@ DISKS: Final = {"btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "over
 Source: TypeAlias = "bytes | str | os.PathLike[str] | BinaryIO"
 
 LONGEST_TEXT: Final = 400
-"""Bytes of a reason that is told to the sender."""
+"""Longest reason that is sent to the sender, in bytes."""
 STOP_SECONDS: Final = 1.0
 """Seconds that the end of a copy is waited for: a chunk takes far less, unless the disk hangs."""
 PAUSE: Final = 0.25
@@ -84,7 +84,7 @@ def check_readable(fd: int) -> None:
             fields, _, kind = line.partition(" - ")
             if fields.partition(" ")[0] == mount and kind.partition(" ")[0] in DISKS:
                 return
-    raise DoorError("file of another user that is on no disk of ours")
+    raise DoorError("file of another user that is not on a disk mounted here")
 
 
 def copy_file(fd: int, to: int, size: int, goes_on: Callable[[], bool]) -> None:
@@ -142,7 +142,7 @@ class Copying:
         in_a_thread(self._run, sock, token, fd, size, sink)
 
     async def wait(self, wait_readable: WaitReadable, timeout: float) -> Any:
-        """Wait for the file. Who gives up may wait again later, or :meth:`stop` it.
+        """Wait for the file. A caller that gives up may wait again later, or :meth:`stop` it.
 
         Raises what went wrong, and :exc:`~sbuslib.errors.DoorError` when it does not go on for ``timeout`` seconds.
         """
@@ -156,7 +156,7 @@ class Copying:
         return self._result
 
     async def stop(self, wait_readable: WaitReadable) -> None:
-        """Let go of it. Nothing is left of what is not whole, unless the disk takes longer than a second."""
+        """Let go of it. A copy that is not whole is removed, unless the disk takes longer than a second."""
         self._is_left = True
         while await wait_readable(self._news, STOP_SECONDS) and os.read(self._news, 4_096):
             pass

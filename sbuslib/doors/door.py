@@ -87,7 +87,7 @@ class _Offered:
         self.until = self.since + seconds  # when it is handed out no more
 
     def close(self) -> None:
-        """Let go of it. What is no memory may take seconds, as a socket with ``SO_LINGER`` does."""
+        """Let go of it. Anything but memory may take seconds: a socket with ``SO_LINGER`` does."""
         if self.memory is None:
             in_a_thread(os.close, self.fd)
         else:
@@ -286,7 +286,7 @@ class Door:
         return None if oldest is None else max(0.0, oldest.until - monotonic())
 
     def _take_late(self) -> list[_Offered | Memory]:
-        """Take out what is offered for too long, and the oldest of what is too much; what is to be closed of it."""
+        """Take out what was offered for too long, and the oldest beyond the maximum. Returns what to close."""
         late, limits, now = list[_Offered | Memory](), self._limits, monotonic()
         while self._offered:
             token, oldest = next(iter(self._offered.items()))
@@ -390,7 +390,7 @@ class Door:
         return offered
 
     def _cut_off(self, visitor: _Visitor) -> None:
-        """Hear a visitor no more. Its connection stays until it has read what is under way, which only so is known."""
+        """Hear a visitor no more. Its connection stays until it has read what is under way: nothing else tells."""
         self._poll.unregister(visitor.sock.fileno())
         visitor.sock.shutdown(socket.SHUT_RDWR)
 

@@ -14,13 +14,13 @@ __all__ = ["FileSink", "safe_name"]
 LONGEST_NAME: Final = 200
 """Bytes of a file's name. Most file systems take 255, and a number may be added."""
 _NO_FILES_WITHOUT_NAME: Final = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
-"""What open(2) says to ``O_TMPFILE`` on file systems, and kernels, without it."""
+"""Errors of open(2) where the file system or the kernel has no ``O_TMPFILE``."""
 MOST_OF_A_NAME: Final = 1_000
-"""Files of one name that a folder gets, with numbers."""
+"""Most files of one name in a folder, told apart by numbers."""
 
 
 def safe_name(name: str, otherwise: str) -> str:
-    """A name that a stranger chose, if it is nothing but the name of a file in a folder; else the other one."""
+    """A name that a stranger chose, if it is plainly that of a file in a folder; else the other name."""
     plain = name.isprintable() and name[:1] not in ("", ".", "-", "~") and "/" not in name
     return name if plain and len(name.encode()) <= LONGEST_NAME else otherwise
 

@@ -31,7 +31,7 @@ _BLOCK: Final = 512  # bytes of what st_blocks counts
 
 
 def bytes_of(buffer: Any) -> memoryview:
-    """All bytes of a buffer. Raises :exc:`~sbuslib.errors.UsageError` for what is none, or is not in one piece."""
+    """All bytes of a buffer. Raises :exc:`~sbuslib.errors.UsageError` unless it is one, in one piece."""
     try:
         view = memoryview(buffer)
     except TypeError:

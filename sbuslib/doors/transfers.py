@@ -29,7 +29,7 @@ from ..wire.offers import ASK, COPYING, HAVE
 __all__ = ["ReceivedFile", "Sent", "Transfer"]
 
 MOST_FAILED: Final = 256
-"""Receivers that failed and of which the reason is kept."""
+"""Failed receivers whose reason is kept."""
 LONGEST_REASON: Final = 200
 """Characters of a reason that a receiver gives."""
 

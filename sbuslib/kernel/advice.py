@@ -11,7 +11,7 @@ __all__ = ["advise_address"]
 
 
 def advise_address(address: str | None) -> str:
-    """What would help where no hub is at the address, or at those where all look. It names a hub that listens."""
+    """What to try if there is no hub at the address, or at the usual ones. It names a hub that listens."""
     if address is not None and re.search(r"://|:[0-9]+$", address):
         return "an address is the path of a socket on this machine; sbus gateway joins the buses of two"
     if address is not None and os.path.exists(address):

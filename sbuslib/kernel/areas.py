@@ -112,8 +112,7 @@ class PlainArea:
     def send(self, sock: socket.SocketType, slots: Sequence[int], lengths: Sequence[int]) -> int:
         """Send the packets in ``slots``; how many went before the kernel would have blocked.
 
-        ``lengths`` is what :meth:`receive` gave. Raises :exc:`OSError`, of which ``EMSGSIZE`` concerns the
-        first packet alone.
+        ``lengths`` is what :meth:`receive` gave. Raises :exc:`OSError`; ``EMSGSIZE``: the first packet is too long.
         """
         return send_each(sock, [self._views[slot][: lengths[slot]] for slot in slots])
 

@@ -208,7 +208,7 @@ class Listener:
         #: What clients call it by: of a passed descriptor its path or name, where it has one.
         self.address: Address = bound_address(address)
         self.passed = address if isinstance(address, DescriptorAddress) else None
-        """The descriptor that was passed, of which :attr:`socket` is a copy."""
+        """The descriptor that was passed; :attr:`socket` is a copy of it."""
         if isinstance(address, DescriptorAddress):
             self.socket = _adopt(address.fd)
             refuse_descriptors(self.socket)
@@ -279,7 +279,7 @@ class Listener:
             self.socket.listen(backlog)
 
     def take_file(self, path: str, mode: int) -> None:
-        """From now on the file of the socket is this one's, from a process that made it."""
+        """Take the file of the socket over from the process that made it."""
         path = os.path.abspath(path)
         with suppress(OSError):  # it is gone, or another user's
             found = os.lstat(path)

@@ -52,7 +52,7 @@ def resolve_users_and_groups(
 ) -> tuple[frozenset[int], frozenset[int]]:
     """The ids of some users, and of those that are groups, named ``@group``; ``name`` is what the error calls the list.
 
-    Raises :exc:`~sbuslib.errors.UsageError` for what is no list, and for a user or group that does not exist.
+    Raises :exc:`~sbuslib.errors.UsageError` for anything but a list, and for a user or group that does not exist.
     """
     listed = _listed(name, members)
     groups = [one for one in listed if isinstance(one, str) and one.startswith("@")]

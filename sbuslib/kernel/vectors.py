@@ -128,7 +128,7 @@ class GuardedVector(Vector):
         self._control_sizes[:count] = self._full[:count]
 
     def close_descriptors(self, count: int) -> int:
-        """Have all descriptors that came with the first packets closed; how many packets came before the first such."""
+        """Close the descriptors that came with the first packets. Returns how many packets came before them."""
         sizes = self._control_sizes[:count].tolist()
         flags = self._flags[:count].tolist()
         clean = count

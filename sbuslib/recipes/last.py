@@ -62,7 +62,7 @@ def question_key(pattern: bytes, separator: bytes) -> bytes:
 
 
 async def fetch(ask: Ask, patterns: Sequence[bytes], separator: bytes) -> dict[bytes, bytes]:
-    """The last value of each key that matches. Raises :exc:`~sbuslib.errors.PeerError` for what no service answers."""
+    """The last value of each key that matches. Raises :exc:`~sbuslib.errors.PeerError` if no service answers."""
     kept: dict[bytes, bytes] = {}
     for pattern in patterns:
         after: bytes | None = None

@@ -102,7 +102,7 @@ class Party(Protocol):
     async def close_mailbox(self, mailbox: Mailbox) -> None: ...
 
     async def in_time(self, function: Callable[[Any], Any], argument: Any, until: float | None) -> Any:
-        """What a function of the application returns, which is ended at ``until``, where that can be."""
+        """What a function of the application returns. It is ended at ``until`` where that is possible."""
 
     async def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool: ...
 

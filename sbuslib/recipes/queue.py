@@ -246,7 +246,7 @@ class Work:
         self._working: list[None] = []  # one for each part at work
 
     def parts(self, function: Callable[[Job], object] | None, at_once: int) -> list[Coroutine[Any, Any, None]]:
-        """What works in the background: one part that announces the worker, and ``at_once`` that call ``function``."""
+        """What runs in the background: one coroutine announces the worker, and ``at_once`` others call ``function``."""
         return [self.keep(), *(self.run(function) for _ in range(at_once) if function is not None)]
 
     def done(self, job: Job) -> None:

@@ -161,7 +161,7 @@ class Asking(Mailbox):
                 self._opener.clear()
 
     def put(self, message: Message) -> None:
-        """An answer has come. What is none, or to no question in flight, is dropped."""
+        """A message has come. It is dropped unless it answers a question in flight."""
         payload = message.payload
         if len(payload) < _ANSWER.size:
             return

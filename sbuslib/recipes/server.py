@@ -25,7 +25,7 @@ from .request import FAILED, LONGEST_TEXT, REPLY, Question, encode_answer, parse
 __all__ = ["Server"]
 
 MOST_QUESTIONS: Final = 4_096
-"""Questions that wait in a server, of one user that is alone. Further ones are answered with an error at once."""
+"""Most questions that wait in a server, if they are all of one user. More are answered with an error at once."""
 
 logger = logging.getLogger("sbuslib.recipes")
 

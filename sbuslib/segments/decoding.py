@@ -97,7 +97,7 @@ def decode_block(data: Buffer, at: int, salt: int, position: int | None = None) 
         (sequence,) = SEQUENCE.unpack_from(data, at + BLOCK_HEADER_BYTES)
         (next_sequence,) = SEQUENCE.unpack_from(data, end - SEQUENCE.size)
         if not 0 < sequence <= next_sequence <= MOST_ROWS:
-            raise CorruptJournalError("an end mark says what no recorder writes", position)
+            raise CorruptJournalError("an end mark has a value that no recorder writes", position)
         return End(position, header.length, sequence, next_sequence)
     return _block_of(header, view, at + BLOCK_HEADER_BYTES + NAME_COUNT.size, position)
 
@@ -120,7 +120,7 @@ def _block_of(header: _Header, view: memoryview, at: int, position: int) -> Bloc
     at += padded(header.names_bytes)
     payloads = view[at : at + header.payload_bytes]
     if not 0 < wide[1][0] <= wide[1][-1] <= MOST_ROWS:
-        raise CorruptJournalError("a block numbers its rows as no recorder does", position)
+        raise CorruptJournalError("a block has row numbers that no recorder writes", position)
     return Block._make((position, header.length, KINDS[header.magic], rows, *wide, *narrow, names, payloads))
 
 

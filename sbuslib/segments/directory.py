@@ -117,7 +117,7 @@ class DirectoryLock:
         _locks.add(self)
 
     def tell(self, note: bytes) -> None:
-        """Tell others a line, which is as long at each call. A kill does not undo it. Raises :exc:`OSError`."""
+        """Write a line for others, of the same length at each call. A kill does not undo it. Raises :exc:`OSError`."""
         os.pwrite(self._descriptor, b"%b%b\n" % (self._process, note), 0)
 
     def _lock(self) -> None:

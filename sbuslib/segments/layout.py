@@ -66,7 +66,7 @@ Column: TypeAlias = "memoryview | array[int]"
 
 MESSAGE: Literal["message"] = "message"
 GAP: Literal["gap"] = "gap"
-"""The kinds of rows. A gap row stands for messages that the recorder was to record and did not."""
+"""The kinds of rows. A gap row stands for messages that should have been recorded and were not."""
 
 NULL = -1
 """The mark for no value in a column: an id that the hub could not vouch for, the sender of a gap row."""
@@ -158,9 +158,9 @@ class SegmentHeader(NamedTuple):
         if crc != crc32(head[:_CRC_AT] + bytes(4) + head[_CRC_AT + 4 :]):
             raise CorruptJournalError("the segment's header is damaged", 0)
         if version != _VERSION:
-            raise CorruptJournalError(f"a segment of version {version}, of which this release knows nothing", 0)
+            raise CorruptJournalError(f"a segment of version {version}, which this release does not know", 0)
         if created < 0 or not 0 < first <= MOST_ROWS or not _IDENTITY.fullmatch(journal):
-            raise CorruptJournalError("the segment's header says what no recorder writes", 0)
+            raise CorruptJournalError("the segment's header has a value that no recorder writes", 0)
         try:
             check_separator(bytes([separator]))
         except UsageError as error:
@@ -310,7 +310,7 @@ class End(NamedTuple):
 class Skipped(NamedTuple):
     """What a reader that was asked to skip left out: ``length`` bytes from ``position`` on, for ``reason``.
 
-    ``rows`` is how many rows were in there; ``None`` where nothing that is whole tells.
+    ``rows`` is how many rows were in there; ``None`` if nothing whole says so.
     """
 
     position: int

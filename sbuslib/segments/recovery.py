@@ -32,7 +32,7 @@ CUT = "cut"
 """The cause of the gap row where a crash ended a segment."""
 
 OUTAGE = "outage"
-"""The cause of the gap row with which a recorder begins that goes on with a journal."""
+"""The cause of the first gap row of a recorder that goes on with a journal."""
 
 NUMBERS_LEFT_OUT = 2**32
 """More rows than a recorder writes in the minutes for which a system may keep them in memory."""
@@ -55,7 +55,7 @@ def recover(directory: str) -> Recovered:
     A crash leaves lines in the log. Damage before the end is left, so that readers find it. Raises
     :exc:`~sbuslib.errors.CorruptJournalError` and :exc:`OSError`.
     """
-    # 1. Segments of which the crash left no header.
+    # 1. Segments that the crash left without a header.
     segments = list_segments(directory)
     empty: list[Segment] = []
     while segments and _is_empty(segments[-1]):
@@ -93,7 +93,7 @@ def _is_empty(segment: Segment) -> bool:
 
 
 def _ending(header: SegmentHeader, sequence: int, since: int) -> tuple[bytes, int]:
-    """The blocks that end a segment after a crash: a gap row of this number, and the mark. And the next row's number.
+    """The blocks that end a segment after a crash, a gap row of this number and the mark; and the next row's number.
 
     After another boot, rows that somebody has read may be lost, so that their numbers must not come again.
     """

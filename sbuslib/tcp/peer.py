@@ -194,7 +194,7 @@ class Peer(Connections):
         if not self._running:
             raise StateError(f"{self!r}: start it first")
         if self._pid != os.getpid():
-            raise StateError(f"{self!r} belongs to process {self._pid}, of which this is a fork")
+            raise StateError(f"{self!r} belongs to process {self._pid}: this process is its fork")
         if gevent.get_hub() is not self._event_loop:
             raise StateError(f"{self!r} belongs to the thread that started it")
 

@@ -73,7 +73,7 @@ Address: TypeAlias = PathAddress | DescriptorAddress | AbstractAddress
 def parse_address(text: str | bytes | os.PathLike[str]) -> Address:
     """The address that ``text`` names; ``/dev/unix/abstract`` gives another random one at each call.
 
-    Raises :exc:`~sbuslib.errors.AddressError` when it can be none.
+    Raises :exc:`~sbuslib.errors.AddressError` if ``text`` is no address.
     """
     try:
         address = os.fsdecode(text)

@@ -279,7 +279,7 @@ class Batch:
 
 
 def used_keys(keys: Sequence[bytes], numbers: bytes) -> tuple[list[bytes], bytes | None]:
-    """The keys that are used, and the numbers of those; ``None`` where it is one."""
+    """The keys that are used, and the number of each message's among them; ``None`` if there is only one."""
     some = set(numbers)
     if len(some) == 1:
         return [keys[numbers[0]]], None
@@ -378,8 +378,8 @@ def pack(
     ``check`` raises for a key that cannot be published. It is called with each distinct key, unless no key has a NUL or
     a ``!``: then all are good. ``most`` is how many bytes of payload to put into one batch. The packets that come
     before an error are in order, and can be sent. Raises what ``check`` and
-    :func:`~sbuslib.wire.packets.encode_message` do, and :exc:`TypeError` or :exc:`ValueError` for what is no pair of
-    bytes. The error does not tell which pair is at fault.
+    :func:`~sbuslib.wire.packets.encode_message` do, and :exc:`TypeError` or :exc:`ValueError` for anything but a pair
+    of bytes. The error does not tell which pair is at fault.
     """
     keys = [key for key, _ in pairs]
     payloads = [payload for _, payload in pairs]

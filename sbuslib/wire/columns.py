@@ -127,7 +127,7 @@ class Columns:
         return Columns(keys, numbers, self.sizes[4 * start : 4 * stop], payloads)
 
     def select(self, mask: bytes) -> Columns:
-        """The messages whose byte in ``mask``, which has one for each, is 1, and not 0."""
+        """The messages whose byte in ``mask`` is 1. The others have 0."""
         # 1. The runs of messages that are taken.
         runs: list[tuple[int, int]] = []
         stop = 0
@@ -196,7 +196,7 @@ def merge_keys(parts: Sequence[Columns]) -> tuple[list[bytes], bytes | None] | N
 def lengths(offsets: bytes) -> bytes:
     """The column of lengths of what begins where ``offsets`` say, four bytes each, the end of the last one included.
 
-    Raises :exc:`ValueError` where one begins before the one before it does.
+    Raises :exc:`ValueError` if an offset is less than the one before.
     """
     # The columns are subtracted as two large numbers. Where no digit is smaller than the one below it, none borrows.
     high, low = (int.from_bytes(column, "little") for column in (offsets[4:], offsets[:-4]))

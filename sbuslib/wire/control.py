@@ -124,7 +124,7 @@ DOWNSTREAM: Final = "downstream"
 """The cause of a :class:`Lost` that tells of messages on their way down: the lower of two hubs was too slow."""
 
 MOST_LOST: Final = 10**15 - 1
-"""The largest count that a ``notice/lost`` tells; more than that is told as that. It fits every column of a journal."""
+"""The largest count in a ``notice/lost``, which stands for more, too. It fits every column of a journal."""
 
 _LOST = re.compile(rb"([a-z]{1,32}) ([0-9]{1,15}) ([0-9]{1,10}(?:\.[0-9]{1,9})?)")
 _AWAY = re.compile(rb"([0-9]{1,10}(?:\.[0-9]{1,9})?) ([0-9]{1,10}(?:\.[0-9]{1,9})?)")
@@ -136,7 +136,7 @@ _CHANGES_BYTES: Final = 8_192
 
 _ID = re.compile(rb"[0-9A-Za-z._-]{1,64}")
 _PATH_MOST: Final = 256
-"""Ids in a path: a tree of hubs is nowhere near as deep."""
+"""Most ids in a path: no tree of hubs is that deep."""
 _CREDENTIALS_MOST: Final = 64 * _PATH_MOST
 """Bytes of a credential key in a notice: each hub on the path adds some 40."""
 _REASON_MOST: Final = 1_024

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 MAGIC: Final = b"\0sbus-door1\0"
-"""How the payload of an offer begins. Texts and JSON do not begin so."""
+"""How the payload of an offer begins. No text and no JSON begins like this."""
 TOKEN_BYTES: Final = 16
 """Random bytes that nobody guesses: of a token, and of a door's name."""
 META_BYTES: Final = 4_096
@@ -106,7 +106,7 @@ def decode_offer(payload: bytes) -> tuple[Offer, memoryview] | None:
 
 
 def behind_a_door(payload: bytes) -> Offer | None:
-    """What a message is about that has to be fetched at a door: so it is of no use on another machine, or later."""
+    """The kind of what has to be fetched at a door. Such a message is of no use on another machine, or later."""
     with suppress(DoorError):
         decoded = decode_offer(payload)
         if decoded is not None and decoded[0].door is not None:

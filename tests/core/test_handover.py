@@ -285,13 +285,13 @@ def give(packet: bytes, *descriptors: int) -> Callable[[socket.SocketType, socke
 @pytest.mark.parametrize(
     ("packet", "count", "says"),
     [
-        (b"MSG room/1\0x", 0, "not understood"),
+        (b"MSG room/1\0x", 0, "unknown packet"),
         (b"CMSG hub/take-over\0no \xff", 0, "not handed over"),
-        (b"CMSG hub/take-over\0here 10", 1, "not understood"),
-        (b"CMSG hub/take-over\0here x", 2, "not understood"),
+        (b"CMSG hub/take-over\0here 10", 1, "unknown packet"),
+        (b"CMSG hub/take-over\0here x", 2, "unknown packet"),
         (b"CMSG hub/take-over\0here 99999999999", 2, "too long"),
         (b"CMSG hub/take-over\0here 10", 2, "no sealed memory"),
-        (b"CMSG hub/take-over\0more", 2, "not understood"),
+        (b"CMSG hub/take-over\0more", 2, "unknown packet"),
     ],
 )
 def test_a_hub_that_says_what_it_should_not(address: str, packet: bytes, count: int, says: str) -> None:
@@ -323,7 +323,7 @@ def with_queue(**fields: Any) -> bytes:
         (with_queue(runs=[(0, 1)]), socket.AF_UNIX, "contradicts itself"),
         (with_queue(batches=[7]), socket.AF_UNIX, "contradicts itself"),
         (with_queue(batches=[0]), socket.AF_UNIX, "contradicts itself"),
-        (encode_record(RECORD), socket.AF_INET, "what is no connection"),
+        (encode_record(RECORD), socket.AF_INET, "no connection"),
     ],
 )
 def test_a_record_that_cannot_be(
