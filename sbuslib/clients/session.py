@@ -245,6 +245,7 @@ class Session:
             else:
                 if len(packet) <= PACKET_BYTES:
                     return packet
+
         name, key = key, as_key(key)
         packet = encode_message(key, payload)
         self.check_publishable(key)
