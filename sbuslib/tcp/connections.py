@@ -8,8 +8,6 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable
-from ipaddress import ip_address
 from time import monotonic
 from typing import Any, Final
 
@@ -64,21 +62,12 @@ class Connections(Owner):
         self._links: dict[PeerLink, None] = {}  # in the order in which they came
         self._dialling: dict[HostPort, gevent.Greenlet[..., Any]] = {}  # what keeps each connection that this end made
         self._violations = Violations(self.limits.logged_violations)  # of other peers
-        self._watchers: dict[Callable[[PeerLink], None], None] = {}  # called with each connection that has ended
         self._links_changed = Event()  # set when a connection came or went, or another peer wants something new
         self._links_total = 0  # connections that there ever were
         self._ended = Counter(received=0, unwanted=0, sent=0, lost=0)  # messages over those that have ended
 
     mesh: Mesh
     """What forwards, and keeps data for later subscribers."""
-
-    @abstractmethod
-    def retain(self, name: str, data: bytes) -> None:
-        """Publish, and keep the data for peers that subscribe later."""
-
-    @abstractmethod
-    def release(self, name: str) -> None:
-        """Stop keeping data under ``name``."""
 
     @abstractmethod
     def close(self) -> None:
@@ -247,7 +236,10 @@ class Connections(Owner):
         """A connected socket. Raises :exc:`OSError`, of which :exc:`TimeoutError` is one."""
         limit = self.limits.connect_seconds if timeout is None else timeout
         with Timeout(limit, TimeoutError(f"{remote}: no answer within {limit} s")):
-            sock = self._connected(remote)
+            try:
+                sock = socket.create_connection((remote.host, remote.port))
+            except UnicodeError:
+                raise OSError(f"{remote.host!r} cannot be the name of a host") from None
             try:
                 return self._secure(sock, remote)
             except BaseException as error:
@@ -255,23 +247,6 @@ class Connections(Owner):
                 if isinstance(error, Timeout) and error.seconds == self.limits.handshake_seconds:
                     raise TimeoutError(f"{remote}: no TLS within {error.seconds} s") from None
                 raise
-
-    @staticmethod
-    def _connected(remote: HostPort) -> Any:
-        try:
-            family = socket.AF_INET6 if ip_address(remote.host.partition("%")[0]).version == 6 else socket.AF_INET
-        except ValueError:
-            try:
-                return socket.create_connection((remote.host, remote.port))
-            except UnicodeError:
-                raise OSError(f"{remote.host!r} cannot be the name of a host") from None
-        sock = socket.socket(family, socket.SOCK_STREAM)  # the address is a number already: no name server is asked
-        try:
-            sock.connect((remote.host, remote.port))
-        except BaseException:
-            sock.close()
-            raise
-        return sock
 
     def _keep(self, remote: HostPort, sock: Any, keep: bool) -> None:
         """Serve the connection to ``remote``, and make it again when it ends."""
@@ -336,8 +311,6 @@ class Connections(Owner):
         link.close()
         for name in self._ended:
             self._ended[name] += getattr(link, name)
-        for watcher in tuple(self._watchers):
-            watcher(link)
         self._links_changed.set()
 
     def _total(self, name: str) -> int:
@@ -349,10 +322,3 @@ class Connections(Owner):
     def links(self) -> tuple[PeerLink, ...]:
         """All connections."""
         return tuple(self._links)
-
-    def watch_links(self, watcher: Callable[[PeerLink], None], on: bool = True) -> None:
-        """Have ``watcher`` called with each connection that has ended, or, with ``on`` false, no longer."""
-        if on:
-            self._watchers[watcher] = None
-        else:
-            self._watchers.pop(watcher, None)

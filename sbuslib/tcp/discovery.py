@@ -5,7 +5,7 @@ carries that on as ``//fwd/peers/<org>/<who>``. Source: the example of peer disc
 
 Any connected peer can announce anything, so announcements are not trusted. An announced host must be in the list of
 allowed hosts. It must be a number, so that no name server is asked, unless the list has the name itself. Limits bound
-how many peers are remembered and connected to. A peer that does not answer is tried again after growing pauses.
+how many peers are remembered and connected to. A peer that does not answer is tried again every two seconds.
 
 When two peers hear of each other at the same time, only one should connect. The one whose name sorts first connects at
 once. The other connects only if there is no connection after some time.
@@ -24,15 +24,13 @@ import gevent
 import msgspec
 from gevent.event import Event
 
-from ..clients.reconnect import Backoff
 from ..errors import SbusError, UsageError
 from ..kernel.hosts import HostPort, parse_host_port
 from ..wire.text import plainly
 from .connections import Connections
-from .limits import TcpLimits
 from .peer_link import PeerLink
 
-__all__ = ["Allowed", "Directory", "Discoverer", "Discovery", "parse_announcement"]
+__all__ = ["Allowed", "Discoverer", "Discovery", "parse_announcement"]
 
 logger = logging.getLogger("sbuslib")
 
@@ -110,63 +108,12 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
         return f"peers/{self.org}"
 
 
-class _Known:
-    """A peer that was heard of."""
+class _Known(msgspec.Struct):
+    """A peer that was heard of: where it is, and when it was heard of there first and last."""
 
-    __slots__ = ("address", "backoff", "first", "last", "not_before")
-
-    def __init__(self, address: HostPort, now: float, limits: TcpLimits) -> None:
-        self.address = address
-        self.first = self.last = now
-        self.not_before = now
-        # Pauses between attempts to connect.
-        self.backoff = Backoff(limits.reconnect_pause, limits.reconnect_pause_most)
-
-
-class Directory:
-    """The peers that announce themselves, within the limits. Pure."""
-
-    def __init__(self, limits: TcpLimits) -> None:
-        self._limits = limits
-        self._known: dict[str, _Known] = {}  # by name
-        self.refused = 0  # announcements that were not taken
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def __contains__(self, who: str) -> bool:
-        return who in self._known
-
-    def hear(self, who: str, address: HostPort, now: float) -> bool:
-        """Note an announcement; ``False`` when there is no room for it."""
-        known = self._known.get(who)
-        if known is None or known.address != address:
-            if known is None and len(self._known) >= self._limits.known_peers:
-                self.refused += 1
-                return False
-            known = self._known[who] = _Known(address, now, self._limits)
-        known.last = now
-        return True
-
-    def expire(self, now: float) -> list[str]:
-        """Forget peers that missed three announcements. Returns their names."""
-        gone = [who for who, known in self._known.items() if now - known.last > 3 * self._limits.announce_seconds]
-        for who in gone:
-            del self._known[who]
-        return gone
-
-    def due(self, now: float, me: str | None) -> list[tuple[str, HostPort]]:
-        """The peers that ``me`` may try to connect to now. ``me`` is ``None`` if no peer can connect to this one."""
-        return [
-            (who, known.address)
-            for who, known in self._known.items()
-            if now >= known.not_before and (me is None or me < who or now - known.first >= self._limits.yield_seconds)
-        ]
-
-    def tried(self, who: str, now: float) -> None:
-        """Note an attempt to connect: the next one comes after a pause, which grows."""
-        known = self._known[who]
-        known.not_before = now + known.backoff.next()
+    address: HostPort
+    first: float
+    last: float
 
 
 class Discoverer:
@@ -174,26 +121,26 @@ class Discoverer:
 
     def __init__(self, peer: Connections, config: Discovery) -> None:
         self._peer = peer
+        self._limits = peer.limits  # of the peer
         self._config = config
         self._allowed = Allowed(config.allow)  # hosts to connect to
         self._own = f"//peers/{config.org}/{config.who}"  # the name under which this peer announces itself
         self._prefixes = f"//peers/{config.org}/", f"//fwd/peers/{config.org}/"  # of announcements, and of their copies
-        self.directory = Directory(peer.limits)  # whom it has heard of
         self._made: set[HostPort] = set()  # addresses connected to because of an announcement
-        self._wake = Event()  # set when there may be somebody to connect to
+        self._wake = Event()  # set when there is somebody new
         self._greenlet: gevent.Greenlet[..., Any] | None = None  # while it is started
+        self.known: dict[str, _Known] = {}  # whom it has heard of, by name
+        self.refused = 0  # announcements that were not taken
 
     def start(self) -> None:
         """Announce, and look for others, until :meth:`stop`."""
         self._peer.mesh.on_arrival = self.hear
-        self._peer.watch_links(self.link_gone)
         self._greenlet = self._peer.greenlets.spawn(self._run)
 
     def stop(self) -> None:
         """Announce no more."""
         self._peer.mesh.on_arrival = None
-        self._peer.watch_links(self.link_gone, False)
-        self._peer.release(self._own)
+        self._peer.mesh.release(self._own)
         if self._greenlet is not None:
             self._greenlet.kill(block=False)
             self._greenlet = None
@@ -203,32 +150,31 @@ class Discoverer:
         return parse_host_port(text) if text else None
 
     def _run(self) -> None:
-        interval = self._peer.limits.announce_seconds
         announced = float("-inf")
         while True:
             now = monotonic()
-            if now - announced >= interval:
+            if now - announced >= self._limits.announce_seconds:
                 self._announce()
                 announced = now
-            for who in self.directory.expire(now):
-                self._peer.mesh.release(self._prefixes[0] + who)
+            self.expire(now)
             self._connect(now)
             self._wake.clear()
-            # Short enough to see when a pause has passed.
-            self._wake.wait(min(interval, self._peer.limits.yield_seconds, self._pause()))
-
-    def _pause(self) -> float:
-        """Seconds until the next attempt to connect may be due."""
-        limits = self._peer.limits
-        return max(0.05, limits.reconnect_pause) if len(self.directory) else limits.announce_seconds
+            self._wake.wait(min(self._limits.announce_seconds, self._limits.yield_seconds))
 
     def _announce(self) -> None:
         address = self._advertised()
         if address is not None:
             try:
-                self._peer.retain(self._own, b"%b %d" % (address.host.encode(), address.port))
+                self._peer.mesh.publish_retained(self._own, b"%b %d" % (address.host.encode(), address.port))
             except SbusError as error:
                 logger.error("peer at %s cannot announce itself: %s", self._peer.address, plainly(error))
+
+    def expire(self, now: float) -> None:
+        """Forget peers that missed three announcements."""
+        for who, known in list(self.known.items()):
+            if now - known.last > 3 * self._limits.announce_seconds:
+                del self.known[who]
+                self._peer.mesh.release(self._prefixes[0] + who)
 
     def hear(self, link: PeerLink, name: str, data: bytes, identity: str | None) -> None:
         """Take a forwarded message, which may be an announcement. Called by :class:`~sbuslib.tcp.mesh.Mesh`."""
@@ -238,20 +184,30 @@ class Discoverer:
         who = name[len(prefix) :]
         if who == self._config.who or not _WORD.match(who):
             return
-        address = parse_announcement(data)
+        address, known = parse_announcement(data), self.known.get(who)
         if address is None:
-            self.directory.refused += 1
+            self.refused += 1
             return
+
+        # 1. The other end of this connection says who it is.
         if prefix is self._prefixes[0] and link.who is None:
             link.who = who
             self._part_from_twins(link, who)
+
+        # 2. There may be somebody to connect to, and newcomers hear of it, too.
         now = monotonic()
-        if self.directory.hear(who, address, now):
-            try:
-                self._peer.mesh.retain(self._prefixes[0] + who, data, identity, link, 1)
-            except SbusError:
-                self.directory.refused += 1  # too many names are kept already: newcomers hear of it later
+        if known is None and len(self.known) >= self._limits.known_peers:
+            self.refused += 1
+            return
+        if known is None or known.address != address:
+            self.known[who] = _Known(address, now, now)
             self._wake.set()
+        else:
+            known.last = now
+        try:
+            self._peer.mesh.retain(self._prefixes[0] + who, data, identity, link, 1)
+        except SbusError:
+            self.refused += 1  # too many names are kept already
 
     def _part_from_twins(self, link: PeerLink, who: str) -> None:
         """Keep one of several connections with a peer. The end whose name sorts first says which."""
@@ -263,22 +219,19 @@ class Discoverer:
             if twin is not keep:
                 self._peer.end_link(twin, "connected twice", False)
 
-    def link_gone(self, link: PeerLink) -> None:
-        """Note that a connection has ended, so that its other end may be connected to again."""
-        if link.who is not None:
-            self._wake.set()
-
     def _connect(self, now: float) -> None:
-        peer = self._peer
+        """Connect to those that are known and not connected. The one whose name sorts first does so at once."""
+        peer, own = self._peer, self._advertised()
         self._made = {address for address in self._made if peer.is_dialling(str(address))}
-        own = self._advertised()
         linked = {link.who for link in peer.links}
-        for who, address in self.directory.due(now, None if own is None else self._config.who):
-            if len(self._made) >= peer.limits.discovered_links:
+        for who, known in self.known.items():
+            address = known.address
+            if len(self._made) >= self._limits.discovered_links:
                 return
             if who in linked or address == own or peer.is_dialling(str(address)) or address.host not in self._allowed:
                 continue
-            self.directory.tried(who, now)
+            if own is not None and who < self._config.who and now - known.first < self._limits.yield_seconds:
+                continue
             try:
                 peer.connect(str(address), keep=False, wait=False)
             except (SbusError, OSError) as error:  # it may be our own address, or an unknown name

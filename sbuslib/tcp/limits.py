@@ -69,6 +69,7 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
     announce_seconds: float = 30.0
     """Seconds between two announcements of oneself; three missed make a peer forgotten."""
     yield_seconds: float = 2.0
-    """Seconds for which one of two peers that hear of each other leaves connecting to the other."""
+    """Seconds for which one of two peers that hear of each other leaves connecting to the other, and after which a peer
+    that did not answer is tried again."""
     logged_violations: int = 1_024
     """Kinds of violation (reason and address) remembered as logged; more are only counted."""

@@ -178,6 +178,12 @@ class Mesh:
             raise UsageError(f"more than {self._limits.retained:,} names whose data is to be kept")
         self._retained[name] = _Retained(data, identity, hops, source)
 
+    def publish_retained(self, name: str, data: bytes) -> None:
+        """Publish under a forwarded name, and keep the data. Raises as :meth:`publish` and :meth:`retain`."""
+        identity = self.new_identity()
+        self.retain(name, data, identity)
+        self.publish(name, data, identity)
+
     def release(self, name: str) -> None:
         """Stop keeping data under ``name``."""
         self._retained.pop(name, None)

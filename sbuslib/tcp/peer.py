@@ -34,7 +34,7 @@ from .limits import TcpLimits
 from .mesh import Mesh
 from .peer_inbox import PeerInbox
 from .peer_link import PeerLink, PeerReceiver
-from .peer_statistics import PeerLinkStatistics, PeerStatistics
+from .peer_statistics import PeerStatistics
 from .publishing import PeerPublisher
 from .substrings import Substrings
 
@@ -290,9 +290,7 @@ class Peer(Connections):
             self.mesh.retain(name, data, None)
             self.publish(name, data)
             return
-        identity = self.mesh.new_identity()
-        self.mesh.retain(name, data, identity)
-        self.mesh.publish(name, data, identity)
+        self.mesh.publish_retained(name, data)
         self._publisher.published += 1
 
     def release(self, name: str) -> None:
@@ -382,19 +380,3 @@ class Peer(Connections):
             ignored=self._ignored,
             violations=dict(self._violations.counts),
         )
-
-    def link_statistics(self) -> list[PeerLinkStatistics]:
-        """The statistics of each connection."""
-        return [
-            PeerLinkStatistics(
-                remote=str(link.remote),
-                who=link.who,
-                substrings=self._remote.count(link),
-                received=link.received,
-                sent=link.sent,
-                lost=link.lost,
-                waiting=link.queued,
-                waiting_bytes=link.queued_bytes,
-            )
-            for link in self.links
-        ]

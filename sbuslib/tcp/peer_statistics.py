@@ -4,20 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["GatewayStatistics", "PeerLinkStatistics", "PeerStatistics"]
-
-
-class PeerLinkStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """One connection at one instant: messages ``received``, ``sent`` and ``lost``, and what waits."""
-
-    remote: str
-    who: str | None
-    substrings: int
-    received: int
-    sent: int
-    lost: int
-    waiting: int
-    waiting_bytes: int
+__all__ = ["GatewayStatistics", "PeerStatistics"]
 
 
 class PeerStatistics(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ peers want.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from .framing import check_data, publish_prefix
@@ -28,22 +29,16 @@ class PeerPublisher:
         self._remote = remote
         self._mesh = mesh
         self._limits = limits
-        self._names: dict[str, bytes | None] = {}  # what a message under a name starts with; None: the mesh's
+        self._known = lru_cache(limits.cached_names)(self._start_of)
         self.published = 0
 
     def start_of(self, name: str) -> bytes | None:
         """``pub <name>`` and a space; ``None`` when the mesh publishes under this name."""
-        try:
-            return self._names[name]
-        except KeyError:
-            pass
+        return self._known(name) if len(name) <= CACHED_NAME_BYTES else self._start_of(name)
+
+    def _start_of(self, name: str) -> bytes | None:
         start = publish_prefix(name, self._limits)
-        known = None if self._mesh.concerns(name) else start
-        if len(name) <= CACHED_NAME_BYTES:
-            if len(self._names) >= self._limits.cached_names:
-                self._names.clear()
-            self._names[name] = known
-        return known
+        return None if self._mesh.concerns(name) else start
 
     def publish(self, name: str, data: bytes) -> None:
         """See :meth:`~sbuslib.tcp.peer.Peer.publish`."""

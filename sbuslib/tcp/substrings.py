@@ -54,10 +54,6 @@ class Substrings(Generic[S]):
         """How many distinct substrings all subscribers hold together."""
         return len(self._holders)
 
-    def held(self, subscriber: S) -> dict[str, int]:
-        """A copy of what ``subscriber`` holds: substring to count."""
-        return dict(self._held.get(subscriber, ()))
-
     def count(self, subscriber: S) -> int:
         """How many distinct substrings ``subscriber`` holds."""
         return len(self._held.get(subscriber, ()))

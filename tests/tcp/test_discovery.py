@@ -12,7 +12,7 @@ from support import eventually
 from sbuslib.errors import UsageError
 from sbuslib.kernel.hosts import HostPort
 from sbuslib.tcp import Discovery, Peer, TcpLimits
-from sbuslib.tcp.discovery import Allowed, Directory, parse_announcement
+from sbuslib.tcp.discovery import Allowed, parse_announcement
 
 Make = Callable[..., Peer]
 Connect = Callable[..., Any]
@@ -99,8 +99,7 @@ def test_the_number_of_discovered_connections_is_bounded(make_peer: Make, raw: C
     inbox.receive(timeout=10)
     eventually(lambda: sum(bool(target.links) for target in targets) == 2)
     assert peer._discoverer is not None
-    assert len(peer._discoverer.directory) == 3
-    assert peer._discoverer.directory.refused == 2
+    assert (len(peer._discoverer.known), peer._discoverer.refused) == (3, 2)
 
 
 def test_of_two_connections_between_the_same_peers_one_is_kept(make_peer: Make) -> None:
@@ -145,18 +144,13 @@ def test_wrong_arguments_of_discovery_are_refused(options: dict[str, str]) -> No
         Discovery(**options)  # type: ignore[arg-type]
 
 
-def test_the_directory_forgets_silent_peers_and_pauses_between_attempts() -> None:
-    limits = TcpLimits(announce_seconds=10, yield_seconds=5, reconnect_pause=1, reconnect_pause_most=4)
-    directory = Directory(limits)
-    address = HostPort("1.2.3.4", 5)
-    assert directory.hear("m", address, 0)
-    assert directory.due(0, "a") == [("m", address)]
-    assert directory.due(0, "z") == []  # m connects to z
-    assert directory.due(5, "z") == [("m", address)]  # or else z to m
-    assert directory.due(0, None) == [("m", address)]
-    directory.tried("m", 0)
-    assert directory.due(0.5, "a") == []
-    assert directory.due(1, "a") == [("m", address)]
-    assert directory.expire(30) == []
-    assert directory.expire(30.5) == ["m"]
-    assert "m" not in directory
+def test_who_misses_three_announcements_is_forgotten(make_peer: Make, raw: Connect) -> None:
+    peer = make_peer(discover=Discovery(org="myorg", who="bob", allow=()))
+    raw(peer).send(b"pub //fwd/peers/myorg/m 9 1.2.3.4 5\npub //fwd/peers/myorg/bad 1 x\n")
+    discoverer = peer._discoverer
+    assert discoverer is not None
+    eventually(lambda: [*discoverer.known] == ["m"] and discoverer.refused == 1)
+    heard = discoverer.known["m"].last
+    for after, left in ((89, ["m"]), (91, [])):
+        discoverer.expire(heard + after)
+        assert [*discoverer.known] == left

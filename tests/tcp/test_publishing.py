@@ -28,7 +28,7 @@ def test_messages_keep_their_order(make_peer: Make) -> None:
         got += [(message.name, message.data) for message in inbox.receive_many(most=7, timeout=10)]
     assert got == sent
     assert one.flush(10)
-    assert one.link_statistics()[0].sent == 2_000
+    assert one.statistics().sent == 2_000
 
 
 def test_retained_data_is_sent_to_later_subscribers(make_peer: Make, raw: Connect) -> None:
