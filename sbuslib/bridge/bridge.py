@@ -191,6 +191,11 @@ class AioBridge:
         """Wait until the bridge ends. Raises what ended it: :exc:`~sbuslib.errors.DisconnectedError` with the bus."""
         await asyncio.shield(self._ended)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the broker was connected and all subscriptions are in force."""
+        return self._broker.ready.is_set()
+
     async def ready(self) -> None:
         """Wait until the broker is connected and all subscriptions are in force. Raises as :meth:`run`."""
         waiting = asyncio.create_task(self._broker.ready.wait())

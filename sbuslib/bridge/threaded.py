@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Final
 
+import gevent
 from gevent.threadpool import ThreadPool
 
 from ..clients.endpoint import Endpoint
@@ -18,7 +19,8 @@ from .bridge import AioBridge, BridgeStatistics
 
 __all__ = ["Bridge"]
 
-T = TypeVar("T")
+_LOOK_SECONDS: Final = 0.005
+"""Seconds between two looks at the thread that is waited for."""
 
 
 class Bridge:
@@ -43,10 +45,9 @@ class Bridge:
         # Called in the thread, whose event loop it belongs to.
         self._make: Callable[[], AioBridge] = lambda: AioBridge(address, url, **options)
         self._bridge: AioBridge | None = None  # once it has joined the bus
-        self._loop: asyncio.AbstractEventLoop | None = None  # of the thread
-        self._begun = threading.Event()  # set when the bridge has joined the bus, or failed
-        self._pool = ThreadPool(2)  # one thread for the bridge, one to wait for it
-        self._running: Any = None  # the result of the bridge's thread
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the thread, from then on
+        self._pool = ThreadPool(1)  # the thread
+        self._running: Any = None  # its result
 
     def __enter__(self) -> Bridge:
         self.start()
@@ -67,28 +68,31 @@ class Bridge:
         if self._running is not None:
             raise StateError("a bridge is started once")
         self._running = self._pool.spawn(asyncio.run, self._run())
-        self._pool.spawn(self._begun.wait).get()
-        if self._bridge is None:
-            self._running.get()
+        self._wait(lambda: self._bridge is not None)
 
     async def _run(self) -> None:
-        try:
-            self._loop = asyncio.get_running_loop()
-            async with self._make() as bridge:
-                self._bridge = bridge
-                self._begun.set()
-                await bridge.run()
-        finally:
-            self._begun.set()
+        async with self._make() as bridge:
+            self._loop, self._bridge = asyncio.get_running_loop(), bridge
+            await bridge.run()
+
+    def _wait(self, condition: Callable[[], object]) -> None:
+        """Let other greenlets run until this holds. Raises what ended the bridge."""
+        while not condition():
+            self.check()
+            gevent.sleep(_LOOK_SECONDS)
 
     def wait_ready(self) -> None:
         """Wait until the broker is connected and wants are known on both sides. Raises what ended the bridge."""
-        self._do(self._get().ready())
+        bridge = self._get()
+        self._wait(lambda: bridge.is_ready)
+        self.check()
 
     def stop(self, timeout: float = 5.0) -> None:
         """End the bridge. What the bus has sent is sent on, for at most ``timeout`` seconds; the rest is lost."""
-        if self.started and self._bridge is not None:
-            self._do(self._bridge.close(timeout))
+        loop, bridge = self._loop, self._bridge
+        if loop is not None and bridge is not None:
+            with suppress(RuntimeError):  # it has ended by itself
+                loop.call_soon_threadsafe(lambda: loop.create_task(bridge.close(timeout)))
         if self._running is not None:
             self._running.wait()
         self._pool.kill()
@@ -108,9 +112,3 @@ class Bridge:
         if self._bridge is None:
             raise StateError("the bridge is not started")
         return self._bridge
-
-    def _do(self, work: Any) -> None:
-        """Do something in the bridge's thread, and wait for it as a greenlet does."""
-        assert self._loop is not None
-        done = asyncio.run_coroutine_threadsafe(work, self._loop)
-        self._pool.spawn(done.result).get()

@@ -151,7 +151,8 @@ class Connections(Owner):
         try:
             self._shaking_hands.add(greenlet)
             try:
-                sock = self._secure(sock, None)
+                with Timeout(self.limits.connect_seconds):
+                    sock = self._secure(sock, None)
             except (OSError, Timeout):
                 self._note_violation("TLS handshake failed", remote.host)
                 return
@@ -176,8 +177,7 @@ class Connections(Owner):
             name = tls.hostname or remote.host
             secured = connecting.wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
         try:
-            with Timeout(self.limits.handshake_seconds):
-                secured.do_handshake()
+            secured.do_handshake()
         except BaseException:
             secured.close()
             raise
@@ -242,10 +242,8 @@ class Connections(Owner):
                 raise OSError(f"{remote.host!r} cannot be the name of a host") from None
             try:
                 return self._secure(sock, remote)
-            except BaseException as error:
+            except BaseException:
                 sock.close()
-                if isinstance(error, Timeout) and error.seconds == self.limits.handshake_seconds:
-                    raise TimeoutError(f"{remote}: no TLS within {error.seconds} s") from None
                 raise
 
     def _keep(self, remote: HostPort, sock: Any, keep: bool) -> None:

@@ -4,8 +4,8 @@ Under ``//peers/<org>/<who>`` a peer publishes ``host port``, where it can be co
 carries that on as ``//fwd/peers/<org>/<who>``. Source: the example of peer discovery on the page of Simplest pubsub.
 
 Any connected peer can announce anything, so announcements are not trusted. An announced host must be in the list of
-allowed hosts. It must be a number, so that no name server is asked, unless the list has the name itself. Limits bound
-how many peers are remembered and connected to. A peer that does not answer is tried again every two seconds.
+allowed networks, so it must be a number: no name server is asked. Limits bound how many peers are remembered and
+connected to. A peer that does not answer is tried again every two seconds.
 
 When two peers hear of each other at the same time, only one should connect. The one whose name sorts first connects at
 once. The other connects only if there is no connection after some time.
@@ -16,7 +16,8 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from ipaddress import ip_address, ip_network
+from collections.abc import Iterable
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from time import monotonic
 from typing import Any
 
@@ -30,7 +31,7 @@ from ..wire.text import plainly
 from .connections import Connections
 from .peer_link import PeerLink
 
-__all__ = ["Allowed", "Discoverer", "Discovery", "parse_announcement"]
+__all__ = ["Discoverer", "Discovery", "networks_of", "parse_announcement"]
 
 logger = logging.getLogger("sbuslib")
 
@@ -50,33 +51,14 @@ def parse_announcement(data: bytes) -> HostPort | None:
     return HostPort(found[1].decode(), int(found[2]))
 
 
-class Allowed:
-    """Which announced hosts may be connected to: networks, such as ``10.1.0.0/16``, single numbers, and names.
-
-    Raises :exc:`~sbuslib.errors.UsageError` for what is none of these.
-    """
-
-    def __init__(self, entries: tuple[str, ...]) -> None:
-        if isinstance(entries, str):
-            raise UsageError("the hosts allowed are a list")
-        self._networks = []  # of addresses
-        self._names = set()  # of hosts
-        for entry in entries:
-            try:
-                self._networks.append(ip_network(entry))
-            except ValueError:
-                if "/" in entry or not re.fullmatch(r"[0-9A-Za-z._-]+", entry):
-                    raise UsageError(f"{entry!r} is neither a network nor a host") from None
-                self._names.add(entry)
-
-    def __contains__(self, host: str) -> bool:
-        if host in self._names:
-            return True
-        try:
-            address = ip_address(host)
-        except ValueError:
-            return False
-        return any(address in network for network in self._networks)
+def networks_of(entries: Iterable[str]) -> list[IPv4Network | IPv6Network]:
+    """Networks, such as ``10.1.0.0/16``, or single numbers. Raises :exc:`~sbuslib.errors.UsageError`."""
+    if isinstance(entries, str):
+        raise UsageError("the hosts allowed are a list")
+    try:
+        return [ip_network(entry) for entry in entries]
+    except ValueError as error:
+        raise UsageError(f"hosts are allowed by networks and numbers: {error}") from None
 
 
 class Discovery(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +66,7 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
 
     ``org`` is whose peers they are, ``who`` this one's own name among them (without one, a random name). ``advertise``
     is where others reach this peer, ``HOST:PORT``; without it, where it listens. ``allow`` bounds which hosts it
-    connects to when it hears of them: networks, numbers, or names; as it is, only this machine.
+    connects to when it hears of them: networks, or numbers; as it is, only this machine.
 
     Raises :exc:`~sbuslib.errors.UsageError`.
     """
@@ -98,7 +80,7 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
         for what, word in (("org", self.org), ("who", self.who)):
             if not _WORD.match(word):
                 raise UsageError(f"{what} is a word without space and '/', not {word!r}")
-        Allowed(self.allow)
+        networks_of(self.allow)
         if self.advertise is not None and not parse_host_port(self.advertise).port:
             raise UsageError("what is advertised has a port")
 
@@ -123,7 +105,7 @@ class Discoverer:
         self._peer = peer
         self._limits = peer.limits  # of the peer
         self._config = config
-        self._allowed = Allowed(config.allow)  # hosts to connect to
+        self._allowed = networks_of(config.allow)  # of hosts to connect to
         self._own = f"//peers/{config.org}/{config.who}"  # the name under which this peer announces itself
         self._prefixes = f"//peers/{config.org}/", f"//fwd/peers/{config.org}/"  # of announcements, and of their copies
         self._made: set[HostPort] = set()  # addresses connected to because of an announcement
@@ -219,6 +201,12 @@ class Discoverer:
             if twin is not keep:
                 self._peer.end_link(twin, "connected twice", False)
 
+    def _is_allowed(self, host: str) -> bool:
+        try:
+            return any(ip_address(host) in network for network in self._allowed)
+        except ValueError:  # a name: no name server is asked
+            return False
+
     def _connect(self, now: float) -> None:
         """Connect to those that are known and not connected. The one whose name sorts first does so at once."""
         peer, own = self._peer, self._advertised()
@@ -228,13 +216,13 @@ class Discoverer:
             address = known.address
             if len(self._made) >= self._limits.discovered_links:
                 return
-            if who in linked or address == own or peer.is_dialling(str(address)) or address.host not in self._allowed:
+            if who in linked or address == own or peer.is_dialling(str(address)) or not self._is_allowed(address.host):
                 continue
             if own is not None and who < self._config.who and now - known.first < self._limits.yield_seconds:
                 continue
             try:
                 peer.connect(str(address), keep=False, wait=False)
-            except (SbusError, OSError) as error:  # it may be our own address, or an unknown name
+            except SbusError as error:  # it may be our own address
                 logger.debug("peer at %s: %s was announced by %s: %s", peer.address, address, who, plainly(error))
             else:
                 self._made.add(address)

@@ -9,9 +9,9 @@ UTF-8 without space, CR and LF. A name is not empty; the empty substring is in e
 protocol's own page, "Simplest pubsub".
 
 Pure: no socket, no clock, no event loop. **The theory of the parser:** the start of the last message is tried first,
-and then a regular expression; no byte is looked at by Python code. Only what it does not know goes to ``_diagnose``,
-which finds out whether it may still become a command. What has not come whole is kept until it has, and a length beyond
-the limit is refused before any of its data is waited for. So what a parser holds is bounded by the limits: one header,
+and then regular expressions: of a command that is there, and of what may become one; no byte is looked at by Python
+code. What has not come whole is kept until it has, and a length beyond the limit is refused before any of its data is
+waited for. So what a parser holds is bounded by the limits: one header,
 or one message and one piece.
 """
 
@@ -43,10 +43,6 @@ _LF = 0x0A
 _LENGTH_DIGITS = 19
 """Most digits of a length, leading zeros included: those of any 64-bit number."""
 
-_END_OF_NAME = re.compile(rb"[ \r\n]")
-_DIGITS = re.compile(rb"[0-9]*")
-_CALLED = {b" ": "space", b"\r": "CR", b"\n": "LF"}
-
 
 class Publish(msgspec.Struct, frozen=True, gc=False):
     """A message: ``name`` and the bytes of its ``data``."""
@@ -71,11 +67,15 @@ Command: TypeAlias = Publish | Sub | Unsub
 
 
 @lru_cache
-def _expressions(name_bytes: int) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
-    """The start of a ``pub``, and a whole ``sub`` or ``unsub``."""
+def _expressions(name_bytes: int) -> tuple[re.Pattern[bytes], re.Pattern[bytes], re.Pattern[bytes]]:
+    """The start of a ``pub``, a whole ``sub`` or ``unsub``, and what may become one of these."""
+    name, digits = rb"[^ \r\n]{1,%d}" % name_bytes, rb"[0-9]{1,%d}" % _LENGTH_DIGITS
+    line = rb"(un)?sub ((?:%b)?)" % name
+    verb = rb"p|pu|pub|s|su|sub|u|un|uns|unsu|unsub"
     return (
-        re.compile(rb"pub ([^ \r\n]{1,%d}) ([0-9]{1,%d}) " % (name_bytes, _LENGTH_DIGITS)),
-        re.compile(rb"(un)?sub ([^ \r\n]{0,%d})\n" % name_bytes),
+        re.compile(rb"pub (%b) (%b) " % (name, digits)),
+        re.compile(line + rb"\n"),
+        re.compile(rb"%b|pub (?:%b(?: (?:%b)?)?)?|%b" % (verb, name, digits, line)),
     )
 
 
@@ -88,8 +88,7 @@ class CommandParser:
 
     def __init__(self, limits: TcpLimits | None = None) -> None:
         self._limits = limits if limits is not None else TcpLimits()  # of names and data
-        self._start_bytes = len(b"unsub ") + self._limits.name_bytes + 1 + _LENGTH_DIGITS + 1  # no start is longer
-        self._publish, self._line = _expressions(self._limits.name_bytes)
+        self._publish, self._line, self._beginning = _expressions(self._limits.name_bytes)
         self._held = bytearray()  # bytes of a command that is not whole
         self._need = 0  # bytes of the command at hand, from its start, without which it cannot go on
         self._failed: FramingError | None = None
@@ -139,7 +138,8 @@ class CommandParser:
                 if found is None:
                     line = self._line.match(data, position)
                     if line is None:
-                        self._diagnose(data[position : position + self._start_bytes])
+                        if self._beginning.fullmatch(data, position) is None:
+                            raise FramingError("malformed command")
                         self._need = end - position + 1
                         break
                     commands.append((Unsub if line[1] else Sub)(self._decode(line[2])))
@@ -165,34 +165,6 @@ class CommandParser:
             return text.decode()
         except UnicodeDecodeError:
             raise FramingError("name is not UTF-8") from None
-
-    def _diagnose(self, start: bytes) -> None:
-        """Raise :exc:`~sbuslib.errors.FramingError` unless ``start`` may still become a command."""
-        verb, space, rest = start.partition(b" ")
-        if not space:
-            if not any(known.startswith(verb) for known in (b"pub", b"sub", b"unsub")):
-                raise FramingError("unknown verb")
-            return
-        if verb not in (b"pub", b"sub", b"unsub"):
-            raise FramingError("unknown verb")
-        # The first byte at fault decides, so that the reason is the same whatever pieces the bytes came in.
-        end = _END_OF_NAME.search(rest, 0, self._limits.name_bytes + 1)
-        if end is None:
-            if len(rest) > self._limits.name_bytes:
-                raise FramingError("name too long")
-            return
-        if end[0] != (b" " if verb == b"pub" else b"\n"):
-            raise FramingError(f"{_CALLED[end[0]]} in a name")
-        if verb != b"pub":
-            return
-        if not end.start():
-            raise FramingError("empty name")
-        digits = _DIGITS.match(rest, end.end())
-        assert digits is not None
-        if len(digits[0]) > _LENGTH_DIGITS or int(digits[0] or b"0") > self._limits.data_bytes:
-            raise FramingError("data too long")
-        if digits.end() < len(rest):
-            raise FramingError("length is not a number")
 
 
 def _encode_name(name: str, limits: TcpLimits, what: str) -> bytes:

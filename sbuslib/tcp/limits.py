@@ -18,10 +18,6 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
     cannot hold as they are."""
     data_bytes: int = 1_048_576
     """Longest data of one message, in bytes: twice what a packet of a bus can hold."""
-    substrings: int = 16_384
-    """Distinct substrings one peer may hold. Each costs memory and time to match."""
-    substring_bytes: int = 4_194_304
-    """Bytes that the distinct substrings of one peer may have together."""
     cached_names: int = 16_384
     """Names whose receivers are remembered. A remembered name saves the matching."""
     queued_bytes: int = 16_777_216
@@ -41,12 +37,10 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
     lost."""
     command_seconds: float = 30.0
     """Seconds that one command may take from its first byte to its last."""
-    handshake_seconds: float = 10.0
-    """Seconds that a TLS handshake may take."""
     stall_seconds: float = 120.0
     """Seconds that a peer for which something waits may take nothing, before it is let go."""
     connect_seconds: float = 10.0
-    """Seconds that one attempt to connect may take."""
+    """Seconds that one attempt to connect may take, and a TLS handshake."""
     reconnect_pause: float = 0.1
     """Shortest pause before connecting again, in seconds; the next is drawn from more."""
     reconnect_pause_most: float = 30.0

@@ -17,7 +17,7 @@ from gevent.hub import Hub as EventLoopHub
 from gevent.timeout import Timeout
 
 from ..core.service import ServiceGreenlets
-from ..errors import FramingError, StateError, UsageError
+from ..errors import StateError, UsageError
 from .certificates import TLS
 from .connections import HOLDS_THE_MOST, Connections
 from .discovery import Discoverer, Discovery
@@ -215,20 +215,11 @@ class Peer(Connections):
         if not isinstance(command, Sub):
             gone = self._remote.remove(substring, link)
             if gone:
-                link.substring_bytes -= len(substring)
                 link.charge(-len(substring))
                 link.numbered = link.numbered and substring != NUMBERED
             elif gone is None:
                 self._ignored += 1
             return
-        if not self._remote.holds(link, substring):
-            limits = self.limits
-            if (
-                self._remote.count(link) >= limits.substrings
-                or link.substring_bytes + len(substring) > limits.substring_bytes
-            ):
-                raise FramingError("too many substrings")
-            link.substring_bytes += len(substring)
         missed = self.mesh.wanted_before(link, substring)
         if self._remote.add(substring, link):
             link.charge(len(substring))  # which may end this link

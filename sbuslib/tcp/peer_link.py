@@ -108,7 +108,6 @@ class PeerLink:
         """Whether a publisher has waited in vain for the other end since its queue was last empty."""
         self.held = 0
         """Bytes that wait for the other end, of its unfinished command, and of its substrings."""
-        self.substring_bytes = 0  # of the distinct substrings of the other end
         self.closed = False  # whether the socket is closed
         self.received = self.unwanted = self.sent = self.lost = 0  # messages
 

@@ -58,10 +58,6 @@ class Substrings(Generic[S]):
         """How many distinct substrings ``subscriber`` holds."""
         return len(self._held.get(subscriber, ()))
 
-    def holds(self, subscriber: S, substring: str) -> bool:
-        """Whether ``subscriber`` holds just this substring."""
-        return substring in self._held.get(subscriber, ())
-
     def add(self, substring: str, subscriber: S) -> bool:
         """Sub; ``True`` when ``subscriber`` did not hold this substring before."""
         held = self._held.setdefault(subscriber, {})

@@ -79,7 +79,7 @@ def test_a_peer_refuses_certificates_of_another_authority_or_name(make_peer: Mak
 def test_a_handshake_has_a_time_limit(
     make_peer: Make, raw: Connect, certificates: Certificates, limits: TcpLimits
 ) -> None:
-    quick = msgspec.structs.replace(limits, handshake_seconds=0.05)
+    quick = msgspec.structs.replace(limits, connect_seconds=0.05)
     peer = make_peer(tls=TLS(**certificates()), limits=quick)
     raw(peer).expect_end()
     assert peer.statistics().violations == {"TLS handshake failed": 1}
