@@ -29,8 +29,8 @@ class PeerPublisher:
         self._remote = remote
         self._mesh = mesh
         self._limits = limits
-        self._known = lru_cache(limits.cached_names)(self._start_of)
-        self.published = 0
+        self._known = lru_cache(limits.cached_names)(self._start_of)  # for names that are not long
+        self.published = 0  # messages
 
     def start_of(self, name: str) -> bytes | None:
         """``pub <name>`` and a space; ``None`` when the mesh publishes under this name."""
