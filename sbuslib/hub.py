@@ -18,7 +18,7 @@ import gevent
 from gevent.event import Event
 
 from .client import Client
-from .clients.batch import Pair, in_parts
+from .clients.batch import Pair, check_pair, in_parts
 from .clients.questions import warn_of_wildcard
 from .core.acceptor import Acceptor, most_connections
 from .core.authorization import Authorization, Authorize
@@ -428,12 +428,12 @@ class Hub:
         for part in in_parts(messages, _BATCH):
             pairs: list[tuple[bytes, bytes]] = []
             try:
-                for key, payload in part:
-                    key = as_key(key)
+                for key, payload in map(check_pair, part):
                     me.encode(key, payload)  # which says what is wrong
                     pairs.append((key, payload))
             finally:
-                me.publish_some(pairs)
+                if pairs:
+                    me.publish_some(pairs)
             count += len(pairs)
         return count
 

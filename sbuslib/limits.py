@@ -6,6 +6,7 @@ docstrings here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
 from typing import Final
 
@@ -210,6 +211,15 @@ def check_seconds(seconds: float | None, name: str) -> None:
     """Raise :exc:`~sbuslib.errors.UsageError` unless an argument is so long, or ``None``, which is for ever."""
     if seconds is not None and not (isinstance(seconds, (int, float)) and seconds >= 0):
         raise UsageError(f"{name} is seconds from 0 on, or None, not {seconds!r}")
+
+
+def check_users(users: Iterable[int], name: str) -> frozenset[int]:
+    """The ids of users, as a set. Raises :exc:`~sbuslib.errors.UsageError` for what are none."""
+    if isinstance(users, Iterable):
+        found = frozenset(users)
+        if all(isinstance(user, int) for user in found):
+            return found
+    raise UsageError(f"{name} are ids of users, not {users!r}")
 
 
 def check_count(count: int | None, name: str, most: int | None = None) -> None:

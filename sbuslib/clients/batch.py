@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import chain, islice
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
+from ..errors import UsageError
 from ..wire.batches import BATCH, Batch, pack
-from ..wire.packets import Key
+from ..wire.packets import Key, as_key
 from .session import Session
 
-__all__ = ["Pair", "encode_many", "in_parts", "plain"]
+__all__ = ["Pair", "check_pair", "encode_many", "in_parts", "plain"]
 
 Pair: TypeAlias = tuple[Key, bytes]
 """Key and payload."""
+
+
+def check_pair(pair: Any) -> tuple[bytes, Any]:
+    """Key and payload. Raises :exc:`~sbuslib.errors.UsageError` for what is no pair, and for what is no key."""
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise UsageError(f"a message is a pair of key and payload, not {pair!r}")
+    return as_key(pair[0]), pair[1]
 
 
 def encode_many(session: Session, pairs: list[Pair], most: int) -> Iterator[bytes]:
@@ -23,19 +32,15 @@ def encode_many(session: Session, pairs: list[Pair], most: int) -> Iterator[byte
     at a pair that cannot be published, after the packets of those before it.
     """
     done = 0
-    if session.batches and len(pairs) > 1:
-        if any(type(key) is str for key, _ in pairs):
-            pairs = [(key.encode() if isinstance(key, str) else key, payload) for key, payload in pairs]
-        packed = pack(cast("list[tuple[bytes, bytes]]", pairs), session.check_publishable, most)
-        while done < len(pairs):
-            try:
-                packet, count = next(packed)
-            except (TypeError, ValueError):
-                break  # the pair at fault is found below
-            yield packet
-            done += count
-    for key, payload in islice(pairs, done, None):
-        yield session.encode(key, payload)
+    with suppress(TypeError, ValueError):  # the pair at fault is found below
+        if session.batches and len(pairs) > 1:
+            if any(type(key) is str for key, _ in pairs):
+                pairs = [(key.encode() if isinstance(key, str) else key, payload) for key, payload in pairs]
+            for packet, count in pack(cast("list[tuple[bytes, bytes]]", pairs), session.check_publishable, most):
+                yield packet
+                done += count
+    for pair in islice(pairs, done, None):
+        yield session.encode(*check_pair(pair))
 
 
 def plain(packets: list[bytes]) -> list[bytes]:
@@ -45,7 +50,10 @@ def plain(packets: list[bytes]) -> list[bytes]:
 
 def in_parts(messages: Iterable[Pair], most: int) -> Iterator[list[Pair]]:
     """``messages``, up to ``most`` at a time. Those that come before an error are yielded before it is raised."""
-    pairs = iter(messages)
+    try:
+        pairs = iter(messages)
+    except TypeError:
+        raise UsageError(f"messages are pairs of key and payload, not {messages!r}") from None
     while True:
         part: list[Pair] = []
         try:

@@ -15,7 +15,7 @@ from ..doors.copying import Source, open_file
 from ..doors.memory import bytes_of
 from ..doors.transfers import Sent, Transfer
 from ..errors import PayloadError, UsageError
-from ..limits import check_count, check_seconds
+from ..limits import check_count, check_seconds, check_users
 from ..wire.offers import MAGIC, META_BYTES, Offer, encode_offer
 from ..wire.packets import Key, as_key
 from ..wire.text import printable
@@ -126,8 +126,9 @@ class AioDescriptorExchange(_Exchange):
 
         Raises as ``subscribe`` of the client.
         """
+        trusted = check_users(users, "users") | {os.geteuid()}
         await self._verbs.tell_senders()
-        descriptors = AioDescriptors(self._verbs, mailbox_of(patterns), {os.geteuid(), *users})
+        descriptors = AioDescriptors(self._verbs, mailbox_of(patterns), trusted)
         await descriptors.open()
         return descriptors
 
@@ -149,6 +150,8 @@ class AioFileExchange(_Exchange):
         :exc:`OSError` when it cannot be opened, and :exc:`~sbuslib.errors.UsageError`.
         """
         check_seconds(timeout, "timeout")
+        if not isinstance(name, str | None):
+            raise UsageError(f"name is text, or None, not {name!r}")
         key, door, offered = self._check(key, b""), self._verbs.channel._door, -inf
 
         # Receivers say in other threads how it goes; an eventfd wakes the caller.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..errors import StateError
+from ..limits import check_count
 from ..statistics import (
     ClientStatistics,
     HubStatistics,
@@ -85,6 +86,7 @@ class AioHubView(Offers):
 
         Raises as :meth:`statistics`, and :exc:`~sbuslib.errors.KeyFormatError`.
         """
+        check_count(most, "most")
         about = b""
         if key is not None:
             self._session.check_publishable(as_key(key))

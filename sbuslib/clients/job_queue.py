@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from time import monotonic
 
 from ..limits import check_count
-from ..recipes.queue import Job, Work, check_name, submit
+from ..recipes.queue import SUBMITTED, Job, Work, check_name, submit
 from ..recipes.request import Asking
 from ..wire.packets import Key, as_key
 from .basics import Basics
+from .batch import check_pair, in_parts
 from .objects import AioService, starting
 
 __all__ = ["AioJobQueue", "AioWorker"]
@@ -71,8 +72,9 @@ class AioJobQueue:
         which it does for a whole packet, and :exc:`~sbuslib.errors.PayloadError`. After :exc:`TimeoutError`,
         :exc:`~sbuslib.errors.NoServerError` and :exc:`~sbuslib.errors.DisconnectedError` jobs may be accepted.
         """
-        pairs = ((as_key(key), payload) for key, payload in jobs)
-        await submit(self._verbs, self._ask(), self._name, pairs, self._verbs.channel._session.separator, timeout)
+        for part in in_parts(jobs, SUBMITTED):
+            pairs = map(check_pair, part)
+            await submit(self._verbs, self._ask(), self._name, pairs, self._verbs.channel._session.separator, timeout)
 
     @starting
     async def work(

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 import msgspec
 
 from ..errors import PacketError, PayloadError, UsageError
-from ..limits import check_count
+from ..limits import check_count, check_users
 from ..secrets import RESERVED, Namespace, stranger
 from ..wire.packets import check_payload
 from ..wire.text import printable
@@ -234,7 +234,7 @@ class Work:
         self._room = room
         self._clock = clock
         #: Users whose service this worker works for, beside its own and root.
-        self._trusted = frozenset(trusted)
+        self._trusted = check_users(trusted, "trusted")
         #: It tells the users of senders.
         self._namespace = Namespace(separator)
         #: The service's key, and what it calls this worker; empty before it was heard of.

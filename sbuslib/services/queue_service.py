@@ -21,6 +21,7 @@ from typing import Final
 
 from ..blocking import Client
 from ..errors import DisconnectedError, StateError, UsageError
+from ..limits import check_users
 from ..matcher import matches
 from ..recipes.queue import (
     JOB_BYTES,
@@ -113,7 +114,7 @@ class QueueService:
             self._work = queue_key(name, separator, b"work")
             self._submit = queue_key(name, separator, b"submit")
             self._dead_key = (dead if dead is not None else queue_key(name, separator, b"dead")) + separator
-            self._trusted = frozenset(trusted)
+            self._trusted = check_users(trusted, "trusted")
             if store is not None:
                 jobs.load(store.load())
             client.subscribe(self._address, self._work, self._submit)

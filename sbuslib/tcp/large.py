@@ -165,7 +165,7 @@ class PeerFiles:
 
     def stop(self) -> None:
         """Take no more files."""
-        self._offers.close()
+        self._offers.unsubscribe()
 
     def receive(self, *, timeout: float | None = None) -> ReceivedFile:
         """The next file that came whole.

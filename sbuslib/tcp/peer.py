@@ -181,7 +181,7 @@ class Peer(Connections):
             self._end_all(timeout)
         finally:
             for inbox in list(self._inboxes):
-                inbox.close()
+                inbox.unsubscribe()
             self._running = False
             self._stopped.set()
 

@@ -24,7 +24,7 @@ def _size(message: Publish) -> int:
 class PeerInbox:
     """Messages for the application: iterate, :meth:`receive`, or :meth:`receive_many`. What ``peer.subscribe`` returns.
 
-    ``lost`` counts messages that came while the queue was full. ``with`` closes it at the end.
+    ``lost`` counts messages that came while the queue was full. The end of its ``with`` takes it back.
     """
 
     def __init__(self, limits: TcpLimits, forget: Callable[[PeerInbox], None]) -> None:
@@ -41,7 +41,7 @@ class PeerInbox:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self.unsubscribe()
 
     def __len__(self) -> int:
         """How many messages wait."""
@@ -75,7 +75,7 @@ class PeerInbox:
         """The next message, oldest first.
 
         Raises :exc:`TimeoutError` after ``timeout`` seconds, and :exc:`~sbuslib.errors.DisconnectedError` when
-        this inbox or its peer was closed and nothing is left.
+        the subscription was taken back or the peer closed, and nothing is left.
         """
         return self.receive_many(most=1, timeout=timeout)[0]
 
@@ -84,7 +84,7 @@ class PeerInbox:
         waiting = self._waiting
         while not waiting:
             if self.closed:
-                raise DisconnectedError("the subscription is closed")
+                raise DisconnectedError("the subscription was taken back")
             self._ready.clear()
             with Timeout(timeout, TimeoutError(f"no message within {timeout} s")):
                 self._ready.wait()
@@ -101,7 +101,7 @@ class PeerInbox:
         return taken
 
     def __iter__(self) -> Iterator[Publish]:
-        """Messages as they come, until this inbox or its peer is closed."""
+        """Messages as they come, until the subscription is taken back or the peer closed."""
         while True:
             try:
                 message = self.receive()
@@ -109,8 +109,8 @@ class PeerInbox:
                 return
             yield message
 
-    def close(self) -> None:
-        """Stop receiving; what waits can still be taken."""
+    def unsubscribe(self) -> None:
+        """Stop receiving; what waits can still be received."""
         if not self.closed:
             self.closed = True
             self._forget(self)

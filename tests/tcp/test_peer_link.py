@@ -30,7 +30,7 @@ def test_the_three_commands_on_the_wire(make_peer: Make, raw: Connect) -> None:
     peer.publish("//elsewhere", b"x")
     peer.publish("//myorg/news", b"")
     connection.expect(b"pub //myorg/news 3 \x00 \n\npub //myorg/news 0 \n")
-    inbox.close()
+    inbox.unsubscribe()
     connection.expect(b"unsub //myorg/chat/\n")
     assert peer.statistics().unwanted == 1
 
