@@ -46,11 +46,11 @@ def test_several_inboxes_subscribe_once_at_other_peers(make_peer: Make, raw: Con
     one, two = peer.subscribe("a", "b"), peer.subscribe("a")
     eventually(lambda: peer.links)
     connection.expect(b"sub a\nsub b\n")
-    one.close()
+    one.unsubscribe()
     connection.expect(b"unsub b\n")
     connection.send(b"pub a 1 x\n")
     assert two.receive(timeout=10).data == b"x"
-    two.close()
+    two.unsubscribe()
     connection.expect(b"unsub a\n")
     with pytest.raises(DisconnectedError):
         two.receive()
