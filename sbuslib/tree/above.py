@@ -15,15 +15,14 @@ from typing import Final
 
 from ..core.client_role import TOKEN_BYTES
 from ..core.connection import Connection
-from ..core.protocols import Routes
 from ..core.publisher import Publisher
 from ..covering import narrow
-from ..errors import PacketError, ReservedKeyError
+from ..errors import PacketError
 from ..kernel.sockets import peer_credentials
 from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control
-from ..wire.packets import MSG, Control, Packet, encode_control, encode_subscribe, encode_unsubscribe
+from ..wire.packets import Control, Packet, encode_control, encode_subscribe, encode_unsubscribe
 from ..wire.text import printable
 from .demand import index
 from .greeting import ApartError, LinkError, check_features, check_key, is_unknown
@@ -219,25 +218,16 @@ class LinkAbove(Link):
         """Nothing: the hub above is not asked about."""
         return iter(())
 
-    def look_up(self, publisher: Publisher, header: bytes, times: int) -> Routes:
-        """The receivers here but the relay. Nobody receives what this hub did not ask for."""
-        try:
-            receivers = self.receivers_of(header)
-        except ReservedKeyError as error:
-            self.drop(error.reason, times)
-            return ()
-        if not self._may_come(header[len(MSG) : -1]):
+    def may_come(self, key: bytes, times: int) -> bool:
+        """Nobody receives what this hub did not ask for."""
+        if key.startswith(self.context.router.namespace.start):
+            may = bool(self._secrets) and key.startswith(self._secrets)
+        else:
+            may = self._imports is None or bool(self._imports.subscribers(key))
+        if not may:
             # No rubbish: a wider pattern may have been asked for, and the C daemon delivers secrets to wildcards.
             self._above.dropped.counts["not asked for"] += times
-            return ()
-        self.remember(publisher, header, receivers)
-        return receivers
-
-    def _may_come(self, key: bytes) -> bool:
-        """Whether a message may come down."""
-        if key.startswith(self.context.router.namespace.start):
-            return bool(self._secrets) and key.startswith(self._secrets)
-        return self._imports is None or bool(self._imports.subscribers(key))
+        return may
 
     def vouch(self, name: bytes) -> Voucher:
         # Empty is a sender that nobody above knows: one beyond a hub without features.

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..core.client_role import ClientRole
-from ..core.protocols import Routes
 from ..core.publisher import Publisher
-from ..errors import PacketError, ReservedKeyError
+from ..errors import PacketError
 from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control
@@ -40,7 +39,6 @@ class LinkBelow(Link):
         """Losses on the way up that a trusted link reported."""
         self.told_all = False
         """Whether it has told all that is wanted below it."""
-        self._tuples: dict[Routes, Routes] = {}  # its receivers, each tuple once
         self._old_key = self._key = outgoing.key  # its key under the hub's last prefix, and under that of now
         self._told_links = 0  # how many links it was told that there are
         self._narrowed = False  # whether it gets less than it asked for
@@ -63,19 +61,6 @@ class LinkBelow(Link):
     def key_of(self, credentials: Credentials) -> bytes:
         """The credential key of the relay's process, as of any client."""
         return self.outgoing.key
-
-    def look_up(self, publisher: Publisher, header: bytes, times: int) -> Routes:
-        """The receivers of ``times`` messages of this link: all but the link itself."""
-        try:
-            receivers = self.receivers_of(header)
-        except ReservedKeyError as error:
-            self.drop(error.reason, times)
-            return ()
-        if len(self._tuples) >= self.context.limits.cached_keys:
-            self._tuples.clear()
-        receivers = self._tuples.setdefault(receivers, receivers)
-        self.remember(publisher, header, receivers)
-        return receivers
 
     def note_dropped(self, reason: Reason, times: int) -> bool:
         return self.place.dropped.note(reason, self.outgoing.account.uid, times)

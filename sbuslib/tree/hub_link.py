@@ -18,7 +18,7 @@ from ..core.messages import Copied
 from ..core.protocols import Holdable, Receiver, Routes
 from ..core.publisher import Publisher
 from ..core.router import CACHED_HEADER_BYTES
-from ..errors import PacketError
+from ..errors import PacketError, ReservedKeyError
 from ..limits import CONTROL_EXTRA, PACKET_BYTES
 from ..reasons import Reason
 from ..secrets import Credentials
@@ -107,6 +107,7 @@ class Link:
         self.questions = OpenQuestions()  # to the other end
         self._told_senders = False  # whether the other end was told that senders are wanted
         self._vouchers: dict[bytes, Voucher] = {}  # by what the other end calls them
+        self._tuples: dict[Routes, Routes] = {}  # receivers of what comes over it, each tuple once
         self._to_log: list[str] = []  # why something was dropped for the first time, in this turn
 
     # -- for either end to say ----------------------------------------------------------------------
@@ -124,6 +125,10 @@ class Link:
         """Ask the other end to answer when all that it was told is in force."""
         raise NotImplementedError
 
+    def may_come(self, key: bytes, times: int) -> bool:
+        """Whether messages may come over this link; else so many are counted as dropped."""
+        return True
+
     def vouch(self, name: bytes) -> Voucher:
         """The sender that the other end calls so. Raises :exc:`~sbuslib.errors.PacketError`."""
         raise NotImplementedError
@@ -138,27 +143,30 @@ class Link:
 
     # -- what comes from the other end --------------------------------------------------------------
 
-    def receivers_of(self, header: bytes) -> Routes:
-        """The receivers of a message of this link: all but the link itself.
+    def look_up(self, publisher: Publisher, header: bytes, times: int) -> Routes:
+        """The receivers of ``times`` messages of this link: all but the link itself."""
+        router, own = self.context.router, self.receiver
+        try:
+            receivers = router.routes.get(header)
+            if receivers is None:
+                receivers = router.route(header)
+        except ReservedKeyError as error:
+            self.drop(error.reason, times)
+            return ()
+        if not self.may_come(header[len(MSG) : -1], times):
+            return ()
 
-        Raises :exc:`~sbuslib.errors.ReservedKeyError` where nobody may publish under its key.
-        """
-        router = self.context.router
-        receivers = router.routes.get(header)
-        if receivers is None:
-            receivers = router.route(header)
-        own = self.receiver
-        return tuple(receiver for receiver in receivers if receiver is not own)
-
-    def remember(self, publisher: Publisher, header: bytes, receivers: Routes) -> None:
-        """Remember the receivers of a message for the next one.
-
-        Not of a longer header than the router remembers: the router does not say when these receivers change.
-        """
+        # Each tuple once. Not of a longer header than the router remembers: it does not say when these change.
+        cached = self.context.limits.cached_keys
+        if len(self._tuples) >= cached:
+            self._tuples.clear()
+        others = tuple(receiver for receiver in receivers if receiver is not own)
+        others = self._tuples.setdefault(others, others)
         if len(header) <= CACHED_HEADER_BYTES:
-            if len(publisher.routes) >= self.context.limits.cached_keys:
+            if len(publisher.routes) >= cached:
                 publisher.routes.clear()
-            publisher.routes[header] = receivers
+            publisher.routes[header] = others
+        return others
 
     def command(self, publisher: Publisher, data: bytes) -> None:
         """Act on a packet that is no message of an unknown sender. Raises :exc:`ForgedError` alone."""
@@ -265,7 +273,7 @@ class Link:
             self.say(*self.encode(changes))
             count = len(changes) if self.reader.is_told else most  # what is not told was looked at as well
 
-        if self.is_told and not self.complete and self.place.has_settled:
+        if not self.complete and self.is_told and self.place.has_settled:
             self.complete = True
             self.say(encode_control(control.INTEREST_COMPLETE))
         while self.questions.waiting and self.room > 0 and self.may_ask:

@@ -11,7 +11,6 @@ changes are not noted for it.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Final, Protocol, TypeAlias
 
@@ -42,6 +41,19 @@ class Index(Protocol):
         """Who holds just this pattern."""
 
 
+class _Page:
+    """What some changes come to, for each link that does not alone hold any of these patterns."""
+
+    def __init__(self, patterns: list[bytes], router: Index) -> None:
+        self.patterns = patterns
+        holders = {pattern: router.holders(pattern) for pattern in patterns if pattern}
+        self.changes: Changes = [(bool(held), pattern) for pattern, held in holders.items()]  # as they are now
+        self.wanted = frozenset(pattern for wanted, pattern in self.changes if wanted)  # of these
+        self.unwanted = frozenset(holders.keys() - self.wanted)  # the others
+        self.concerns = {holder for held in holders.values() if len(held) == 1 for holder in held}
+        """Who alone holds one of them."""
+
+
 class Interest:
     """The patterns that are wanted, and the links that are told of them.
 
@@ -57,7 +69,11 @@ class Interest:
         """By link."""
         self.listening: dict[Hashable, Reader] = {}
         """Those of links that are told single patterns."""
+        self.has_news = False
+        """Whether patterns have changed since all links were asked last to look at them."""
+        self._news: list[bytes] = []  # patterns that all links have to look at, and were not told to
         self._all: list[bytes] | None = None  # all patterns, until one changes
+        self._page: _Page | None = None  # that a link was told last, until a pattern changes
         self._said: tuple[Changes, list[bytes]] = [], []  # what a link was told last, and the packets that say so
 
     def __len__(self) -> int:
@@ -87,25 +103,46 @@ class Interest:
     def changed(self, pattern: bytes, subscriber: Hashable, wanted: bool) -> Iterable[Hashable]:
         """A subscriber began or ceased to hold a pattern: the router knows that already.
 
-        Returns the links that may have to be told something.
+        Returns the links that have to look at it now, besides what all have to.
         """
-        self._all = None
+        self._all = self._page = None
         holders = self.holders(pattern)
 
         # 1. Nobody else holds it: all have to learn that. Those that are told the empty pattern need no other.
         if len(holders) == wanted:
-            for reader in list(self.listening.values()):
-                reader.look_at(pattern)
             shrinks = not wanted and len(self) * 2 <= self.most
-            return self.readers if shrinks or not pattern else self.listening
+            if self.listening or shrinks or not pattern:
+                self.has_news = True
+                self._news.append(pattern)
+                if len(self._news) > _SPARE:
+                    self.spread()
+            return ()
 
         # 2. One other does: it alone has to learn that there is, or was, another.
-        if len(holders) == 1 + wanted:
-            concerned = [other for other in holders if other is not subscriber and other in self.readers]
-            for other in concerned:
-                self.readers[other].look_at(pattern)
-            return concerned
-        return ()
+        if len(holders) != 1 + wanted:
+            return ()
+        concerned = [other for other in holders if other is not subscriber and other in self.readers]
+        for other in concerned:
+            self.readers[other].look_at([pattern])
+        return concerned
+
+    def spread(self) -> None:
+        """Have all links look at what has changed: once for many changes."""
+        if self._news:
+            news, self._news = self._news, []
+            for reader in list(self.listening.values()):
+                reader.look_at(news)
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether all links were told to look at all changes."""
+        return not self._news
+
+    def page(self, patterns: list[bytes]) -> _Page:
+        """What these patterns come to. Most links have to look at the same: so that is worked out once."""
+        if self._page is None or self._page.patterns != patterns:
+            self._page = _Page(patterns.copy(), self._router)
+        return self._page
 
     def encode(self, changes: Changes) -> list[bytes]:
         """What is said to a link below. Most links are told the same: so that is encoded once."""
@@ -122,15 +159,15 @@ class Reader:
         self._link = link
         self.held: set[bytes] = set()
         """The patterns that the other end holds."""
-        self._later: deque[bytes] = deque()  # patterns to be looked at, after all
+        self._later: list[bytes] = []  # patterns to be looked at, after all
         self._for_all = False  # whether the patterns were last looked at while the link had to hold the empty one
         self._widened = self._full = False
         self._look_at_all()
 
-    def look_at(self, pattern: bytes) -> None:
-        """This pattern may have to be told."""
+    def look_at(self, patterns: list[bytes]) -> None:
+        """These patterns may have to be told."""
         if not self._for_all:
-            self._later.append(pattern)
+            self._later += patterns
             if len(self._later) > 2 * self._interest.most + _SPARE:  # the other end does not read
                 self._look_at_all()
 
@@ -142,7 +179,7 @@ class Reader:
             self._interest.listening[self._link] = self
         self._all = [] if self._for_all else self._interest.all_patterns()
         self._at = 0  # how many of these were looked at
-        self._later = deque(self.held)  # after them: so nothing is missed meanwhile
+        self._later = list(self.held)  # after them: so nothing is missed meanwhile
 
     def widen(self) -> None:
         """The other end takes no more patterns: ask for everything."""
@@ -160,7 +197,8 @@ class Reader:
     @property
     def _is_level(self) -> bool:
         """Whether all was looked at."""
-        return not self._later and self._at == len(self._all) and self._for_all is self._takes_all
+        is_done = not self._later and self._at == len(self._all) and self._interest.is_spread
+        return is_done and self._for_all is self._takes_all
 
     @property
     def is_told(self) -> bool:
@@ -170,13 +208,24 @@ class Reader:
     def take(self, count: int) -> Changes:
         """Up to ``count`` changes to tell. There may be more, since only so many patterns are looked at."""
         interest, held, taken = self._interest, self.held, Changes()
+        interest.spread()
         if self._for_all is not self._takes_all:
             self._look_at_all()
         if self._for_all and b"" not in held and count > 0:
             held.add(b"")
             taken.append((True, b""))
 
-        # Some patterns at a time, until there are enough changes, or the link holds one too many.
+        # 1. What most links are told.
+        if not self._for_all and self._at == len(self._all) and len(self._later) <= count and b"" not in held:
+            page = interest.page(self._later)
+            fits = len(held) + len(page.wanted) <= interest.most and self._link not in page.concerns
+            if fits and held.isdisjoint(page.wanted) and held >= page.unwanted:
+                held |= page.wanted
+                held -= page.unwanted
+                self._later.clear()
+                return page.changes
+
+        # 2. Some patterns at a time, until there are enough changes, or the link holds one too many.
         looks, holders_of, link = LOOKED_AT * count, interest.holders, self._link
         while True:
             room = count if self._for_all else interest.most + 1 - len(held)
@@ -191,6 +240,7 @@ class Reader:
                     (held.add if wanted else held.remove)(pattern)
                     taken.append((wanted, pattern))
 
+        # 3. What the empty pattern stood for was told.
         if not self._for_all and b"" in held and self._is_level and len(taken) < count:
             held.remove(b"")
             taken.append((False, b""))
@@ -202,4 +252,6 @@ class Reader:
             patterns = self._all[self._at : self._at + most]
             self._at += len(patterns)
             return patterns
-        return [self._later.popleft() for _ in range(min(most, len(self._later)))]
+        patterns = self._later[:most]
+        del self._later[:most]
+        return patterns

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator
+from time import monotonic
 from typing import Final
 
 from ..core.context import Context
@@ -42,8 +43,9 @@ class Telling:
         self._links: dict[Hashable, Neighbour] = {}  # all
         self._behind: OrderedDict[Hashable, None] = OrderedDict()  # may have to be told something
         self._full: dict[Hashable, None] = {}  # have to read before they can be told more
-        self._awake: set[int] = set()  # users for whom a step is due
+        self._awake: set[int] = set()  # users in whose turns links are told, now or soon
         self._waiting: set[int] = set()  # users whose changes wait for room on a link
+        self._rests_until = 0.0  # when links may be told again, by the monotonic clock
 
     def start(self) -> None:
         """The hub listens."""
@@ -88,8 +90,8 @@ class Telling:
     def _on_want(self, subscriber: Receiver, account: Account, pattern: bytes, wanted: bool) -> None:
         """A client here, or a link, began (``True``) or ceased (``False``) to hold a pattern."""
         links = self.interest.changed(pattern, subscriber, wanted)
-        if links:
-            self.mark(links)
+        self.mark(links)
+        if links or self.interest.has_news:
             self.wake(account.uid)
 
     def mark(self, links: Iterable[Hashable]) -> None:
@@ -110,32 +112,45 @@ class Telling:
         user = self.own if user is None else user
         if self.started and user not in self._awake:
             self._awake.add(user)
-            self._context.work.add(user, self._tell_all(user))
+            rest = self._rests_until - monotonic()
+            if rest > 0:
+                self._context.after(rest, lambda: self._context.work.add(user, self._tell_all(user)))
+            else:
+                self._context.work.add(user, self._tell_all(user))
 
     def do_later(self, job: Iterator[None]) -> None:
         """Do something in small steps, in turns of the hub's own user."""
         self._context.work.add(self.own, job)
 
     def _tell_all(self, user: int) -> Iterator[None]:
-        while True:
-            self._awake.discard(user)
-            self._tell(TOLD_A_TURN)
-            if self._full:
-                self._wait_for_room(user)
-            if not self._behind or user in self._awake:
-                return  # woken meanwhile, it goes on as a job of its own
-            self._awake.add(user)
-            yield
+        """Tell each link that is behind now all, or as much as there is room for.
 
-    def _tell(self, most: int) -> None:
-        """Tell links up to ``most`` changes: each all, or as much as there is room for."""
-        while self._behind and most > 0:
+        Then nobody is told anything for as long as that took: a client that subscribes to much goes on meanwhile, and
+        links are told many changes at once.
+        """
+        if self.interest.has_news:
+            self.interest.has_news = False
+            self.mark(self.interest.readers)
+        began, links, changes = monotonic(), len(self._behind), 0
+        while links > 0 and self._behind:
             receiver, _ = self._behind.popitem(last=False)
             link = self._links.get(receiver)
+            links -= 1
             if link is not None:
-                most -= 1 + link.tell(TOLD_A_TURN)
+                changes += 1 + link.tell(TOLD_A_TURN)
                 if link.has_more:
                     (self._behind if link.room > 0 else self._full)[receiver] = None
+            if changes >= TOLD_A_TURN:
+                changes = 0
+                yield
+
+        self._awake.discard(user)
+        now = monotonic()
+        self._rests_until = now + min(now - began, SEND_RETRY)
+        if self._full:
+            self._wait_for_room(user)
+        if self._behind or self.interest.has_news:
+            self.wake(user)
 
     def _wait_for_room(self, user: int) -> None:
         if not self._waiting:

@@ -171,4 +171,5 @@ def test_what_others_want_as_well_is_told_nobody_again() -> None:
     for who in ("y", "one", "two"):
         assert tree.want(who, b"a") == []
     assert tree.unwant("x", b"a") == tree.unwant("y", b"a") == []
+    assert tree.interest.is_spread
     assert tree.unwant("one", b"a") == ["two"]
