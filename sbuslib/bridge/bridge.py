@@ -157,7 +157,7 @@ class AioBridge:
         if not broker.has_origins:
             _check_apart(exported.patterns, imported.patterns, separator)
         self._sending = Sending(broker, self._id, self._keep_bytes, self._refused)
-        self._arrivals = Arrivals(broker.keeps)
+        self._arrivals = Arrivals()
 
         # Those that are set up alike are each other's spares.
         place = self._url_told()

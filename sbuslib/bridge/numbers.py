@@ -15,7 +15,7 @@ from .broker import Origin
 __all__ = ["Arrivals", "Numbers"]
 
 _KEYS: Final = 65_536
-"""Keys whose numbers are remembered, and messages of a broker that sends some again: some 20 MB."""
+"""Keys whose numbers are remembered, and messages that came: some 20 MB."""
 
 
 def _short(key: bytes) -> bytes:
@@ -44,32 +44,17 @@ class Numbers:
 
 
 class Arrivals:
-    """Which messages have come already.
+    """Which messages have come already: the newest are remembered, as a broker may send some again, or late."""
 
-    :param keeps: whether the broker keeps messages: it sends those again of which it has not heard in time, so that
-        they come twice, or late. Then the newest are remembered one by one; else none comes late.
-    """
-
-    def __init__(self, keeps: bool) -> None:
-        self._keeps = keeps
-        self._last: dict[tuple[bytes, str], int] = {}  # by key and bridge
-        self._newest: dict[tuple[bytes, str, int], None] = {}
+    def __init__(self) -> None:
+        self._newest: dict[tuple[bytes, str, int], None] = {}  # by key, bridge and number, oldest first
 
     def is_new(self, key: bytes, origin: Origin) -> bool:
         """Note a message; whether it has not come before."""
-        one = _short(key), origin.bridge
-        if self._keeps:
-            numbered = *one, origin.count
-            if numbered in self._newest:
-                return False
-            if len(self._newest) >= _KEYS:
-                del self._newest[next(iter(self._newest))]
-            self._newest[numbered] = None
-            return True
-
-        if origin.count <= self._last.get(one, 0):
+        numbered = _short(key), origin.bridge, origin.count
+        if numbered in self._newest:
             return False
-        if one not in self._last and len(self._last) >= _KEYS:
-            self._last.clear()
-        self._last[one] = origin.count
+        if len(self._newest) >= _KEYS:
+            del self._newest[next(iter(self._newest))]
+        self._newest[numbered] = None
         return True

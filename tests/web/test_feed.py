@@ -67,21 +67,9 @@ def test_a_hub_that_is_away_is_told_and_looked_for(make_hub: MakeHub, feed: Feed
     away = await_moment(feed, lambda moment: not moment.connected)
     assert away.address == connected.address
     kept = len(feed.history)
-    make_hub()
+    hub = make_hub()
     await_moment(feed, lambda moment: moment.connected)
     assert len(feed.history) == kept + 1, "moments without a hub have no rates"
-
-
-def test_waiting_ends_with_the_timeout_where_nothing_changes(address: str) -> None:
-    feed = Feed(address)  # not started
-    assert feed.wait(0, 0.01) is feed.now
-    assert feed.wait(7, PATIENCE) is feed.now, "another moment than the seventh is there at once"
-
-
-def test_a_feed_that_was_stopped_is_no_client(hub: Hub, address: str) -> None:
-    feed = Feed(address)
-    feed.start()
-    await_moment(feed, lambda moment: moment.connected)
     feed.stop()
     eventually(lambda: hub.statistics().clients == 0)
 

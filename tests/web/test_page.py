@@ -25,9 +25,7 @@ HOSTILE = b"evil/<script>document.title='taken'</script>\n\x1b[31m\xff" + b"k" *
 
 def see(browser: Any, what: Callable[[], object]) -> None:
     """Wait until the page shows something."""
-    deadline = time.monotonic() + 3 * PATIENCE  # a hub of a busy machine is asked less often
     while not what():
-        assert time.monotonic() < deadline, browser.find_element("tag name", "body").text
         time.sleep(0.02)
 
 
@@ -76,44 +74,27 @@ def address(folder: str) -> str:
     return os.path.join(folder, "bus")
 
 
-def test_clients_appear_and_their_queues_grow(
+def test_clients_appear_the_busiest_first_and_the_filter_finds_the_others(
     browser: Any, start: Start, serve: Serve, address: str, screenshots: str
 ) -> None:
     serve_hub(start, address)
     browser.get(serve())
     see(browser, lambda: text(browser, "state") == "connected")
     see(browser, lambda: tile(browser, "clients") == 1)  # the page; for a moment it has a second client, for the tree
-    with blocking.Client(address) as reader, blocking.Client(address) as publisher:
-        see(browser, lambda: tile(browser, "clients") == 3)
-        reader.subscribe(b"room/")
-        for _ in range(2_000):
-            publisher.publish(b"room/1", b"x" * 1_000)
-        see(browser, lambda: max(waiting(browser), default=0) > 100)
-        assert tile(browser, "waiting") > 100
-        script = "return [...document.querySelectorAll('.u-legend .u-value')].map((value) => value.textContent)"
-        legend = browser.execute_script(script)
-        assert legend == ["--"] * 4, "the legend tells values of the time under the pointer alone"
-        browser.save_screenshot(os.path.join(screenshots, "page.png"))
-        browser.find_element("id", "filter").send_keys("nobody")
-        see(browser, lambda: waiting(browser) == [])
-    see(browser, lambda: tile(browser, "clients") == 1)
-
-
-def test_of_many_clients_the_busiest_are_shown_and_the_filter_finds_the_others(
-    browser: Any, start: Start, serve: Serve, address: str, screenshots: str
-) -> None:
-    serve_hub(start, address)
-    browser.get(serve())
     with ExitStack() as stack:
         clients = [stack.enter_context(blocking.Client(address)) for _ in range(40)]
         clients[0].subscribe("room/")
         for _ in range(2_000):
             clients[1].publish("room/1", b"x" * 1_000)
         see(browser, lambda: tile(browser, "clients") == 41 and max(waiting(browser), default=0) > 100)
-        rows = texts(browser, "#clients tbody tr")
-        assert len(rows) == 10
+        assert tile(browser, "waiting") > 100
+        assert len(texts(browser, "#clients tbody tr")) == 10
         assert waiting(browser)[0] > 100
         assert "the filter shows others" in text(browser, "shown")
+        legend = texts(browser, ".u-legend .u-value")
+        assert legend == ["--"] * 4, "the legend tells values of the time under the pointer alone"
+        browser.save_screenshot(os.path.join(screenshots, "page.png"))
+
         browser.find_element("id", "filter").send_keys("cred")
         see(browser, lambda: len(waiting(browser)) == 41)
         browser.find_element("id", "filter").clear()
@@ -127,6 +108,7 @@ def test_of_many_clients_the_busiest_are_shown_and_the_filter_finds_the_others(
             browser.save_screenshot(os.path.join(screenshots, "phone.png"))
         finally:
             browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    see(browser, lambda: tile(browser, "clients") == 1)
 
 
 def test_hostile_keys_and_payloads_show_as_text(
@@ -164,17 +146,14 @@ def test_the_page_says_when_the_hub_is_away_and_goes_on_when_it_is_back(
     see(browser, lambda: text(browser, "state") == "connected")
 
 
-@pytest.mark.parametrize("font", ["", "20px monospace"], ids=["the font of this machine", "a wide font"])
-def test_names_of_hubs_side_by_side_are_whole(
-    browser: Any, start: Start, serve: Serve, address: str, font: str
+def test_names_of_hubs_side_by_side_are_whole_in_a_wide_font(
+    browser: Any, start: Start, serve: Serve, address: str
 ) -> None:
     serve_hub(start, address)
     for number in range(3):
         start("sbuslib.cli.relay", "--upstream", address, "--listen", f"{address}-{number}-with-a-long-name")
     browser.get(serve())
-    if font:
-        rule = f"#tree text {{ font: {font} !important }}"
-        browser.execute_script("document.styleSheets[0].insertRule(arguments[0])", rule)
+    browser.execute_script("document.styleSheets[0].insertRule('#tree text { font: 20px monospace !important }')")
 
     def fit() -> bool:
         """Whether each text ends before the next begins, on the line of the three hubs and at the edge."""
@@ -183,10 +162,8 @@ def test_names_of_hubs_side_by_side_are_whole(
             "const box = text.getBBox(); return [box.x, box.x + box.width]; })"
         )
         edge = browser.execute_script("return document.getElementById('tree').viewBox.baseVal.width")
-        starts = sorted(start for start, _ in boxes)[1:]
-        return len(boxes) == 3 and all(
-            end <= limit for end, limit in zip(sorted(end for _, end in boxes), [*starts, edge], strict=True)
-        )
+        starts = [*[start for start, _ in sorted(boxes)][1:], edge]
+        return len(boxes) == 3 and all(end <= limit for (_, end), limit in zip(sorted(boxes), starts, strict=True))
 
     see(browser, fit)
 
@@ -249,7 +226,7 @@ def test_keys_and_a_narrow_window_in_the_dark(
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
-def test_a_wrong_token_gets_nothing(start: Start, serve: Serve, address: str) -> None:
+def test_a_wrong_token_gets_nothing_and_the_right_one_no_secrets(start: Start, serve: Serve, address: str) -> None:
     serve_hub(start, address)
     url, token = serve().rstrip("/").rsplit("/", 1)
     good = get(url, f"/{token}/")
@@ -258,13 +235,7 @@ def test_a_wrong_token_gets_nothing(start: Start, serve: Serve, address: str) ->
     for path in ("/", "/events", "/page.js", f"/{token[:-1]}/", f"/{token}x/events", "//", f"/{token}/../x", "/%00/"):
         response = get(url, path)
         assert (response.status, response.body) == (404, b""), path
-
-
-def test_secrets_are_not_followed(start: Start, serve: Serve, address: str) -> None:
-    serve_hub(start, address)
-    url, token = serve().rstrip("/").rsplit("/", 1)
-    response = get(url, f"/{token}/tail?pattern=!/cred////")
-    assert b'"secrets are not shown"' in response.body
+    assert b'"secrets are not shown"' in get(url, f"/{token}/tail?pattern=!/cred////").body
 
 
 def test_a_page_that_was_started_is_served_on_and_asks_its_hub_once(make_hub: Callable[..., Any], address: str) -> None:
