@@ -6,10 +6,11 @@ A script is a coroutine that awaits each verb. The clients that block have done 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, Self
 
 import gevent
@@ -20,7 +21,7 @@ from support import PATIENCE, HubThread, own_key
 from sbuslib import Client, aio, blocking
 from sbuslib.clients.channel import run
 
-__all__ = ["Bus", "FakeHub", "script", "without_hub"]
+__all__ = ["Bus", "FakeHub", "script"]
 
 
 class Done:
@@ -181,31 +182,27 @@ class Lazy:
 
 
 def script(work: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A test that plays a script, ``async def test_...(bus, server)``, with each kind of client.
+    """A test that plays a script, ``async def test_...(bus, server, ...)``, with each kind of client.
 
-    ``server`` is a hub in another thread.
+    ``server`` is a hub in another thread; a script that has no such parameter starts hubs itself. Others are fixtures.
     """
+    names = [*inspect.signature(work).parameters]
+    fixtures = [name for name in names if name not in ("bus", "server")]
 
-    @pytest.mark.parametrize("kind", [GeventBus, BlockingBus, AioBus], ids=["gevent", "blocking", "aio"])
-    def test(kind: type[Bus], address: str) -> None:
-        with HubThread(address) as server:
-            bus = kind(address)
-            bus.play(work(bus, server))
-
-    test.__name__, test.__doc__ = work.__name__, work.__doc__
-    return test
-
-
-def without_hub(work: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """As :func:`script`, for ``async def test_...(bus)``, which starts hubs itself."""
-
-    @pytest.mark.parametrize("kind", [GeventBus, BlockingBus, AioBus], ids=["gevent", "blocking", "aio"])
-    def test(kind: type[Bus], address: str) -> None:
+    def test(kind: type[Bus], address: str, **given: Any) -> None:
         bus = kind(address)
-        bus.play(work(bus))
+        with ExitStack() as stack:
+            if "server" in names:
+                given["server"] = stack.enter_context(HubThread(address))
+            bus.play(work(bus, **given))
 
+    parameters = ["kind", "address", *fixtures]
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    test.__signature__ = inspect.Signature([inspect.Parameter(name, kinds) for name in parameters])  # type: ignore[attr-defined]
     test.__name__, test.__doc__ = work.__name__, work.__doc__
-    return test
+    mark = pytest.mark.parametrize("kind", [GeventBus, BlockingBus, AioBus], ids=["gevent", "blocking", "aio"])
+    marked: Callable[..., None] = mark(test)
+    return marked
 
 
 class FakeHub:

@@ -7,21 +7,23 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
 from accounting import acting_as
-from clients.makers import Make, run, spawn
+from clients.drivers import Bus, script
+from clients.makers import Make, spawn
 from descriptors import ends, lingering
 from doors.visits import STRANGER
 from support import PATIENCE, ROOT, HubThread
 from worlds import World
 
-from sbuslib import aio, blocking
+from sbuslib import blocking
 from sbuslib.clients.endpoint import Endpoint
 from sbuslib.clients.handing import MOST_IN_PACKET
 from sbuslib.doors.memory import MappedFrame, PacketFrame
-from sbuslib.errors import DisconnectedError, DoorError, KeyFormatError, PayloadError, UsageError
+from sbuslib.errors import DisconnectedError, DoorError
 from sbuslib.limits import ClientLimits
 from sbuslib.wire.offers import MAGIC, TOKEN_BYTES, Offer, encode_offer
 
@@ -53,16 +55,22 @@ def lost_one(frames: Any, reason: str) -> None:
     assert frames.lost == {reason: 1}
 
 
-@pytest.mark.parametrize("meta", [b"", b"shape"])
-@pytest.mark.parametrize("data", [b"", b"small", MAGIC, BIG[:MOST_IN_PACKET], BIG[: MOST_IN_PACKET + 1], BIG])
-def test_a_frame_of_any_size_comes_as_a_buffer(data: bytes, meta: bytes, server: HubThread, make: Make) -> None:
-    sender, receiver = make(), make()
-    with receiver.frames.subscribe("camera/*") as frames:
-        sender.frames.publish("camera/1", memoryview(data), meta=meta)
-        with frames.receive(timeout=PATIENCE) as frame:
-            assert (bytes(frame), frame.size, frame.key, frame.meta) == (data, len(data), b"camera/1", meta)
-            assert frame.sender == sender.credentials
-            assert isinstance(frame, MappedFrame if len(data) > MOST_IN_PACKET else PacketFrame)
+@script
+async def test_a_frame_of_any_size_comes_as_a_buffer(bus: Bus, server: HubThread) -> None:
+    sender, receiver = await bus.client(), await bus.client()
+    async with receiver.frames.subscribe("camera/*") as frames:
+        for data, meta in product((b"", b"small", MAGIC, BIG[:MOST_IN_PACKET], BIG[: MOST_IN_PACKET + 1]), (b"", b"m")):
+            await sender.frames.publish("camera/1", memoryview(data), meta=meta)
+            with await frames.receive(timeout=PATIENCE) as frame:
+                assert (bytes(frame), frame.size, frame.key, frame.meta) == (data, len(data), b"camera/1", meta)
+                assert frame.sender == sender.credentials
+                assert isinstance(frame, MappedFrame if len(data) > MOST_IN_PACKET else PacketFrame)
+        await sender.frames.publish("camera/1", BIG)
+        async for frame in frames:
+            frame.close()
+            break
+        with pytest.raises(TimeoutError):
+            await frames.receive(timeout=0.001)
 
 
 def test_frames_come_in_order_and_are_asked_for_together(server: HubThread, make: Make) -> None:
@@ -90,57 +98,20 @@ def test_many_receivers_have_one_frame(server: HubThread, make: Make) -> None:
         frames.unsubscribe()
 
 
-def test_asyncio_publishes_and_receives(server: HubThread, address: str) -> None:
-    async def test() -> None:
-        async with (
-            aio.Client(address) as sender,
-            aio.Client(address) as receiver,
-            receiver.frames.subscribe("a") as frames,
-            receiver.descriptors.subscribe("b") as descriptors,
-        ):
-            await sender.frames.publish("a", BIG, meta=b"m")
-            with await frames.receive(timeout=PATIENCE) as frame:
-                assert (bytes(frame), frame.meta) == (BIG, b"m")
-            await sender.frames.publish("a", BIG)
-            async for frame in frames:
-                frame.close()
-                break
-            with pytest.raises(TimeoutError):
-                await frames.receive(timeout=0.001)
-            with open(__file__, "rb") as file:
-                await sender.descriptors.publish("b", file)
-            with await descriptors.receive(timeout=PATIENCE) as descriptor:
-                assert os.pread(descriptor.fileno(), 3, 0) == b'"""'
-
-    run(test())
-
-
-def test_a_descriptor_is_the_senders_as_well(server: HubThread, make: Make) -> None:
-    sender, receiver = make(), make()
+@script
+async def test_a_descriptor_is_the_senders_as_well(bus: Bus, server: HubThread) -> None:
+    sender, receiver = await bus.client(), await bus.client()
     here, there = socket.socketpair()
-    with here, there, receiver.descriptors.subscribe("a") as descriptors:
-        sender.descriptors.publish("a", there, meta=b"m")
-        found = descriptors.receive(timeout=PATIENCE)
-        assert (found.key, found.meta, found.sender) == (b"a", b"m", sender.credentials)
-        with socket.socket(fileno=found.detach()) as copy:
-            here.send(b"x")
-            assert copy.recv(1) == b"x"
-            there.send(b"y")
-        assert here.recv(1) == b"y"
-
-
-def test_what_cannot_be_published_is_told(server: HubThread, make: Make) -> None:
-    client = make(limits=ClientLimits(offered_bytes=500_000))
-    with pytest.raises(PayloadError, match="offered_bytes"):
-        client.frames.publish("a", BIG)
-    with pytest.raises(PayloadError, match="metadata"):
-        client.frames.publish("a", b"", meta=bytes(5_000))
-    with pytest.raises(KeyFormatError):
-        client.frames.publish("a/!/b", BIG)
-    with pytest.raises(UsageError, match="buffer"):
-        client.frames.publish("a", "text")
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        client.descriptors.publish("a", 1_000_000)
+    with here, there:
+        async with receiver.descriptors.subscribe("a") as descriptors:
+            await sender.descriptors.publish("a", there, meta=b"m")
+            found = await descriptors.receive(timeout=PATIENCE)
+            assert (found.key, found.meta, found.sender) == (b"a", b"m", sender.credentials)
+            with socket.socket(fileno=found.detach()) as copy:
+                here.send(b"x")
+                assert copy.recv(1) == b"x"
+                there.send(b"y")
+            assert here.recv(1) == b"y"
 
 
 def test_who_comes_too_late_is_told(server: HubThread, make: Make) -> None:

@@ -20,7 +20,7 @@ from support import PATIENCE, HubThread
 from sbuslib import aio, blocking
 from sbuslib.doors import copying
 from sbuslib.doors.transfers import ReceivedFile
-from sbuslib.errors import DoorError, KeyFormatError, PeerError, UsageError
+from sbuslib.errors import DoorError, PeerError
 from sbuslib.wire.offers import GIVEN, decode_offer
 
 DATA = os.urandom(3_000_001)
@@ -98,18 +98,6 @@ def test_asyncio_sends_and_receives_files(server: HubThread, address: str, tmp_p
             await sending
 
     run(test())
-
-
-def test_what_cannot_be_sent_is_told(server: HubThread, make: Make) -> None:
-    client = make()
-    with pytest.raises(UsageError):
-        client.files.send(b"a", b"", receivers=0)
-    with pytest.raises(KeyFormatError):
-        client.files.send(b"a/!/b", b"")
-    with pytest.raises(FileNotFoundError):
-        client.files.send(b"a", "/nowhere")
-    with pytest.raises(TimeoutError):
-        client.files.send(b"a", b"x", timeout=0.01)
 
 
 def test_a_receiver_that_refuses_says_why(server: HubThread, make: Make, tmp_path: Path) -> None:

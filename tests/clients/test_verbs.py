@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from clients.drivers import Bus, FakeHub, script, without_hub
+from clients.drivers import Bus, FakeHub, script
 from clients.makers import StartsHub, Starved
 from support import PATIENCE, HubThread, own_key
 
@@ -233,7 +233,7 @@ async def test_a_wrong_pattern_changes_nothing(bus: Bus, server: HubThread) -> N
 
 @script
 async def test_wrong_arguments_are_told_in_the_words_of_the_verb(bus: Bus, server: HubThread) -> None:
-    client = await bus.client()
+    client = await bus.client(limits=ClientLimits(offered_bytes=500_000))
     wrong: list[tuple[Any, tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
         (client.subscribe, (), {}, UsageError, "at least one pattern"),
         (client.subscribe, (b"a",), {"on_message": 5}, UsageError, "called with each message: 5"),
@@ -261,12 +261,20 @@ async def test_wrong_arguments_are_told_in_the_words_of_the_verb(bus: Bus, serve
         (client.request, ("a",), {"timeout": -1}, UsageError, "timeout is seconds from 0 on, or None, not -1"),
         (client.request_many, ("a",), {"most": 5_000}, UsageError, "most is 1 to 4,096, not 5000"),
         (client.serve, ("q", print), {"workers": "x"}, UsageError, "workers is at least 1, not 'x'"),
+        (client.queue("q").work, (), {"room": 4_097}, UsageError, "room is 1 to 4,096, not 4097"),
         (client.queue("q").work, (), {"room": "x"}, UsageError, "room is 1 to 4,096, not 'x'"),
         (client.queue("q").work, (print,), {"at_once": 0}, UsageError, "at_once is at least 1, not 0"),
         (client.frames.publish, ("a", "x"), {}, UsageError, "a frame is a buffer"),
         (client.frames.publish, ("a", b"x"), {"meta": "m"}, PayloadError, "meta is bytes, not str"),
         (client.frames.subscribe, ("a",), {"most": "x"}, UsageError, "most is at least 1, not 'x'"),
         (client.descriptors.publish, ("a", "x"), {}, UsageError, "a descriptor is a number, or has a fileno"),
+        (client.frames.publish, ("a/!/b", b""), {}, KeyFormatError, "nobody may publish"),
+        (client.frames.publish, ("a", b""), {"meta": bytes(5_000)}, PayloadError, "metadata"),
+        (client.frames.publish, ("a", bytes(500_001)), {}, PayloadError, "offered_bytes"),
+        (client.descriptors.publish, ("a", 1_000_000), {}, OSError, "Bad file descriptor"),
+        (client.files.send, ("a/!/b", b""), {}, KeyFormatError, "nobody may publish"),
+        (client.files.send, ("a", "/nowhere"), {}, FileNotFoundError, "/nowhere"),
+        (client.files.send, ("a", b"x"), {"timeout": 0.01}, TimeoutError, "0 of 1 receivers"),
         (client.files.send, ("a", 5), {}, UsageError, "a file is a path, an open file, or bytes, not 5"),
         (client.files.send, ("a", b""), {"receivers": 0}, UsageError, "receivers is at least 1, not 0"),
         (client.files.send, ("a", b""), {"timeout": "x"}, UsageError, "timeout is seconds from 0 on"),
@@ -274,8 +282,12 @@ async def test_wrong_arguments_are_told_in_the_words_of_the_verb(bus: Bus, serve
     for verb, arguments, options, error, text in wrong:
         with pytest.raises(error, match=text):
             await verb(*arguments, **options)
-    with pytest.raises(KeyFormatError, match="name is bytes or str, not int"):
-        client.queue(5)
+    for name, error, text in (
+        (5, KeyFormatError, "not int"),
+        *((name, UsageError, "name") for name in ("", "a/b", "!")),
+    ):
+        with pytest.raises(error, match=text):
+            client.queue(name)
     refused: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"to": ""}, AddressError, "empty"),
         ({"hub_user": "no such user"}, UsageError, "no such user"),
@@ -346,7 +358,7 @@ async def test_a_wildcard_of_another_broker_is_warned_of(bus: Bus, server: HubTh
     await client.subscribe("a#b/c")
 
 
-@without_hub
+@script
 async def test_what_no_hub_sends_ends_the_connection(bus: Bus) -> None:
     """Neither reading nor publishing goes on as if nothing had happened."""
     for packet in (b"SUB a", b"MSG a", b"nonsense", b"CMSG from\0x\0y"):
@@ -365,7 +377,7 @@ async def test_what_no_hub_sends_ends_the_connection(bus: Bus) -> None:
         os.unlink(bus.address)
 
 
-@without_hub
+@script
 async def test_a_hub_that_says_nothing_or_hangs_up(bus: Bus) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(bus.address)
@@ -384,7 +396,7 @@ async def test_a_hub_that_says_nothing_or_hangs_up(bus: Bus) -> None:
         hanging_up.join()
 
 
-@without_hub
+@script
 async def test_a_backlog_that_stays_full(bus: Bus) -> None:
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
@@ -403,7 +415,7 @@ async def settled(server: HubThread) -> None:
         pass
 
 
-@without_hub
+@script
 async def test_that_nobody_receives_a_key_is_said_at_once(bus: Bus) -> None:
     with HubThread(bus.address, limits=Limits(settle=0.02)) as server:
         client, other = await bus.client(), await bus.client()
@@ -424,7 +436,7 @@ async def test_that_nobody_receives_a_key_is_said_at_once(bus: Bus) -> None:
             await client.hub.is_wanted(b"!/x")
 
 
-@without_hub
+@script
 async def test_a_client_is_told_nothing_of_keys_that_it_may_not_publish_to(bus: Bus) -> None:
     def authorize(who: object, verb: str, key: bytes) -> bool:
         return verb == "subscribe" or key != b"closed"
@@ -670,7 +682,7 @@ async def test_several_share_one_client(bus: Bus, server: HubThread) -> None:
     assert sorted(got, key=int) == sorted([b"%d" % number for number in range(500)] * 2, key=int)
 
 
-@without_hub
+@script
 async def test_reconnect_restores_everything(bus: Bus) -> None:
     epochs: list[int] = []
     with HubThread(bus.address):
@@ -720,7 +732,7 @@ async def test_secrets_are_renewed_when_the_prefix_changes(bus: Bus, server: Hub
     assert len(notices) == 3
 
 
-@without_hub
+@script
 async def test_a_client_that_reconnects_waits_for_its_first_hub(bus: Bus) -> None:
     with StartsHub(bus.address) as starter:
         client = await bus.client(reconnect=True, limits=SWIFT)
@@ -736,7 +748,7 @@ async def test_a_client_that_reconnects_waits_for_its_first_hub(bus: Bus) -> Non
         await bus.client(to="x" * 200, reconnect=True, timeout=None)
 
 
-@without_hub
+@script
 async def test_the_state_of_the_connection_is_told(bus: Bus) -> None:
     told: list[object] = []
     options: dict[str, Any] = {
@@ -762,7 +774,7 @@ async def test_the_state_of_the_connection_is_told(bus: Bus) -> None:
         assert told == [], "the application knows that it closed the client"
 
 
-@without_hub
+@script
 async def test_a_hub_that_stays_away(bus: Bus) -> None:
     with HubThread(bus.address):
         client, other = await bus.client(reconnect=True, limits=SWIFT, timeout=0.05), await bus.client()
@@ -780,7 +792,7 @@ async def test_a_hub_that_stays_away(bus: Bus) -> None:
             await other.publish(b"a")
 
 
-@without_hub
+@script
 async def test_what_serves_or_watches_outlives_its_hub(bus: Bus) -> None:
     heard: list[bytes] = []
     with HubThread(bus.address):
@@ -807,7 +819,7 @@ async def test_what_serves_or_watches_outlives_its_hub(bus: Bus) -> None:
     assert heard == [b"1"]
 
 
-@without_hub
+@script
 async def test_the_epoch_tells_whether_a_hub_took_what_was_published(bus: Bus) -> None:
     with HubThread(bus.address):
         client = await bus.client(reconnect=True, limits=SWIFT)
@@ -886,7 +898,7 @@ async def test_a_question_that_was_not_sent_takes_no_answer_of_another(bus: Bus,
     assert [one.number for one in await client.hub.clients()] == [1]
 
 
-@without_hub
+@script
 async def test_sending_waits_for_a_hub_that_does_not_read(bus: Bus) -> None:
     """Until its time is over, the client closed, or the hub gone."""
     for end in ("timeout", "close", "hub"):

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from recipes.networks import Stepping
 
 from sbuslib.errors import PayloadError, UsageError
-from sbuslib.recipes.mailbox import Mailbox
 from sbuslib.recipes.queue import (
     JOB_BYTES,
     Acknowledgement,
@@ -176,11 +175,3 @@ def test_words_of_the_service_do_not_begin_a_timeout_anew() -> None:
 
 def test_a_nested_word_is_none() -> None:
     assert decode(Submission, b"\x92\x90" + b"\x91" * 100_000 + b"\x90") is None
-
-
-def test_a_mailbox_of_a_worker_is_its_own() -> None:
-    assert isinstance(Work(Stepping(), OWN, b".", b"k", b"q", 1, monotonic).mailbox, Mailbox)
-    for room in (0, 4_097, True):
-        if room is not True:
-            with pytest.raises(UsageError):
-                Work(Stepping(), OWN, b"/", b"k", b"q", room, monotonic)

@@ -98,10 +98,11 @@ async def test_what_nobody_serves_is_an_error_of_its_own(bus: Bus, server: HubTh
     assert (await watching.receive(timeout=PATIENCE)).key == b"svc"
 
 
-def test_an_error_of_the_server_is_logged_and_its_type_is_raised_where_it_was_asked(
-    server: HubThread, make: Make, caplog: pytest.LogCaptureFixture
+@script
+async def test_an_error_of_the_server_is_logged_and_its_type_is_raised_where_it_was_asked(
+    bus: Bus, server: HubThread, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, other = make(), make()
+    one, other = await bus.client(), await bus.client()
 
     def fail(question: Question) -> Any:
         match question.payload:
@@ -113,12 +114,12 @@ def test_an_error_of_the_server_is_logged_and_its_type_is_raised_where_it_was_as
                 raise AnswerError("told: é" + "x" * 10_000)
         raise ValueError("wrong")
 
-    with other.serve(b"svc", fail):
+    async with other.serve(b"svc", fail):
         for payload, text in ((b"x", "ValueError"), (b"none", "TypeError"), (b"long", "ValueError")):
             with caplog.at_level(logging.ERROR, "sbuslib.recipes"), pytest.raises(AnswerError, match=f"^{text}$"):
-                one.request(b"svc", payload)
+                await one.request(b"svc", payload)
         with pytest.raises(AnswerError, match="told: é") as caught:
-            one.request(b"svc", b"told")
+            await one.request(b"svc", b"told")
         assert len(str(caught.value)) < 5_000
     failed, none, long = caplog.records
     assert (failed.getMessage(), failed.exc_info is not None) == ("a question under svc failed", True)
@@ -127,39 +128,42 @@ def test_an_error_of_the_server_is_logged_and_its_type_is_raised_where_it_was_as
     assert "409" not in long.getMessage()
 
 
-def test_all_servers_answer_who_are_asked_together(server: HubThread, make: Make) -> None:
-    one, two, three = make(), make(), make()
+@script
+async def test_all_servers_answer_who_are_asked_together(bus: Bus, server: HubThread) -> None:
+    one, two, three = await bus.client(), await bus.client(), await bus.client()
 
     def fail(question: Question) -> bytes:
         raise ValueError("no")
 
-    with two.serve(b"svc", upper), three.serve(b"svc", upper):
-        answers = one.request_many(b"svc", b"x", wait=PATIENCE, most=2)
+    async with two.serve(b"svc", upper), three.serve(b"svc", upper):
+        answers = await one.request_many(b"svc", b"x", wait=PATIENCE, most=2)
         assert answers == [Answer(b"X", own_key())] * 2
-        with three.serve(b"svc", fail):
-            answers = one.request_many(b"svc", b"x", wait=PATIENCE, most=3)
+        async with three.serve(b"svc", fail):
+            answers = await one.request_many(b"svc", b"x", wait=PATIENCE, most=3)
             assert sorted(answer.error or "" for answer in answers) == ["", "", "ValueError"]
             (failed,) = (answer for answer in answers if answer.error)
             with pytest.raises(AnswerError, match="ValueError"):
                 _ = failed.payload
-        assert one.request(b"svc", b"y") == b"Y"  # one answer is taken, the other dropped
-    assert one.request_many(b"svc", wait=0.01) == []
+        assert await one.request(b"svc", b"y") == b"Y"  # one answer is taken, the other dropped
+    assert await one.request_many(b"svc", wait=0.01) == []
 
 
-@pytest.mark.parametrize("workers", [1, 8])
-def test_64_questions_in_flight_on_one_client(server: HubThread, make: Make, workers: int) -> None:
-    one, other = make(), make()
-    answers: dict[int, bytes] = {}
+@script
+async def test_64_questions_in_flight_on_one_client(bus: Bus, server: HubThread) -> None:
+    one, other = await bus.client(), await bus.client()
 
-    def ask(number: int) -> None:
-        for turn in range(5):
-            answers[number * 10 + turn] = one.request(b"svc", b"%d" % (number * 10 + turn), timeout=PATIENCE)
+    async def slowly(question: Question) -> bytes:
+        await bus.core(other)._sleep(0.001)
+        return question.payload.upper()
 
-    with other.serve(b"svc", upper, workers=workers):
-        asking = [spawn(one, partial(ask, number)) for number in range(64)]
-        for one_asking in asking:
-            one_asking.join()
-    assert answers == {number * 10 + turn: b"%d" % (number * 10 + turn) for number in range(64) for turn in range(5)}
+    async def ask(number: int) -> list[bytes]:
+        return [await one.request(b"svc", b"x%d" % (number + turn), timeout=PATIENCE) for turn in range(3)]
+
+    for function, workers in ((upper, 1), (upper, 8), (lambda question: bus.carried_out(slowly(question)), 4)):
+        async with other.serve(b"svc", function, workers=workers):
+            asking = [bus.spawn(ask(number)) for number in range(64)]
+            answers = [await each for each in asking]
+        assert answers == [[b"X%d" % (number + turn) for turn in range(3)] for number in range(64)]
 
 
 def waits(client: Endpoint) -> tuple[Callable[[], None], Callable[[], None]]:
@@ -284,28 +288,6 @@ def test_too_many_questions_are_refused(server: HubThread, make: Make, monkeypat
         for each in asking:
             each.join(PATIENCE)
     assert set(results) == {b"done", "the server is busy: too many questions wait"}
-
-
-def test_asyncio_asks_and_serves(server: HubThread, address: str) -> None:
-    async def slowly(question: Question) -> bytes:
-        await asyncio.sleep(0.001)
-        if question.payload == b"bad":
-            raise ValueError("bad")
-        return question.payload.upper()
-
-    async def test() -> None:
-        async with aio.Client(address) as one, aio.Client(address) as other:
-            for function in (upper, slowly):
-                async with other.serve(b"svc", function, workers=4):
-                    asked = [one.request(b"svc", b"x%d" % number) for number in range(64)]
-                    assert await asyncio.gather(*asked) == [b"X%d" % number for number in range(64)]
-                    (answer,) = await one.request_many(b"svc", b"x", wait=PATIENCE, most=1)
-                    assert answer.payload == b"X"
-            async with other.serve(b"svc", slowly):
-                with pytest.raises(AnswerError, match="ValueError"):
-                    await one.request(b"svc", b"bad")
-
-    run(test())
 
 
 def test_with_asyncio_a_function_ends_when_its_caller_has_given_up(server: HubThread, address: str) -> None:

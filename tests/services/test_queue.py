@@ -15,7 +15,7 @@ from support import PATIENCE, HubThread, Peer, eventually
 from worlds import STRANGER, World
 
 from sbuslib import Client, aio, blocking
-from sbuslib.errors import AnswerError, NoServerError, PayloadError, UsageError
+from sbuslib.errors import AnswerError, NoServerError, PayloadError
 from sbuslib.recipes.queue import JOB_BYTES, Delivery, Job, decode, encode
 from sbuslib.services.queue_service import QueueService
 
@@ -252,16 +252,6 @@ def test_submissions_that_no_client_makes_are_refused(bus: HubThread, serve: Ser
         client.publish(b"queue/mail/submit", b"no question")
         client.queue("mail").submit(b"mail/x")
     assert service.accepted == 1
-
-
-def test_a_name_that_is_no_segment_is_refused(bus: HubThread, serve: Serve) -> None:
-    with blocking.Client(bus.hub.address) as client:
-        for name in ("", "a/b", "*", "!", "\0"):
-            with pytest.raises(UsageError):
-                client.queue(name).work()
-        for room in (0, -1, 4_097):
-            with pytest.raises(UsageError):
-                client.queue("mail").work(room=room)
 
 
 def test_service_and_workers_go_on_after_a_restart_of_the_hub(folder: str, serve: Serve) -> None:
