@@ -194,13 +194,13 @@ class ClientLimits(_Numbers, frozen=True, kw_only=True):
     batch_bytes: int = 131_072
     """Bytes of payload put into one packet, for a hub that takes batches: so many stay in the processor's cache."""
     send_buffer: int = PACKET_BYTES + 4 * CONTROL_EXTRA
-    """Send buffer asked of the kernel, in bytes: as that of a hub, whose packets are as long."""
+    """Send buffer that is asked of the kernel, in bytes: room for the longest packet."""
     reconnect_pause: float = 0.05
     """Shortest pause before reconnecting, in seconds. The next one is drawn at random, and may be longer."""
     reconnect_pause_most: float = 5.0
     """Longest pause before reconnecting, in seconds. While no hub listens, pauses are shorter."""
     offered: int = 64
-    """Frames and descriptors that are handed out at a time. Each takes two of ours; the oldest goes first."""
+    """Frames and descriptors that are handed out at a time. Each takes two descriptors; the oldest goes first."""
     offered_bytes: int = 268_435_456
     """Bytes of frames that are handed out at a time: 16 of 16 MiB. They take memory until nobody has them any more."""
     offered_seconds: float = 10.0
@@ -208,13 +208,13 @@ class ClientLimits(_Numbers, frozen=True, kw_only=True):
 
 
 def check_seconds(seconds: float | None, name: str) -> None:
-    """Raise :exc:`~sbuslib.errors.UsageError` unless an argument is so long, or ``None``, which is for ever."""
+    """Raise :exc:`~sbuslib.errors.UsageError` unless an argument is seconds from 0 on, or ``None``: for ever."""
     if seconds is not None and not (isinstance(seconds, (int, float)) and seconds >= 0):
         raise UsageError(f"{name} is seconds from 0 on, or None, not {seconds!r}")
 
 
 def check_users(users: Iterable[int], name: str) -> frozenset[int]:
-    """The ids of users, as a set. Raises :exc:`~sbuslib.errors.UsageError` for what are none."""
+    """The ids of users, as a set. Raises :exc:`~sbuslib.errors.UsageError` for anything else."""
     if isinstance(users, Iterable):
         found = frozenset(users)
         if all(isinstance(user, int) for user in found):

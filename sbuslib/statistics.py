@@ -31,7 +31,7 @@ T = TypeVar("T")
 class _Statistics(msgspec.Struct, frozen=True, kw_only=True):
     """What a hub counts, as its answers carry it.
 
-    Each field has a default, and fields that a reader does not know are passed over. So a program reads the statistics
+    Each field has a default, and a reader ignores fields that it does not know. So a program reads the statistics
     of hubs that are older or newer than itself.
     """
 
@@ -94,7 +94,7 @@ class UserStatistics(_Statistics, frozen=True, kw_only=True):
     published: Count = 0
     """Messages that its clients published; of clients that have left, for the last 1,024 users."""
     routed: Count = 0
-    """Messages that were routed to its clients; this and the next two likewise."""
+    """Messages that were routed to its clients, those that have left included."""
     delivered: Count = 0
     """Those of them that were handed to the kernel."""
     lost: dict[str, Count] = {}
@@ -104,24 +104,24 @@ class UserStatistics(_Statistics, frozen=True, kw_only=True):
 class LinkStatistics(_Statistics, frozen=True, kw_only=True):
     """One link of a hub, to the hub above or from a hub below.
 
-    The counts of a link below begin anew when its relay connects. What a hub below tells of losses counts only if it is
+    The counts of a link below begin anew when its relay connects. Losses that a hub below reports count only if it is
     trusted.
     """
 
     direction: str = ""
     """``above`` for the link to the hub above, ``below`` for that of a hub below."""
     number: Count = 0
-    """That of the relay as a client; 0 for the link above."""
+    """The number of the relay as a client; 0 for the link above."""
     uid: Annotated[int, msgspec.Meta(ge=-1, le=2**32)] = -1
     """User of the process at the other end, by the kernel's word; -1: unknown."""
     pid: Annotated[int, msgspec.Meta(ge=-1, le=2**32)] = -1
-    """Its process id, likewise."""
+    """Id of that process, by the kernel's word."""
     credentials: str = ""
     """The credential key of the link in the upper hub."""
     hub: str = ""
-    """Which hub is at the other end; a hub below may claim anything, or nothing."""
+    """Id of the hub at the other end, as that hub says."""
     address: str = ""
-    """Where that hub listens; likewise."""
+    """Where that hub listens, as it says."""
     state: str = ""
     """Of the link above as in [`Relay.statistics()`](api.md); below ``joined``, or ``lagging`` while questions wait."""
     epoch: Count = 0
@@ -141,7 +141,7 @@ class LinkStatistics(_Statistics, frozen=True, kw_only=True):
     uncertain: Count = 0
     """Messages sent up on a link that broke before they were acknowledged."""
     lag: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    """Seconds for which the other hub owes the oldest answer."""
+    """Seconds since the oldest question that the other hub has not answered."""
     carries: bool | None = None
     """Whether a message under the key that was asked about goes to the other hub; ``None``: no key was asked about."""
 
@@ -234,7 +234,7 @@ def decode_links(encoded: bytes | None, address: str, start: int) -> LinkPage:
 
 
 def _check_progress(has_any: bool, start: int, following: int | None, address: str) -> None:
-    """Whoever asks until there is no more must come to an end."""
+    """A caller that asks until there is no more must come to an end."""
     if following is not None and (following <= start or not has_any):
         raise PeerError(f"{address}: the hub sent statistics that do not go on")
 

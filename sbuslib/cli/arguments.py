@@ -34,8 +34,8 @@ NAMES = ("-a", "--address", "--bus")
 """The names of the option that says where the hub listens."""
 
 VERBOSITY = (
-    ("-v", "verbose", "tell more on standard error: the log of the client and of services"),
-    ("-q", "quiet", "tell errors alone on standard error"),
+    ("-v", "verbose", "more on standard error: the log of the client and of services"),
+    ("-q", "quiet", "only errors on standard error"),
 )
 """The options that every program and command has."""
 

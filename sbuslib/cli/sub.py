@@ -43,11 +43,11 @@ def add_sub(parser: Parser) -> None:
     add_forms(parser)
     add(parser, "--reconnect", "wait for a hub that is not there yet, too")
     for mode, words, what in (
-        ("soft", SOFT, "while its queue for this client has room"),
-        ("hard", HARD, "when that queue is full"),
-        ("order", ORDER, "with which message of the queue comes next"),
+        ("soft", SOFT, "what the hub does with messages that are not read in time, while its queue has room"),
+        ("hard", HARD, "the same, when that queue is full"),
+        ("order", ORDER, "which message of that queue comes next"),
     ):
-        add(parser, f"--{mode}", f"what the hub does with messages that are not read in time, {what}", choices=words)
+        add(parser, f"--{mode}", what, choices=words)
 
     parser.set_defaults(run=_subscribe)
 
@@ -55,7 +55,7 @@ def add_sub(parser: Parser) -> None:
 def add_forms(parser: Parser) -> None:
     """Add the options that say how messages are shown."""
     add(parser, "-s --senders", "show who sent each message, first; the hub vouches for it")
-    add(parser, "-t --timestamps", "show when each message came, before all else")
+    add(parser, "-t --timestamps", "show first when each message came")
     form = parser.add_mutually_exclusive_group()
     add(form, "--json", "a JSON object a line; bytes that are not UTF-8 are in Base64, as key_base64, payload_base64")
     add(form, "--raw", "exactly the payloads, with nothing between them: take one message with -n 1, or use --json")

@@ -14,8 +14,7 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
     """
 
     name_bytes: int = 16_384
-    """Longest name or substring, in bytes of UTF-8. A routing key of 4,096 bytes fits, however many of them a name
-    cannot hold as they are."""
+    """Longest name or substring, in bytes of UTF-8. A routing key of 4,096 bytes fits, with each one escaped."""
     data_bytes: int = 1_048_576
     """Longest data of one message, in bytes: twice what a packet of a bus can hold."""
     cached_names: int = 16_384
@@ -42,7 +41,7 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
     connect_seconds: float = 10.0
     """Seconds that one attempt to connect may take, and a TLS handshake."""
     reconnect_pause: float = 0.1
-    """Shortest pause before connecting again, in seconds; the next is drawn from more."""
+    """Shortest pause before connecting again, in seconds. The next one is drawn at random, and may be longer."""
     reconnect_pause_most: float = 30.0
     """Longest pause before connecting again, in seconds."""
     backlog: int = 1_024
@@ -57,13 +56,13 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
     """Seconds within which the same data under the same name, from publishers that do not number their messages, counts
     as one message that came by several ways."""
     known_peers: int = 256
-    """Peers heard of that are remembered; a stranger may announce any number."""
+    """Peers that are remembered because they were announced. A stranger may announce any number."""
     discovered_links: int = 16
-    """Connections made because of an announcement. The others are reached by forwarding."""
+    """Connections made because of an announcement. Forwarding reaches the other peers."""
     announce_seconds: float = 30.0
-    """Seconds between two announcements of oneself; three missed make a peer forgotten."""
+    """Seconds between two announcements. A peer is forgotten when three of its own are missing."""
     yield_seconds: float = 2.0
-    """Seconds for which one of two peers that hear of each other leaves connecting to the other, and after which a peer
-    that did not answer is tried again."""
+    """Seconds that one of two peers that hear of each other waits for the other to connect. After as many seconds a
+    peer that did not answer is tried again."""
     logged_violations: int = 1_024
     """Kinds of violation (reason and address) remembered as logged; more are only counted."""
