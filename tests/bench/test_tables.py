@@ -15,7 +15,7 @@ def test_the_table_of_the_hub_has_a_line_for_each_scenario() -> None:
         "speed 0.75 (0.62-0.88)",
     ]
     assert table["beside 1,000 new patterns a second"][2] == "cost 2.00 of one"
-    assert table["round trip"]== ["40.00 µs", "20.00", "speed 0.25"]
+    assert table["round trip"] == ["40.00 µs", "20.00", "speed 0.25"]
     assert table["Python client to Python client"][0] == "300 k"
 
 
