@@ -2,8 +2,9 @@
 
 To make the model exact, the kernel holds one packet for each client (see :mod:`accounting`), which a client takes out
 when a rule says so; and the hub, which shares this thread, is let run until nothing is left to do. Which users
-the clients are of is made up. In what order the receivers of one message have it is taken from the hub: where two
-of one user compete for the last place of their share, it decides.
+the clients are of is made up. In what order the receivers of one message have it is taken from the hub, and so is that
+receivers of the same messages of a turn follow one another: where two of one user compete for the last place of their
+share, it decides.
 """
 
 from __future__ import annotations
@@ -413,7 +414,12 @@ class BusMachine(RuleBasedStateMachine):
         for packet in packets:
             for receiver in order[key_of(packet)]:
                 mine.setdefault(receiver, []).append(packet)
-        condemned = [receiver for receiver, several in mine.items() if self.deliver(receiver, sender, several)]
+        # Receivers of the same packets follow one another.
+        alike: dict[tuple[bytes, ...], list[Client]] = {}
+        for receiver, several in mine.items():
+            alike.setdefault(tuple(several), []).append(receiver)
+        turns = [(receiver, list(several)) for several, some in alike.items() for receiver in some]
+        condemned = [receiver for receiver, several in turns if self.deliver(receiver, sender, several)]
         for receiver in reversed(condemned):
             self.end(receiver)
         # Those who wait to be read again are, in the rounds that follow.
