@@ -29,7 +29,7 @@ REFERENCE = {
     "hub": ("Hub and Inbox", "Hub core.inbox.Inbox"),
     "client": (
         "Client, for gevent",
-        "Client Subscription clients.endpoint.Service clients.endpoint.JobQueue clients.endpoint.Worker "
+        "Client Subscription clients.endpoint.Service clients.endpoint.JobQueue "
         "clients.endpoint.FrameExchange clients.endpoint.DescriptorExchange clients.endpoint.FileExchange "
         "clients.endpoint.HubView",
     ),

@@ -10,13 +10,12 @@ from ..doors.memory import Frame
 from ..doors.transfers import ReceivedFile
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import PACKET_BYTES
-from ..recipes.queue import Job
 from ..wire.packets import Key, Message
 from .channel import Channel, run
 from .handed import AioDescriptors, AioFiles, AioFrames, Descriptor
 from .handing import AioDescriptorExchange, AioFileExchange, AioFrameExchange
 from .hub_view import AioHubView, Offers
-from .job_queue import AioJobQueue, AioWorker
+from .job_queue import AioJobQueue
 from .objects import AioService, AioSubscription, Subscribed
 from .verbs import Verbs
 
@@ -32,7 +31,6 @@ __all__ = [
     "HubView",
     "JobQueue",
     "Service",
-    "Worker",
 ]
 
 P = ParamSpec("P")
@@ -165,32 +163,12 @@ class Service(_Face):
     stop = blocking(AioService.stop)
 
 
-class Worker(Service):
-    __doc__ = AioWorker.__doc__
-
-    _core: AioWorker
-    next = blocking(AioWorker.next)
-
-    def done(self, job: Job) -> None:
-        """A job is done. The service is told with others, a second later at the latest."""
-        self._core.done(job)
-
-    def failed(self, job: Job) -> None:
-        """A job is given back, for this worker or another."""
-        self._core.failed(job)
-
-    def __iter__(self) -> Iterator[Job]:
-        """Jobs as they are given, until the worker is stopped."""
-        while (job := self.next()) is not None:
-            yield job
-
-
 class JobQueue(_Part):
     __doc__ = AioJobQueue.__doc__
 
     submit = blocking(AioJobQueue.submit)
     submit_many = blocking(AioJobQueue.submit_many)
-    work = making(Worker, AioJobQueue.work)
+    work = making(Service, AioJobQueue.work)
 
 
 class FrameExchange(_Part):

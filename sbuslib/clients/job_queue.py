@@ -6,8 +6,7 @@ The rules are in :mod:`sbuslib.recipes.queue`. For asyncio as it is; the other c
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterable
-from time import monotonic
+from collections.abc import Callable, Iterable
 
 from ..limits import check_count
 from ..recipes.queue import SUBMITTED, Job, Work, check_name, submit
@@ -17,36 +16,7 @@ from .basics import Basics
 from .batch import check_pair, in_parts
 from .objects import AioService, starting
 
-__all__ = ["AioJobQueue", "AioWorker"]
-
-
-class AioWorker(AioService):
-    """A worker of a queue. What ``work`` of a queue returns. Iterate over it where it has no function."""
-
-    def __init__(self, verbs: Basics, work: Work, function: Callable[[Job], object] | None, at_once: int) -> None:
-        super().__init__(verbs, work.mailbox, lambda: work.parts(function, at_once))
-        self._work = work
-
-    async def start(self) -> None:
-        """Begin: announce the worker."""
-        await self._verbs.tell_senders()
-        await super().start()
-
-    def done(self, job: Job) -> None:
-        """A job is done. The service is told with others, a second later at the latest."""
-        self._work.done(job)
-
-    def failed(self, job: Job) -> None:
-        """A job is given back, for this worker or another."""
-        self._work.failed(job)
-
-    async def next(self, *, timeout: float | None = None) -> Job | None:
-        """The next job; ``None`` after ``timeout`` seconds, and when the worker was stopped."""
-        return await self._work.next(timeout)
-
-    async def __aiter__(self) -> AsyncIterator[Job]:
-        while (job := await self.next()) is not None:
-            yield job
+__all__ = ["AioJobQueue"]
 
 
 class AioJobQueue:
@@ -78,18 +48,12 @@ class AioJobQueue:
 
     @starting
     async def work(
-        self,
-        function: Callable[[Job], object] | None = None,
-        *,
-        room: int = 8,
-        at_once: int = 1,
-        trusted: Iterable[int] = (),
-    ) -> AioWorker:
-        """Work on the jobs from now on.
+        self, function: Callable[[Job], object], *, room: int = 8, at_once: int = 1, trusted: Iterable[int] = ()
+    ) -> AioService:
+        """Work on the jobs from now on, in the background.
 
-        With ``function``, that is called with each :class:`~sbuslib.Job` in the background: when it returns the job is
-        done, when it raises that is logged and the job is given again. Else iterate over what this returns, and call
-        ``done(job)`` or ``failed(job)``. ``stop``, and the end of its ``with``, give back what is not done.
+        ``function`` is called with each :class:`~sbuslib.Job`: when it returns the job is done, when it raises that is
+        logged and the job is given again. ``stop``, and the end of a ``with``, give back what is not begun.
 
         :param room: how many jobs the service may give before any is done. :param at_once: how many calls of
             ``function`` run at the same time. :param trusted: ids of users whose service is listened to, besides this
@@ -98,11 +62,11 @@ class AioJobQueue:
         Raises :exc:`~sbuslib.errors.UsageError`.
         """
         verbs, session = self._verbs, self._verbs.channel._session
-        if function is not None:
-            verbs.check_function(function, "job")
+        verbs.check_function(function, "job")
         check_count(at_once, "at_once")
         tag = os.urandom(8).hex().encode()
-        work = Work(verbs, session.credentials, session.separator, tag, self._name, room, monotonic, trusted)
-        worker = AioWorker(verbs, work, function, at_once)
+        work = Work(verbs, session.credentials, session.separator, tag, self._name, room, trusted)
+        await verbs.tell_senders()
+        worker = AioService(verbs, work.mailbox, lambda: work.parts(function, at_once))
         await worker.start()
         return worker

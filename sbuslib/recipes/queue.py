@@ -206,7 +206,7 @@ def _pair_bytes(pair: Pair) -> int:
 
 
 class Work:
-    """A worker of one queue, as recipes: :meth:`keep` beside any number of :meth:`run`, or of calls of :meth:`next`.
+    """A worker of one queue, as recipes: :meth:`keep` beside any number of :meth:`run`.
 
     :param own: the worker's credential key. :param tag: what tells it from other workers of its process.
     :param room: how many jobs it takes at once.
@@ -221,7 +221,6 @@ class Work:
         tag: bytes,
         name: bytes,
         room: int,
-        clock: Callable[[], float],
         trusted: Iterable[int] = (),
     ) -> None:
         self._party = party  # what it publishes and waits with
@@ -232,7 +231,6 @@ class Work:
         self.mailbox = Mailbox(own + separator + queue_key(self._name, separator, tag))
         self._key = queue_key(self._name, separator, b"work")  # where the service hears of it
         self._room = room
-        self._clock = clock
         #: Users whose service this worker works for, beside its own and root.
         self._trusted = check_users(trusted, "trusted")
         #: It tells the users of senders.
@@ -245,49 +243,37 @@ class Work:
         self._failed: deque[int] = deque()  # jobs whose function raised an error, not told yet
         self._working: list[None] = []  # one for each part at work
 
-    def parts(self, function: Callable[[Job], object] | None, at_once: int) -> list[Coroutine[Any, Any, None]]:
+    def parts(self, function: Callable[[Job], object], at_once: int) -> list[Coroutine[Any, Any, None]]:
         """What runs in the background: one coroutine announces the worker, and ``at_once`` others call ``function``."""
-        return [self.keep(), *(self.run(function) for _ in range(at_once) if function is not None)]
+        return [self.keep(), *(self.run(function) for _ in range(at_once))]
 
-    def done(self, job: Job) -> None:
-        """A job is done. The service is told with others, a second later at the latest."""
-        if self._held.get(job.number) is job:  # else it is of a service that was started again
-            self._done.append(job.number)
-
-    def failed(self, job: Job) -> None:
-        """A job is given back, for this worker or another."""
-        if self._held.get(job.number) is job:
-            self._failed.append(job.number)
-
-    async def next(self, timeout: float | None = None) -> Job | None:
-        """The next job; ``None`` after ``timeout`` seconds, and when the mailbox was closed."""
-        deadline = None if timeout is None else self._clock() + timeout
+    async def _next(self) -> Job | None:
+        """The next job; ``None`` when the mailbox was closed."""
         while not self.mailbox.closed:
             self._read()
-            with suppress(IndexError):  # another caller may have taken it
+            with suppress(IndexError):  # another part may have taken it
                 job = self._jobs.popleft()
                 if len(self._done) * _SOME > self._room:
                     await self._tell()
                 return job
             await self._tell()
-            left = None if deadline is None else max(0.0, deadline - self._clock())
-            if not (await self._party.wait_until(self.mailbox.is_ready, left)):
-                break
+            await self._party.wait_until(self.mailbox.is_ready, None)
         return None
 
     async def run(self, function: Callable[[Job], object]) -> None:
         """Call a function with each job: a job is done when it returns, and given back when it raises."""
         self._working.append(None)
         try:
-            while (job := (await self.next())) is not None:
+            while (job := await self._next()) is not None:
+                ended = self._done
                 try:
                     await called(function, job)
                 except (Exception, SystemExit):  # the latter would end this thread alone
                     text = "queue %s: job %d under %s failed"
                     logger.exception(text, printable(self._name), job.number, printable(job.key))
-                    self.failed(job)
-                else:
-                    self.done(job)
+                    ended = self._failed
+                if self._held.get(job.number) is job:  # else it is of a service that was started again
+                    ended.append(job.number)
         finally:
             self._working.pop()
         await self._leave()

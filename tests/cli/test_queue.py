@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 import pytest
 from cli.conftest import Program, Run, Start
 from support import PATIENCE, HubThread
 
+from sbuslib import Job
 from sbuslib.blocking import Client
 
 
@@ -42,15 +46,19 @@ def test_jobs_outlive_the_program_unless_they_are_in_memory(
         command = ["sbuslib", "queue", "-a", path, *options, "mail", "mail/", "post/"]
         service = start(*command)
         line(service, f"0 jobs wait in mail on {path}")
-        with Client(path) as client, client.queue("mail").work(room=2) as worker:
+        begun, go = SimpleQueue[Job](), threading.Event()
+
+        def work(job: Job, begun: Any = begun, go: Any = go) -> None:
+            begun.put(job)
+            assert go.wait(PATIENCE)
+
+        with Client(path) as client, client.queue("mail").work(work, room=2, at_once=2):
             client.publish(b"mail/x", b"1")
             client.publish(b"post/x", b"2")
-            jobs = [worker.next(timeout=PATIENCE), worker.next(timeout=PATIENCE)]
-            assert [(job.key, job.payload, job.attempt) for job in jobs if job is not None] == [
-                (b"mail/x", b"1", 1),
-                (b"post/x", b"2", 1),
-            ]
+            jobs = sorted((begun.get(timeout=PATIENCE) for _ in range(2)), key=lambda job: job.number)
+            assert [(job.key, job.payload, job.attempt) for job in jobs] == [(b"mail/x", b"1", 1), (b"post/x", b"2", 1)]
             said = end(service, number)
+            go.set()
         if number == signal.SIGTERM:
             end_of_two = "2 lost with --memory" if "--memory" in options else "2 kept"
             assert said == f"sbus: 2 jobs accepted, 0 refused, 0 done, {end_of_two}\n"

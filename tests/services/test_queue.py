@@ -6,10 +6,11 @@ import asyncio
 import threading
 from collections import Counter
 from contextlib import ExitStack
-from itertools import islice
+from queue import SimpleQueue
 from time import monotonic, sleep
 
 import pytest
+from gevent.event import Event
 from services.conftest import Serve, stop
 from support import PATIENCE, HubThread, Peer, eventually
 from worlds import STRANGER, World
@@ -67,18 +68,6 @@ def test_a_job_of_a_plain_client_goes_to_one_worker(bus: HubThread, serve: Serve
     until(lambda: not service.jobs.workers)  # they said that they leave
 
 
-def test_a_worker_as_a_loop(bus: HubThread, serve: Serve) -> None:
-    service = serve()
-    publish(service, b"1", b"2", b"3", b"4")
-    with blocking.Client(bus.hub.address) as client, client.queue("mail").work(room=3) as worker:
-        first, second = islice(worker, 2)
-        worker.done(first)
-        worker.failed(second)
-        again = next(job for job in worker if job.again)
-        assert (again.number, again.attempt) == (second.number, 2)
-    until(lambda: len(service.jobs.jobs) == 3 and not service.jobs.workers)
-
-
 def test_a_worker_of_asyncio(bus: HubThread, serve: Serve) -> None:
     service = serve()
     publish(service, b"1", b"2", b"3")
@@ -89,15 +78,9 @@ def test_a_worker_of_asyncio(bus: HubThread, serve: Serve) -> None:
         collected.append(job.payload)
 
     async def main() -> None:
-        async with aio.Client(bus.hub.address) as client:
-            async with client.queue("mail").work(room=1) as worker:
-                async for job in worker:
-                    collected.append(job.payload)
-                    worker.done(job)
-                    break
-            async with client.queue("mail").work(work, at_once=2):
-                while service.jobs.jobs:
-                    await asyncio.sleep(0.01)
+        async with aio.Client(bus.hub.address) as client, client.queue("mail").work(work, at_once=2):
+            while service.jobs.jobs:
+                await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(main(), PATIENCE))
     assert sorted(collected) == [b"1", b"2", b"3"]
@@ -180,12 +163,18 @@ def test_order_is_kept_for_each_key(bus: HubThread, serve: Serve) -> None:
 def test_jobs_outlive_the_service_and_those_that_were_given_are_marked(bus: HubThread, serve: Serve) -> None:
     service = serve(file="q")
     with blocking.Client(bus.hub.address) as client:
-        with client.queue("mail").work(room=2) as worker:
+        begun, go = SimpleQueue[Job](), threading.Event()
+
+        def work(job: Job) -> None:
+            begun.put(job)
+            assert job.payload == b"1" or go.wait(PATIENCE)
+
+        with client.queue("mail").work(work, room=2):
             publish(service, b"1", b"2", b"3", b"4")
-            done, held = islice(worker, 2)
-            worker.done(done)
+            done, held = begun.get(timeout=PATIENCE), begun.get(timeout=PATIENCE)
             until(lambda: done.number not in service.jobs.jobs)
             stop(service)
+            go.set()
         service._store.__exit__()  # type: ignore[union-attr]
         collected = Collected()
         service = serve(file="q")
@@ -296,10 +285,16 @@ def test_words_of_strangers_do_nothing(world: World, serve: Serve) -> None:
     world.hub("bus")
     service = _in_thread(lambda: serve(world.address("bus")))
     client = world.client("bus")
-    with client.queue("mail").work(room=1) as worker:
+    taken, go = list[Job](), Event()
+
+    def work(job: Job) -> None:
+        taken.append(job)
+        assert go.wait(PATIENCE)
+
+    with client.queue("mail").work(work, room=1):
         client.publish(b"mail/x", b"1")
-        job = worker.next(timeout=PATIENCE)
-        assert job is not None
+        eventually(lambda: taken)
+        (job,) = taken
         (key,) = service.jobs.workers
         token, address = service.jobs.workers[key].token, service._address
         stranger = world.peer_of("bus", STRANGER)
@@ -315,11 +310,9 @@ def test_words_of_strangers_do_nothing(world: World, serve: Serve) -> None:
         eventually(lambda: service.accepted == 2)
         assert [*service.jobs.workers] == [key]
         assert [*service.jobs.jobs] == [1, 2]
-        worker.done(job)
-        after = worker.next(timeout=PATIENCE)
-        assert after is not None
-        assert after.payload == b"2"
-        worker.done(after)
+        go.set()
+        eventually(lambda: service.done == 2)
+    assert [job.payload for job in taken] == [b"1", b"2"]
 
 
 def test_a_worker_of_another_user_works_if_it_is_trusted(world: World, serve: Serve) -> None:
