@@ -258,8 +258,6 @@ class Relay:
             raise
         if self._may_dial.is_set():  # else it left as it was told to
             self.above.report(f"{dialer.address}: {link.why}")
-        if link.refused:
-            return 0.0
         return monotonic() - joined_at if joined_at is not None else None
 
     def _stay(self, link: LinkAbove) -> float | None:
@@ -284,7 +282,7 @@ class Relay:
             **msgspec.structs.asdict(above.statistics()),
             path=tuple(hub_id.decode(errors="replace") for hub_id in self.hub.tree.path),
             announced=len(above.demand),
-            waiting_bytes=above.up.waiting.bytes,
+            waiting_bytes=above.up.waiting_bytes,
             secrets=above.secrets,
             lost_above=above.downstream.total.total(),
             dropped=dict(above.dropped.counts),

@@ -223,11 +223,6 @@ class Publisher:
             if self.routes is not router.routes:
                 self.routes.clear()
 
-    def forget_route(self, header: bytes) -> None:
-        """Look a header up again when it comes next."""
-        if self.routes is not self.context.router.routes:
-            self.routes.pop(header, None)
-
     def look_up(self, header: bytes, times: int = 1) -> Routes:
         return self.role.look_up(self, header, times)
 

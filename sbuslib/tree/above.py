@@ -62,14 +62,11 @@ class LinkAbove(Link):
         self._secrets = b""  # the pattern for secrets, once the hub above was asked for them
         self._bounds = above.import_  # patterns that may come down; None: all
         self._imports = index(self._bounds, self._separator)  # the same, by key
-        self._has_said_all = False  # what it wants
         self._questions_below = 0  # its questions that are open
         self._controls: deque[Control] = deque()  # to be acted on after the turn, since they may end the link
         self._reason = ""  # why the hub above kicked this hub, if it said so
         self.why = ""
         """Why the link ended."""
-        self.refused = False
-        """Whether that was since secrets were refused: this hub joins again without."""
         above.begin_link(self, self._connection, address)
         above.up.connect(self.outgoing, self._ask_what_passed)
 
@@ -114,8 +111,7 @@ class LinkAbove(Link):
     def _place(self) -> None:
         """Take a place below the hub above, subscribe to secrets, and ask what its path is then.
 
-        Of two hubs that join each other, at least one sees the loop: each has set its path before it asks. A hub that
-        serves us as any client may disconnect us for the pattern for secrets.
+        Of two hubs that join each other, at least one sees the loop: each has set its path before it asks.
         """
         above = self._above
         self._take_path()
@@ -166,7 +162,7 @@ class LinkAbove(Link):
         # 3. Those who wait can be answered, and the hub above is told what is wanted.
         self.place.questions.note_joined()
         self.mark()
-        if self._has_said_all or self.mode == "plain":
+        if self.told_all or self.mode == "plain":
             self._on("complete")
 
     def _settle_demand(self) -> Iterator[None]:
@@ -192,10 +188,6 @@ class LinkAbove(Link):
     def _close(self) -> None:
         above, was_up = self._above, self.is_up
         self.is_up = False
-        if self._secrets and not was_up and self._reason and self.mode == "plain":
-            self.refused = True
-            above.refusing.add(self._address)
-            self.why = f"it refuses the pattern for secrets, so none cross ({self._reason})"
         if was_up:
             above.away_since = time()
             self.place.telling.forget(self)
@@ -290,7 +282,7 @@ class LinkAbove(Link):
                 for pattern in control.decode_patterns(payload):
                     above.demand.take_back(pattern)
             case control.INTEREST_COMPLETE:
-                self._has_said_all = True
+                self.told_all = True
                 self._on("complete")
             case control.SENDERS_ON | control.SENDERS_OFF:
                 self.outgoing.set_senders(key == control.SENDERS_ON)

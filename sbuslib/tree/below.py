@@ -37,10 +37,7 @@ class LinkBelow(Link):
         self.trusted = mode == "announce"  # others could delay everybody, and learn what is not theirs
         self.losses = LinkLosses(self.context, lambda lost: place.pass_notice(lost, outgoing))
         """Losses on the way up that a trusted link reported."""
-        self.told_all = False
-        """Whether it has told all that is wanted below it."""
         self._old_key = self._key = outgoing.key  # its key under the hub's last prefix, and under that of now
-        self._told_links = 0  # how many links it was told that there are
         self._narrowed = False  # whether it gets less than it asked for
         self._all: list[bytes] = []  # all that it may read, once it asked for too many patterns: held until it ends
         role = publisher.role
@@ -176,12 +173,6 @@ class LinkBelow(Link):
 
     def encode(self, changes: Changes) -> list[bytes]:
         return self.place.telling.interest.encode(changes)
-
-    def tell_links(self, count: int) -> None:
-        """Tell a trusted link how many of them this hub has."""
-        if count != self._told_links and self.room > 0:
-            self._told_links = count
-            self.say(encode_control(control.INTEREST_LINKS, b"%d" % count))
 
     # -- questions ----------------------------------------------------------------------------------
 

@@ -77,7 +77,7 @@ class HubAbove:
         self.plain = False
         """Whether that hub knew no more than the plain protocol when it was joined: then no secrets cross."""
         self.refusing: set[str] = set()
-        """Addresses of hubs that refused the pattern for secrets."""
+        """Addresses of hubs that do not know the ids of this process."""
         self.link: Link | None = None
         """The link at hand, whether or not this hub has joined over it."""
         self.patterns = 0
@@ -228,7 +228,7 @@ class HubAbove:
 
     @property
     def secrets(self) -> bool:
-        """Whether secrets cross: not where the hub above refused the pattern for them, or was not asked."""
+        """Whether secrets cross: not where the hub above is not asked for them."""
         return not self.plain and self.address not in self.refusing
 
     def is_sending(self) -> bool:

@@ -104,6 +104,8 @@ class Link:
         """Whether it was told all that is wanted for the first time, or need not be told that."""
         self.reader: Reader | None = None
         """Which patterns the other end has to be told, if it is told any."""
+        self.told_all = False
+        """Whether the other end has told all that it wants."""
         self.questions = OpenQuestions()  # to the other end
         self._told_senders = False  # whether the other end was told that senders are wanted
         self._vouchers: dict[bytes, Voucher] = {}  # by what the other end calls them

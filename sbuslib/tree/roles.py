@@ -50,8 +50,8 @@ class Below(Neighbour, Protocol):
     def note_overdue(self, token: bytes) -> None:
         """It did not answer a question in time."""
 
-    def tell_links(self, count: int) -> None:
-        """Tell it how many links of trusted users there are."""
+    def say(self, *packets: bytes) -> None:
+        """Send or queue control packets."""
 
 
 class Joiner(Protocol):

@@ -14,6 +14,8 @@ from time import monotonic
 from typing import Final
 
 from ..core.context import Context
+from ..wire.control import INTEREST_LINKS
+from ..wire.packets import encode_control
 from .roles import Below
 
 __all__ = ["COUNT_PAUSE", "Settling"]
@@ -86,7 +88,8 @@ class Settling:
         trusted = [link for link in self._links() if link.trusted]
         count = len(trusted) if self.done else max(len(trusted), self._expected)
         for link in trusted:
-            link.tell_links(count)
+            if link.room > 0:
+                link.say(encode_control(INTEREST_LINKS, b"%d" % count))
 
     def check(self) -> None:
         """A link has told all that is wanted below it, or has ended."""

@@ -13,7 +13,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from time import time
-from typing import Final, TypeAlias
+from typing import Final
 
 from ..core.context import Context
 from ..core.messages import COALESCED_BYTES, Copied, Messages
@@ -28,7 +28,7 @@ from ..wire.packets import MSG
 from .link_losses import LinkLosses
 from .open_questions import OnAnswer
 
-__all__ = ["ACK_MESSAGES", "ACK_PAUSE", "Item", "UpQueue", "Uplink"]
+__all__ = ["ACK_MESSAGES", "ACK_PAUSE", "Uplink"]
 
 ACK_MESSAGES: Final = 256
 """Messages sent to the hub above before it is asked to acknowledge that it passed them on. When the link breaks, those
@@ -43,53 +43,6 @@ about more messages."""
 
 _TAKEN: Final = 512
 """Messages that are taken at once to be sent on, if they have no more bytes than go into one packet."""
-
-Item: TypeAlias = tuple[Sender, bytes]
-"""A message and its sender."""
-
-
-class UpQueue:
-    """Messages that wait, oldest first.
-
-    :param most: how many may wait.
-    :param most_bytes: how many bytes they may have.
-    """
-
-    def __init__(self, most: int, most_bytes: int) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
-        self._items: deque[Item] = deque()  # oldest first
-        self.bytes = 0
-        """Bytes of all of them."""
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def add(self, sender: Sender, packet: bytes) -> bool:
-        """Keep a message; ``False``, and nothing kept, where there is no room."""
-        if self.bytes + len(packet) > self._most_bytes or len(self._items) >= self._most:
-            return False
-        self.bytes += len(packet)
-        self._items.append((sender, packet))
-        return True
-
-    def take(self, of_one_sender: bool) -> list[Item]:
-        """The next messages; with ``of_one_sender``, those up to the first of another."""
-        items: list[Item] = []
-        size = 0
-        while self._items and len(items) < _TAKEN:
-            sender, packet = self._items[0]
-            size += len(packet)
-            if items and (size > COALESCED_BYTES or (of_one_sender and sender is not items[0][0])):
-                break
-            items.append(self._items.popleft())
-            self.bytes -= len(packet)
-        return items
-
-    def put_back(self, items: list[Item]) -> None:
-        """These were taken and could not be sent."""
-        self._items.extendleft(reversed(items))
-        self.bytes += sum(len(packet) for _, packet in items)
 
 
 class Uplink:
@@ -120,8 +73,10 @@ class Uplink:
         """Messages that the kernel took."""
         self.acknowledged = 0
         """Messages that the hub above has passed on, or that are uncertain."""
-        self.waiting = UpQueue(context.limits.link_packets, context.limits.link_buffer)
-        """Messages that are kept."""
+        self.waiting: deque[tuple[Sender, bytes]] = deque()
+        """Messages that are kept, with their senders, oldest first."""
+        self.waiting_bytes = 0
+        """Bytes of all of them."""
         self.losses = LinkLosses(context, self._tell_loss)
         """Messages that were lost on their way up, or may have been."""
         self._outgoing: Outgoing | None = None  # of the connection, while there is one
@@ -163,7 +118,13 @@ class Uplink:
             self._keep(sender, (messages.after(sent) if sent else messages).packets())
 
     def _keep(self, sender: Sender, packets: list[bytes]) -> None:
-        lost = sum(not self.waiting.add(sender, packet) for packet in packets)
+        limits, lost = self._context.limits, 0
+        for packet in packets:
+            if self.waiting_bytes + len(packet) > limits.link_buffer or len(self.waiting) >= limits.link_packets:
+                lost += 1
+            else:
+                self.waiting.append((sender, packet))
+                self.waiting_bytes += len(packet)
         if lost:
             self.losses.note("upstream", lost, time())
         self._update()
@@ -190,10 +151,23 @@ class Uplink:
             self._consider_asking()
         return sent
 
+    def _take(self) -> list[tuple[Sender, bytes]]:
+        """The next messages that were kept: as many as go into one packet, of one sender where that is told."""
+        items: list[tuple[Sender, bytes]] = []
+        size = 0
+        while self.waiting and len(items) < _TAKEN:
+            sender, packet = self.waiting[0]
+            size += len(packet)
+            if items and (size > COALESCED_BYTES or (self._wraps and sender is not items[0][0])):
+                break
+            items.append(self.waiting.popleft())
+            self.waiting_bytes -= len(packet)
+        return items
+
     def _send_kept(self) -> None:
         """Send what was kept, until the kernel takes no more. What nobody above wants any more is left out."""
         while self.open and self.waiting:
-            items = [item for item in self.waiting.take(self._wraps) if self._is_wanted(item[1])]
+            items = [item for item in self._take() if self._is_wanted(item[1])]
             if not items:
                 continue
             messages: Messages = Copied(self._context.writer, [packet for _, packet in items])
@@ -209,7 +183,8 @@ class Uplink:
             elif self._too_long:
                 sent += 1
                 self.losses.note("upstream", 1, time())
-            self.waiting.put_back(items[sent:])
+            self.waiting.extendleft(reversed(items[sent:]))
+            self.waiting_bytes += sum(len(packet) for _, packet in items[sent:])
             if not self._too_long:
                 break
         self._update()

@@ -31,17 +31,6 @@ def test_a_path_that_changes_above_is_checked_again(world: World) -> None:
     eventually(lambda: relay.state == "joined")
 
 
-def test_the_lowest_hubs_leave_a_tree_that_becomes_too_deep(world: World) -> None:
-    limits = msgspec.structs.replace(FAST, path_hubs=3)
-    for name in "abcd":
-        world.hub(name, limits=limits)
-    world.relay("c", "b")
-    world.relay("d", "c")
-    world.relay("b", "a")
-    eventually(lambda: world.relays["d"].state == "deep")
-    assert joined(world) == set("bc")
-
-
 def test_a_hub_that_stood_apart_is_in_an_outage_once_the_hub_above_has_gone(world: World) -> None:
     for name in "ab":
         world.hub(name, limits=msgspec.structs.replace(FAST, prefix_wait=0.01))
@@ -125,24 +114,6 @@ def test_changed_exports_and_imports_apply_at_once(world: World, relays: tuple[i
     assert relay.statistics().patterns == 2
     wanted.unsubscribe()
     eventually(lambda: relay.statistics().patterns == 0)
-
-
-def test_changed_exports_are_told_to_hubs_below(world: World) -> None:
-    world.chain("top", "left", "below")
-    above, far = world.client("top"), world.client("below")
-    above.subscribe(b"*/1")
-    settle(above, far)
-    for one in world.relays.values():
-        eventually(lambda: one.above.up.open)  # noqa: B023
-    relay = world.relays["left"]
-    for export, up in ([b"a/"], [b"a/1"]), (None, [b"a/1", b"b/1"]), ([b"b/*"], [b"b/1"]), ([], []):
-        relay.reconfigure(world.address("top"), export=export)
-        eventually(lambda: not world.hubs["left"].context.work.waits)
-        settle(above, far)
-        for key in (b"a/1", b"b/1"):
-            far.publish(key)
-        settle(far, above)
-        assert keys_at(above) == up
 
 
 @pytest.mark.parametrize("other", [True, False], ids=["of another user", "of the same user"])

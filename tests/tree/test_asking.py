@@ -35,14 +35,6 @@ def test_answers_with_tokens_come_in_any_order() -> None:
     assert (len(asked.open), asked.open.lag > 0) == (1, True)
 
 
-def test_answers_without_tokens_belong_to_the_oldest_question() -> None:
-    asked = Asked(b"1", b"2")
-    for _ in range(3):
-        asked.open.answer_oldest(b"tree")
-    assert asked.answers == [(b"1", b"tree"), (b"2", b"tree")]
-    assert asked.open.lag == 0
-
-
 def test_nobody_counts_on_questions_before_one_that_was_answered() -> None:
     asked = Asked(b"1", b"2", b"3")
     asked.open.forget_before(b"unknown")

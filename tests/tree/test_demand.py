@@ -65,19 +65,6 @@ def test_a_pattern_beyond_the_limits_of_a_user_counts_as_the_empty_pattern(world
     assert len(one.demand) == 1
 
 
-def test_the_bytes_of_announced_patterns_are_bounded(world: World) -> None:
-    one = Demanded(world, user_pattern_bytes=20)
-    for _ in range(5):
-        one.demand.announce(b"x" * 15)
-        one.demand.take_back(b"x" * 15)
-    one.demand.take_back(b"never announced, so that nothing is taken off")
-    one.demand.announce(b"y" * 15)
-    assert not one.wants(b"anything")
-    one.demand.announce(b"z" * 6)
-    assert one.wants(b"anything")
-    assert one.told[-1] == (b"", True)
-
-
 def test_what_is_announced_anew_after_an_outage_changes_nothing(world: World) -> None:
     one = Demanded(world, export=[b"room/"])
     for pattern in (b"room/1", b"*/x", b"hall", b"room/2"):

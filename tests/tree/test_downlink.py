@@ -13,7 +13,6 @@ from support import PATIENCE, WHOAMI, Peer, choose, eventually
 from worlds import FAST, World, key_of_link, received, settle
 
 from sbuslib.secrets import Credentials
-from sbuslib.wire.control import Notice
 
 
 @pytest.mark.parametrize(
@@ -120,23 +119,6 @@ def test_a_link_tells_many_losses_and_clients_get_one_notice(world: World) -> No
     (link_below,) = world.hubs["top"].tree.links.values()
     link_below.losses.report()
     assert listener.pending() == [b"CMSG notice/lost\0upstream 5000 1.000000"]
-
-
-def test_clients_get_no_notices_of_losses_from_a_link_that_is_not_trusted(
-    world: World, make_link: Callable[[], Peer], caplog: pytest.LogCaptureFixture
-) -> None:
-    link, other = make_link(), make_link()
-    heard: list[Notice] = []
-    client = world.client("top", on_notice=heard.append)
-    for n in range(100):
-        link.send(b"CMSG notice/lost\0upstream 1 %d.0" % n, b"CMSG notice/lost\0uncertain 999999999999999 1.0")
-    key_of_link(link)
-    client.sync()
-    assert not heard
-    assert not [packet for packet in other.pending() if b"notice" in packet]
-    reason = "notice of losses by a link that is not trusted"
-    assert world.hubs["top"].statistics().dropped == {reason: 200}
-    assert sum(reason in record.getMessage() for record in caplog.records) == 1
 
 
 def test_a_client_that_turns_senders_on_and_off_does_not_flood_the_links(

@@ -9,8 +9,7 @@ import pytest
 from support import eventually
 from worlds import FAST, World, received, settle
 
-from sbuslib.secrets import Namespace
-from sbuslib.tree.greeting import LinkError, check_features, check_key, is_unknown
+from sbuslib.tree.greeting import LinkError, check_features, is_unknown
 from sbuslib.wire.control import Features
 
 
@@ -21,36 +20,6 @@ def features(*path: bytes, separator: bytes = b"/") -> Features:
 def test_another_separator() -> None:
     with pytest.raises(LinkError, match="separator"):
         check_features(features(b"2", separator=b"."), b"1", b"/", 3)
-
-
-def test_credential_keys() -> None:
-    namespace = Namespace()
-    for key in (b"!/cred/1/2/3", b"!/cred/1/2/3/!/cred/4/5/6"):
-        assert check_key(key, namespace) == key
-    assert check_key(b"!.cred.1.2.3", Namespace(b".")) == b"!.cred.1.2.3"
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        b"",
-        b"nonsense",
-        b"!/cred/1/2",
-        b"!/cred/1/2/3/",
-        b"!/cred/1/2/x",
-        b"!/cred//2/3",
-        b"!/cred/1/2/-3",
-        b"!/cred/1/2/12345678901",
-        b"!.cred.1.2.3",
-        b"x!/cred/1/2/3",
-        b"/".join([b"!/cred/1/2/3"] * 65),
-        b"!/cred/1/2/" + b"3" * 100_000,
-    ],
-)
-def test_an_answer_that_is_no_credential_key_is_shown_in_part(key: bytes) -> None:
-    with pytest.raises(LinkError, match="no credential key") as caught:
-        check_key(key, Namespace())
-    assert len(str(caught.value)) < 150
 
 
 def test_ids_that_the_kernel_could_not_tell() -> None:
@@ -114,15 +83,6 @@ def test_a_diamond_is_no_loop(world: World, order: tuple[str, ...]) -> None:
     assert [len(received(client)) for client in clients] == [1] * 4
     world.hubs["b"].stop(0)
     eventually(lambda: world.relays["d"].statistics().address == world.address("c") and "d" in joined(world))
-
-
-def test_joining_again_while_the_old_link_is_still_known_is_no_loop(world: World) -> None:
-    world.chain("top", "left")
-    dead = world.peer("top")  # what an earlier link of the same hub may leave behind
-    dead.send(b"CMSG interest/on")
-    world.relays["left"].stop()
-    world.relay("left", "top")
-    assert world.relays["left"].state == "joined"
 
 
 def test_a_tree_that_is_too_deep_is_no_loop(world: World, caplog: pytest.LogCaptureFixture) -> None:

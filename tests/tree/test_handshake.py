@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import gevent
 import msgspec
@@ -80,38 +79,6 @@ def test_another_daemon_at_the_same_address_is_asked_for_secrets_again(world: Wo
     assert client.receive(timeout=PATIENCE).payload == b"found"
 
 
-@pytest.mark.parametrize("verb", ["subscribe", "publish"])
-def test_a_hub_that_serves_the_relay_as_a_client_may_refuse_its_secrets(world: World, verb: str) -> None:
-    def allow(credentials: Any, asked: str, pattern: bytes) -> bool:
-        return credentials.uid != 12_345 or not pattern.startswith(b"!/") or asked != verb
-
-    world.hub("top", authorize=allow)
-    world.hub("left")
-    world.uids["top"] = 12_345
-    relay = world.relay("left", "top")
-    world.uids.clear()
-    assert relay.statistics().mode == "plain"
-    assert relay.statistics().secrets == (verb == "publish")
-    client, above = world.client("left"), world.client("top")
-    client.subscribe(b"k")
-    settle(client)
-    above.publish(b"k", b"1")
-    assert client.receive(timeout=PATIENCE).payload == b"1"
-
-
-def test_a_hub_that_dies_while_it_is_asked_for_secrets_has_not_refused_them(world: World) -> None:
-    with FakeHub(world.address("top")) as master:
-        world.hub("left")
-        relay = world.relay("left", "top", wait=False)
-        link = master.accept()
-        link.send(b"CMSG hub/features\0hub/sync id=1 path=1", WHOAMI + b"\0!/cred/1/2/3")
-        while link.receive() != b"SUB !/cred/1/2/3/":
-            pass
-        link.close()
-        master.accept()
-        assert relay.statistics().secrets
-
-
 def test_a_hub_above_that_cannot_tell_our_process_is_joined_without_secrets(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -146,26 +113,6 @@ def test_open_questions_of_the_hub_above_are_bounded(world: World) -> None:
         assert len(world.hubs["left"].tree.questions._rounds) == most
 
 
-@pytest.mark.parametrize("answer", [b"nonsense", b"", b"!/cred/1/2/x", b"!.cred.1.2.3", b"3" * 100_000])
-def test_an_answer_to_whoami_that_is_no_credential_key_ends_the_link(
-    world: World, caplog: pytest.LogCaptureFixture, answer: bytes
-) -> None:
-    with FakeHub(world.address("top")) as master:
-        world.hub("left", limits=msgspec.structs.replace(FAST, prefix_wait=0.001))
-        relay = world.relay("left", "top", wait=False)
-        for _ in range(2):
-            link = master.accept()
-            link.send(FEATURES, WHOAMI + b"\0" + answer)
-            while link.receive():
-                pass
-        assert relay.epoch == 0
-        assert key_of(world.client("left")).count(b"!/cred/") == 1
-        told = [record.message for record in caplog.records]
-        assert len(told) == 1, "the same reason is told once"
-        assert "its answer to whoami is no credential key" in told[0]
-        assert len(told[0]) < 250
-
-
 def test_a_reason_from_above_cannot_steer_a_terminal(world: World, caplog: pytest.LogCaptureFixture) -> None:
     with FakeHub(world.address("top")) as master:
         link = join(world, master)
@@ -174,28 +121,6 @@ def test_a_reason_from_above_cannot_steer_a_terminal(world: World, caplog: pytes
         eventually(lambda: "the link ended" in caplog.text)
         (told,) = [record.message for record in caplog.records]
         assert told.endswith(r"the link ended: \x1b[2Jgone\nsbus hub at ...")
-
-
-def test_new_credentials_that_are_none_end_the_link(world: World) -> None:
-    with FakeHub(world.address("top")) as master:
-        link = join(world, master)
-        prefix = world.hubs["left"].context.router.namespace.prefix
-        link.send(b"CMSG notice/credentials\0nonsense")
-        while link.receive():
-            pass
-        assert world.hubs["left"].context.router.namespace.prefix == prefix
-        assert world.relays["left"].state != "joined"
-
-
-def test_features_that_cannot_be_read_end_the_greeting(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    with FakeHub(world.address("top")) as master:
-        world.hub("left", limits=msgspec.structs.replace(FAST, prefix_wait=0.001))
-        world.relay("left", "top", wait=False)
-        link = master.accept()
-        link.send(b"CMSG hub/features\0interest/on path=" + b",".join([b"1"] * 257), OWN)
-        while link.receive():
-            pass
-        assert "its features cannot be read: path too long" in caplog.text
 
 
 def test_a_relay_joins_a_daemon_without_features(world: World) -> None:
@@ -222,3 +147,41 @@ def test_a_relay_joins_a_daemon_without_features(world: World) -> None:
         link.close()
         eventually(lambda: relay.state == "outage")
         assert relay.statistics().uncertain == 0
+
+
+LONG = b"!/cred/1/2/" + b"3" * 100_000
+NO_KEYS = [b"", b"nonsense", b"!/cred/1/2", b"!/cred/1/2/3/", b"!/cred/1/2/-3", b"x!/cred/1/2/3", LONG]
+
+
+@pytest.mark.parametrize(
+    ("answers", "reason"),
+    [
+        *(((FEATURES, WHOAMI + b"\0" + key), "its answer to whoami is no credential key") for key in NO_KEYS),
+        ((b"CMSG hub/features\0interest/on path=" + b",".join([b"1"] * 257), OWN), "its features cannot be read: path"),
+    ],
+)
+def test_a_hub_whose_greeting_makes_no_sense_is_not_joined(
+    world: World, caplog: pytest.LogCaptureFixture, answers: tuple[bytes, ...], reason: str
+) -> None:
+    with FakeHub(world.address("top")) as master:
+        world.hub("left", limits=msgspec.structs.replace(FAST, prefix_wait=0.001))
+        relay = world.relay("left", "top", wait=False)
+        for _ in range(2):
+            link = master.accept()
+            link.send(*answers)
+            while link.receive():
+                pass
+        assert relay.epoch == 0
+        assert key_of(world.client("left")).count(b"!/cred/") == 1
+        (told,) = [record.message for record in caplog.records]  # the same reason once
+        assert reason in told
+        assert len(told) < 250
+
+
+def test_new_credentials_that_are_none_end_the_link(world: World) -> None:
+    with FakeHub(world.address("top")) as master:
+        link = join(world, master)
+        link.send(b"CMSG notice/credentials\0nonsense")
+        while link.receive():
+            pass
+        assert world.relays["left"].state != "joined"

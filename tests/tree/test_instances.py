@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from support import Peer, eventually
+from support import Peer
 from worlds import World
 
 from sbuslib.tree import instances
@@ -92,26 +92,6 @@ def test_no_user_takes_the_place_of_a_hub_of_another(world: World) -> None:
     assert other.receive() == b"CMSG interest/on\0tenant"
     own.barrier()
     assert len(hub.tree.links) == 2
-
-
-@pytest.mark.parametrize(
-    "said", [b"", b"x", ID, ID + b" 1 ", ID + b" -1 0", ID + b" " + b"9" * 40 + b" 0", ID.upper() + b" 1 0", ID * 100]
-)
-def test_a_link_that_does_not_say_who_it_is_joins_beside_others(world: World, said: bytes) -> None:
-    hub = world.hub("top")
-    links = [world.peer("top") for _ in range(2)]
-    for link in links:
-        link.send(b"CMSG interest/on\0" + said)
-        assert link.receive() == ANSWER
-    assert len(hub.tree.links) == 2
-
-
-def test_a_hub_that_has_left_leaves_nothing_behind(world: World) -> None:
-    world.chain("top", "left")
-    hub = world.hubs["top"]
-    world.relays["left"].stop()
-    eventually(lambda: not hub.tree.links)
-    assert not any((hub.tree.instances._relays, hub.tree.instances._said))
 
 
 def test_the_id_stays_the_same_as_long_as_the_place_does(folder: str) -> None:

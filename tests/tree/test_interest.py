@@ -110,19 +110,6 @@ def test_too_many_patterns_are_replaced_by_the_empty_one_until_there_are_half_as
     assert tree.held["one"] == {b"%d" % n for n in range(6, 11)}
 
 
-def test_a_link_that_alone_wants_much_is_told_no_empty_pattern() -> None:
-    tree = Holdings(most=10)
-    tree.join("one")
-    tree.join("two")
-    for n in range(100):
-        tree.want("one", b"%d" % n)
-    tree.want("two", b"a")
-    for link, reader in tree.readers.items():
-        while not reader.is_told:
-            tree.read(link)
-    assert tree.held == {"one": {b"a"}, "two": {b""}}
-
-
 def test_everything_is_asked_for_before_what_it_replaces_is_taken_back() -> None:
     tree = Holdings()
     tree.join("one")
@@ -132,17 +119,6 @@ def test_everything_is_asked_for_before_what_it_replaces_is_taken_back() -> None
     assert tree.readers["one"].take(10) == [(True, b""), (False, b"a")]
     tree.unwant("x", b"")
     assert tree.readers["one"].take(10) == [(True, b"a"), (False, b"")]
-
-
-def test_a_link_that_takes_no_more_is_told_the_empty_pattern() -> None:
-    tree = Holdings()
-    tree.join("one")
-    tree.want("x", b"a")
-    tree.readers["one"].widen()
-    assert not tree.readers["one"].is_told
-    tree.read("one")
-    assert tree.held["one"] == {b""}
-    assert tree.readers["one"].is_told
 
 
 @pytest.mark.parametrize("reads", [True, False])

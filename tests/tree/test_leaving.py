@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from support import PATIENCE, WHOAMI, FakeHub, eventually
+from support import PATIENCE, FakeHub, eventually
 from worlds import FAST, World, greet_relay, join, settle
 
 
@@ -32,44 +32,6 @@ def test_messages_are_uncertain_if_the_hub_that_is_left_does_not_acknowledge_the
         assert (statistics.lost, statistics.uncertain) == ({}, 10)
         while link.receive():  # until the end
             pass
-
-
-def test_settings_may_change_while_a_hub_is_left(world: World) -> None:
-    with FakeHub(world.address("second")) as daemon:
-        world.hub("left")
-        relay = world.relay("left", "second", wait=False)
-        link = daemon.accept_relay()
-        relay.wait(PATIENCE)
-        world.client("left").publish(b"k", b"1")  # which is not acknowledged yet
-        eventually(lambda: relay.statistics().up == 1)
-        world.hub("first")
-        relay.reconfigure(world.address("first"))
-        eventually(lambda: not relay.above.up.open)
-        relay.reconfigure(world.address("second"))
-        while not (packet := link.receive()).startswith(WHOAMI):
-            assert packet
-        link.send(WHOAMI + b"\0!/cred/1/2/3")
-        while link.receive():
-            pass
-        link.close()
-        daemon.accept_relay()
-        eventually(lambda: relay.above.up.open)
-        assert relay.statistics().uncertain == 0
-
-
-def test_the_hub_that_is_left_may_end_the_link_first(world: World) -> None:
-    with FakeHub(world.address("second")) as daemon:
-        world.hub("left")
-        relay = world.relay("left", "second", wait=False)
-        link = daemon.accept_relay()
-        relay.wait(PATIENCE)
-        world.client("left").publish(b"k", b"1")  # which is never acknowledged
-        eventually(lambda: relay.statistics().up == 1)
-        world.hub("first")
-        relay.reconfigure(world.address("first"))
-        eventually(lambda: not relay.above.up.open)
-        link.close()
-        eventually(lambda: world.is_at("first"))
 
 
 def test_all_links_of_a_hub_that_stops_leave_and_lose_nothing(world: World) -> None:

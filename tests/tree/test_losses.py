@@ -124,18 +124,6 @@ def test_all_below_are_told_when_the_hub_above_was_away(world: World) -> None:
         assert before <= away.since <= away.until <= time()
 
 
-def test_a_hub_that_never_was_above_was_not_away(world: World) -> None:
-    world.hub("left")
-    watched = Watched(world, "left")
-    relay = world.relay("left", "top", wait=False)
-    world.hub("top")
-    eventually(lambda: relay.state == "joined")
-    relay.stop()
-    relay.start()
-    eventually(lambda: relay.state == "joined")
-    assert watched.lost("away") == {"left": 0}
-
-
 def test_a_hub_above_that_tells_of_losses_all_the_time_is_passed_on_now_and_then(world: World) -> None:
     with FakeHub(world.address("top")) as master:
         link = join(world, master)

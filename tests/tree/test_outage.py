@@ -3,50 +3,8 @@
 from __future__ import annotations
 
 import msgspec
-from support import eventually
+from support import PATIENCE, FakeHub, eventually
 from worlds import FAST, World, received, settle
-
-from sbuslib.core.protocols import Sender
-from sbuslib.secrets import Credentials
-from sbuslib.tree.hub_link import Voucher
-from sbuslib.tree.uplink import UpQueue
-
-SENDER: Sender = Voucher(bytes, Credentials(gid=1, uid=2, pid=3), b"")
-OTHER: Sender = Voucher(bytes, Credentials(gid=1, uid=2, pid=3), b"other")
-
-
-def test_messages_are_kept_in_order_within_both_bounds() -> None:
-    kept = UpQueue(most=3, most_bytes=10)
-    added = [kept.add(SENDER, packet) for packet in (b"1234", b"567", b"89ab", b"c", b"d")]
-    assert added == [True, True, False, True, False]
-    assert (len(kept), kept.bytes) == (3, 8)
-    assert kept.take(False) == [(SENDER, b"1234"), (SENDER, b"567"), (SENDER, b"c")]
-    assert (len(kept), kept.bytes) == (0, 0)
-    assert kept.take(False) == []
-
-
-def test_messages_that_could_not_be_sent_are_put_back_in_front() -> None:
-    kept = UpQueue(most=10, most_bytes=100)
-    for packet in (b"1", b"22", b"333"):
-        kept.add(SENDER, packet)
-    taken = kept.take(False)
-    kept.add(SENDER, b"4444")
-    kept.put_back(taken[1:])
-    assert (len(kept), kept.bytes) == (3, 9)
-    assert [packet for _, packet in kept.take(False)] == [b"22", b"333", b"4444"]
-
-
-def test_messages_are_taken_of_one_sender_where_that_matters_and_as_many_as_fit_one_packet() -> None:
-    kept = UpQueue(most=10, most_bytes=1_000_000)
-    for sender in (SENDER, SENDER, OTHER, SENDER):
-        kept.add(sender, b"x")
-    assert [len(kept.take(True)) for _ in range(4)] == [2, 1, 1, 0]
-    for sender in (SENDER, OTHER):
-        kept.add(sender, b"x")
-    assert len(kept.take(False)) == 2
-    for size in (100_000, 1, 60_000, 60_000):
-        kept.add(SENDER, bytes(size))
-    assert [len(kept.take(False)) for _ in range(4)] == [1, 2, 1, 0]
 
 
 def test_messages_beyond_the_bound_are_lost_counted_and_told(world: World) -> None:
@@ -89,3 +47,18 @@ def test_in_an_outage_what_was_wanted_when_the_link_broke_is_kept(world: World) 
     eventually(lambda: world.relays["left"].statistics().waiting == 0)
     settle(publisher)
     assert [message.payload for message in received(above)] == [b"1", b"3"]
+
+
+def test_losses_are_told_while_the_hub_above_reads_too_slowly(world: World) -> None:
+    with FakeHub(world.address("c")) as daemon:
+        world.hub("left", limits=msgspec.structs.replace(FAST, link_packets=10, link_notices=0.01))
+        relay = world.relay("left", "c", wait=False)
+        daemon.accept_relay()
+        relay.wait(PATIENCE)
+        notices: list[object] = []
+        publisher = world.client("left", on_notice=notices.append)
+        publisher.publish_many([(b"k", b"x")] * 5_000)
+        publisher.sync()
+        lost = relay.statistics().lost
+        assert lost
+        eventually(lambda: (publisher.sync(), publisher.lost == lost)[1])

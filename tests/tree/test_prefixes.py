@@ -10,15 +10,6 @@ from worlds import FAST, World, key_of
 from sbuslib.errors import DisconnectedError
 
 
-def test_credential_keys_grow_with_the_depth_of_the_tree(world: World) -> None:
-    world.chain("top", "middle", "bottom")
-    keys = [key_of(world.client(name)) for name in ("top", "middle", "bottom")]
-    assert [key.count(b"!/cred/") for key in keys] == [1, 2, 3]
-    middle = world.hubs["middle"].context.router.namespace.prefix
-    assert keys[1].startswith(middle)
-    assert keys[2].startswith(middle)
-
-
 def test_whoami_waits_for_the_first_prefix(world: World) -> None:
     world.hub("left")
     world.relay("left", "top", wait=False)

@@ -113,27 +113,6 @@ def test_a_wrong_batch_of_a_link_is_dropped_and_counted(world: World) -> None:
     assert not hub._clients.violations.counts
 
 
-def test_a_forged_sender_of_a_batch_ends_the_link(world: World) -> None:
-    world.hub("top")
-    reader = world.client("top")
-    reader.subscribe(b"")
-    link, _ = link_of(world, "top")
-    link.send(b"CMSG from\0!/cred/1/2/3\0" + batch([(b"k", b"1"), (b"k", b"2")]))
-    while link.receive():
-        pass
-    assert received(reader) == []
-
-
-def test_authorize_is_asked_about_the_batches_of_a_link(world: World) -> None:
-    hub = world.hub("top", authorize=lambda credentials, verb, key: b"no" not in key)
-    reader = world.client("top")
-    reader.subscribe(b"")
-    link, _ = link_of(world, "top")
-    link.send(batch([(b"k", b"1"), (b"no", b"2"), (b"no", b"3"), (b"k", b"4")]), b"MSG last\0")
-    assert [reader.receive(timeout=PATIENCE).payload for _ in range(3)] == [b"1", b"4", b""]
-    assert hub.tree.dropped.counts == {"publishing refused": 2}
-
-
 def test_of_a_batch_from_above_only_keys_that_were_asked_for_are_taken(world: World) -> None:
     world.hub("top")
     world.hub("left")

@@ -68,22 +68,6 @@ def test_what_a_client_subscribed_to_before_it_became_a_link_is_not_told_to_it(w
     eventually(lambda: other.read() == {b"everybody's"})
 
 
-def test_patterns_of_a_link_that_ends_are_taken_back_from_the_others(world: World) -> None:
-    world.hub("top")
-    first, second = link_to(world, b"a/", b"a/1"), link_to(world, b"b", b"a/2")
-    one, two = Held(first), Held(second)
-    eventually(lambda: (one.read(), two.read()) == ({b"b", b"a/2"}, {b"a/", b"a/1"}))
-    first.close()
-    eventually(lambda: two.read() == set())
-    third = Held(link_to(world))
-    eventually(lambda: third.read() == {b"b", b"a/2"})
-    second.close()
-    eventually(lambda: third.read() == set())
-    eventually(lambda: not len(told(world).interest))
-    third.link.close()
-    eventually(lambda: not told(world).interest.readers)
-
-
 def test_all_links_together_are_told_a_bounded_number_of_patterns(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,25 +57,6 @@ def test_senders_are_told_over_hubs_whose_own_clients_do_not_ask_for_them(world:
     assert reader.receive(timeout=PATIENCE).sender is None
 
 
-def test_two_that_ask_for_senders_do_not_keep_each_other_asking(world: World) -> None:
-    world.chain("h0", "h1", "h2")
-    first, last = world.client("h0"), world.client("h2")
-    publisher = world.client("h1")
-    for client in (first, last):
-        client.subscribe(b"k")
-        choose(client, b"senders/on")
-    settle(first, last)
-    publisher.publish(b"k")
-    assert [client.receive(timeout=PATIENCE).sender is not None for client in (first, last)] == [True, True]
-    choose(first, b"senders/off")
-    settle(first, last)
-    world.client("h0").publish(b"k")
-    assert (first.receive(timeout=PATIENCE).sender, last.receive(timeout=PATIENCE).sender is not None) == (None, True)
-    choose(last, b"senders/off")
-    settle(first, last)
-    eventually(lambda: not any(hub.context.senders for hub in world.hubs.values()))
-
-
 def test_senders_that_are_remembered_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_link, "_SENDERS", 3)
     world.hub("top")
