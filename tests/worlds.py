@@ -81,6 +81,14 @@ class World:
         self.uids.update(before)
         return peer
 
+    def link(self, name: str, uid: int | None = None) -> Peer:
+        """A raw link from below, of the hub's own user unless another is given, which was told how it is served."""
+        peer = self.peer(name) if uid is None else self.peer_of(name, uid)
+        peer.send(b"CMSG interest/on")
+        mode = b"announce" if uid is None else b"tenant"
+        assert peer.receive() == b"CMSG interest/on\0" + mode
+        return peer
+
     def is_at(self, name: str) -> bool:
         """Whether the relay of ``left`` has joined the hub of this name."""
         statistics = self.relays["left"].statistics()

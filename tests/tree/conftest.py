@@ -14,16 +14,7 @@ from worlds import FAST, RELAY, STRANGER, World
 def make_link(world: World) -> Callable[[], Peer]:
     """Makes raw links to the hub ``top``, of a user that is configured as a relay. Their greeting is over."""
     world.hub("top", relays=[STRANGER], limits=msgspec.structs.replace(FAST, sync_wait=0.05))
-
-    def join() -> Peer:
-        world.uids["top"] = STRANGER
-        link = world.peer("top")
-        link.send(b"CMSG interest/on")
-        assert link.receive() == b"CMSG interest/on\0tenant"
-        world.uids.clear()
-        return link
-
-    return join
+    return lambda: world.link("top", STRANGER)
 
 
 @pytest.fixture

@@ -65,8 +65,7 @@ def test_both_ends_of_a_link_tell_the_same_of_it(world: World) -> None:
 
 def test_what_a_hub_below_says_of_losses_stays_within_64_bits(world: World) -> None:
     world.hub("top")
-    peer = world.peer("top")
-    peer.send(b"CMSG interest/on")
+    peer = world.link("top")
     for _ in range(20):
         peer.send(b"CMSG notice/lost\0upstream 999999999999999 1.0", b"CMSG notice/lost\0uncertain 999999999999999 1.0")
     peer.barrier()
@@ -77,9 +76,7 @@ def test_what_a_hub_below_says_of_losses_stays_within_64_bits(world: World) -> N
 
 def test_a_link_tells_how_far_it_lags(world: World) -> None:
     world.hub("top", limits=msgspec.structs.replace(FAST, sync_wait=0.01))
-    peer = world.peer("top")
-    peer.send(b"CMSG interest/on")
-    peer.barrier()
+    peer = world.link("top")
     assert below(world, "top").lag == 0
     assert world.client("top").sync("tree") == "partial"
     link = below(world, "top")

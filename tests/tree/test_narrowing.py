@@ -29,9 +29,8 @@ def link(world: World) -> Callable[[], Peer]:
     world.hub("top", relays=[TENANT], authorize=policy(), limits=msgspec.structs.replace(FAST, user_patterns=20))
 
     def join() -> Peer:
-        peer = world.peer_of("top", TENANT)
-        peer.send(b"CMSG interest/on")
-        assert [peer.receive(), peer.receive()] == [b"CMSG interest/on\0tenant", b"CMSG interest/complete\0"]
+        peer = world.link("top", TENANT)
+        assert peer.receive() == b"CMSG interest/complete\0"
         return peer
 
     return join

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import gevent
 import msgspec
 import pytest
@@ -109,9 +107,7 @@ def test_questions_while_hubs_join_leave_no_link_partial(world: World) -> None:
 
 def test_a_link_that_lost_a_question_is_asked_again(world: World) -> None:
     top = world.hub("top", limits=msgspec.structs.replace(FAST, sync_wait=0.05))
-    slave = world.peer("top")
-    slave.send(b"CMSG interest/on")
-    assert slave.receive() == b"CMSG interest/on\0announce"
+    slave = world.link("top")
     client = world.client("top")
     assert client.sync("tree") == "partial"
     receive_until(slave, b"CMSG interest/sync\0")  # which is never answered
@@ -128,9 +124,7 @@ def test_a_link_that_lost_a_question_is_asked_again(world: World) -> None:
 
 def test_a_link_that_never_reads_has_one_question_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     top = world.hub("top", limits=msgspec.structs.replace(FAST, sync_wait=0.01))
-    slave = world.peer("top")
-    slave.send(b"CMSG interest/on")
-    slave.receive()
+    world.link("top")
     (link,) = top.tree.links.values()
     client = world.client("top")
     monkeypatch.setattr(LinkBelow, "room", 0)
@@ -139,21 +133,13 @@ def test_a_link_that_never_reads_has_one_question_waiting(world: World, monkeypa
     assert link.questions.waiting == 1
 
 
-def silent_link(world: World) -> Peer:
-    """A relay that has not answered any question yet."""
-    link = world.peer("top")
-    link.send(b"CMSG interest/on")
-    assert link.receive() == b"CMSG interest/on\0announce"
-    return link
-
-
 def questions(link: Peer) -> list[bytes]:
     return [packet for packet in link.pending() if packet.startswith(b"CMSG interest/sync\0")]
 
 
 def test_a_link_that_was_not_asked_yet_does_not_count_as_late(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.hub("top", limits=msgspec.structs.replace(FAST, sync_wait=0.05))
-    silent = silent_link(world)
+    silent = world.link("top")
     client = world.client("top")
     (link,) = world.hubs["top"].tree.links.values()
     with monkeypatch.context() as patched:
@@ -180,11 +166,8 @@ def test_links_that_were_not_waited_for_are_told_up_and_down_the_tree(world: Wor
 
 def test_questions_of_clients_that_have_gone_are_forgotten(world: World, stranger: Peer) -> None:
     hub = world.hubs["top"]
-    silent = world.peer_of("top", os.getuid())  # questions wait for its answer
-    asking = world.peer_of("top", RELAY)
-    for link in (silent, asking):
-        link.send(b"CMSG interest/on")
-        link.barrier()
+    world.link("top")  # questions wait for its answer
+    asking = world.link("top", RELAY)
     for peer in (asking, stranger):
         peer.send(b"CMSG hub/sync\0first\0tree", b"CMSG hub/sync\0second\0tree")
         peer.barrier()

@@ -15,9 +15,7 @@ ADD, REMOVE = b"CMSG interest/add\0", b"CMSG interest/remove\0"
 
 
 def link_to(world: World, *patterns: bytes) -> Peer:
-    link = world.peer("top")
-    link.send(b"CMSG interest/on")
-    assert link.receive() == b"CMSG interest/on\0announce"
+    link = world.link("top")
     link.subscribe(*patterns)
     return link
 

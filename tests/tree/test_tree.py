@@ -29,9 +29,7 @@ class Turns:
 def test_links_are_told_in_turns_of_the_user_who_changed_a_pattern(
     world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peer = world.peer("top")
-    peer.send(b"CMSG interest/on")
-    peer.barrier()
+    world.link("top")
     (link,) = world.hubs["top"].tree.links.values()
     eventually(lambda: link.is_told)
     turns = Turns(world.hubs["top"])

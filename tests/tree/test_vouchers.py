@@ -60,8 +60,7 @@ def test_senders_are_told_over_hubs_whose_own_clients_do_not_ask_for_them(world:
 def test_senders_that_are_remembered_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_link, "_SENDERS", 3)
     world.hub("top")
-    raw = world.peer("top")
-    raw.send(b"CMSG interest/on")
+    raw = world.link("top")
     key = key_of_link(raw)
     (below,) = world.hubs["top"].tree.links.values()
     for names, known in ((b"aab", b"ab"), (b"c", b"abc"), (b"d", b"d"), (b"ad", b"da")):
