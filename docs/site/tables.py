@@ -35,8 +35,8 @@ def fields(name: str) -> str:
     kind = pydoc.locate(name)
     assert isinstance(kind, type), name
     if name.endswith("Limits"):
-        rows = ["| limit | default | why |", "| --- | --- | --- |"]
-        rows += [f"| `{limit}` | {number(kind, limit)} | {why} |" for limit, why in described(kind)]
+        rows = ["| limit, and its default | why |", "| --- | --- |"]  # two columns fit a phone
+        rows += [f"| `{limit}` {number(kind, limit)} | {why} |" for limit, why in described(kind)]
     else:
         rows = ["| | what it is |", "| --- | --- |"]
         rows += [f"| `{shown(kind, field)}` | {what} |" for field, what in described(kind)]
