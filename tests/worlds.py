@@ -120,9 +120,9 @@ def received(client: Client) -> list[Message]:
     return found
 
 
-def join(world: World, above: FakeHub) -> Peer:
+def join(world: World, above: FakeHub, **limits: Any) -> Peer:
     """Have the hub ``left`` join a fake hub at ``top``. Returns the fake hub's end of the link."""
-    world.hub("left", limits=msgspec.structs.replace(FAST, prefix_wait=0.001))
+    world.hub("left", limits=msgspec.structs.replace(FAST, prefix_wait=0.001, **limits))
     relay = world.relay("left", "top", wait=False)
     link = above.accept()
     greet_relay(link)

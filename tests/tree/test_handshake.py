@@ -100,9 +100,9 @@ def test_a_hub_above_that_cannot_tell_our_process_is_joined_without_secrets(
 
 def test_open_questions_of_the_hub_above_are_bounded(world: World) -> None:
     with FakeHub(world.address("top")) as master:
-        link = join(world, master)
+        most = 8
+        link = join(world, master, queued_answers=most)
         world.link("left")  # so that questions stay open
-        most = FAST.queued_answers
         for n in range(most + 5):
             link.send(b"CMSG interest/sync\0%d" % n)
             gevent.sleep(0)
