@@ -37,7 +37,7 @@ TEST_SECONDS = 120
 
 
 OPTIONAL = {"cryptography", "duckdb", "jinja2", "nats", "nkeys", "numpy", "paho", "pandas", "polars"} | {
-    "prometheus_client", "pyarrow", "pyspark", "redis", "rich", "selenium"
+    "prometheus_client", "pyarrow", "pyspark", "redis", "selenium"
 }  # fmt: skip
 """Packages that only some tests need."""
 _skipped: list[str] = []

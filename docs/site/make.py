@@ -121,7 +121,10 @@ def contents(index: Path) -> str:
 def command_pages() -> dict[str, str]:
     """What ``--help`` shows, by page: the three programs, and each family of commands below ``sbus``."""
     commands = dict(main.every_parser())
-    families = {f"sbus-{family}": (title, [*names]) for family, (title, names) in main.GROUPS.items()}
+    families = {
+        f"sbus-{family}": (title, [name for name, row in main.COMMANDS.items() if row[0] == family])
+        for family, title in main.GROUPS.items()
+    }
     pages = {
         parser.prog: f"# {parser.prog}\n\n{_help(parser)}"
         for parser in (main.build_parser(), daemon.build_parser(), relay.build_parser())

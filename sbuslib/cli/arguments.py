@@ -20,6 +20,7 @@ __all__ = [
     "add_address",
     "add_door_folder",
     "add_patterns",
+    "add_program_options",
     "add_verbosity",
     "nearest",
 ]
@@ -32,12 +33,6 @@ ADDRESSES = (
 
 NAMES = ("-a", "--address", "--bus")
 """The names of the option that says where the hub listens."""
-
-VERBOSITY = (
-    ("-v", "verbose", "more on standard error: the log of the client and of services"),
-    ("-q", "quiet", "only errors on standard error"),
-)
-"""The options that every program and command has."""
 
 _LIKE = 0.7
 """How much alike two words are of which one may be meant by the other; 1: they are the same."""
@@ -85,7 +80,7 @@ class Parser(ArgumentParser):
         """As the method of the base class, but what is not known is an error of this very command."""
         arguments, unknown = super().parse_known_args(args, namespace)
         if self.late and len(unknown) == 1 and getattr(arguments, self.late) is None and unknown[0][:1] != "-":
-            setattr(arguments, self.late, unknown.pop())
+            setattr(arguments, self.late, os.fsencode(unknown.pop()))
         if unknown:
             self._refuse(unknown)
         return arguments, unknown
@@ -156,11 +151,13 @@ _READ = {
     "N": "count",
     "TIME": "seconds",
     "SIZE": "size",
-    "RATE": "rate",
     "WHEN": "moment",
     "FACTOR": "speed",
     "BYTE": "separator",
     "OLD=NEW": "prefixes",
+    "KEY": "encoded",
+    "PATTERN": "encoded",
+    "PAYLOAD": "encoded",
 }
 """The function of :mod:`.values` that reads a value of this name. All other values are texts."""
 
@@ -190,6 +187,13 @@ def add_patterns(parser: Parser, option: str, help: str, *, file_may_have: bool 
 
 def add_verbosity(parser: Parser) -> None:
     """Add the options that say how much is told on standard error."""
-    for option, name, help in VERBOSITY:
-        if f"--{name}" not in parser._option_string_actions:
-            add(parser, f"{option} --{name}", help)
+    add(parser, "-v --verbose", "more on standard error: the log of the client and of services")
+    add(parser, "-q --quiet", "only errors on standard error")
+
+
+def add_program_options(parser: Parser) -> None:
+    """Add the options that every program has, ``sbus`` itself aside."""
+    from .. import __version__
+
+    add_verbosity(parser)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 
 from .arguments import Parser, add, add_address, add_patterns
@@ -19,13 +18,6 @@ __all__ = ["add_bridge"]
 
 _AWAY_SECONDS = 0.2
 """Seconds between two looks for a bus that has gone."""
-
-_FILES = {
-    "password-file": "the password is the first line of this file",
-    "token-file": "NATS: the token is the first line of this file",
-    "nkey": "NATS: a file with a seed",
-    "credentials": "NATS: a file with a JWT and a seed",
-}
 
 
 def add_bridge(parser: Parser) -> None:
@@ -49,13 +41,11 @@ def add_bridge(parser: Parser) -> None:
 
     add(parser, "URL", "the server to join, see below")
     add_address(parser)
-    for option, what in (
-        ("export", "messages under these keys go out"),
-        ("import", "messages under these keys come in"),
-        ("mqtt-retain", "MQTT: the server keeps the newest message of each of these keys"),
-        ("from", "only these publishers' messages come in, as patterns for HOST/UID/PID: a claim of that host"),
-    ):
-        add_patterns(parser, option, what)
+    add_patterns(parser, "export", "messages under these keys go out")
+    add_patterns(parser, "import", "messages under these keys come in")
+    add_patterns(parser, "mqtt-retain", "MQTT: the server keeps the newest message of each of these keys")
+    what = "only these publishers' messages come in, as patterns for HOST/UID/PID: a claim of that host"
+    add_patterns(parser, "from", what)
     add(parser, "--prefix TEXT", "the first segment of all subjects; '': none (%(default)s)", default="sbus")
     add(parser, "--stream NAME", "keep what is exported in a stream, of JetStream or Redis")
     add(parser, "--name NAME", "what this bus is called there, for a stream (the host and the address)")
@@ -63,29 +53,27 @@ def add_bridge(parser: Parser) -> None:
     add(parser, "--mqtt-qos", "MQTT: quality of service (1)", choices=("0", "1"), default="1")
     add(parser, "--mqtt-version", "the version of MQTT (5)", choices=("3.1.1", "5"), default="5")
     add(parser, "--login NAME", "who we are; a password in the URL is seen by all of this host")
-    for option, what in _FILES.items():
-        parser.add_argument(f"--{option}", metavar="FILE", help=what)
+    add(parser, "--password-file FILE", "the password is the first line of this file")
+    add(parser, "--token-file FILE", "NATS: the token is the first line of this file")
+    add(parser, "--nkey FILE", "NATS: a file with a seed")
+    add(parser, "--credentials FILE", "NATS: a file with a JWT and a seed")
     add_tls(parser, "our own certificate (PEM)", "who signs the server's certificate (PEM)")
 
     parser.set_defaults(run=_bridge)
 
 
 def _bridge(arguments: Namespace) -> None:
+    import asyncio
     import logging
+
+    from ..bridge import AioBridge, BrokerOptions
 
     logging.basicConfig(format="sbus: %(message)s")
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns whenever a NATS server ends a TLS connection
     yield_to_ctrl_c()
-    _serve(arguments)
-
-
-def _serve(arguments: Namespace) -> None:
-    import asyncio
-
-    from ..bridge import AioBridge, BrokerOptions
 
     def patterns(name: str) -> tuple[bytes, ...]:
-        return tuple(map(os.fsencode, getattr(arguments, f"{name}_patterns")))
+        return tuple(getattr(arguments, f"{name}_patterns"))
 
     options = BrokerOptions(
         user=arguments.login,

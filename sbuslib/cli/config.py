@@ -1,6 +1,6 @@
 """The configuration file of ``sbusd``, ``sbus hub`` and ``sbus-relay``, in TOML, and the options that win over it.
 
-What the file may hold is the fields of :class:`HubTable`, :class:`RelayTable` and :class:`RuleTable`. All of it is
+What the file may hold is the fields of :class:`HubTable` and :class:`RuleTable`. All of it is
 checked before any of it is used. An error names the file, the key and what was expected.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..hub import Hub
     from ..relay import Relay
 
-__all__ = ["HubSettings", "HubTable", "RelayTable", "Reloader", "RuleTable", "Rules", "read_rules", "read_settings"]
+__all__ = ["HubSettings", "HubTable", "Reloader", "RuleTable", "read_settings"]
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class RuleTable(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class HubTable(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The file of a hub."""
+    """The file. The last four keys are for ``sbus-relay``."""
 
     address: str | None = None
     mode: int | None = None
@@ -58,15 +58,13 @@ class HubTable(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     separator: str | None = None
     limits: Limits = Limits()
     rules: list[RuleTable] | None = None
-
-
-class RelayTable(HubTable, forbid_unknown_fields=True, kw_only=True):
-    """The file of a hub with a relay."""
-
     upstream: str | list[str] | None = None
     upstream_user: str | int | None = None
     export: list[str] | None = None
     import_: list[str] | None = msgspec.field(default=None, name="import")
+
+
+_OF_RELAYS: Final = ("upstream", "upstream_user", "export", "import")
 
 
 class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,44 +84,44 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     import_: list[bytes] | None
 
 
-def read_settings(arguments: Namespace, default: str | None = SYSTEM_ADDRESS) -> HubSettings:
+def read_settings(arguments: Namespace, default: str | None = SYSTEM_ADDRESS, *, of_any: bool = False) -> HubSettings:
     """What the options and the file that they name say together.
+
+    :param default: the address where neither says one.
+    :param of_any: options are missing, and the file may be that of a hub or of a relay.
 
     Raises :exc:`~sbuslib.errors.UsageError`, and :exc:`OSError` for a file that cannot be read.
     """
     # 1. The file.
-    path: str | None = arguments.config
+    path, option = arguments.config, vars(arguments).get
     is_relay = hasattr(arguments, "upstream")
-    if arguments.check_config and path is None:
+    if option("check_config") and path is None:
         raise UsageError("--check-config needs --config")
-    form = RelayTable if is_relay else HubTable
-    table, lines = (form(), []) if path is None else _read(path, form)
-    relay = table if isinstance(table, RelayTable) else RelayTable()
+    table, lines = (HubTable(), []) if path is None else _read(path, is_relay or of_any)
     check = _Checks(path)
     separator = arguments.separator or check("separator", _separator, table.separator, SEPARATOR)
     mode = check("mode", _mode, table.mode, 0o700)
-    if arguments.group or arguments.others:
+    if option("group") or option("others"):
         mode = 0o700 | (0o070 if arguments.group else 0) | (0o007 if arguments.others else 0)
-    upstream = [relay.upstream] if isinstance(relay.upstream, str) else relay.upstream
-    option = vars(arguments).get
-    address, above = arguments.address, option("upstream_user")
+    upstream = [table.upstream] if isinstance(table.upstream, str) else table.upstream
+    address, above = option("address"), option("upstream_user")
 
     # 2. All settings, each checked where it comes from.
     settings = HubSettings(
         address=check("address", _address, table.address, default) if address is None else _address(address),
         mode=mode,
         users=check.each("users", resolve_user, arguments.user, table.users),
-        trusted=check.each("trusted", resolve_user, arguments.trusted, table.trusted) or [],
-        relays=check.each("relays", _member, arguments.relay, table.relays) or [],
+        trusted=check.each("trusted", resolve_user, option("trusted"), table.trusted) or [],
+        relays=check.each("relays", _member, option("relay"), table.relays) or [],
         separator=separator,
         limits=table.limits,
         policy=_policy(check, lines, table.rules, separator),
         upstream=check.each("upstream", _address, option("upstream"), upstream) or [],
-        upstream_user=check("upstream_user", resolve_user, relay.upstream_user, None)
+        upstream_user=check("upstream_user", resolve_user, table.upstream_user, None)
         if above is None
         else resolve_user(above),
-        export=check.each("export", _pattern, option("export_patterns"), relay.export),
-        import_=check.each("import", _pattern, option("import_patterns"), relay.import_),
+        export=check.each("export", _pattern, option("export_patterns"), table.export),
+        import_=check.each("import", _pattern, option("import_patterns"), table.import_),
     )
     if is_relay and not settings.upstream:
         raise UsageError(f"{path}: upstream: missing, and there is no --upstream")
@@ -132,38 +130,11 @@ def read_settings(arguments: Namespace, default: str | None = SYSTEM_ADDRESS) ->
     return settings
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What a hub decides by when a client connects, publishes or subscribes."""
-
-    users: frozenset[int] | None
-    """Users that may connect, beside the hub's own; ``None``: all that the socket lets in."""
-    separator: bytes
-    limits: Limits
-    policy: Policy | None
-
-
-def read_rules(path: str, users: Iterable[str] | None = None, separator: bytes | None = None) -> Rules:
-    """What the file of a hub or relay says of its clients, beside the options ``--user`` and ``--separator``.
-
-    Raises as :func:`read_settings`.
-    """
-    table, lines = _read(path, RelayTable)
-    check = _Checks(path)
-    separator = separator or check("separator", _separator, table.separator, SEPARATOR)
-    may_connect = check.each("users", resolve_user, users, table.users)
-    return Rules(
-        users=None if may_connect is None else frozenset(may_connect),
-        separator=separator,
-        limits=table.limits,
-        policy=_policy(check, lines, table.rules, separator),
-    )
-
-
 # ---------------------------------------------------------------------------------------------------
 # The file
 
 
-def _read(path: str, form: type[T]) -> tuple[T, list[int]]:
+def _read(path: str, may_relay: bool) -> tuple[HubTable, list[int]]:
     """What the file tells, and the lines on which its rules begin, if they are written as ``[[rules]]``."""
     import tomllib
 
@@ -176,10 +147,12 @@ def _read(path: str, form: type[T]) -> tuple[T, list[int]]:
         told = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of too many digits
         raise UsageError(f"{path}: this is no TOML: {error}") from None
+    if not may_relay and (key := next((key for key in _OF_RELAYS if key in told), None)):
+        raise UsageError(f"{path}: {key}: there is no such key: that is for sbus-relay")
     try:
-        table = msgspec.convert(told, form)
+        table = msgspec.convert(told, HubTable)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{path}: {_plain(str(error), form)}") from None
+        raise UsageError(f"{path}: {_plain(str(error))}") from None
     return table, [number for number, line in enumerate(text.splitlines(), 1) if _RULES.match(line)]
 
 
@@ -194,7 +167,7 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
 
 
-def _plain(text: str, form: Any) -> str:
+def _plain(text: str) -> str:
     """An error of msgspec as the key and what was expected."""
     from difflib import get_close_matches
 
@@ -202,10 +175,9 @@ def _plain(text: str, form: Any) -> str:
     assert found is not None
     what, where = found[1], found[2] or ""
     if unknown := _UNKNOWN.fullmatch(what):
-        place: Any = {"": form, "limits": Limits}.get(where, RuleTable)
-        near = get_close_matches(unknown[1], [field.encode_name for field in msgspec.structs.fields(place)], 1)
-        of_relays = place is HubTable and unknown[1] in RelayTable.__struct_encode_fields__
-        hint = f": did you mean {near[0]!r}?" if near else ": that is for sbus-relay" if of_relays else ""
+        place: Any = {"": HubTable, "limits": Limits}.get(where, RuleTable)
+        near = get_close_matches(unknown[1], place.__struct_encode_fields__, 1)
+        hint = f": did you mean {near[0]!r}?" if near else ""
         return f"{where}{'.' if where else ''}{unknown[1]}: there is no such key{hint}"
     if missing := _MISSING.fullmatch(what):
         return f"{where}.{missing[1]}: missing"
@@ -259,10 +231,8 @@ def _member(member: str | int) -> str | int:
     return member
 
 
-def _pattern(text: str) -> bytes:
-    pattern = text.encode(
-        errors="surrogateescape"
-    )  # which is how Python reads bytes of a command line that are no text
+def _pattern(text: str | bytes) -> bytes:
+    pattern = text if isinstance(text, bytes) else text.encode()  # of an option, of the file
     check_key(pattern, "pattern")
     return pattern
 

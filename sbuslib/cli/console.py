@@ -11,10 +11,8 @@ from ..wire.text import escape
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
-    import threading
     from argparse import Namespace
     from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
     from typing import Final, NoReturn
 
 __all__ = [
@@ -23,7 +21,6 @@ __all__ = [
     "EXIT_USAGE",
     "STOPPING",
     "advise",
-    "beside",
     "complain",
     "explain",
     "finish",
@@ -49,7 +46,6 @@ EXTRAS: Final = {
     "prometheus_client": "metrics",
     "pyarrow": "seal",
     "pyspark": "spark",
-    "rich": "cli",
 }
 """What brings a package that a command may miss."""
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -73,13 +69,14 @@ def finish(program: str, arguments: Namespace) -> int:
     except UsageError as error:
         complain(program, explain(error))
         return EXIT_USAGE
-    except (JournalError, ServiceError) as error:  # which have no address
-        return complain(program, explain(error) + advise(error, arguments))
     except (SbusError, OSError) as error:
-        return complain(program, explain(error, vars(arguments).get("address")) + advise(error, arguments))
+        address = None if isinstance(error, (JournalError, ServiceError)) else vars(arguments).get("address")
+        return complain(program, explain(error, address) + advise(error, arguments))
     except Exception as error:
         if isinstance(error, ImportError) and (extra := EXTRAS.get((error.name or "").partition(".")[0])):
             return complain(program, f"{error.name} is missing: pip install 'sbuslib[{extra}]'")
+        if type(error).__module__ == "sqlite3":
+            return complain(program, f"{arguments.store}: {error}")
         import traceback
 
         traceback.print_exc()
@@ -172,11 +169,12 @@ def advise(error: BaseException, arguments: Namespace) -> str:
 
     # By name: of an error in a worker, Spark passes on only the text.
     text, given = f"{type(error).__name__}: {error}", vars(arguments)
-    if "CorruptJournalError" in text and given.get("skip_corrupt") is False:
+    if "CorruptJournalError" in text and given.get("on_corrupt") == "error":
         return "; --skip-corrupt goes on after it"
     refused: dict[str, str] = {Reason.PUBLISHING_REFUSED: "publish", Reason.SUBSCRIPTION_REFUSED: "subscribe"}
     if verb := refused.get(getattr(error, "reason", None) or ""):
-        return f"; sbus hub explain {os.geteuid()} {verb} {shlex.quote(given.get('key') or 'KEY')} tells the rule"
+        key = shlex.quote(os.fsdecode(given.get("key") or "KEY"))
+        return f"; sbus hub explain {os.geteuid()} {verb} {key} tells the rule"
     return ""
 
 
@@ -212,27 +210,22 @@ def tell(text: str) -> None:
 
 
 @contextmanager
-def beside(run: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Call ``run`` in a thread for as long as the block runs. The event is set at its end."""
+def progress(text: Callable[[], str]) -> Iterator[None]:
+    """Tell ``text()`` after some seconds, and then now and then, until the block ends."""
     import threading
 
     ended = threading.Event()
-    thread = threading.Thread(target=run, args=(ended,), name="progress", daemon=True)
+
+    def run() -> None:
+        pause = 3.0
+        while not ended.wait(pause):
+            tell(f"{text()} ...")
+            pause = 10.0
+
+    thread = threading.Thread(target=run, name="progress", daemon=True)
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join()
-
-
-def progress(text: Callable[[], str]) -> AbstractContextManager[None]:
-    """Tell ``text()`` after some seconds, and then now and then, until the block ends."""
-
-    def run(ended: threading.Event) -> None:
-        pause = 3.0
-        while not ended.wait(pause):
-            tell(f"{text()} ...")
-            pause = 10.0
-
-    return beside(run)

@@ -16,13 +16,12 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import SbusError
 from ..wire.defaults import SYSTEM_ADDRESS
-from .arguments import Parser, add_address, add_verbosity
+from .arguments import Parser, add, add_address, add_program_options
 from .console import EXIT_SUCCESS, STOPPING, complain, finish, on_stop
-from .values import separator
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from ..wire.addresses import Address
     from .config import HubSettings
 
-__all__ = ["PID_FILE", "add_hub_arguments", "add_take_over", "build_parser", "main", "run_hub"]
+__all__ = ["PID_FILE", "add_hub_arguments", "build_parser", "main", "run_hub"]
 
 PID_FILE = "/run/sbus.pid"
 NO_PID_FILE = "/dev/null"
@@ -48,13 +47,9 @@ Serve a message bus in the background. sbusd listens on a Unix-domain sequenced-
 clients publish on to those of them whose patterns match. It takes the arguments of the C daemon of the same name and \
 serves the same protocol.
 
-Unless -f is given it goes into the background: the command returns with status 0 once clients can connect, and with \
-another if that cannot be. The daemon has a session of its own and / as its folder, its standard input and output are \
-/dev/null, and so is its standard error if that was a terminal. Anything else at standard error, such as a log file, \
-is kept.
-
-Each way in which a client can misbehave is told on standard error the first time that a user's client does it. The \
-soft limit of open files is raised to the hard one, since each client takes a descriptor."""
+Without -f the command returns with status 0 once clients can connect, and with another if that cannot be. The daemon \
+keeps its standard error, such as a log file, unless that is a terminal. It tells there each way in which clients of a \
+user misbehave, once."""
 
 ADDRESS_FORMS = """\
 addresses:
@@ -94,113 +89,48 @@ examples:
                                          client leaves"""
 
 
-def add_hub_arguments(parser: Parser) -> None:
-    """Add the arguments that ``sbusd`` and ``sbus hub`` have in common, without the address."""
-    parser.add_argument(
-        "-c", "--close", action="store_true", help="exit when the last client has left, once there was one"
-    )
-    parser.add_argument(
-        "-g",
-        "--group",
-        action="store_true",
-        help="let the group of the socket connect: adds 0070 to its mode, which is 0700 otherwise, whatever the umask. "
-        "At an abstract address, lets in clients of the hub's own group. Ignored for a socket that was passed",
-    )
-    parser.add_argument(
-        "-o", "--others", action="store_true", help="let everybody connect: adds 0007 to the mode, else as -g"
-    )
-    parser.add_argument(
-        "-r",
-        "--reuse",
-        action="store_true",
-        help="replace a socket that stands at the address, such as one left behind by a daemon that was killed, or an "
-        "empty file; nothing else is ever replaced",
-    )
+def add_hub_arguments(parser: Parser, *, may_take_over: bool = True) -> None:
+    """Add the arguments that ``sbusd``, ``sbus hub`` and ``sbus-relay`` have in common, without the address."""
+    users: dict[str, Any] = {"action": "append"}
+    add(parser, "-c --close", "exit when the last client has left, once there was one")
+    what = "let the group of the socket connect: its mode is 0770, whatever the umask, and else 0700"
+    add(parser, "-g --group", f"{what}. At an abstract address: the hub's own group")
+    add(parser, "-o --others", "let everybody connect: adds 0007 to the mode, else as -g")
+    add(parser, "-r --reuse", "replace a socket at the address that nobody listens at, or an empty file; nothing else")
 
     # Who may do what.
-    parser.add_argument(
-        "-u",
-        "--user",
-        action="append",
-        metavar="USER",
-        help="serve only clients of USER, by name or id, besides those of the hub's own user; may be repeated. The "
-        "mode of the socket must let USER connect too, see -o",
-    )
-    parser.add_argument(
-        "--relay",
-        action="append",
-        metavar="USER",
-        help="let relays of USER, or of @GROUP, join their hubs to this one; may be repeated. The hub tells them which "
-        "of the keys that they published are not wanted, and nothing else about other clients. Relays of the hub's own "
-        "user and of root may always join",
-    )
-    parser.add_argument(
-        "--trusted",
-        action="append",
-        metavar="USER",
-        help="let USER ask for the statistics, and hold back publishers of other users; may be repeated. The hub's own "
-        "user and root always may",
-    )
+    what = "serve only clients of USER, by name or id, besides those of the hub's own user; may be repeated. The mode"
+    add(parser, "-u --user USER", f"{what} of the socket must let USER connect too, see -o", **users)
+    what = "let relays of USER, or of @GROUP, join; may be repeated. They learn which of the keys that they published"
+    add(parser, "--relay USER", f"{what} are not wanted. Those of the hub's own user and root always may", **users)
+    what = "let USER ask for statistics, and hold back publishers of other users; may be repeated. The hub's own user"
+    add(parser, "--trusted USER", f"{what} and root always may", **users)
 
     # How it serves.
-    parser.add_argument(
-        "--separator",
-        type=separator,
-        metavar="BYTE",
-        help="the byte between the segments of a key, / unless given. Clients of the protocol's edition of 2017 need a "
-        "full stop",
-    )
-    parser.add_argument(
-        "--metrics",
-        metavar="WHERE",
-        help="serve metrics for Prometheus, at a loopback address and port, or at the path of a Unix socket. Needs "
-        "sbuslib[metrics]",
-    )
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="take what no option says from FILE, which is TOML: sbus hub units sbus.toml prints one with comments. It "
-        "is read again at SIGHUP and by sbus hub reload",
-    )
-    parser.add_argument("--check-config", action="store_true", help="only say whether the file is correct")
-
-
-def add_take_over(parser: Parser) -> None:
-    """Add the argument of the commands that may take a hub over."""
-    parser.add_argument(
-        "--take-over",
-        action="store_true",
-        help="take over the hub that serves the address, with its socket and all clients, who notice nothing; it "
-        "then ends. If that fails, it goes on as before. For the hub's own user and root; neither of the two hubs may "
-        "be joined to a hub above",
-    )
+    what = "the byte between the segments of a key (/). Clients of the protocol's edition of 2017 need a full stop"
+    add(parser, "--separator BYTE", what)
+    what = "serve metrics for Prometheus, at a loopback address and port, or at the path of a Unix socket"
+    add(parser, "--metrics WHERE", f"{what}. Needs sbuslib[metrics]")
+    what = "take what no option says from FILE, which is TOML: sbus hub units sbus.toml prints one with comments"
+    add(parser, "--config FILE", f"{what}. It is read again at SIGHUP and by sbus hub reload")
+    add(parser, "--check-config", "only say whether the file is correct")
+    if may_take_over:
+        what = "take over the hub that serves the address, with its socket and all clients, who notice nothing; it then"
+        more = "ends. If that fails, it goes on. For the hub's own user and root; no relay of either hub may be joined"
+        add(parser, "--take-over", f"{what} {more}")
+    parser.set_defaults(take_over=False)
 
 
 def build_parser() -> Parser:
     """The arguments of ``sbusd``."""
-    from .. import __version__
-
     parser = Parser(prog="sbusd", description=_DESCRIPTION, epilog=_EPILOG)
     add_address(parser, help=f"where to listen: {SYSTEM_ADDRESS} unless given")
-    parser.add_argument(
-        "-f",
-        "--foreground",
-        action="store_true",
-        help="stay in the foreground and write no pid file. Standard input and output are let go of once clients can "
-        "connect, so a program that started it can wait for the end of its output",
-    )
-    parser.add_argument(
-        "-p",
-        "--pid-file",
-        default=PID_FILE,
-        metavar="FILE",
-        help=f"where the process id of the daemon is written: %(default)s unless given, nowhere for {NO_PID_FILE}. The "
-        "file must not be there yet, and is removed at the end",
-    )
+    what = "stay in the foreground and write no pid file. Its standard output is closed once clients can connect"
+    add(parser, "-f --foreground", what)
+    what = f"where the process id is written (%(default)s), nowhere for {NO_PID_FILE}; must not be there yet"
+    add(parser, "-p --pid-file FILE", what, default=PID_FILE)
     add_hub_arguments(parser)
-    add_take_over(parser)
-    add_verbosity(parser)
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    add_program_options(parser)
     parser.set_defaults(run=lambda arguments: run_hub("sbusd", arguments, background=not arguments.foreground))
     return parser
 

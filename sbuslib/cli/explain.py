@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 
 from .arguments import Parser, add
 from .console import EXIT_FAILURE, EXIT_SUCCESS
+from .tables import show_json
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
     from ..policy import Ruling, Verb
     from ..secrets import Credentials
     from ..secrets import Namespace as Secrets
-    from .config import Rules
+    from .config import HubSettings
 
 __all__ = ["CONFIG_PLACE", "add_hub_explain", "sentence", "why_refused"]
 
@@ -38,11 +38,11 @@ def add_hub_explain(parser: Parser) -> None:
         "  sbus hub explain 1001 subscribe 'room/*/temp' --config /etc/sbus.toml"
     )
 
-    add(parser, "USER", "name or id")
+    add(parser, "USER", "name or id", dest="who")
     add(parser, "VERB", "publish or subscribe", choices=["publish", "subscribe"])
     add(parser, "KEY", "the key, or the pattern for subscribe")
     add(parser, "--config FILE", "the file that the hub reads (%(default)s)", default=CONFIG_PLACE)
-    add(parser, "-u --user USER", "as the hub was given it", action="append", dest="users")
+    add(parser, "-u --user USER", "as the hub was given it", action="append")
     add(parser, "--separator BYTE", "as the hub was given it")
     add(parser, "--json", "as JSON in a line")
 
@@ -52,12 +52,12 @@ def add_hub_explain(parser: Parser) -> None:
 def _explain(arguments: Namespace) -> int:
     from ..kernel.users import resolve_user
     from ..wire.packets import check_key
-    from .config import read_rules
+    from .config import read_settings
 
-    user, verb, key = arguments.user, arguments.verb, os.fsencode(arguments.key)
+    user, verb, key = arguments.who, arguments.verb, arguments.key
     check_key(key, "key" if verb == "publish" else "pattern")
     uid = resolve_user(user)
-    rules = read_rules(arguments.config, arguments.users, arguments.separator)
+    rules = read_settings(arguments, of_any=True)
     refusal = why_refused(rules, uid, verb, key)
     if refusal is not None:
         allowed, text = False, f"no: {refusal}"
@@ -67,15 +67,13 @@ def _explain(arguments: Namespace) -> int:
         answer = rules.policy.explain(uid, verb, key)
         allowed, text = answer.allowed, sentence(answer, user, verb)
     if arguments.json:
-        import json
-
-        print(json.dumps({"allowed": allowed, "text": text}))
+        show_json({"allowed": allowed, "text": text})
     else:
         print(text)
     return EXIT_SUCCESS if allowed else EXIT_FAILURE
 
 
-def why_refused(rules: Rules, uid: int, verb: Verb, key: bytes) -> str | None:
+def why_refused(rules: HubSettings, uid: int, verb: Verb, key: bytes) -> str | None:
     """Why a hub refuses this whatever its rules say, asked of the parts that a hub asks; ``None`` if it does not."""
     from ..core.quotas import Quotas
     from ..core.router import Router

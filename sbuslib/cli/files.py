@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import os
 from argparse import Namespace
 
 from .arguments import Parser, add, add_address, add_door_folder
 from .console import EXIT_SUCCESS, complain, explain, tell, wait_for_ctrl_c
+from .tables import plain
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
@@ -48,14 +48,11 @@ def add_send(parser: Parser) -> None:
 
 def _send(arguments: Namespace) -> int:
     from . import messages
-    from .tables import plain
 
     status = EXIT_SUCCESS
     with messages.connected(arguments, door_folder=arguments.doors, lasting=True) as client:
         for path in arguments.files:
-            sent = client.files.send(
-                os.fsencode(arguments.key), path, receivers=arguments.receivers, timeout=arguments.timeout
-            )
+            sent = client.files.send(arguments.key, path, receivers=arguments.receivers, timeout=arguments.timeout)
             tell(f"{plain(path)}: {sent.receivers} of {sent.receivers + len(sent.failed)} have it")
             for why in sent.failed:
                 status = complain("sbus", plain(f"{path}: {why}"))
@@ -90,9 +87,7 @@ def _receive(arguments: Namespace) -> None:
 
     with (
         messages.connected(arguments, door_folder=arguments.doors, lasting=True) as client,
-        client.files.receive(
-            *map(os.fsencode, arguments.patterns), folder=arguments.into, most=arguments.max_bytes
-        ) as files,
+        client.files.receive(*arguments.patterns, folder=arguments.into, most=arguments.max_bytes) as files,
     ):
         tell("ready to receive (Ctrl-C ends it)")
         # Leaving the block removes what is not whole.
@@ -101,7 +96,6 @@ def _receive(arguments: Namespace) -> None:
 
 def _print_paths(files: Files, arguments: Namespace) -> None:
     from ..errors import PeerError
-    from .tables import plain
 
     received = 0
     while received != arguments.count:

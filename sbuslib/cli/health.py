@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from argparse import Namespace
 
 from .arguments import Parser, add, add_address
 from .console import EXIT_FAILURE, EXIT_SUCCESS, begin_to_show, tell
+from .tables import columns, plain, show_json
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
@@ -43,12 +43,11 @@ def add_ping(parser: Parser) -> None:
 
 
 def _ping(arguments: Namespace) -> int:
-    import json
     from itertools import count as numbers
     from time import perf_counter, sleep
 
     from ..errors import DisconnectedError
-    from . import messages, tables
+    from . import messages
 
     times: list[float] = []
     missed = partial = False
@@ -58,7 +57,7 @@ def _ping(arguments: Namespace) -> int:
             if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # and not ignored
                 signal.signal(signal.SIGINT, signal.default_int_handler)  # the summary comes after Ctrl-C
             client.sync()  # the first answer takes longer: the client makes room for it
-            where = tables.plain(client.address)
+            where = plain(client.address)
             for number in numbers(1) if arguments.count is None else range(1, arguments.count + 1):
                 if number > 1:
                     sleep(arguments.interval)
@@ -71,8 +70,7 @@ def _ping(arguments: Namespace) -> int:
                 times.append(perf_counter() - began)
                 partial = partial or scope == "partial"
                 if arguments.json:
-                    told = {"address": client.address, "number": number, "time": times[-1], "scope": str(scope)}
-                    print(json.dumps(told), flush=True)
+                    show_json({"address": client.address, "number": number, "time": times[-1], "scope": str(scope)})
                     continue
                 more = f" scope={scope}" if arguments.tree else ""
                 more += " (hubs of users that are not trusted were not waited for)" if scope.trusted_only else ""
@@ -91,14 +89,12 @@ def add_hz(parser: Parser) -> None:
     parser.description = (
         "Measure how often messages come under each key that matches one of the patterns, and print a table for each "
         "window of time: messages and bytes of payload a second, and the mean, standard deviation and maximum of the "
-        "intervals between messages, in milliseconds. An interval counts where it ends. Times are those at which this "
-        "program reads, so messages that it reads together have no interval between them. This works with every hub. "
-        "Messages that the hub lost, since they came faster than they were read, are told on standard error."
+        "intervals between messages, in milliseconds. Times are those at which this program reads, so messages that it "
+        "reads together have no interval between them. What the hub lost meanwhile is told on standard error."
     )
     parser.epilog = (
         "examples:\n"
         "  sbus hz ''                              everything, every second, until Ctrl-C\n"
-        "  sbus hz 'room/*/temp' --window 10s\n"
         "  sbus hz beat -n 1 --timeout 5s          one table, if a beat comes soon\n"
         "  sbus hz --json '' | jq '.keys[0].rate'"
     )
@@ -119,19 +115,20 @@ def _hz(arguments: Namespace) -> None:
     from . import messages
 
     options = {} if arguments.timeout is None else {"timeout": arguments.timeout}
-    with messages.connected(arguments, lasting=True, on_notice=messages.tell_notice, **options) as client:
-        with messages.beginning():
-            client.subscribe(*map(os.fsencode, arguments.patterns))
+    with messages.connected(
+        arguments, *arguments.patterns, lasting=True, on_notice=messages.tell_notice, **options
+    ) as client:
         tables = measure(client, arguments.window, shown=arguments.rows, timeout=arguments.timeout)
         for number, rows in enumerate(tables, 1):
-            print(_to_json(rows, arguments.window) if arguments.json else _to_text(rows), flush=True)
+            if arguments.json:
+                _show_json(rows, arguments.window)
+            else:
+                print(_to_text(rows), flush=True)
             if number == arguments.count:
                 break
 
 
 def _to_text(rows: list[Row]) -> str:
-    from .tables import columns
-
     def cells(row: Row) -> list[str]:
         intervals = (row[column] for column in ("mean", "deviation", "longest"))
         return [
@@ -144,14 +141,13 @@ def _to_text(rows: list[Row]) -> str:
     return "\n".join(columns([["RATE", "BYTES", "MEAN", "DEVIATION", "MAX", "KEY"], *map(cells, rows)], 0))
 
 
-def _to_json(rows: list[Row], window: float) -> str:
-    import json
+def _show_json(rows: list[Row], window: float) -> None:
     import time
 
     from .messages import json_field
 
     keys = [{**row, "key": None, **({} if row["key"] is None else json_field("key", row["key"]))} for row in rows]
-    return json.dumps({"time": round(time.time(), 3), "window": window, "keys": keys})
+    show_json({"time": round(time.time(), 3), "window": window, "keys": keys})
 
 
 def add_doctor(parser: Parser) -> None:
@@ -179,7 +175,6 @@ def add_doctor(parser: Parser) -> None:
 
 def _doctor(arguments: Namespace) -> int:
     from ..monitor.diagnosis import examine
-    from .tables import plain, show_json
 
     begin_to_show()
     status = EXIT_SUCCESS
@@ -205,8 +200,6 @@ def add_whoami(parser: Parser) -> None:
 
 
 def _whoami(arguments: Namespace) -> None:
-    import json
-
     from ..wire.text import printable
     from . import messages
 
@@ -217,7 +210,7 @@ def _whoami(arguments: Namespace) -> None:
         print(printable(key))
         return
     gid, uid, pid = (int(word or b"0") for word in key.split(separator)[-3:])  # of a relay, its hub comes first
-    print(json.dumps({"credentials": printable(key), "gid": gid, "uid": uid, "pid": pid}))
+    show_json({"credentials": printable(key), "gid": gid, "uid": uid, "pid": pid})
 
 
 def add_bench(parser: Parser) -> None:

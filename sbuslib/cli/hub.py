@@ -11,7 +11,7 @@ from pathlib import Path
 from ..errors import StateError, UsageError
 from .arguments import Parser, add, add_address
 from .console import tell
-from .daemon import add_hub_arguments, add_take_over, run_hub
+from .daemon import add_hub_arguments, run_hub
 
 __all__ = ["add_hub", "add_hub_reload", "add_hub_units", "program_folder", "read_unit", "unit_names"]
 
@@ -30,7 +30,6 @@ def add_hub(parser: Parser) -> None:
     )
     add_address(parser)
     add_hub_arguments(parser)
-    add_take_over(parser)
     parser.set_defaults(run=_hub)
 
 
@@ -68,17 +67,9 @@ def _reload(arguments: Namespace) -> None:
 
 
 _UNITS = Path(__file__).parent / "systemd"
-
-
 _PLACEHOLDER = "@BIN@"
-
-
 SYSTEM_FOLDER = "/etc/systemd/system"
-
-
 CONFIG_FOLDER = "/etc"
-
-
 CONFIG_FILE = "sbus.toml"
 
 

@@ -27,11 +27,7 @@ SPARK = (
 
 def add_spark_arguments(parser: Parser) -> None:
     """Add the options that say where Spark does the work."""
-    add(
-        parser,
-        "--master URL",
-        "the cluster that does the work with Spark, as Spark names it: spark://host:7077; else here",
-    )
+    add(parser, "--master URL", "the cluster that does the work with Spark: spark://host:7077; else here")
     add(parser, "--conf KEY=VALUE", "a setting of Spark; may be repeated", action="append", default=[])
 
 

@@ -12,24 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from .arguments import Parser, add, add_address
-from .console import (
-    EXIT_FAILURE,
-    EXIT_SUCCESS,
-    advise,
-    begin_to_show,
-    complain,
-    explain,
-    progress,
-    yield_to_ctrl_c,
-    yield_to_signals,
-)
+from .console import EXIT_FAILURE, EXIT_SUCCESS, advise, begin_to_show, complain, explain, progress, yield_to_ctrl_c
 from .sub import add_forms, wants_senders
+from .tables import columns, show_json
 
 if TYPE_CHECKING:
     from ..journal.account import Ledger
     from ..journal.consume import Consumer
     from ..lake.selection import Selection
-    from ..segments.decoding import OnCorrupt
     from ..segments.layout import Record, Skipped
 
 __all__ = [
@@ -39,6 +29,7 @@ __all__ = [
     "add_journal_query",
     "add_journal_verify",
     "add_selection",
+    "add_skipping",
     "selection",
     "tell_gap",
     "tell_skipped",
@@ -63,7 +54,7 @@ def add_journal_cat(parser: Parser) -> None:
     _add_directories(parser, "+")
     add_selection(parser, "show")
     add(parser, "-n --count N", "exit after N messages")
-    add(parser, "--skip-corrupt", "go on after what is damaged, and tell it")
+    add_skipping(parser, "go on after what is damaged, and tell it")
     add_forms(parser)
     parser.set_defaults(run=_cat)
 
@@ -85,7 +76,6 @@ def add_journal_query(parser: Parser) -> None:
     parser.epilog = (
         "examples:\n"
         "  sbus journal query journal 'SELECT key, count(*) AS n FROM journal GROUP BY key ORDER BY n DESC LIMIT 9'\n"
-        "  sbus journal query journal 'SELECT * FROM journal WHERE cause IS NOT NULL' --json\n"
         "  sbus journal query journal 'DESCRIBE journal'          its columns\n"
         "  sbus journal query journal \"SELECT try(decode(payload) ->> '$.temp.value') FROM journal\"    of JSON\n\n"
         "The table is called journal. This needs pip install 'sbuslib[query]'."
@@ -101,6 +91,13 @@ def add_selection(parser: Parser, verb: str) -> None:
     add(parser, "-p --pattern PATTERN", f"{verb} what matches; may be repeated", action="append")
     add(parser, "--start WHEN", "leave out earlier messages")
     add(parser, "--end WHEN", "leave out messages from then on")
+
+
+def add_skipping(parser: Parser, help: str) -> None:
+    """Add the option that says what becomes of damaged data: ``on_corrupt`` is ``"error"`` or ``"skip"``."""
+    parser.add_argument(
+        "--skip-corrupt", dest="on_corrupt", action="store_const", const="skip", default="error", help=help
+    )
 
 
 def _add_directories(parser: Parser, many: str | None) -> None:
@@ -133,13 +130,11 @@ def _info(arguments: Namespace) -> int:
 
 
 def _show_info(directory: str, as_json: bool) -> bool:
-    import msgspec
-
     from ..journal.inspection import summarize
 
     for found in summarize(directory):
         if as_json:
-            print(msgspec.json.encode(found).decode())
+            show_json(found)
             continue
         files = found.files
         times = [file.latest for file in files if file.latest is not None]
@@ -166,7 +161,7 @@ def selection(arguments: Namespace) -> Selection:
     """Which rows the options of :func:`add_selection` mean."""
     from ..lake.selection import Selection
 
-    patterns = tuple(map(os.fsencode, arguments.pattern)) if arguments.pattern else None
+    patterns = tuple(arguments.pattern) if arguments.pattern else None
     return Selection(arguments.start, arguments.end, patterns=patterns)
 
 
@@ -178,8 +173,7 @@ def _cat(arguments: Namespace) -> int:
 
     def cat(directory: str) -> bool:
         nonlocal left
-        on_corrupt: OnCorrupt = "skip" if arguments.skip_corrupt else "error"
-        for row in read_records(directory, wanted, on_corrupt=on_corrupt, on_skip=tell_skipped):
+        for row in read_records(directory, wanted, on_corrupt=arguments.on_corrupt, on_skip=tell_skipped):
             if left == 0:
                 break
             if row.key is None:
@@ -199,14 +193,12 @@ def tell_gap(row: Record) -> None:
     complain("sbus", f"row {row.sequence:,}: {lost} messages were lost: {row.cause}")
 
 
-def _query(arguments: Namespace) -> int:
+def _query(arguments: Namespace) -> None:
     from ..errors import UsageError
     from ..reading import read
 
     begin_to_show()
     import duckdb
-
-    from .tables import columns, show_json
 
     connection = duckdb.connect(config={"enable_external_access": "true"})
     read(arguments.directory, "duckdb", connection=connection).create_view("journal")
@@ -216,13 +208,12 @@ def _query(arguments: Namespace) -> int:
     except duckdb.Error as error:
         raise UsageError(" ".join(str(error).split())) from None
     names = list(found.columns) if found is not None else []
+    shown = [[_plain(value) for value in row] for row in rows]
     if arguments.json:
-        for row in rows:
-            show_json(dict(zip(names, map(_plain, row), strict=True)))
-        return EXIT_SUCCESS
-    for line in columns([names, *([_plain(value) for value in row] for row in rows)]):
-        print(line)
-    return EXIT_SUCCESS
+        for row in shown:
+            show_json(dict(zip(names, row, strict=True)))
+    else:
+        print("\n".join(columns([names, *shown])))
 
 
 def _plain(value: object) -> object:
@@ -320,7 +311,7 @@ def add_journal_consume(parser: Parser) -> None:
     add(parser, "-n --count N", "end after N messages")
     add(parser, "--timeout TIME", "end with status 1 when nothing comes for so long")
     add(parser, "--positions DIR", "keep the position in this folder, not in the journal's")
-    add(parser, "--skip-corrupt", "go on after what is damaged, and tell it")
+    add_skipping(parser, "go on after what is damaged, and tell it")
     add_forms(parser)
 
     parser.set_defaults(run=_consume)
@@ -332,7 +323,7 @@ def _consume(arguments: Namespace) -> None:
 
     do: Callable[[Record], None]
     if arguments.execute is None:
-        yield_to_signals()
+        begin_to_show()
         do, most = _shower(arguments), _ACKNOWLEDGED_AT_ONCE
     else:
         yield_to_ctrl_c()  # a command need not read its standard input to the end
@@ -340,11 +331,11 @@ def _consume(arguments: Namespace) -> None:
     try:
         with consume(
             arguments.name,
-            map(os.fsencode, arguments.patterns or [""]),
+            arguments.patterns or [b""],
             arguments.directory,
             positions=arguments.positions,
             follow=not arguments.once,
-            on_corrupt="skip" if arguments.skip_corrupt else "error",
+            on_corrupt=arguments.on_corrupt,
         ) as consumer:
             _work(consumer, do, most, arguments)
     except subprocess.CalledProcessError as error:

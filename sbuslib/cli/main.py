@@ -1,8 +1,8 @@
 """``sbus``: the command line of the bus.
 
 A command is one word, or two: ``pub``, ``journal record``. Its parser is completed by the function ``add_pub``,
-``add_journal_record``, in the module that :data:`GROUPS` names, which sets with ``set_defaults(run=...)`` the function
-that runs it. Only the module of the command that is run is loaded: a shell script that publishes must not pay for all
+``add_journal_record``, in the module that :data:`COMMANDS` names, which sets with ``set_defaults(run=...)`` what runs
+it. Only the module of the command that is run is loaded: a shell script that publishes must not pay for all
 the others. ``docs/shell.md`` has the families and the table of options.
 """
 
@@ -21,83 +21,69 @@ if TYPE_CHECKING:
 
 __all__ = ["ALIASES", "COMMANDS", "GROUPS", "build_parser", "main", "parse"]
 
-GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
-    "messages": (
-        "messages",
-        {
-            "pub": ("pub", "publish messages"),
-            "sub": ("sub", "show the messages whose keys match a pattern"),
-            "request": ("services", "ask who serves a key, and show the answer"),
-            "serve": ("services", "answer questions by running a command for each"),
-            "send": ("files", "send files of any size"),
-            "receive": ("files", "receive files that are sent"),
-            "get": ("sub", "show the newest message of a key"),
-        },
-    ),
-    "bus": (
-        "a bus, and what goes on there",
-        {
-            "hub": ("hub", "serve a bus in the foreground until Ctrl-C"),
-            "hub reload": ("hub", "have a hub read its configuration file again"),
-            "hub explain": ("explain", "what a configuration file allows a user, and by which rule"),
-            "hub units": ("hub", "print or install systemd units"),
-            "stat": ("stat", "what a hub does, and what was lost and why; its clients, or its tree"),
-            "top": ("top", "what a hub and its clients, users and links do, live"),
-            "web": ("top", "show the bus on a live page, for a browser on this machine"),
-            "watch": ("report", "rates of a bus or of what is being recorded, and alerts"),
-            "hz": ("health", "how often messages come, by key"),
-            "ping": ("health", "how long a hub, or a tree of hubs, takes to answer"),
-            "doctor": ("health", "what keeps a client from its hub, or a hub from its work, and what to do"),
-            "whoami": ("health", "show this process's credentials as the hub sees them"),
-        },
-    ),
-    "recordings": (
-        "recordings",
-        {
-            "journal record": ("record", "record what a bus carries into a journal"),
-            "journal replay": ("record", "publish again what was recorded"),
-            "journal info": ("journal", "what journals hold, from when to when, and their files"),
-            "journal cat": ("journal", "show the recorded messages, as sbus sub shows those of a bus"),
-            "journal verify": ("journal", "read every byte of journals, and tell what is damaged, missing or lost"),
-            "journal query": ("journal", "answer a question in SQL about what was recorded, with DuckDB"),
-            "journal consume": ("journal", "messages of a journal from where you stopped, as they come"),
-            "journal seal": ("record", "rewrite the ended segments of a journal as Parquet files"),
-            "journal ingest": ("record", "take what journals hold into a lake, each record once"),
-            "report traffic": ("report", "volume over time, by key, by sender and user, by size, and what was lost"),
-            "report subscriptions": (
-                "report",
-                "what each pattern would have received, which match nothing, which others cover",
-            ),
-        },
-    ),
-    "services": (
-        "services",
-        {
-            "retain": ("services", "keep the newest message of each key, for those that come later"),
-            "queue": ("services", "share jobs out among workers, and keep them until they are done"),
-        },
-    ),
-    "networks": (
-        "other machines",
-        {
-            "peer": ("networks", "pass messages between programs and machines over TCP, as a peer of Simplest pubsub"),
-            "gateway": ("networks", "join this machine's bus to those of other machines over TCP"),
-            "bridge": ("bridge", "join this machine's bus to a NATS, MQTT or Redis server"),
-        },
-    ),
-    "tools": (
-        "tools",
-        {
-            "bench": ("health", "measure what a hub costs on this machine"),
-            "completion": ("manual", "print what makes a shell complete the commands and options of sbus"),
-            "help": ("manual", "show the help of a command"),
-        },
-    ),
+GROUPS = {
+    "messages": "messages",
+    "bus": "a bus, and what goes on there",
+    "recordings": "recordings",
+    "services": "services",
+    "networks": "other machines",
+    "tools": "tools",
 }
-"""The groups of commands: each has a title, and its commands with their modules and what they do. The man page of a
-group is ``sbus-GROUP(1)``."""
+"""The groups of commands with their titles. The man page of a group is ``sbus-GROUP(1)``."""
 
-COMMANDS = {name: entry for _, commands in GROUPS.values() for name, entry in commands.items()}
+COMMANDS = {
+    "pub": ("messages", "pub", "publish messages"),
+    "sub": ("messages", "sub", "show the messages whose keys match a pattern"),
+    "request": ("messages", "services", "ask who serves a key, and show the answer"),
+    "serve": ("messages", "services", "answer questions by running a command for each"),
+    "send": ("messages", "files", "send files of any size"),
+    "receive": ("messages", "files", "receive files that are sent"),
+    "get": ("messages", "sub", "show the newest message of a key"),
+    "hub": ("bus", "hub", "serve a bus in the foreground until Ctrl-C"),
+    "hub reload": ("bus", "hub", "have a hub read its configuration file again"),
+    "hub explain": ("bus", "explain", "what a configuration file allows a user, and by which rule"),
+    "hub units": ("bus", "hub", "print or install systemd units"),
+    "stat": ("bus", "stat", "what a hub does, and what was lost and why; its clients, or its tree"),
+    "top": ("bus", "top", "what a hub and its clients, users and links do, live"),
+    "web": ("bus", "top", "show the bus on a live page, for a browser on this machine"),
+    "watch": ("bus", "report", "rates of a bus or of what is being recorded, and alerts"),
+    "hz": ("bus", "health", "how often messages come, by key"),
+    "ping": ("bus", "health", "how long a hub, or a tree of hubs, takes to answer"),
+    "doctor": ("bus", "health", "what keeps a client from its hub, or a hub from its work, and what to do"),
+    "whoami": ("bus", "health", "show this process's credentials as the hub sees them"),
+    "journal record": ("recordings", "record", "record what a bus carries into a journal"),
+    "journal replay": ("recordings", "record", "publish again what was recorded"),
+    "journal info": ("recordings", "journal", "what journals hold, from when to when, and their files"),
+    "journal cat": ("recordings", "journal", "show the recorded messages, as sbus sub shows those of a bus"),
+    "journal verify": (
+        "recordings",
+        "journal",
+        "read all of journals, and tell what is damaged, missing or lost",
+    ),
+    "journal query": ("recordings", "journal", "answer a question in SQL about what was recorded, with DuckDB"),
+    "journal consume": ("recordings", "journal", "messages of a journal from where you stopped, as they come"),
+    "journal seal": ("recordings", "record", "rewrite the ended segments of a journal as Parquet files"),
+    "journal ingest": ("recordings", "record", "take what journals hold into a lake, each record once"),
+    "report traffic": (
+        "recordings",
+        "report",
+        "volume by time, key, sender, user and size, and what was lost",
+    ),
+    "report subscriptions": ("recordings", "report", "what each pattern would have received, and which match nothing"),
+    "retain": ("services", "services", "keep the newest message of each key, for those that come later"),
+    "queue": ("services", "services", "share jobs out among workers, and keep them until they are done"),
+    "peer": (
+        "networks",
+        "networks",
+        "pass messages between programs and machines over TCP",
+    ),
+    "gateway": ("networks", "networks", "join this machine's bus to those of other machines over TCP"),
+    "bridge": ("networks", "bridge", "join this machine's bus to a NATS, MQTT or Redis server"),
+    "bench": ("tools", "health", "measure what a hub costs on this machine"),
+    "completion": ("tools", "manual", "print what makes a shell complete the commands and options of sbus"),
+    "help": ("tools", "manual", "show the help of a command"),
+}
+"""Each command with its group, its module, and what it does."""
 
 ALIASES = {
     "clients": "stat --clients",
@@ -115,34 +101,23 @@ ALIASES = {
 }
 """Names that commands had, and what each stands for."""
 
-_MEANT = {
-    "publish": "pub",
-    "subscribe": "sub",
-    "listen": "sub",
-    "monitor": "top",
-    "status": "stat",
-    "call": "request",
-    "lake": "journal ingest",
-}
+_MEANT = {"publish": "pub", "subscribe": "sub", "listen": "sub", "monitor": "top", "status": "stat", "call": "request"}
 """Words for a command that other programs have."""
 
 _FLAGS = ("-v", "--verbose", "-q", "--quiet")
 
 _COMMON = """\
-Each command has -h for its help, -v to tell more on standard error and -q to tell errors alone. Wherever there is \
+Each command has -h for its help, -v for more on standard error and -q for errors alone. Wherever there is \
 -a, --address and --bus are the same. The commands are told in the man pages of their groups.
 
 environment:
   SBUS_ADDRESS        where the hub listens
   XDG_RUNTIME_DIR     the folder in which a user's own hub is looked for
-  SBUS_SPARK_LOG      what commands that run Spark show of its log: warn, info
-  JAVA_HOME           the Java that Spark runs in; else the one in the path
 
 exit status:
-  0   done; commands that run until Ctrl-C, such as hub and journal record: they
-      were told to end
-  1   no hub, or it closed the connection, or something else went wrong, such
-      as a file that cannot be read: a line on standard error tells what
+  0   done; what runs until Ctrl-C, such as hub and journal record, was told to end
+  1   no hub, or it closed the connection, or something else went wrong, such as
+      a file that cannot be read: a line on standard error tells what
   2   the arguments are wrong, or what stands in a file or line that they name
 
 Ctrl-C and a closed pipe end commands that only show or publish by the signal, which a shell shows as 130 and 141."""
@@ -158,7 +133,7 @@ def build_parser() -> Parser:
         description="Publish and subscribe on this machine's message bus.",
         epilog="\n\n".join(
             [
-                *(_listed(title, commands) for title, commands in GROUPS.values()),
+                *(_listed(group, title) for group, title in GROUPS.items()),
                 "examples:\n"
                 "  sbus hub -a /tmp/bus &                      a bus\n"
                 "  export SBUS_ADDRESS=/tmp/bus\n"
@@ -175,7 +150,7 @@ def build_parser() -> Parser:
 
 def command_parser(name: str) -> Parser:
     """The parser of one command. Loads its module."""
-    module, help = COMMANDS[name]
+    _, module, help = COMMANDS[name]
     parser = Parser(prog=f"sbus {name}", description=f"{help[0].upper()}{help[1:]}.")
     getattr(import_module(f"{__package__}.{module}"), f"add_{name.replace(' ', '_')}")(parser)
     add_verbosity(parser)
@@ -224,32 +199,29 @@ def _refuse(words: Sequence[str]) -> None:
 
 def _refuse_command(name: str, rest: list[str]) -> None:
     """Say what stands in place of a command that there is not; the verbs of a family, where only a verb is missing."""
-    verbs = {word: help for word, (_, help) in COMMANDS.items() if word.startswith(f"{name} ")}
+    verbs = {word.split()[1]: row[2] for word, row in COMMANDS.items() if word.startswith(f"{name} ")}
     if verbs:
-        parser = Parser(
-            prog=f"sbus {name}",
-            usage=f"sbus {name} VERB ...",
-            description=f"The commands of sbus {name}; each has --help.",
-            epilog="\n".join(["verbs:", *(f"  {verb.split()[1]:<10}{help}" for verb, help in verbs.items())]),
-        )
+        listed = "\n".join(["verbs:", *(f"  {verb:<10}{help}" for verb, help in verbs.items())])
+        parser = Parser(prog=f"sbus {name}", usage=f"sbus {name} VERB ...", epilog=listed)
         add_verbosity(parser)
         verb = next((word for word in rest if not word.startswith("-")), None)
         if verb is not None:
-            parser.error(f"there is no verb {verb}{nearest(verb, [word.split()[1] for word in verbs])}")
+            parser.error(f"there is no verb {verb}{nearest(verb, [*verbs])}")
         parser.parse_args([word for word in rest if word in ("-h", "--help")])
         parser.error("a verb is missing")
 
     # A word that others use for a command, or one that looks like it.
     meant = _MEANT.get(name)
-    known = {command: command for command in COMMANDS} | ALIASES
+    known = {**{command: command for command in COMMANDS}, **ALIASES}
     pair = " ".join([name, *(word for word in rest if word not in _FLAGS)][:2])
     hint = f": did you mean {meant}?" if meant else nearest(pair, known) or nearest(name, known)
     build_parser().error(f"there is no command {name}{hint}")
 
 
-def _listed(title: str, commands: dict[str, tuple[str, str]]) -> str:
+def _listed(group: str, title: str) -> str:
+    commands = {name: row[2] for name, row in COMMANDS.items() if row[0] == group}
     width = max(16, 2 + max(map(len, commands)))
-    return "\n".join([f"{title}:", *(f"  {name:<{width}}{help}" for name, (_, help) in commands.items())])
+    return "\n".join([f"{title}:", *(f"  {name:<{width}}{help}" for name, help in commands.items())])
 
 
 def every_parser() -> Iterator[tuple[str, Parser]]:

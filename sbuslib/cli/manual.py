@@ -53,18 +53,10 @@ end
 """
 
 
-_TCSH = """\
-# Completion of sbus for tcsh: sbus itself says what may come next.
-complete sbus 'p@*@`sbus completion tcsh -- $COMMAND_LINE ""`@'
-complete sbusd 'p@*@`sbus completion tcsh -- $COMMAND_LINE ""`@'
-complete sbus-relay 'p@*@`sbus completion tcsh -- $COMMAND_LINE ""`@'
-"""
-
-
 _WIDTH = 76
 """Columns of a man page, which man(1) indents."""
 
-SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH, "tcsh": _TCSH}
+SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 """What each shell reads."""
 
 
@@ -77,10 +69,9 @@ def add_completion(parser: Parser) -> None:
         "examples:\n"
         "  sbus completion bash > ~/.local/share/bash-completion/completions/sbus\n"
         "  sbus completion zsh > ~/.zfunc/_sbus        with ~/.zfunc in fpath\n"
-        "  sbus completion fish > ~/.config/fish/completions/sbus.fish\n"
-        "  sbus completion tcsh >> ~/.tcshrc"
+        "  sbus completion fish > ~/.config/fish/completions/sbus.fish"
     )
-    add(parser, "SHELL", "bash, zsh, fish or tcsh", choices=tuple(SCRIPTS))
+    add(parser, "SHELL", "bash, zsh or fish", choices=tuple(SCRIPTS))
     parser.add_argument("words", nargs=REMAINDER, help=SUPPRESS)  # a command line, for which candidates are printed
     parser.set_defaults(run=_completion)
 
@@ -99,17 +90,15 @@ def candidates(words: list[str]) -> list[str]:
 
     program, *before = words[:-1] or ["sbus"]
     begun = words[-1]
-    if program.endswith("sbusd"):
-        return _of_parser(daemon.build_parser(), before, begun)
-    if program.endswith("sbus-relay"):
-        return _of_parser(relay.build_parser(), before, begun)
+    for name, module in (("sbusd", daemon), ("sbus-relay", relay)):
+        if program.endswith(name):
+            return _of_parser(module.build_parser(), before, begun)
     if before[:1] == ["help"]:
         before, begun = before[1:], begun if not begun.startswith("-") else "\0"
 
     # 1. The words of a command.
-    names = {name: name.split() for name in main.COMMANDS}
-    place = len(before)
-    found = {name[place] for name in names.values() if name[:place] == before and len(name) > place}
+    names = [name.split() for name in main.COMMANDS]
+    found = {name[len(before)] for name in names if name[: len(before)] == before and len(name) > len(before)}
     if not begun.startswith("-") and (chosen := sorted(word for word in found if word.startswith(begun))):
         return chosen
 
@@ -166,7 +155,9 @@ def pages() -> dict[str, str]:
     programs = [(main.build_parser(), "publish and subscribe on this machine's message bus")]
     programs += [(daemon.build_parser(), "serve a message bus")]
     programs += [(relay.build_parser(), "serve a message bus that is joined to another one")]
-    groups = {f"sbus-{group}": names for group, (_, names) in main.GROUPS.items()}
+    groups = {
+        f"sbus-{group}": [name for name, row in main.COMMANDS.items() if row[0] == group] for group in main.GROUPS
+    }
     others = {*groups, *(parser.prog for parser, _ in programs)}
 
     # A page of each program, and one of each group of commands.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import select
 import signal
@@ -14,8 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from io import BufferedReader
-from itertools import chain, repeat
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -31,13 +29,10 @@ from .console import complain, progress, tell, yield_to_signals
 
 __all__ = [
     "FIELDS",
-    "RECONNECTING",
-    "beginning",
     "connected",
     "from_arguments",
     "from_json",
     "json_field",
-    "publish",
     "read_stdin",
     "shower",
     "subscribe",
@@ -61,37 +56,34 @@ class Show(Protocol):
 
 
 @contextmanager
-def connected(arguments: Namespace, *, lasting: bool = False, **options: Any) -> Iterator[Client]:
-    """A client of the hub that the arguments name; ``options`` are the client's.
+def connected(arguments: Namespace, *patterns: bytes, lasting: bool = False, **options: Any) -> Iterator[Client]:
+    """A client of the hub that the arguments name, subscribed to ``patterns``; ``options`` are the client's.
 
     :param lasting: the client outlives its hub, which has to be there at first.
     """
     yield_to_signals()
+    begun: list[None] = []  # else what goes wrong ends this, and that is told
+
+    def tell_if_begun(text: str) -> None:
+        if begun:
+            tell(text)
+
     with ExitStack() as stack:
         with progress(lambda: "waiting for a hub"):
             if lasting:
                 Client(arguments.address, **options).close()  # raises where nobody listens or answers
-                options = {**RECONNECTING, **options}
+                options["reconnect"] = True
+                options["on_disconnect"] = lambda client, error: tell_if_begun(f"{error}; waiting for it")
+                options["on_reconnect"] = lambda client: tell_if_begun(f"connected to {client.address} again")
             client = stack.enter_context(Client(arguments.address, **options))
         arguments.address = client.address  # for errors from here on
+        if patterns:
+            client.subscribe(*patterns)
+        begun.append(None)
         yield client
 
 
 # -- publishing -----------------------------------------------------------------------------------------------
-
-
-def publish(client: Client, batches: Iterable[Iterable[Pair]], rate: float | None = None) -> None:
-    """Publish pairs of key and payload, at most ``rate`` a second; return once the hub has taken all."""
-    if rate is None:
-        for batch in batches:
-            client.publish_many(batch)
-    else:
-        due = monotonic()
-        for key, payload in chain.from_iterable(batches):
-            sleep(max(0.0, due - monotonic()))
-            client.publish(key, payload)
-            due = max(due, monotonic() - 1) + 1 / rate
-    client.sync()
 
 
 def from_arguments(arguments: Namespace) -> Iterator[Iterable[Pair]]:
@@ -100,7 +92,7 @@ def from_arguments(arguments: Namespace) -> Iterator[Iterable[Pair]]:
         for lines in _lines(8 * PACKET_BYTES):  # in JSON a byte may become six, and there is the sender besides
             yield map(from_json, lines)
         return
-    key = os.fsencode(arguments.key)
+    key = arguments.key
     if arguments.lines:
         for lines in _lines(PACKET_BYTES):
             yield [(key, line) for line in lines]
@@ -111,8 +103,8 @@ def from_arguments(arguments: Namespace) -> Iterator[Iterable[Pair]]:
         with open(arguments.file, "rb") as file:
             payload = file.read(PACKET_BYTES + 1)
     else:
-        payload = os.fsencode(arguments.payload)
-    yield repeat((key, payload), arguments.repeat)
+        payload = arguments.payload
+    yield [(key, payload)]
 
 
 def read_stdin() -> bytes:
@@ -271,30 +263,6 @@ FIELDS: dict[str, Callable[[Message, int | None], str]] = {
     "{time}": lambda _, time: _moment(time),
 }
 """What ``--format`` fills in."""
-
-
-RECONNECTING: dict[str, Any] = {
-    "reconnect": True,
-    "on_disconnect": lambda client, error: _tell_connection(f"{error}; waiting for it"),
-    "on_reconnect": lambda client: _tell_connection(f"connected to {client.address} again"),
-}
-"""How a client is made that outlives its hub."""
-
-_beginning: list[None] = []
-"""Not empty while a command begins: what goes wrong then ends it, and that is told."""
-
-
-def _tell_connection(text: str) -> None:
-    if not _beginning:
-        tell(text)
-
-
-@contextmanager
-def beginning() -> Iterator[None]:
-    """Tell no reconnection while the block runs: a hub disconnects who asks for what it refuses."""
-    _beginning.append(None)
-    yield
-    _beginning.clear()
 
 
 def tell_notice(notice: control.Notice) -> None:

@@ -11,6 +11,7 @@ from functools import partial
 
 from .arguments import Parser, add, add_address, add_patterns
 from .console import complain, explain, on_stop, tell
+from .tables import plain
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
@@ -64,15 +65,11 @@ def add_peer(parser: Parser) -> None:
         "  sbus peer --listen 127.0.0.1:9014 --sub //myorg/      show what others publish; from any other program:\n"
         "      printf 'pub //myorg/chat 5 hello\\n' | nc 127.0.0.1 9014\n"
         "  sbus peer --listen :9014 --forward myorg/chat         pass //myorg/chat on as //fwd/myorg/chat\n"
-        "  sbus peer --listen :0 --connect 127.0.0.1:9014 --discover myorg --who bob\n"
-        "                                                        find the others from one of them\n"
-        "  sbus peer --connect 127.0.0.1:9014 --pub //myorg/chat hello\n"
-        "                                                        publish once somebody wants it, and end\n"
-        "  sbus peer --listen :9014 --retain //myorg/motd 'closed on Monday'\n"
-        "                                                        for those that subscribe later, too\n"
+        "  sbus peer --listen :0 --connect 127.0.0.1:9014 --discover myorg --who bob    find the others from one\n"
+        "  sbus peer --connect 127.0.0.1:9014 --pub //myorg/chat hello    publish once somebody wants it, and end\n"
+        "  sbus peer --listen :9014 --retain //myorg/motd 'closed on Monday'    for those that subscribe later, too\n"
         "  sbus peer --listen :9014 --receive //myorg/docs ~/incoming\n"
-        "  sbus peer --connect 127.0.0.1:9014 --send //myorg/docs report.pdf\n"
-        "                                                        a file of any size, checked\n"
+        "  sbus peer --connect 127.0.0.1:9014 --send //myorg/docs report.pdf    a file of any size, checked\n"
         "  sbus peer --listen 0.0.0.0:9014 --tls-cert me.pem --tls-key me.key --tls-ca ours.pem\n"
         "\n" + _CERTIFICATES
     )
@@ -119,7 +116,6 @@ def _show(inbox: PeerInbox) -> None:
 
 def _receive(files: PeerFiles) -> None:
     from ..errors import PeerError
-    from .tables import plain
 
     while True:
         try:
@@ -157,11 +153,8 @@ def add_gateway(parser: Parser) -> None:
     )
 
     add_address(parser)
-    for option, what in (
-        ("export", "messages under these keys go out"),
-        ("import", "messages under these keys come in"),
-    ):
-        add_patterns(parser, option, f"{what}; '': all")
+    add_patterns(parser, "export", "messages under these keys go out; '': all")
+    add_patterns(parser, "import", "messages under these keys come in; '': all")
     add(parser, "--name NAME", "what the joined buses are called, at each gateway alike (bus)", default="bus")
     _add_ends(parser)
 
@@ -173,10 +166,13 @@ def _run_gateway(arguments: Namespace) -> None:
     def begin(peer: Peer, stack: ExitStack) -> list[Work]:
         from ..tcp import Gateway
 
-        export, import_ = (
-            list(map(os.fsencode, patterns)) for patterns in (arguments.export_patterns, arguments.import_patterns)
+        gateway = Gateway(
+            arguments.address,
+            peer,
+            export=arguments.export_patterns,
+            import_=arguments.import_patterns,
+            name=arguments.name,
         )
-        gateway = Gateway(arguments.address, peer, export=export, import_=import_, name=arguments.name)
         return [stack.enter_context(gateway).serve_forever]
 
     _serve(arguments, begin)
@@ -190,24 +186,18 @@ def _peer(arguments: Namespace) -> Peer:
     if any(files) and not all(files):
         raise UsageError("TLS needs all three: --tls-cert, --tls-key and --tls-ca")
     tls = TLS(*files, hostname=arguments.tls_name) if all(files) else None
-    discover = None
-    if arguments.discover is not None:
-        options = {"who": arguments.who, "advertise": arguments.advertise, "allow": arguments.allow}
-        given = {name: value for name, value in options.items() if value is not None}
-        if "allow" in given:
-            given["allow"] = tuple(given["allow"])
-        discover = Discovery(org=arguments.discover, **given)
-    elif arguments.who or arguments.advertise or arguments.allow:
+    options = {
+        "who": arguments.who,
+        "advertise": arguments.advertise,
+        "allow": arguments.allow and tuple(arguments.allow),
+    }
+    given = {name: value for name, value in options.items() if value}
+    if given and arguments.discover is None:
         raise UsageError("--who, --advertise and --allow go with --discover")
+    discover = None if arguments.discover is None else Discovery(org=arguments.discover, **given)
     if arguments.listen is None and not arguments.connect:
         raise UsageError("a peer listens or connects: give --listen or --connect")
-    return Peer(
-        arguments.listen,
-        forward=arguments.forward,
-        discover=discover,
-        tls=tls,
-        insecure=arguments.insecure,
-    )
+    return Peer(arguments.listen, forward=arguments.forward, discover=discover, tls=tls, insecure=arguments.insecure)
 
 
 def _serve(arguments: Namespace, begin: Callable[[Peer, ExitStack], list[Work]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 from contextlib import ExitStack, suppress
 from time import monotonic, sleep
@@ -195,12 +196,8 @@ def take_supervision(handed_on: dict[str, str]) -> bool:
 
 def watchdog(loop: Any) -> Any:
     """Tell the supervisor twice in each interval that ``loop`` runs. Returns the timer; ``None`` without a watchdog."""
-    interval = os.environ.get("WATCHDOG_USEC", "")
-    if (
-        not (interval.isascii() and interval.isdigit() and len(interval) <= 18)  # microseconds of 30,000 years
-        or not int(interval)
-        or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid())
-    ):
+    interval, pid = os.environ.get("WATCHDOG_USEC", ""), str(os.getpid())
+    if os.environ.get("WATCHDOG_PID", pid) != pid or not re.fullmatch("0*[1-9][0-9]{,17}", interval):
         return None
     seconds = int(interval) / 2_000_000
     timer = loop.timer(seconds, seconds)

@@ -6,7 +6,6 @@ everything that is out of the ordinary to a client, errors included.
 
 from __future__ import annotations
 
-import os
 from _socket import AF_UNIX, MSG_NOSIGNAL, SOCK_SEQPACKET, socket
 
 from ..errors import DisconnectedError
@@ -39,9 +38,7 @@ def add_pub(parser: Parser) -> None:
         "  tail -f app.log | sbus pub log/app -        a message for each line, as it comes\n"
         "  sbus pub camera/1 --file picture.jpg        a file as it is\n"
         "  date | sbus pub clock --stdin               all of standard input, with its newlines\n"
-        "  sbus sub --json '' | sbus pub -a /tmp/other --json\n"
-        "                                              the same messages at another hub\n"
-        "  sbus pub tick now --repeat 60 --rate 1      once a second, for a minute"
+        "  sbus sub --json '' | sbus pub -a /tmp/other --json    the same messages at another hub"
     )
 
     add_address(parser)
@@ -53,14 +50,12 @@ def add_pub(parser: Parser) -> None:
     add(source, "--stdin", "all of standard input as one payload")
     add(source, "--file FILE", "the contents of a file as one payload")
     add(source, "--json", "a message for each line of standard input, as sbus sub --json writes them")
-    add(parser, "--repeat N", "publish the payload N times", default=1)
-    add(parser, "--rate RATE", "publish at most so many messages a second")
 
     parser.set_defaults(run=lambda arguments: _publish(arguments, parser))
 
 
 def _publish(arguments: Namespace, parser: Parser) -> None:
-    if arguments.payload == "-":
+    if arguments.payload == b"-":
         arguments.lines, arguments.payload = True, None
     sources = [arguments.lines, arguments.stdin, arguments.file is not None, arguments.json]
     if (arguments.key is None) is not arguments.json:
@@ -71,10 +66,8 @@ def _publish(arguments: Namespace, parser: Parser) -> None:
         )
     if sum(sources) + (arguments.payload is not None) != 1:
         parser.error("give one PAYLOAD, or one of -, -l, --stdin, --file and --json")
-    if arguments.repeat > 1 and (arguments.lines or arguments.json):
-        parser.error("--repeat is for a single payload")
 
-    if arguments.payload is not None and arguments.repeat == 1 and not arguments.verbose:
+    if arguments.payload is not None and not arguments.verbose:
         yield_to_signals()
         if _publish_once(arguments):
             return
@@ -82,15 +75,16 @@ def _publish(arguments: Namespace, parser: Parser) -> None:
 
     # Lines may come for days.
     with messages.connected(arguments, lasting=arguments.lines or arguments.json) as client:
-        messages.publish(client, messages.from_arguments(arguments), arguments.rate)
+        for batch in messages.from_arguments(arguments):
+            client.publish_many(batch)
+        client.sync()
 
 
 def _publish_once(arguments: Namespace) -> bool:
     from ..wire.defaults import default_addresses
 
     addresses = default_addresses() if arguments.address is None else [arguments.address]
-    key, payload = os.fsencode(arguments.key), os.fsencode(arguments.payload)
-    return any(publish_once(address, key, payload) for address in addresses)
+    return any(publish_once(address, arguments.key, arguments.payload) for address in addresses)
 
 
 def publish_once(address: str, key: bytes, payload: bytes, timeout: float = 10.0) -> bool:

@@ -12,7 +12,7 @@ from time import monotonic
 from . import jobs
 from .arguments import Parser, add, add_address
 from .console import advise, complain, explain, on_stop, progress, tell, yield_to_signals
-from .journal import add_selection, selection, tell_skipped
+from .journal import add_selection, add_skipping, selection, tell_skipped
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ def add_journal_record(parser: Parser) -> None:
     )
     parser.epilog = (
         "examples:\n"
-        "  sbus journal record /var/lib/sbus/journal\n"
         "  sbus journal record --max-bytes 10GB --max-age 30d /var/lib/sbus/journal\n"
         "  sbus journal record -p room/ -p log/ rooms          these keys only\n"
         "  sbus journal record --last 60s --on alarm/ crash    the minute before each alarm"
@@ -50,13 +49,8 @@ def add_journal_record(parser: Parser) -> None:
     add(parser, "DIR", "the journal's directory, made where there is none", dest="directory")
     add_address(parser)
     add(parser, "-p --pattern PATTERN", "record what matches; may be repeated", action="append")
-    add(
-        parser,
-        "--durability",
-        "sync after each block of messages (the default), once a second, or never",
-        choices=("block", "interval", "none"),
-        default="block",
-    )
+    what = "sync after each block of messages (the default), once a second, or never"
+    add(parser, "--durability", what, choices=("block", "interval", "none"), default="block")
     _add_retention(parser)
     add(parser, "--no-seal", "leave sealing to sbus journal seal")
     add(parser, "--no-hold", "lose messages rather than have the hub hold publishers back")
@@ -94,7 +88,7 @@ def _follower(arguments: Namespace) -> Follower:
     from ..journal.follower import Follower
 
     options: Any = {
-        "patterns": tuple(map(os.fsencode, arguments.pattern or [""])),
+        "patterns": tuple(arguments.pattern or [b""]),
         "hold": not arguments.no_hold,
         "durability": arguments.durability,
         "publish_durable": arguments.tell_durable,
@@ -108,7 +102,7 @@ def _follower(arguments: Namespace) -> Follower:
         arguments.address,
         arguments.directory,
         seconds=arguments.last,
-        on=tuple(map(os.fsencode, arguments.on or [])),
+        on=tuple(arguments.on or []),
         most_bytes=arguments.max_memory,
         on_written=lambda count: tell(f"{count:,} messages recorded"),
         **options,
@@ -124,7 +118,6 @@ def add_journal_replay(parser: Parser) -> None:
     )
     parser.epilog = (
         "examples:\n"
-        "  sbus journal replay journal -a /tmp/bus\n"
         "  sbus journal replay journal -a /tmp/bus --speed 10 --pattern 'room/*/temp'\n"
         "  sbus journal replay lake -a /tmp/bus --flat-out --start 2026-01-31T12:00 --end 2026-01-31T13:00\n"
         "  sbus journal replay journal -a /tmp/bus --loop --remap room/=demo/room/\n"
@@ -138,14 +131,9 @@ def add_journal_replay(parser: Parser) -> None:
     pace = parser.add_mutually_exclusive_group()
     add(pace, "--speed FACTOR", "so many times as fast as it was recorded", default=1.0)
     add(pace, "--flat-out", "as fast as the hub takes it")
-    add(parser, "--skip-corrupt", "go on after what is damaged, and count it")
-    add(
-        parser,
-        "--remap OLD=NEW",
-        "let keys begin with NEW that begin with OLD; may be repeated, the first that fits counts",
-        action="append",
-        default=[],
-    )
+    add_skipping(parser, "go on after what is damaged, and count it")
+    what = "let keys begin with NEW that begin with OLD; may be repeated, the first that fits counts"
+    add(parser, "--remap OLD=NEW", what, action="append", default=[])
     add(parser, "--loop", "begin again at the end, until Ctrl-C")
 
     parser.set_defaults(run=_replay)
@@ -160,27 +148,21 @@ def _replay(arguments: Namespace) -> None:
     signal.signal(signal.SIGTSTP, clock.pause)
     speed, wanted = None if arguments.flat_out else arguments.speed, selection(arguments)
     try:
-        with Client(arguments.address) as client, progress(count.tell):
+        with Client(arguments.address) as client, progress(count.__str__):
             count.publisher = client
-            separator = client.hub.separator
-            publisher = Renaming(count, arguments.remap, separator) if arguments.remap else count
+            publisher = Renaming(count, arguments.remap, client.hub.separator) if arguments.remap else count
             while True:
                 before = count.published
-                runs = from_journal(
-                    arguments.recording,
-                    wanted,
-                    on_corrupt="skip" if arguments.skip_corrupt else "error",
-                    on_skip=count.skip,
-                )
+                runs = from_journal(arguments.recording, wanted, on_corrupt=arguments.on_corrupt, on_skip=count.skip)
                 count.lost += replay(runs, publisher, speed=speed, clock=clock).lost
                 if not arguments.loop or count.published == before:
                     break
             client.sync()
     except BaseException:
         if count.published:
-            tell(count.tell())  # and then the error
+            tell(str(count))  # and then the error
         raise
-    tell(count.tell())
+    tell(str(count))
 
 
 class _Clock:
@@ -219,8 +201,7 @@ class _Count:
         self._rows += skipped.rows or 0
         self._bytes += skipped.length
 
-    def tell(self) -> str:
-        """What was done so far."""
+    def __str__(self) -> str:
         more = f"; {self.lost:,} were lost when it was recorded" if self.lost else ""
         more += f"; {self._rows:,} rows and more, of {self._bytes:,} bytes, were damaged" if self._bytes else ""
         return f"{self.published:,} messages published{more}"
@@ -255,12 +236,7 @@ def add_journal_ingest(parser: Parser) -> None:
     add(parser, "JOURNAL...", "directory of a journal, or its URI (s3://...)")
     add(parser, "LAKE", "directory or URI of the lake, made where there is none")
     add(parser, "--follow", "go on with what is recorded, until Ctrl-C")
-    add(
-        parser,
-        "--skip-corrupt",
-        "where a journal is damaged, take a gap in, which tells how many records are missing if anybody knows, "
-        "and go on",
-    )
+    add_skipping(parser, "where a journal is damaged, take a gap in, and go on")
     jobs.add_spark_arguments(parser)
 
     parser.set_defaults(run=_ingest)
@@ -293,7 +269,7 @@ def _ingest_with(arguments: Namespace, spark: SparkSession | None) -> None:
         arguments.lake,
         follow=arguments.follow,
         stop=jobs.stop_event() if arguments.follow else threading.Event(),
-        on_corrupt="skip" if arguments.skip_corrupt else "error",
+        on_corrupt=arguments.on_corrupt,
         progress=made.add,
         failed=fail if several else None,
         **options,
@@ -326,7 +302,7 @@ def add_journal_seal(parser: Parser) -> None:
     add(parser, "--follow", "go on with segments that end, until Ctrl-C")
     add(parser, "--into DIR", "directory or URI of the files; else DIR/sealed. It is noted in DIR for readers")
     _add_retention(parser)
-    add(parser, "--skip-corrupt", "where the journal is damaged, write a gap row, and go on")
+    add_skipping(parser, "where the journal is damaged, write a gap row, and go on")
 
     parser.set_defaults(run=_run)
 
@@ -342,7 +318,7 @@ def _run(arguments: Namespace) -> None:
         seal(
             arguments.directory,
             arguments.into,
-            on_corrupt="skip" if arguments.skip_corrupt else "error",
+            on_corrupt=arguments.on_corrupt,
             keep_bytes=arguments.max_bytes,
             keep_seconds=arguments.max_age,
             progress=made.add,

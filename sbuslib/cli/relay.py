@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .arguments import Parser, add, add_address, add_patterns, add_verbosity
+from .arguments import Parser, add, add_address, add_patterns, add_program_options
 from .console import finish
 from .daemon import ADDRESS_FORMS, add_hub_arguments, run_hub
 
@@ -25,11 +25,7 @@ to another, its master. Messages of its clients go up if a client above wants th
 come down, and secret messages find their way between clients anywhere in the tree.
 
 While the master is away it goes on serving its own clients, keeps what has to go up, within a bound, and looks for \
-the master until it is back.
-
-It cannot be taken over by a new process yet, as a hub of sbusd(1) can.
-
-It tells systemd(1) that it is ready, and that it is alive where the unit has a watchdog."""
+the master until it is back. It cannot be taken over by a new process yet, as a hub of sbusd(1) can."""
 
 _EPILOG = f"""\
 {ADDRESS_FORMS}
@@ -50,18 +46,14 @@ examples:
 
 def build_parser() -> Parser:
     """The arguments of ``sbus-relay``."""
-    from .. import __version__
-
     parser = Parser(prog="sbus-relay", description=_DESCRIPTION, epilog=_EPILOG)
     add(parser, "--upstream ADDRESS", "the hub above; may be repeated, then they are tried in order", action="append")
     add_address(parser, "--listen", metavar="WHERE", help="the address where to listen, unless the file has it")
-    for option, way in (("export", "up"), ("import", "down")):
-        add_patterns(parser, option, f"let only what matches go {way}, besides secrets", file_may_have=True)
+    add_patterns(parser, "export", "let only what matches go up, besides secrets", file_may_have=True)
+    add_patterns(parser, "import", "let only what matches go down, besides secrets", file_may_have=True)
     add(parser, "--upstream-user USER", "join only a hub that runs as USER, by name or id")
-    add_hub_arguments(parser)
-    parser.set_defaults(take_over=False)
-    add_verbosity(parser)
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    add_hub_arguments(parser, may_take_over=False)
+    add_program_options(parser)
     parser.set_defaults(run=lambda arguments: _run_relay(arguments, parser))
     return parser
 

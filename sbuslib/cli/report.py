@@ -8,7 +8,8 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ..wire.text import printable
 from . import jobs
@@ -32,31 +33,17 @@ def _add_counting(parser: Parser, kind: str, work: Callable[[Namespace], object]
     parser.epilog = f"examples:\n{examples}\n\nDuckDB counts, in this process. {jobs.SPARK}"
 
     add(parser, "LAKE", "directory of the lake, or of a journal; or its URI, for Spark")
-    _add_choice(parser)
-    _add_output_arguments(parser, f"{kind}.html")
-    add(
-        parser,
-        "--engine",
-        "what counts; else DuckDB where it is installed, and Spark for a URI and with --master",
-        choices=("duckdb", "spark"),
-    )
-    jobs.add_spark_arguments(parser)
-    add(parser, "--separator BYTE", "separator of the hub's keys (/)", default="/")
-    parser.set_defaults(run=work)
-
-
-def _add_choice(parser: Parser) -> None:
-    """Add the options that say which records count."""
     add(parser, "--hub ID", "only what this hub recorded; else what all hubs did")
     add(parser, "--start WHEN", "leave out earlier records")
     add(parser, "--end WHEN", "leave out records from then on")
-
-
-def _add_output_arguments(parser: Parser, name: str) -> None:
-    """Add the options that say where the page and the tables go."""
-    add(parser, "--output FILE", f"the page; -: none ({name})", default=name)
+    add(parser, "--output FILE", f"the page; -: none ({kind}.html)", default=f"{kind}.html")
     add(parser, "--parquet DIR", "the tables as Parquet, too")
     add(parser, "--csv DIR", "the tables as CSV, too")
+    what = "what counts; else DuckDB where it is installed, and Spark for a URI and with --master"
+    add(parser, "--engine", what, choices=("duckdb", "spark"))
+    jobs.add_spark_arguments(parser)
+    add(parser, "--separator BYTE", "separator of the hub's keys (/)", default="/")
+    parser.set_defaults(run=work)
 
 
 def _check_output(arguments: Namespace) -> None:
@@ -78,24 +65,17 @@ def _check_output(arguments: Namespace) -> None:
         raise UsageError(f"{arguments.output}: cannot be written there")
 
 
-def _progress(what: str) -> None:
-    """Say what is being done."""
-    tell(f"{what} ...")
-
-
 def _deliver(report: Report, arguments: Namespace) -> None:
     """Write the page and the tables, and say where they are."""
     from ..reports.exports import write_csv, write_parquet
 
     if arguments.output != "-":
-        _progress("making the page")
-        text = report.page()
-        with open(arguments.output, "w", encoding="utf-8") as file:
-            file.write(text)
+        tell("making the page ...")
+        Path(arguments.output).write_text(report.page(), "utf-8")
         print(arguments.output, flush=True)
     for directory, write in ((arguments.parquet, write_parquet), (arguments.csv, write_csv)):
         if directory:
-            _progress(f"writing tables to {directory}")
+            tell(f"writing tables to {directory} ...")
             write(report.tables, directory)
             print(directory, flush=True)
 
@@ -151,7 +131,7 @@ def _traffic(arguments: Namespace) -> None:
 
     _check_output(arguments)
     with _recorded(arguments) as rows:
-        _progress("counting")
+        tell("counting ...")
         interval = None if arguments.interval is None else max(1, round(arguments.interval))
         report = traffic(rows, seconds=interval, levels=arguments.levels, separator=arguments.separator)
         assert report is not None
@@ -178,7 +158,7 @@ def _subscriptions(arguments: Namespace) -> None:
     if not patterns:
         raise UsageError(f"{arguments.patterns}: no patterns")
     with _recorded(arguments) as rows:
-        _progress(f"matching {len(patterns):,} patterns")
+        tell(f"matching {len(patterns):,} patterns ...")
         _deliver(subscriptions(rows, patterns, arguments.separator), arguments)
 
 
@@ -187,12 +167,11 @@ def add_watch(parser: Parser) -> None:
     parser.description = (
         "Show the rates of what a hub carries, or of what is being recorded into a journal: a line for each window of "
         "time. And publish alerts: under alerts/above/PATTERN and alerts/below/PATTERN, for each window with more or "
-        "fewer messages a second than that, and under alerts/lost for what was lost; and under alerts/cleared/ when "
-        "that is over. The payload is a JSON object. It ends on Ctrl-C."
+        "fewer messages a second than that, under alerts/lost for what was lost, and under alerts/cleared/ when that "
+        "is over. The payload is a JSON object."
     )
     parser.epilog = (
         "examples:\n"
-        "  sbus watch                                               rates on the bus, every 10 seconds\n"
         "  sbus watch --above room/ 1000 --below bus/tick 0.5       and alerts: too many of these, too few of those\n"
         "  sbus watch /var/lib/sbus/journal --window 1min           what is being recorded\n"
         "  sbus sub alerts/                                         who listens to alerts\n\n"
@@ -202,25 +181,14 @@ def add_watch(parser: Parser) -> None:
 
     add(parser, "[JOURNAL]", "directory of a journal; else the bus itself")
     add_address(parser, help="where the hub listens that is watched, and that gets the alerts")
-    add(parser, "-q --quiet", "publish alerts, and show only those")
     add(parser, "--dry", "show alerts, and publish none")
 
-    for kind in ("above", "below"):
-        than = "more" if kind == "above" else "fewer"
-        parser.add_argument(
-            f"--{kind}",
-            nargs=2,
-            action="append",
-            default=[],
-            metavar=("PATTERN", "RATE"),
-            help=f"an alert when {than} messages a second than RATE match PATTERN",
-        )
+    pair: dict[str, Any] = {"nargs": 2, "action": "append", "default": [], "metavar": ("PATTERN", "RATE")}
+    for kind, than in (("above", "more"), ("below", "fewer")):
+        what = f"an alert when {than} messages a second than RATE match PATTERN"
+        parser.add_argument(f"--{kind}", help=what, **pair)
     add(parser, "--window TIME", "how long a window is (10)", default=10.0)
-    add(
-        parser,
-        "--delay TIME",
-        "how late a record may be found in the journal (5); of the bus, how long a window is left open (0)",
-    )
+    add(parser, "--delay TIME", "how late a record of a window may come (5; of the bus 0)")
     add(parser, "--separator BYTE", "separator of the hub's keys (/)", default="/")
     parser.set_defaults(run=_watch)
 
@@ -266,8 +234,6 @@ def _rules(arguments: Namespace) -> list[RateRule]:
 
 
 def _show(window: Window, arguments: Namespace) -> None:
-    if arguments.quiet:
-        return
     lost = [f"{window.lost:,}"] * bool(window.lost) + ["nobody knows how many"] * bool(window.unknown)
     parts = [
         f"{window.start:%H:%M:%S}",

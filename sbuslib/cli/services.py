@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from .arguments import Parser, add, add_address
 from .console import EXIT_FAILURE, EXIT_SUCCESS, complain, on_stop, progress, tell, wait_for_ctrl_c
+from .tables import plain, show_json
 
 if TYPE_CHECKING:
     from ..recipes.request import Answer, Question
@@ -25,7 +26,6 @@ def add_request(parser: Parser) -> None:
     )
     parser.epilog = (
         "examples:\n"
-        "  sbus request math/square 12\n"
         "  sbus request --timeout 1m report/build --stdin < settings.json\n"
         "  sbus request --all --wait 2s service/version\n"
         "\n"
@@ -54,9 +54,9 @@ def _request(arguments: Namespace, parser: Parser) -> int:
 
     if arguments.stdin and arguments.payload is not None:
         parser.error("give a PAYLOAD or --stdin")
-    key, secret = os.fsencode(arguments.key), not arguments.not_secret
+    key, secret = arguments.key, not arguments.not_secret
     with messages.connected(arguments) as client:
-        payload = messages.read_stdin() if arguments.stdin else os.fsencode(arguments.payload or "")
+        payload = messages.read_stdin() if arguments.stdin else arguments.payload or b""
         if not arguments.all:
             answer = client.request(key, payload, timeout=arguments.timeout, secret=secret)
             if arguments.json:
@@ -82,18 +82,14 @@ def write(answer: bytes) -> None:
 
 
 def _show_json(payload: bytes, error: str | None = None) -> None:
-    import json
-
     from .messages import json_field
 
-    told = json_field("payload", payload) if error is None else {"error": error}
-    print(json.dumps(told), flush=True)
+    show_json(json_field("payload", payload) if error is None else {"error": error})
 
 
 def _show(answer: Answer, as_json: bool) -> bool:
     """Show one answer of several; whether it is none of a server that failed."""
     from ..wire.text import printable
-    from .tables import plain
 
     if as_json:
         _show_json(answer.payload, answer.error)
@@ -139,7 +135,7 @@ def _serve(arguments: Namespace) -> None:
     with messages.connected(arguments, senders=True, lasting=True) as client:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a command need not read its standard input to the end
         with client.serve(
-            os.fsencode(arguments.pattern), lambda question: answer(question, arguments.command), workers=arguments.jobs
+            arguments.pattern, lambda question: answer(question, arguments.command), workers=arguments.jobs
         ) as service:
             tell("ready to answer (Ctrl-C ends it)")
             wait_for_ctrl_c(service.wait)
@@ -198,28 +194,18 @@ def add_retain(parser: Parser) -> None:
 
 
 def _retain(arguments: Namespace) -> None:
-    import sqlite3
-
     import gevent
 
-    from ..errors import StateError
     from ..services.retain import Retain
 
     address, arguments.address = arguments.address, None  # errors tell of files, too, and name the hub themselves
-    try:
-        with progress(lambda: "looking for a hub, and for others that keep these patterns"):
-            service = Retain(
-                address,
-                *map(os.fsencode, arguments.patterns),
-                file=arguments.store,
-                keys=arguments.max_keys,
-                size=arguments.max_bytes,
-            )
-        on_stop(service.stop, gevent.signal_handler)
-        tell(f"{len(service.kept.values):,} keys are kept of {service.client.address} (Ctrl-C ends it)")
-        service.run()
-    except sqlite3.Error as error:
-        raise StateError(f"{arguments.store}: {error}") from None
+    with progress(lambda: "looking for a hub, and for others that keep these patterns"):
+        service = Retain(
+            address, *arguments.patterns, file=arguments.store, keys=arguments.max_keys, size=arguments.max_bytes
+        )
+    on_stop(service.stop, gevent.signal_handler)
+    tell(f"{len(service.kept.values):,} keys are kept of {service.client.address} (Ctrl-C ends it)")
+    service.run()
 
 
 def add_queue(parser: Parser) -> None:
@@ -256,10 +242,8 @@ def add_queue(parser: Parser) -> None:
 
 
 def _queue(arguments: Namespace) -> None:
-    import sqlite3
     from contextlib import nullcontext
 
-    from ..errors import StateError
     from ..kernel.users import resolve_user
     from ..services.queue_rules import Jobs
     from ..services.queue_service import QueueService
@@ -267,23 +251,21 @@ def _queue(arguments: Namespace) -> None:
 
     jobs = Jobs(arguments.max_jobs, arguments.max_bytes, arguments.limit, arguments.attempts, ordered=arguments.ordered)
     address, arguments.address = arguments.address, None  # errors tell of files, too, and name the hub themselves
-    try:
-        with nullcontext() if arguments.memory else Store(arguments.store or _default_store(arguments.name)) as store:
-            with progress(lambda: "waiting for a hub"):
-                service = QueueService(
-                    address,
-                    os.fsencode(arguments.name),
-                    map(os.fsencode, arguments.patterns),
-                    jobs,
-                    store,
-                    dead=os.fsencode(arguments.dead) if arguments.dead else None,
-                    trusted=map(resolve_user, arguments.trusted),
-                )
-            on_stop(service.stop)
-            tell(f"{len(jobs.jobs):,} jobs wait in {arguments.name} on {service.client.address} (Ctrl-C ends it)")
-            service.run()
-    except sqlite3.Error as error:
-        raise StateError(f"jobs cannot be kept: {error}") from None
+    arguments.store = arguments.store or _default_store(arguments.name)
+    with nullcontext() if arguments.memory else Store(arguments.store) as store:
+        with progress(lambda: "waiting for a hub"):
+            service = QueueService(
+                address,
+                os.fsencode(arguments.name),
+                arguments.patterns,
+                jobs,
+                store,
+                dead=arguments.dead,
+                trusted=map(resolve_user, arguments.trusted),
+            )
+        on_stop(service.stop)
+        tell(f"{len(jobs.jobs):,} jobs wait in {arguments.name} on {service.client.address} (Ctrl-C ends it)")
+        service.run()
     left = f"{len(jobs.jobs):,} {'lost with --memory' if arguments.memory else 'kept'}"
     tell(f"{service.accepted:,} jobs accepted, {service.refused:,} refused, {service.done:,} done, {left}")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 
+from . import tables
 from .arguments import Parser, add, add_address
 from .console import begin_to_show
 
@@ -26,22 +26,18 @@ def add_stat(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
         "Show what a hub counts: of itself, its users, the clients that lag or lose, and its links to other hubs. "
-        "Counts begin when the hub is made, those of a client when it connects. A hub tells this to its own user, "
-        "root, and the users of --trusted.\n\n"
-        "With --clients, show every client: its credential key !/cred/GID/UID/PID, its user and program, its number, "
-        "and what it published, was sent and lost since it connected. Number 0 is the program that serves the hub.\n\n"
+        "Counts begin when the hub is made, those of a client when it connects, those of a link when it is made. A hub "
+        "tells this to its own user, root, and the users of --trusted.\n\n"
+        "With --clients, show every client. Number 0 is the program that serves the hub.\n\n"
         "With --tree, show a hub and the hubs below it, with what passed over each link: up from the lower hub, and "
         "down to it. Hubs below are asked at the address that their relays say, if they run as the same user as the "
-        "relay; of others, only the link is shown. Counts of a link begin when it is made. What waits, what was lost, "
-        "and for how long a hub owes an answer (lag) is shown where there is any."
+        "relay; of others, only the link is shown. Lag is for how long a hub owes an answer."
     )
     parser.epilog = (
         "examples:\n"
-        "  sbus stat\n"
         "  sbus stat --json | jq .lost\n"
         "  sbus stat -i 1s                             once a second, until Ctrl-C\n"
         "  sbus stat --clients --sort lost --rows 10   who loses most\n"
-        "  sbus stat --clients --json | jq '.[].credentials'\n"
         "  sbus stat --tree --window 1s                messages a second, over one second\n"
         "  sbus stat --tree --key room/1/temp          which links would carry it: up, down or neither"
     )
@@ -56,7 +52,6 @@ def add_stat(parser: Parser) -> None:
     add(parser, "--key KEY", "with --tree: tell through which links a message under this key would go")
     add(parser, "--window TIME", "with --tree: look again after so long, and show rates")
     add(parser, "-i --interval TIME", "show it so often, until Ctrl-C")
-    add(parser, "-n --count N", "exit after N times; without -i, once a second")
     add(parser, "--json", "all that is known, as JSON in one line")
 
     parser.set_defaults(run=_stat)
@@ -67,14 +62,10 @@ def _stat(arguments: Namespace) -> None:
 
     begin_to_show()
     show = _clients if arguments.clients else _tree if arguments.tree else _hub
-    most = arguments.count or (None if arguments.interval else 1)
-    shown = 0
-    while True:
+    show(arguments)
+    while arguments.interval:
+        sleep(arguments.interval)
         show(arguments)
-        shown += 1
-        if shown == most:
-            break
-        sleep(arguments.interval or 1.0)
 
 
 def _hub(arguments: Namespace) -> None:
@@ -82,7 +73,6 @@ def _hub(arguments: Namespace) -> None:
 
     from ..blocking import Client
     from ..monitor.rates import is_local
-    from . import tables
 
     with Client(arguments.address) as client:
         hub = client.hub.statistics()
@@ -101,7 +91,6 @@ def _hub(arguments: Namespace) -> None:
 def describe(hub: HubStatistics, *, local: bool = False) -> Iterator[str]:
     """The lines that show what a hub tells; with programs where the hub knows processes as they are known here."""
     from ..monitor.rates import Rates
-    from . import tables
 
     yield f"{tables.plain(hub.address)}  id {tables.plain(hub.hub_id)}"
     yield (
@@ -136,7 +125,6 @@ def describe(hub: HubStatistics, *, local: bool = False) -> Iterator[str]:
 def _clients(arguments: Namespace) -> None:
     from ..blocking import Client
     from ..monitor.rates import Rates, is_local
-    from . import tables
 
     with Client(arguments.address) as client:
         clients, hub = client.hub.clients(), client.hub.statistics()
@@ -155,9 +143,8 @@ def _tree(arguments: Namespace) -> None:
     from time import monotonic, sleep
 
     from ..monitor.survey import survey
-    from . import tables
 
-    key = None if arguments.key is None else os.fsencode(arguments.key)
+    key = None if arguments.key is None else arguments.key
     began, before = monotonic(), None
     if arguments.window is not None:
         before = survey(arguments.address)
@@ -171,8 +158,6 @@ def _tree(arguments: Namespace) -> None:
 
 def draw(seen: SeenHub, before: SeenHub | None = None, span: float = 1.0) -> Iterator[str]:
     """The lines that show a tree; with what was seen a ``span`` in seconds before, also how fast messages pass."""
-    from . import tables
-
     above = seen.above
     if above is not None:
         where = tables.plain(above.address) or "a hub"
@@ -182,8 +167,6 @@ def draw(seen: SeenHub, before: SeenHub | None = None, span: float = 1.0) -> Ite
 
 
 def _branches(seen: SeenHub, before: SeenHub | None, span: float, margin: str) -> Iterator[str]:
-    from . import tables
-
     earlier = {} if before is None else {one.link.number: one for one in before.below}
     same_hub = before is not None and before.statistics.hub_id == seen.statistics.hub_id
     for one in seen.below:
@@ -209,24 +192,19 @@ def _branches(seen: SeenHub, before: SeenHub | None, span: float, margin: str) -
 
 
 def _sum_up(seen: SeenHub) -> str:
-    from . import tables
-
     hub = seen.statistics
     return f"{hub.clients:,} clients, {hub.published:,} published, lost {tables.losses(hub.lost)}"
 
 
 def _link(link: LinkStatistics, before: SeenLink | None, span: float) -> list[str]:
     """What is told of a link, as its upper hub sees it, or its lower hub if it is the link above."""
-    from . import tables
-
     parts = [tables.plain(link.state), tables.plain(link.mode)]
     old = None if before is None else before.link
-    for name, now, earlier in (
-        ("up", link.up, 0 if old is None else old.up),
-        ("down", link.down, 0 if old is None else old.down),
-    ):
-        rate = "" if old is None else f" ({max(0, now - earlier) / span:,.1f}/s)"
+    for name in ("up", "down"):
+        now = getattr(link, name)
+        rate = "" if old is None else f" ({max(0, now - getattr(old, name)) / span:,.1f}/s)"
         parts.append(f"{name} {now:,}{rate}")
+
     parts.append(f"{link.patterns:,} pattern{'' if link.patterns == 1 else 's'}")
     if link.waiting:
         parts.append(f"{link.waiting:,} waiting")

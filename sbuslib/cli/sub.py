@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import Namespace
-from typing import Any
 
 from ..wire.modes import HARD, ORDER, SOFT
 from .arguments import Parser, add, add_address
@@ -20,10 +18,8 @@ def add_sub(parser: Parser) -> None:
         "Show the messages whose keys match one of the patterns: in a pattern, * stands for everything up to the next "
         "/ or the end, and one that ends in / matches everything below; the empty pattern matches everything.\n\n"
         r"A line is key, tab, payload. In it, backslash, tab, newline, carriage return and other bytes that cannot be "
-        r"printed are written as \\, \t, \n, \r and, for each byte, \xNN, so no message can control the terminal or "
-        "look like two messages. Each message is written at once, and the command ends when its output is closed. "
-        "Messages that the hub lost because they were not read in time are told on standard error. When the hub goes "
-        "away, it waits until one is there again."
+        r"printed are written as \\, \t, \n, \r and, for each byte, \xNN, so no message can control the terminal. What "
+        "the hub lost, since it was not read in time, is told on standard error. A hub that goes away is waited for."
     )
     parser.epilog = (
         "examples:\n"
@@ -32,8 +28,7 @@ def add_sub(parser: Parser) -> None:
         "  sbus sub ''                                 everything\n"
         "  sbus sub -n 1 --timeout 5s --raw config     the next payload, byte for byte, if it comes soon\n"
         "  sbus sub --json '' | jq .key\n"
-        "  sbus sub --format '{time} {key} {size}' ''\n"
-        "  sbus sub --reconnect --timestamps room/     whether or not the hub is there yet"
+        "  sbus sub --format '{time} {key} {size}' ''"
     )
 
     add_address(parser)
@@ -41,7 +36,6 @@ def add_sub(parser: Parser) -> None:
     add(parser, "-n --count N", "exit after N messages")
     add(parser, "--timeout TIME", "exit with status 1 when no message comes for so long: 5, 2m")
     add_forms(parser)
-    add(parser, "--reconnect", "wait for a hub that is not there yet, too")
     for mode, words, what in (
         ("soft", SOFT, "what the hub does with messages that are not read in time, while its queue has room"),
         ("hard", HARD, "the same, when that queue is full"),
@@ -73,16 +67,17 @@ def _subscribe(arguments: Namespace) -> None:
     from . import messages
 
     show = messages.shower(arguments)
-    options: dict[str, Any] = {"lasting": True}
-    if arguments.reconnect:
-        options = {**messages.RECONNECTING, "timeout": arguments.timeout}
-    elif arguments.timeout is not None:
-        options["timeout"] = arguments.timeout
-    senders = wants_senders(arguments)
-    options |= {"soft": arguments.soft, "hard": arguments.hard, "order": arguments.order}
-    with messages.connected(arguments, on_notice=messages.tell_notice, senders=senders, **options) as client:
-        with messages.beginning():
-            client.subscribe(*map(os.fsencode, arguments.patterns))
+    with messages.connected(
+        arguments,
+        *arguments.patterns,
+        lasting=True,
+        on_notice=messages.tell_notice,
+        senders=wants_senders(arguments),
+        soft=arguments.soft,
+        hard=arguments.hard,
+        order=arguments.order,
+        **({} if arguments.timeout is None else {"timeout": arguments.timeout}),
+    ) as client:
         messages.subscribe(client, show, arguments.count, arguments.timeout)
 
 
@@ -115,7 +110,7 @@ def _get(arguments: Namespace) -> int:
 
     show, status = messages.shower(arguments), EXIT_FAILURE
     with messages.connected(arguments) as client:
-        for message in client.last(os.fsencode(arguments.pattern)):
+        for message in client.last(arguments.pattern):
             sys.stdout.buffer.write(show(message))
             status = EXIT_SUCCESS
         sys.stdout.flush()

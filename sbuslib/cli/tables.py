@@ -4,47 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Final
-
-import msgspec
+from typing import TYPE_CHECKING, Final
 
 from ..kernel import users
-from ..monitor.rates import Look, Row
 from ..wire.text import escape
 
-__all__ = ["KINDS", "TABLES", "TITLES", "View", "columns", "losses", "name_of_user", "plain", "show_json", "table"]
+if TYPE_CHECKING:
+    from ..monitor.rates import Look, Row
 
-TITLES: Final = {
+__all__ = ["KINDS", "TABLES", "View", "columns", "losses", "name_of_user", "plain", "show_json", "table", "title"]
+
+_TITLES: Final = {
     "who": "CLIENT",
-    "user": "USER",
-    "program": "PROGRAM",
     "name": "HUB",
     "direction": "LINK",
-    "address": "ADDRESS",
-    "state": "STATE",
-    "mode": "MODE",
     "modes": "SOFT, HARD, ORDER",
-    "number": "NUMBER",
     "connections": "CLIENTS",
-    "patterns": "PATTERNS",
-    "published": "PUBLISHED",
-    "published_rate": "PUBLISHED/S",
-    "delivered": "DELIVERED",
-    "delivered_rate": "DELIVERED/S",
-    "up": "UP",
-    "up_rate": "UP/S",
-    "down": "DOWN",
-    "down_rate": "DOWN/S",
-    "waiting": "WAITING",
     "waiting_bytes": "BYTES WAITING",
     "waiting_peak": "AT MOST",
-    "uncertain": "UNCERTAIN",
-    "lag": "LAG",
-    "lost_rate": "LOST/S",
-    "lost": "LOST",
     "causes": "LOST",
 }
-"""Every column of a :data:`~sbuslib.monitor.rates.Row` that is shown, with its title."""
+"""Titles of columns that are not called as in a :data:`~sbuslib.monitor.rates.Row`."""
 
 TABLES: Final = {
     "stat users": "user connections patterns published delivered waiting causes",
@@ -65,6 +45,8 @@ _TEXTS: Final = {"who", "user", "program", "name", "direction", "address", "stat
 
 def show_json(value: object) -> None:
     """Print a value as JSON in one line, in ASCII, so that it cannot steer a terminal either."""
+    import msgspec
+
     print(json.dumps(msgspec.to_builtins(value)), flush=True)
 
 
@@ -86,13 +68,16 @@ def columns(table: Sequence[Sequence[object]], left: int = 1) -> list[str]:
     ]
 
 
+def title(column: str) -> str:
+    """The title of a column."""
+    return _TITLES.get(column) or column.upper().replace("_RATE", "/S")
+
+
 def table(name: str, rows: Sequence[Row]) -> list[str]:
     """The lines of one of :data:`TABLES`, the head first."""
     names = TABLES[name].split()
     texts = next((place for place, column in enumerate(names) if column not in _TEXTS), 0)
-    return columns(
-        [[TITLES[column] for column in names], *([_cell(row, column) for column in names] for row in rows)], texts
-    )
+    return columns([[*map(title, names)], *([_cell(row, column) for column in names] for row in rows)], texts)
 
 
 def _cell(row: Row, column: str) -> object:
@@ -153,8 +138,3 @@ class View:
         is_text = self.sort in _TEXTS
         chosen.sort(key=lambda row: row[self.sort], reverse=self.reverse if is_text else not self.reverse)
         return chosen
-
-    def cells(self, row: Row) -> list[str]:
-        """The texts of a row, in the order of the columns."""
-        values = (row[column] for column in self.columns)
-        return [value if isinstance(value, str) else f"{value:,}" for value in values]

@@ -1,4 +1,4 @@
-"""Counts, sizes, spans, points of time and separators as they are written on a command line."""
+"""Counts, sizes, spans, points of time, keys and separators as they are written on a command line."""
 
 from __future__ import annotations
 
@@ -12,22 +12,10 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["count", "moment", "prefixes", "rate", "seconds", "separator", "size", "speed"]
+__all__ = ["count", "encoded", "moment", "prefixes", "seconds", "separator", "size", "speed"]
 
 _SIZES = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
-_SPANS = {
-    "ns": 1e-9,
-    "us": 1e-6,
-    "ms": 1e-3,
-    "": 1,
-    "s": 1,
-    "sec": 1,
-    "m": 60,
-    "min": 60,
-    "h": 3_600,
-    "d": 86_400,
-    "w": 604_800,
-}
+_SPANS = {"ms": 1e-3, "": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 
 def _refusing(what: str) -> Callable[[Callable[[str], T]], Callable[[str], T]]:
@@ -81,12 +69,6 @@ def speed(text: str) -> float:
     return _with_unit(text.removesuffix("x"), {"": 1})
 
 
-@_refusing("rate above 0")
-def rate(text: str) -> float:
-    """So many a second, more than none."""
-    return _with_unit(text, {"": 1})
-
-
 @_refusing("pair of prefixes, such as old/=new/")
 def prefixes(text: str) -> tuple[bytes, bytes]:
     """Two prefixes of keys: ``OLD=NEW``."""
@@ -104,6 +86,11 @@ def moment(text: str) -> int:
     if text.startswith("@"):
         return int(float(text[1:]) * 1_000_000_000)
     return int(datetime.fromisoformat(text).astimezone().timestamp() * 1_000_000) * 1_000
+
+
+def encoded(text: str) -> bytes:
+    """A key or a pattern: the bytes of the command line, whatever they are."""
+    return os.fsencode(text)
 
 
 def separator(text: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from tcp.conftest import limits as limits
 from tcp.conftest import make_peer as make_peer
 
 from sbuslib.blocking import Client
+from sbuslib.cli import main
 
 
 class Program(subprocess.Popen[bytes]):
@@ -63,10 +65,10 @@ def start(environment: dict[str, str]) -> Iterator[Start]:
 
 
 @pytest.fixture
-def run(environment: dict[str, str]) -> Run:
+def execute(environment: dict[str, str]) -> Run:
     """Run ``python -m`` with arguments to its end; ``env`` is added to the environment."""
 
-    def run(*arguments: str, env: dict[str, str] | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+    def execute(*arguments: str, env: dict[str, str] | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         if "input" in options:
             del pipes["stdin"]
@@ -78,6 +80,52 @@ def run(environment: dict[str, str]) -> Run:
             check=False,
             **{**pipes, **options},
         )
+
+    return execute
+
+
+CHANGED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1, signal.SIGTSTP)
+"""Signals whose handlers programs change."""
+SERVING = {"hub", "web", "serve", "retain", "queue", "peer", "gateway", "bridge", "record", "bench"}
+"""Words of commands that run until they are told to end."""
+STREAMS = ("stdin", "stdout", "stderr")
+
+
+@pytest.fixture
+def run(execute: Run) -> Run:
+    """Run ``sbus`` as :func:`execute` does, but in this process where the command only asks a hub and ends by itself.
+
+    What it changes in this process is put back.
+    """
+
+    def run(
+        program: str, *arguments: str, env: dict[str, str] | None = None, input: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        assert program == "sbuslib"
+        if SERVING & {*arguments[:3]}:
+            return execute(program, *arguments, env=env, input=input)
+        modes = ("r", "r+", "r+")
+        files = [os.fdopen(os.memfd_create(name), mode) for name, mode in zip(STREAMS, modes, strict=True)]
+        os.pwrite(files[0].fileno(), input.encode(), 0)
+        handlers, mask = {one: signal.getsignal(one) for one in CHANGED}, signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
+            for name, file in zip(STREAMS, files, strict=True):
+                patch.setattr(sys, name, stack.enter_context(file))
+            for name, value in (env or {}).items():
+                patch.setenv(name, value)
+            patch.setattr(os, "nice", lambda by: 0)
+            try:
+                status = main.main(arguments)
+            except SystemExit as end:
+                if not isinstance(end.code, int):  # this test hangs
+                    raise
+                status = end.code
+            finally:
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            out, err = (file.seek(0) or file.read() for file in files[1:])
+        return subprocess.CompletedProcess(arguments, status, out, err)
 
     return run
 

@@ -13,10 +13,9 @@ from cli.conftest import Run
 from support import PATIENCE
 
 import sbuslib
-from sbuslib.cli import daemon, jobs, relay
-from sbuslib.cli.arguments import NAMES
+from sbuslib.cli import jobs
 from sbuslib.cli.main import every_parser, parse
-from sbuslib.cli.values import count, moment, prefixes, rate, seconds, separator, size, speed
+from sbuslib.cli.values import count, moment, prefixes, seconds, separator, size, speed
 
 # -- Every command as a program: its help, and errors that read as errors of a program and not of Python
 
@@ -56,7 +55,7 @@ def test_an_unforeseen_error_ends_the_command_with_a_traceback_and_one_line(envi
 
 
 def test_help_shows_what_the_option_shows(run: Run) -> None:
-    for words in ((), ("pub",), ("journal", "record")):
+    for words in ((), ("pub",), ("stat",)):
         done = run("sbuslib", "help", *words)
         assert (done.returncode, done.stdout) == (0, run("sbuslib", *words, "--help").stdout)
 
@@ -93,24 +92,10 @@ def test_a_wrong_option_shows_the_usage_and_the_nearest(
     assert error in done.stderr
 
 
-def test_a_wrong_option_of_the_daemon_shows_the_nearest(run: Run) -> None:
-    done = run("sbuslib.cli.daemon", "--foregruond")
+def test_a_wrong_option_of_the_daemon_shows_the_nearest(execute: Run) -> None:
+    done = execute("sbuslib.cli.daemon", "--foregruond")
     assert done.returncode == 2
     assert done.stderr.endswith("sbusd: error: there is no option --foregruond: did you mean --foreground?\n")
-
-
-def test_an_address_has_the_same_names_in_every_command() -> None:
-    programs = {**dict(every_parser()), "sbusd": daemon.build_parser(), "sbus-relay": relay.build_parser()}
-    shown = {name: parser for name, parser in programs.items() if "--address" in parser._option_string_actions}
-    for name, parser in shown.items():
-        assert len({id(parser._option_string_actions[one]) for one in NAMES}) == 1, name
-    assert len(shown) > 25
-
-
-def test_the_options_of_all_commands_may_stand_before_a_verb() -> None:
-    assert parse(["-q", "journal", "-v", "info", "DIR"]).quiet
-    assert parse(["journal", "-v", "info", "DIR"]).verbose
-    assert parse(["journal", "info", "DIR"]).command == "journal info"
 
 
 @pytest.mark.parametrize(
@@ -155,7 +140,6 @@ def test_help_fills_paragraphs_and_keeps_examples(run: Run) -> None:
         (seconds, "1w", 604_800),
         (speed, "2", 2),
         (speed, "0.5x", 0.5),
-        (rate, "1000", 1_000),
         (prefixes, "room/=k/=", (b"room/", b"k/=")),
         (prefixes, "=", (b"", b"")),
         (prefixes, "\udcff=b", (b"\xff", b"b")),
@@ -176,7 +160,6 @@ def test_texts_become_values(read: Callable[[str], object], text: str, value: ob
         *((size, text) for text in ("0", "-1K", "K", "nan", "inf", "9E", "8388608T")),
         *((seconds, text) for text in ("0", "-1s", "s", "nan", "inf", "1y")),
         *((speed, text) for text in ("0", "x", "2xx", "-1x")),
-        *((rate, text) for text in ("0", "-1", "1/s")),
         (prefixes, "room/"),
         (moment, "noon"),
         (moment, "@noon"),
@@ -185,24 +168,6 @@ def test_texts_become_values(read: Callable[[str], object], text: str, value: ob
 def test_texts_without_a_meaning_are_refused(read: Callable[[str], object], text: str) -> None:
     with pytest.raises(ArgumentTypeError, match=f"^'{re.escape(text)}' is no "):
         read(text)
-
-
-@pytest.mark.parametrize("text", ["", "ab", "7", "ü", "!", "*"])
-def test_a_separator_is_one_byte_that_keys_do_not_need(text: str) -> None:
-    with pytest.raises(ArgumentTypeError, match="a separator is"):
-        separator(text)
-
-
-def test_a_time_without_a_zone_is_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    import time
-
-    monkeypatch.setenv("TZ", "UTC-2")
-    time.tzset()
-    try:
-        assert moment("1970-01-01T03:00") == 3_600_000_000_000
-    finally:
-        monkeypatch.undo()
-        time.tzset()
 
 
 # -- What the commands about journals share: their errors, and the event of a signal

@@ -66,19 +66,6 @@ def test_what_is_behind_a_door_is_said_to_be(subscribed: Start, path: str) -> No
     ]
 
 
-def test_characters_that_the_encoding_lacks_are_escaped(subscribed: Start, path: str) -> None:
-    subscriber = subscribed("-n", "1", "", env={"PYTHONIOENCODING": "latin-1"})
-    publish(path, (b"key", "ü€".encode()))
-    assert subscriber.communicate(timeout=PATIENCE)[0] == b"key\t\xfc\\u20ac\n"
-
-
-def test_many_lines_stay_whole_and_in_order(run: Run, subscribed: Start, path: str) -> None:
-    lines = [f"{n} " + "x" * (n % 500) for n in range(5_000)]
-    subscriber = subscribed("-n", str(len(lines)), "")
-    assert run("sbuslib", "pub", "-a", path, "log", "-", input="\n".join(lines)).returncode == 0
-    assert subscriber.communicate(timeout=PATIENCE)[0].decode().replace("log\t", "").splitlines() == lines
-
-
 def test_a_line_that_is_too_long_is_refused(run: Run, bus: HubThread, path: str) -> None:
     done = run("sbuslib", "pub", "-a", path, "log", "-", input="x" * (2 * PACKET_BYTES))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
@@ -131,7 +118,7 @@ def test_a_full_disk_is_an_error(subscribed: Start, path: str) -> None:
     assert (subscriber.returncode, errors) == (1, b"sbus: standard output: No space left on device\n")
 
 
-@pytest.mark.parametrize("command", [["sub", ""], ["stat"], ["clients"], ["tree"]])
+@pytest.mark.parametrize("command", [["sub", ""], ["stat"]])
 def test_a_closed_standard_output_is_an_error(
     environment: dict[str, str], bus: HubThread, path: str, command: list[str]
 ) -> None:
@@ -140,11 +127,11 @@ def test_a_closed_standard_output_is_an_error(
     assert (done.returncode, done.stderr.decode()) == (1, f"sbus: {path}: standard output is closed\n")
 
 
-def test_a_client_uses_a_socket_that_is_passed_to_it(run: Run, bus: HubThread, path: str) -> None:
+def test_a_client_uses_a_socket_that_is_passed_to_it(execute: Run, bus: HubThread, path: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connected:
         connected.connect(path)
         fd = connected.fileno()
-        done = run("sbuslib", "pub", "-a", f"/dev/fd/{fd}", "key", "payload", pass_fds=[fd])
+        done = execute("sbuslib", "pub", "-a", f"/dev/fd/{fd}", "key", "payload", pass_fds=[fd])
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -163,11 +150,6 @@ def test_the_address_is_taken_from_the_environment(run: Run, bus: HubThread, fol
     done = run("sbuslib", "whoami", env={"SBUS_ADDRESS": "/nowhere", "XDG_RUNTIME_DIR": folder})
     assert done.returncode == 1
     assert done.stderr.startswith("sbus: no hub at /nowhere: No such file or directory; ")
-
-
-def test_an_error_names_the_addresses_that_were_tried(run: Run, folder: str) -> None:
     done = run("sbuslib", "whoami", env={"XDG_RUNTIME_DIR": folder})
-    assert done.returncode == 1
-    assert done.stderr.startswith(
-        f"sbus: no hub at {folder}/sbus/bus: No such file or directory; nor at /run/sbus.socket"
-    )
+    tried = f"sbus: no hub at {folder}/sbus/bus: No such file or directory; nor at /run/sbus.socket"
+    assert (done.returncode, done.stderr.startswith(tried)) == (1, True)

@@ -8,19 +8,17 @@ import os
 import re
 import resource
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cli.conftest import Program, Run, Start
-from programs import wait_until
 from support import PATIENCE, HubThread
 
 from sbuslib import blocking
 from sbuslib.blocking import Client
 from sbuslib.cli.messages import to_json
-from sbuslib.errors import AnswerError, PeerError
+from sbuslib.errors import AnswerError
 from sbuslib.limits import PACKET_BYTES
 from sbuslib.wire.packets import Message
 
@@ -43,19 +41,12 @@ def received(receiver: Client, count: int) -> list[tuple[bytes, bytes]]:
 ODD = b"one\n\n two \x00\xff\n"
 
 
-def test_all_of_standard_input_is_one_payload(start: Start, receiver: Client, path: str) -> None:
-    publisher = start("sbuslib", "pub", "-a", path, "key", "--stdin")
-    assert publisher.communicate(ODD, PATIENCE) == (b"", b"")
-    assert publisher.returncode == 0
-    assert received(receiver, 1) == [(b"key", ODD)]
-
-
-def test_a_file_is_one_payload(run: Run, receiver: Client, path: str, tmp_path: Path) -> None:
+def test_standard_input_or_a_file_is_one_payload(run: Run, receiver: Client, path: str, tmp_path: Path) -> None:
+    assert run("sbuslib", "pub", "-a", path, "key", "--stdin", input="one\n\n two").returncode == 0
     (tmp_path / "file").write_bytes(ODD)
-    assert run("sbuslib", "pub", "-a", path, "key", "--file", str(tmp_path / "file")).returncode == 0
-    assert received(receiver, 1) == [(b"key", ODD)]
-    done = run("sbuslib", "pub", "-a", path, "key", "--file", str(tmp_path / "none"))
-    assert (done.returncode, done.stderr) == (1, f"sbus: {tmp_path}/none: No such file or directory\n")
+    assert run("sbuslib", "pub", "key", "-a", path, "--file", str(tmp_path / "file")).returncode == 0
+    assert run("sbuslib", "pub", "key", "-a", path, "payload").returncode == 0, "options may stand between"
+    assert received(receiver, 3) == [(b"key", b"one\n\n two"), (b"key", ODD), (b"key", b"payload")]
 
 
 @pytest.mark.parametrize("words", [("key", "-l"), ("-l", "key"), ("key", "-")])
@@ -64,71 +55,26 @@ def test_each_line_is_a_message(run: Run, receiver: Client, path: str, words: tu
     assert received(receiver, 3) == [(b"key", b"one"), (b"key", b""), (b"key", b"last")]
 
 
-def test_options_may_stand_between_key_and_payload(run: Run, receiver: Client, path: str) -> None:
-    assert run("sbuslib", "pub", "key", "-a", path, "payload").returncode == 0
-    assert received(receiver, 1) == [(b"key", b"payload")]
-
-
-def test_json_lines_of_sub_are_published_again(start: Start, receiver: Client, path: str) -> None:
+def test_json_lines_are_published_however_long(run: Run, receiver: Client, path: str) -> None:
     pairs = [(b"a/1", ODD), (b"\xff", b"text"), (b"a", "ü".encode())]
-    subscriber = start("sbuslib", "sub", "-a", path, "--json", "--senders", "--timestamps", "-n", "3", "")
-    while receiver.hub.statistics().patterns < 2:
-        pass
-    receiver.publish_many(pairs)
-    lines, _ = subscriber.communicate(timeout=PATIENCE)
-    assert received(receiver, 3) == pairs
-    publisher = start("sbuslib", "pub", "-a", path, "--json")
-    assert publisher.communicate(lines, PATIENCE) == (b"", b"")
-    assert received(receiver, 3) == pairs
-
-
-def test_the_longest_line_of_json_is_published(start: Start, receiver: Client, path: str) -> None:
-    payload = b"\1" * (PACKET_BYTES - 10)  # of which JSON makes six times as many
-    lines = to_json(Message(b"k", payload))
-    publisher = start("sbuslib", "pub", "-a", path, "--json")
-    assert publisher.communicate(lines, PATIENCE) == (b"", b"")
-    assert received(receiver, 1) == [(b"k", payload)]
+    pairs.append((b"k", b"\1" * (PACKET_BYTES - 10)))  # of which JSON makes six times as many
+    lines = b"".join(to_json(Message(*pair, b"!/cred/1/2/3"), "2026-01-31T12:00") for pair in pairs)
+    assert run("sbuslib", "pub", "-a", path, "--json", input=lines.decode()).returncode == 0
+    assert received(receiver, 4) == pairs
 
 
 @pytest.mark.parametrize(
     "line",
     ["nonsense", "[]", "{}", '{"key": "k"}', '{"key": 1, "payload": "p"}', '{"key": "k", "payload_base64": "*"}', "7"],
 )
-def test_a_line_that_is_no_message_is_an_error(run: Run, bus: HubThread, path: str, line: str) -> None:
-    done = run("sbuslib", "pub", "-a", path, "--json", input=line + "\n")
-    assert done.returncode == 2
-    assert done.stderr == f"sbus: not a message in JSON, with key and payload: {line}\n"
-
-
-def test_lines_before_a_wrong_line_are_published(run: Run, receiver: Client, path: str) -> None:
+def test_a_line_that_is_no_message_is_an_error_after_those_before_it(
+    run: Run, receiver: Client, path: str, line: str
+) -> None:
     text = base64.b64encode(ODD).decode()
-    done = run("sbuslib", "pub", "-a", path, "--json", input=json.dumps({"key": "k", "payload_base64": text}) + "\nx\n")
-    assert done.returncode == 2
+    lines = json.dumps({"key": "k", "payload_base64": text}) + f"\n{line}\n"
+    done = run("sbuslib", "pub", "-a", path, "--json", input=lines)
+    assert (done.returncode, done.stderr) == (2, f"sbus: not a message in JSON, with key and payload: {line}\n")
     assert received(receiver, 1) == [(b"k", ODD)]
-
-
-def test_a_payload_is_repeated(run: Run, receiver: Client, path: str) -> None:
-    assert run("sbuslib", "pub", "-a", path, "key", "x", "--repeat", "300", "--rate", "10000").returncode == 0
-    assert received(receiver, 300) == [(b"key", b"x")] * 300
-
-
-def test_the_rate_spreads_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sbuslib.cli import messages
-
-    now = [100.0]
-    times: list[float] = []
-
-    class Sink:
-        def publish(self, key: bytes, payload: bytes) -> None:
-            times.append(now[0])
-            now[0] += 0.1  # it takes a while
-
-        def sync(self) -> None: ...
-
-    monkeypatch.setattr(messages, "monotonic", lambda: now[0])
-    monkeypatch.setattr(messages, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    messages.publish(Sink(), [[(b"k", b"v")] * 2, [(b"k", b"v")] * 2], rate=2)  # type: ignore[arg-type]
-    assert times == pytest.approx([100, 100.5, 101, 101.5])
 
 
 def test_publishing_once_returns_when_the_hub_has_it(run: Run, receiver: Client, path: str) -> None:
@@ -139,15 +85,15 @@ def test_publishing_once_returns_when_the_hub_has_it(run: Run, receiver: Client,
         assert received(receiver, 1) == [(b"key", payload.encode())]
 
 
-def test_publishing_once_loads_next_to_nothing(run: Run, receiver: Client, path: str) -> None:
-    done = run("sbuslib", "pub", "-a", path, "key", "payload", env={"PYTHONPROFILEIMPORTTIME": "1"})
+def test_publishing_once_loads_next_to_nothing(execute: Run, receiver: Client, path: str) -> None:
+    done = execute("sbuslib", "pub", "-a", path, "key", "payload", env={"PYTHONPROFILEIMPORTTIME": "1"})
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert received(receiver, 1) == [(b"key", b"payload")]
     assert not loaded & {"typing", "msgspec", "socket", "logging", "shutil", "sbuslib.blocking"}
 
 
-def test_help_loads_next_to_nothing(run: Run) -> None:
-    done = run("sbuslib", "--help", env={"PYTHONPROFILEIMPORTTIME": "1"})
+def test_help_loads_next_to_nothing(execute: Run) -> None:
+    done = execute("sbuslib", "--help", env={"PYTHONPROFILEIMPORTTIME": "1"})
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "sbuslib.cli.main" in loaded
     assert not loaded & {"typing", "msgspec", "socket", "shutil", "sbuslib.cli.pub", "sbuslib.cli.health"}
@@ -162,12 +108,6 @@ def test_pub_publishes_each_line_at_once(start: Start, subscribed: Start, path: 
         assert subscriber.stdout.readline() == b"log\t" + line
     publisher.stdin.close()
     assert publisher.wait(PATIENCE) == 0
-
-
-def test_a_payload_that_is_too_long_is_refused(run: Run, bus: HubThread, path: str) -> None:
-    done = run("sbuslib", "pub", "-a", path, "log", "-", input="x" * PACKET_BYTES)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "does not fit a packet" in done.stderr
 
 
 # -- ``sbus send`` and ``sbus receive`` as programs
@@ -236,34 +176,6 @@ def test_a_file_that_does_not_fit_on_the_disk_is_told_and_the_next_one_comes(
     assert os.listdir(into) == ["small"]
 
 
-def test_nothing_is_left_of_a_file_when_the_receiver_is_killed(
-    run: Run, start: Start, bus: HubThread, path: str, tmp_path: Path
-) -> None:
-    into, large = tmp_path / "into", tmp_path / "large"
-    into.mkdir()
-    large.touch()
-    os.truncate(large, 1_000_000_000)
-    receiver = start("sbuslib", "receive", "-a", path, "--into", str(into), "k")
-    ready(receiver)
-    with Client(path) as sender:
-        errors: list[str] = []
-
-        def send() -> None:
-            try:
-                sender.files.send("k", large, timeout=PATIENCE)
-            except PeerError as error:
-                errors.append(str(error))
-
-        sending = threading.Thread(target=send)
-        sending.start()
-        wait_until(lambda: any(transfer.copying for transfer in list(sender._door._transfers.values())), "it copies")
-        receiver.kill()
-        receiver.wait()
-        sending.join()
-    assert errors == ["nobody has k: a receiver left"]
-    assert os.listdir(into) == []
-
-
 # -- ``sbus request`` and ``sbus serve`` as programs, with each other
 
 
@@ -292,7 +204,7 @@ def test_a_command_that_fails_or_takes_too_long_is_an_error(run: Run, start: Sta
     assert done.stderr.endswith(": wrong\n")
     done = run("sbuslib", "request", "-a", path, "--timeout", "2", "svc", "sleep 60")
     assert done.returncode == 1
-    assert "did not answer" in done.stderr or "timed out" in done.stderr  # both ends give up at the same time
+    assert re.search("did not answer|no answer|timed out", done.stderr), "both ends give up at the same time"
     assert run("sbuslib", "request", "-a", path, "svc", "true").returncode == 0
 
 
@@ -313,10 +225,8 @@ def test_all_who_serve_a_key_are_shown(run: Run, bus: HubThread, path: str) -> N
         blocking.Client(path) as other,
         one.serve(b"svc", lambda question: b"one\n\x1b"),
         other.serve(b"svc", lambda question: b"two"),
+        other.serve(b"svc", fail),
     ):
         done = run("sbuslib", "request", "-a", path, "--all", "--wait", "2s", "svc")
-        assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["one\\n\\x1b", "two"])
-        with other.serve(b"svc", fail):
-            done = run("sbuslib", "request", "-a", path, "--all", "--wait", "2s", "svc")
-            assert (done.returncode, len(done.stdout.splitlines())) == (1, 2)
-            assert "no \\x1b" in done.stderr
+    assert (done.returncode, sorted(done.stdout.splitlines())) == (1, ["one\\n\\x1b", "two"])
+    assert "no \\x1b" in done.stderr

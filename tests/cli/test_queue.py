@@ -67,17 +67,6 @@ def test_jobs_outlive_the_program_unless_they_are_in_memory(
         end(service)
 
 
-def test_where_jobs_are_kept(bus: HubThread, start: Start, path: str, tmp_path: Path) -> None:
-    for env, file in (
-        ({"XDG_STATE_HOME": str(tmp_path / "state")}, tmp_path / "state" / "sbus" / "mail.queue"),
-        ({"STATE_DIRECTORY": str(tmp_path / "unit")}, tmp_path / "unit" / "mail.queue"),
-    ):
-        service = start("sbuslib", "queue", "-a", path, "mail", "mail/", env=env)
-        line(service, "0 jobs wait")
-        assert file.is_file()
-        end(service)
-
-
 def test_a_file_has_one_service(bus: HubThread, start: Start, run: Run, path: str, tmp_path: Path) -> None:
     file = str(tmp_path / "q")
     in_use = start("sbuslib", "queue", "-a", path, "--store", file, "mail", "mail/")
@@ -118,4 +107,4 @@ def test_a_disk_that_is_full_ends_the_program(bus: HubThread, start: Start, path
             client.publish(b"mail/x", os.urandom(100_000))
     said = last(service)
     assert service.returncode == 1
-    assert said.startswith("sbus: jobs cannot be kept: "), said
+    assert said.startswith(f"sbus: {file}: "), said

@@ -44,10 +44,12 @@ def test_what_is_published_is_recorded_until_a_signal(
 
 
 def test_a_hub_that_is_not_there_yet_is_waited_for(start: Start, path: str, journal: str) -> None:
-    recording = start("sbuslib", "record", "-a", path, journal)
-    assert recording.stderr.readline() == b"sbus: waiting for a hub ...\n"
+    recording = start("sbuslib", "record", "-v", "-a", path, journal)
+    lines = iter(recording.stderr.readline, b"")
+    assert f"sbus: client of {path}: waiting for a hub: no hub at {path}: ".encode() in next(lines), "the log"
+    assert b"sbus: waiting for a hub ...\n" in lines
     with HubThread(path):
-        assert recording.stderr.readline().decode().startswith(f"sbus: recording {path} into {journal}")
+        assert any(line.startswith(f"sbus: recording {path} into {journal}".encode()) for line in lines)
         recording.terminate()
         assert recording.wait(PATIENCE) == 0
 
@@ -79,12 +81,13 @@ def test_a_black_box_is_recorded_at_a_signal(start: Start, bus: HubThread, path:
 # -- ``sbus seal`` as a program
 
 
-def test_a_journal_is_sealed_once(run: Run, tmp_path: Path) -> None:
+def test_a_journal_is_sealed_once(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     write(str(tmp_path / "journal"), *EXAMPLE)
-    done = run("sbuslib", "seal", "journal", cwd=tmp_path)
+    done = run("sbuslib", "seal", "journal")
     assert (done.returncode, done.stdout) == (0, f"{tmp_path}/journal/sealed: 9 rows sealed, in 1 files\n")
     assert done.stderr.startswith("sbus: 0123456789abcdef-00000000000000000001-00000000000000000009-2025")
-    again = run("sbuslib", "seal", "journal", cwd=tmp_path)
+    again = run("sbuslib", "seal", "journal")
     assert (again.returncode, again.stdout) == (0, f"{tmp_path}/journal/sealed: 0 rows sealed, in 0 files\n")
     assert read(tmp_path / "journal").num_rows == 9
 
@@ -120,9 +123,12 @@ def test_a_journal_becomes_a_lake_and_a_page(start: Start, tmp_path: Path) -> No
     assert "<b>6</b><span>messages</span>" in (tmp_path / "traffic.html").read_text("utf-8")
 
 
-def test_a_journal_that_fails_is_named_and_the_others_are_taken_in(run: Run, tmp_path: Path) -> None:
+def test_a_journal_that_fails_is_named_and_the_others_are_taken_in(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     write(str(tmp_path / "journal"), *EXAMPLE)
-    done = run("sbuslib", "lake", "ingest", "-q", "/nowhere", "journal", "lake", cwd=tmp_path)
+    done = run("sbuslib", "lake", "ingest", "-q", "/nowhere", "journal", "lake")
     assert (done.returncode, done.stdout.split()[1]) == (1, "9")
     assert done.stderr.splitlines() == [
         "sbus: /nowhere: no such directory",

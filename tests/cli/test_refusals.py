@@ -21,7 +21,6 @@ REFUSED = [  # the words, the exit status, a part of what is said; {} is a folde
     ("pub key", 2, "give one PAYLOAD, or one of -, -l, --stdin, --file and --json"),
     ("pub key payload --stdin", 2, "give one PAYLOAD, or one of"),
     ("pub key --json", 2, "takes KEY from the lines"),
-    ("pub key - --repeat 2", 2, "--repeat is for a single payload"),
     ("pub a/!/b x", 2, "nobody may publish under a/!/b: reserved token in a key"),
     ("pub a --file {}/none", 1, "{}/none: No such file or directory"),
     ("pub a --file /", 1, "/"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from cli.conftest import Program, Start
+from cli.conftest import Program, Run, Start
 from support import PATIENCE
 
 from sbuslib.blocking import Client
@@ -52,10 +52,9 @@ def test_a_relay_joins_and_ends(start: Start, folder: str) -> None:
     ],
 )
 def test_wrong_arguments_are_an_error_of_one_line(
-    start: Start, folder: str, arguments: tuple[str, ...], status: int
+    execute: Run, folder: str, arguments: tuple[str, ...], status: int
 ) -> None:
-    process = start("sbuslib.cli.relay", *(argument.format(folder) for argument in arguments))
-    _, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == status
-    assert status == 2 or errors.count(b"\n") == 1
-    assert b"Traceback" not in errors
+    done = execute("sbuslib.cli.relay", *(argument.format(folder) for argument in arguments))
+    assert done.returncode == status
+    assert status == 2 or done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -159,25 +158,11 @@ def test_a_relay_takes_up_other_bounds_and_another_hub_above(start: Start, file:
 
 # -- under load -----------------------------------------------------------------------------------------
 
-CLIENTS = 1_000
-RELOADS = 30
+CLIENTS = 200
+RELOADS = 10
 
 
-@pytest.fixture
-def many_files() -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = CLIENTS + 200
-    if before[1] != resource.RLIM_INFINITY and before[1] < wanted:
-        pytest.skip(f"needs {wanted} open files")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], wanted), before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-@pytest.mark.seconds(240)
-def test_a_thousand_clients_lose_nothing_by_reloads(
-    many_files: None, serve: Callable[..., Program], file: Path, path: str
-) -> None:
+def test_many_clients_lose_nothing_by_reloads(serve: Callable[..., Program], file: Path, path: str) -> None:
     """Each reload changes what everybody may publish and read beside ``k/``. No client is lost, and no message."""
 
     def write(number: int) -> None:

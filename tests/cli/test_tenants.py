@@ -80,28 +80,28 @@ def received(sock: socket.socket, packets: list[bytes]) -> Iterator[bytes]:
             return
 
 
-@pytest.mark.parametrize(
-    "packet",
-    [
-        b"SUB ",
-        b"SUB tenants/",
-        b"SUB tenants/*/",
-        b"SUB tenants/bin/",
-        b"SUB tenants/daem*/",
-        b"SUB *",
-        b"SUB */*",
-        b"SUB !/cred//2//x",
-        b"MSG host/reboot\0now",
-        b"MSG tenants/bin/status\0in another's name",
-        b"MSG tenants/daemon\0beside its own space",
-        b"MSG anything\0",
-    ],
-)
-def test_a_client_is_disconnected_for_what_belongs_to_others(master: Client, path: str, packet: bytes) -> None:
+FORBIDDEN = [
+    b"SUB ",
+    b"SUB tenants/",
+    b"SUB tenants/*/",
+    b"SUB tenants/bin/",
+    b"SUB tenants/daem*/",
+    b"SUB *",
+    b"SUB */*",
+    b"SUB !/cred//2//x",
+    b"MSG host/reboot\0now",
+    b"MSG tenants/bin/status\0in another's name",
+    b"MSG tenants/daemon\0beside its own space",
+    b"MSG anything\0",
+]
+
+
+def test_a_client_is_disconnected_for_what_belongs_to_others(master: Client, path: str) -> None:
     master.subscribe(b"")
-    packets = as_user(ANN, path, [b"CMSG notices/on", packet])
-    assert packets[-1] == b""
-    assert packets[-2].startswith(b"CMSG notice/kicked\0")
+    for packet in FORBIDDEN:
+        packets = as_user(ANN, path, [b"CMSG notices/on", packet])
+        assert packets[-1] == b"", packet
+        assert packets[-2].startswith(b"CMSG notice/kicked\0"), packet
     master.publish(b"end")
     assert master.receive(timeout=PATIENCE).key == b"end", "nothing was delivered"
 

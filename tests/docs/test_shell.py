@@ -50,7 +50,8 @@ def value_of(action: Any) -> str:
 def test_every_command_is_in_its_family() -> None:
     (rows,) = [rows[1:] for rows in tables(PAGE) if rows[0] == ["family", "commands"]]
     told = {family: named([commands]) for family, commands in rows}
-    assert told == {family: [*commands] for family, (_, commands) in main.GROUPS.items()}
+    families = {family: [name for name, row in main.COMMANDS.items() if row[0] == family] for family in main.GROUPS}
+    assert told == families
 
 
 def test_a_name_of_an_option_is_of_one_option() -> None:
@@ -64,7 +65,7 @@ def test_a_name_of_an_option_is_of_one_option() -> None:
 def test_a_value_is_read_in_one_way() -> None:
     """Spans by one function, sizes by one, and so on."""
     read = {(value_of(a), a.type) for _, a in actions() if value_of(a) in ("TIME", "WHEN", "SIZE", "N", "RATE", "BYTE")}
-    assert sorted(value for value, _ in read) == ["BYTE", "N", "RATE", "SIZE", "TIME", "WHEN"]
+    assert sorted(value for value, _ in read) == ["BYTE", "N", "SIZE", "TIME", "WHEN"]
 
 
 @pytest.mark.parametrize("name", parsers())

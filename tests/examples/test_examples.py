@@ -88,7 +88,8 @@ def test_demo(folder: str, tmp_path: Path) -> None:
 
     def demo() -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(EXAMPLES / "demo.py")]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        patience = 5 * PATIENCE  # it starts twenty programs
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=patience, check=False)
 
     done = demo()
     assert done.returncode == 0, done.stdout + done.stderr

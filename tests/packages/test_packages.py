@@ -128,18 +128,17 @@ def lend(site: Path) -> None:
                 target.symlink_to(Path(str(distribution.locate_file(top))))
 
 
-@pytest.fixture(params=["wheel", "sdist"])
-def environment(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+@pytest.fixture
+def environment(wheel: Path, tmp_path: Path) -> Path:
     """The folder of programs of an environment where nothing but the package and what it needs is installed."""
-    package: Path = request.getfixturevalue(request.param)
     pytest.importorskip("pip")
     place = tmp_path / "environment"
     venv.create(place, symlinks=True)
     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(place)}))
     lend(site)
     python = place / "bin" / "python"
-    install = ["install", "-q", "--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
-    run(sys.executable, "-m", "pip", "--python", python, *install, package, cwd=tmp_path)
+    install = ["install", "-q", "--no-index", "--no-deps", "--no-compile", "--disable-pip-version-check"]
+    run(sys.executable, "-m", "pip", "--python", python, *install, wheel, cwd=tmp_path)
     return python.parent
 
 
