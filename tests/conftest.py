@@ -235,14 +235,12 @@ def connect(address: str) -> Iterator[Callable[..., Peer]]:
 
 
 @pytest.fixture
-def bus(make_hub: Callable[..., Hub], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Hub]]:
+def bus(make_hub: Callable[..., Hub]) -> Iterator[Callable[..., Hub]]:
     """Make a hub with these limits (``options`` are those of :class:`Hub`).
 
     Ask for it before ``connect``. When its clients have left, nothing may be charged to anybody.
     """
     made: list[Hub] = []
-    # A turn takes as much from a client that said commands as from any: the tests count on one turn.
-    monkeypatch.setattr("sbuslib.core.connection.COMMANDS_A_TURN", 64)
 
     def make(options: dict[str, Any] | None = None, **limits: Any) -> Hub:
         made.append(make_hub(limits=Limits(**{"turn_time": 1e6} | limits), **options or {}))

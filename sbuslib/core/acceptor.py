@@ -101,9 +101,8 @@ class Acceptor:
 
     def _on_acceptable(self) -> None:
         scheduler = self._context.scheduler
-        if scheduler.may_go(ACCEPTOR):
+        if scheduler.may_go():
             self._accept(_ACCEPTS)
-            scheduler.went()
         else:
             self._watcher.stop()
             scheduler.postpone(ACCEPTOR, self._resume)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import socket
 from contextlib import suppress
-from typing import Final
 
 from ..errors import PacketError
 from ..kernel.descriptors import WITH_DESCRIPTORS, GuardedSocket
@@ -30,14 +29,11 @@ from .routing import route, route_copies, route_one
 
 __all__ = ["Connection"]
 
-COMMANDS_A_TURN: Final = 8
-"""Packets received at once from a client whose last turn was mostly commands, which cost more than messages."""
-
 
 class Connection(Publisher):
     """A client that is connected. Belongs to its hub and to the thread of the hub's event loop."""
 
-    __slots__ = ("__weakref__", "_lone", "_most", "_postponed", "_reader", "number")
+    __slots__ = ("__weakref__", "_lone", "_postponed", "_reader", "number")
 
     def __init__(
         self, context: Context, sock: socket.SocketType, credentials: Credentials, account: Account, role: Role
@@ -45,7 +41,6 @@ class Connection(Publisher):
         super().__init__(context, credentials, Outgoing(context, sock, credentials, account), role)
         self.number = 0
         """Set by :class:`~.members.Clients`: 1 for its first client, then more."""
-        self._most: int | None = None  # packets to receive at once; None: as many as the area takes
         self._lone: int | None = None  # the round of the event loop in which the last packet came alone
         self._postponed = False  # whether the scheduler has been asked for a turn
         self._reader = context.loop.io(sock.fileno(), READ)  # stopped while it is held, or waits for its turn
@@ -62,15 +57,13 @@ class Connection(Publisher):
         self._read_on()
 
     def _on_readable(self) -> None:
-        scheduler = self.context.scheduler
-        if scheduler.may_go(self.outgoing.account.uid):
+        if self.context.scheduler.may_go():
             try:
                 self.take_turn()
             except BaseException as error:
                 # gevent would stop the watcher. This client would stay, and would never be read from again.
                 tell_event_loop(error)
                 self.context.members.kick(self.outgoing, Reason.ERROR_IN_THE_HUB)
-            scheduler.went()
         else:
             self._postpone()
 
@@ -104,26 +97,18 @@ class Connection(Publisher):
 
         # 1. What is left of the last turn, before anything else is received.
         self.begin_turn()
-        commands = self.commands
-        taken = len(self.backlog)
         try:
-            if taken:
+            if self.backlog:
                 route_copies(self)
                 if not self.backlog:
                     self.forget_backlog()
-            else:
-                taken = self._receive()
-                if not taken:
-                    return False
+            elif not self._receive():
+                return False
         except PacketError as error:
             self.forget_backlog()
             self.end = error.reason
 
-        # 2. How much at once next time.
-        if self._most is not None or self.backlog or self.commands != commands:
-            self._choose_most(taken, (self.commands - commands) * 2 > taken)
-
-        # 3. The area is free: a later turn goes on, or what came after all packets is acted on.
+        # 2. The area is free: a later turn goes on, or what came after all packets is acted on.
         role = self.role
         if self.backlog:
             if not self._postponed:
@@ -147,32 +132,30 @@ class Connection(Publisher):
             self._act_on_end()
         return False
 
-    def _receive(self) -> int:
-        """Receive once, and route what came. Returns how many packets came; the end of the connection counts as one."""
+    def _receive(self) -> bool:
+        """Receive once, and route what came. Returns whether anything came, be it the end of the connection."""
         context = self.context
         area, longest = context.area, self.role.longest
-        most = self._most
         now = context.round()
         # A client that sends single packets is read with recv(2), which is faster than recvmmsg(2) for one. If the
         # next packet came in the very next round, there may be more.
-        if most is None and self._lone is not None and now > self._lone + 1:
-            most = 1
+        most = 1 if self._lone is not None and now > self._lone + 1 else None
         self._lone = None
         try:
             lengths = area.receive(self.outgoing.socket, most)
         except OSError as error:
             self.end = f"receive: {error.strerror}"
-            return 1
+            return True
         taken = len(lengths)
         if not taken:
-            return 0
+            return False
         shortest = lengths[0]
         # Most calls bring packets of one length. Finding that out takes a tenth of the time of looking at each.
         if 0 < shortest <= longest and lengths.count(shortest) == taken:
             if taken == 1:
                 self._lone = now
                 if route_one(self, area, shortest):
-                    return 1
+                    return True
             received = Received(area, context.writer, lengths, shortest)
         else:
             received = Received(area, context.writer, self._without_end(lengths))
@@ -182,7 +165,7 @@ class Connection(Publisher):
             self.put_off(left)
         if self.backlog and not self.is_over:
             route_copies(self)
-        return taken
+        return True
 
     def _without_end(self, lengths: list[int]) -> list[int]:
         """The packets before the end of the connection, or before a violation."""
@@ -198,17 +181,6 @@ class Connection(Publisher):
             self.end = reason
             lengths = lengths[:stop]
         return lengths
-
-    def _choose_most(self, taken: int, mostly_commands: bool) -> None:
-        """How many packets to receive at once next time, after a turn of ``taken``."""
-        limits = self.context.limits
-        if self.backlog:
-            # The first that is left may be deliveries of all of them.
-            self._most = max(1, min(taken - len(self.backlog), taken // 2))
-        elif mostly_commands:
-            self._most = COMMANDS_A_TURN
-        elif self._most is not None and self.spent * 2 <= limits.turn_deliveries:
-            self._most = self._most * 2 if self._most * 2 < limits.batch else None
 
     # -- the rest -----------------------------------------------------------------------------------
 

@@ -432,9 +432,8 @@ class Outgoing:
 
     def _on_writable(self) -> None:
         scheduler = self._context.scheduler
-        if scheduler.may_go(self.account.uid):
+        if scheduler.may_go():
             self._send_on()
-            scheduler.went()
         elif self._watcher is not None:
             self._watcher.pause()
             scheduler.postpone(self.account.uid, self._watch_again)

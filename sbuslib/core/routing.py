@@ -137,15 +137,14 @@ def _route_each(publisher: Publisher, received: Received) -> list[bytes]:
 
 def _act(publisher: Publisher, received: Received, slot: int, header: bytes) -> bool:
     """Act on a packet that is no message. Returns whether the packets after it have to wait for a later turn."""
-    held = False
     if publisher.batches and header == BATCH:
         area = received.area
         take_batch(publisher, area.data, publisher, b"", area.offsets[slot], received.lengths[slot])
-        held = bool(publisher.holders)  # many batches would be more than there is room for
-    else:
-        publisher.commands += 1
-        publisher.role.command(publisher, received.packet(slot))
-    return held or bool(publisher.backlog)
+        # Many batches would be more than there is room for.
+        return bool(publisher.holders or publisher.backlog)
+    publisher.commands += 1
+    publisher.role.command(publisher, received.packet(slot))
+    return bool(publisher.backlog) or monotonic() > publisher.until
 
 
 def _known_runs(publisher: Publisher, received: Received) -> list[Run] | None:

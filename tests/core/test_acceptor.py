@@ -14,7 +14,7 @@ from typing import Any
 
 import gevent
 import pytest
-from accounting import acting_as
+from accounting import acting_as, settle
 from support import Bus, Connect, ConnectAs, MakeHub, Peer, eventually
 from worlds import World
 
@@ -183,6 +183,7 @@ def test_a_hub_that_stops_serves_clients_that_were_accepted(
     """What it had sent by then is passed on."""
     hub = make_hub()
     inbox = hub.subscribe(b"k")
+    settle(hub)
     with monkeypatch.context() as patched:
         patched.setattr(hub.context.scheduler, "postpone", lambda user, resume: None)
         connect().publish(b"k", b"x")

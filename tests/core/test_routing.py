@@ -186,7 +186,6 @@ def test_no_more_is_planned_at_once_than_a_few_turns_may_deliver(
 
     monkeypatch.setattr(routing, "_plan_by_receiver", partial(count, routing._plan_by_receiver))
     monkeypatch.setattr(batch_routing, "_by_receiver", partial(count, batch_routing._by_receiver))
-    monkeypatch.setattr("sbuslib.core.connection.COMMANDS_A_TURN", 64)
     hub = make_hub(limits=Limits(turn_deliveries=50, turn_time=1e6))
     publisher, some = connect(), random.Random(7)
     publisher.send(b"CMSG batch/on")

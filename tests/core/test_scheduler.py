@@ -57,13 +57,13 @@ def test_sending_to_slow_readers_is_a_turn_of_their_user(
         publisher.publish(b"k", big(number))
     publisher.barrier()
     turns: Counter[int] = Counter()
-    original = Scheduler._begin
+    original = Scheduler.postpone
 
-    def begin(scheduler: Scheduler, share: Any) -> None:
-        turns[share.uid] += 1
-        original(scheduler, share)
+    def postpone(scheduler: Scheduler, uid: int, resume: Callable[[], None]) -> None:
+        turns[uid] += 1
+        original(scheduler, uid, resume)
 
-    monkeypatch.setattr(Scheduler, "_begin", begin)
+    monkeypatch.setattr(Scheduler, "postpone", postpone)
     for number in range(3):  # each makes all of them writable at once
         assert [numbers([reader.receive()]) for reader in readers] == [[number]] * len(readers)
     eventually(lambda: not hub.statistics().waiting)
@@ -88,7 +88,6 @@ def test_a_slow_reader_leaves_while_its_turn_is_postponed(
         hub._clients.kick(receiving.outgoing, Reason.UNKNOWN_VERB)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Scheduler, "may_go", lambda scheduler, uid: uid != 1002)
         patched.setattr(Scheduler, "postpone", postpone)
         assert numbers([reader.receive()]) == [0]
         eventually(lambda: receiving.outgoing.closed)
@@ -120,27 +119,6 @@ def test_patterns_of_clients_that_left_are_removed_a_few_each_turn(
     other.barrier()
 
 
-def test_a_hub_that_waits_for_a_user_sleeps() -> None:
-    """A hub that spun would take the processor that the user needs."""
-    loop = gevent.get_hub().loop
-    scheduler = Scheduler(loop)
-    scheduler.several = True
-    resumed: list[int] = []
-    with_a_lag = 1, 2
-    assert scheduler.may_go(with_a_lag[0])
-    scheduler._virtual = 0.0
-    scheduler.went()
-    scheduler._shares[2] = type(scheduler._shares[1])(2, 1.0)  # had a second
-    scheduler.postpone(with_a_lag[1], lambda: resumed.append(2))
-    assert scheduler.may_go(with_a_lag[0])
-    scheduler.went()
-    assert scheduler._awaited is scheduler._shares[1]
-    rounds = loop.iteration
-    eventually(lambda: bool(resumed))
-    assert loop.iteration - rounds < 50
-    scheduler.close()
-
-
 def test_no_client_is_read_by_a_hub_that_authorize_closes(
     bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,7 +128,7 @@ def test_no_client_is_read_by_a_hub_that_authorize_closes(
     hubs: list[Hub] = []
 
     def authorize(credentials: object, verb: str, key: bytes) -> bool:
-        if hubs[0].context.scheduler._resuming and hubs[0].context.scheduler.anybody_waits() and key.startswith(b"k"):
+        if hubs[0].context.scheduler.anybody_waits() and key.startswith(b"k"):
             hubs[0].close()
         return True
 

@@ -12,7 +12,6 @@ import pytest
 from sbuslib.core import scheduler as scheduler_module
 from sbuslib.core.scheduler import ACCEPTOR, Scheduler
 
-ANTICIPATION = scheduler_module._ANTICIPATION
 SLICE = scheduler_module._SLICE
 
 
@@ -109,7 +108,7 @@ class World:
 
     def turn(self, client: Client) -> None:
         self.spend(self.overhead)
-        if not self.scheduler.may_go(client.uid):
+        if not self.scheduler.may_go():
             client.watched = False
             self.scheduler.postpone(client.uid, client.resume)
             return
@@ -117,7 +116,6 @@ class World:
         client.worked += client.cost
         client.waits.append(self.loop.time - client.ready)
         client.ready = self.loop.time + (client.pause() if client.pause else 0.0)
-        self.scheduler.went()
 
     def run(self, seconds: float) -> None:
         loop, end = self.loop, self.loop.time + seconds
@@ -191,25 +189,18 @@ def test_a_fan_out_counts_as_the_clients_that_it_serves(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("pause", [2e-5, 1e-4, 3e-4])
-def test_a_user_that_answers_at_once_keeps_its_share(monkeypatch: pytest.MonkeyPatch, pause: float) -> None:
-    """It is not in the queue when the next turn is given, and the turns of the others are dear."""
+def test_a_user_that_answers_at_once_waits_for_one_turn_of_another(
+    monkeypatch: pytest.MonkeyPatch, pause: float
+) -> None:
+    """It is not in the queue when the next turn is given, however many clients the other has."""
     world = World(monkeypatch)
-    good = world.add(1, 1e-4, lambda: pause)
-    bad = world.add(2, 2e-3, count=100)
+    (good,) = world.add(1, 1e-4, lambda: pause)
+    world.add(2, 2e-3, count=100)
     world.run(0.5)
-    had = world.worked(3.0, good, bad)
-    alone = 1e-4 / (1e-4 + pause)
-    assert had[0] > 0.8 * 3.0 * alone
-    assert had[1] > 0
-
-
-def test_a_user_that_sends_little_costs_others_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the hub waits for it counts as its time."""
-    world = World(monkeypatch)
-    world.add(1, 1e-5, lambda: 1e-3)
-    busy = world.add(2, 1e-3)
-    world.run(0.5)
-    assert world.worked(3.0, busy)[0] > 3.0 * 0.45
+    good.waits.clear()
+    world.run(3.0)
+    assert len(good.waits) > 1_000
+    assert max(good.waits) < 2e-3 + 1e-4 + SLICE
 
 
 def test_time_that_is_charged_to_a_user_counts_as_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +272,7 @@ def test_setting_the_clock_changes_no_share(monkeypatch: pytest.MonkeyPatch, jum
 def test_a_newcomer_waits_for_no_more_than_a_turn_of_each(
     monkeypatch: pytest.MonkeyPatch, many: int, cost: float
 ) -> None:
-    """A turn of each other, one that is under way, what is not noticed before a slice has passed, and one wait."""
+    """A turn of each other, one that is under way, and what is not noticed before a slice has passed."""
     world = World(monkeypatch)
     for n in range(many):
         world.add(100 + n, cost)
@@ -289,23 +280,12 @@ def test_a_newcomer_waits_for_no_more_than_a_turn_of_each(
     (seldom,) = world.add(1, 5e-5, lambda: some.uniform(0.03, 0.06))
     world.run(5.0)
     assert len(seldom.waits) > 50
-    assert seldom.worst <= (many + 1) * (cost + 1e-5) + SLICE + ANTICIPATION + 5e-5
+    assert seldom.worst <= (many + 1) * (cost + 1e-5) + SLICE + 5e-5
 
 
-def test_a_user_that_is_gone_holds_the_others_no_longer_than_one_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
-    gone = world.add(1, 1e-5)
-    world.add(2, 1e-2)
-    world.run(0.5)
-    world.clients.remove(*gone)
-    before = world.idle
-    world.run(1.0)
-    assert world.idle - before <= ANTICIPATION * 1.01
-
-
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_no_user_starves(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Random users of one client each: no user waits for many turns of another, or long while the hub is idle."""
+    """Random users of one client each: no user waits for many turns of another, or while the hub is idle."""
     some = random.Random(seed)
     world = World(monkeypatch, some.choice((1e-6, 2e-5)), some.choice((0.0, 1.0)))
     dearest, many = 0.0, some.choice((2, 3, 20))
@@ -317,7 +297,7 @@ def test_no_user_starves(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     world.run(4.0)
     waited = max(client.worst for client in world.clients)
     assert waited < max(0.1, 3 * many * dearest * (1 + world.stolen))  # who has dear turns has few
-    assert world.idle < 0.7 * 4.0  # idle with somebody waiting only where another is awaited, as part of its share
+    assert not world.idle
 
 
 @pytest.mark.parametrize(("count", "cost"), [(66, 1e-2), (96, 3e-3), (127, 1e-3), (130, 1e-5)])
@@ -362,15 +342,6 @@ def test_with_one_user_connected_every_turn_goes_at_once(monkeypatch: pytest.Mon
     assert world.loop.next_due() == float("inf")
 
 
-def test_one_busy_user_among_idle_ones_goes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
-    world.add(1, 1e-4)
-    postponed: list[object] = []
-    monkeypatch.setattr(world.scheduler, "postpone", lambda *who: postponed.append(who))
-    world.run(0.1)
-    assert not postponed
-
-
 def test_users_that_are_not_busy_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     for uid in range(100):
@@ -394,18 +365,6 @@ def test_an_error_in_a_postponed_turn_stops_no_other_user(monkeypatch: pytest.Mo
         world.run(0.1)
     world.run(0.1)
     assert resumed == [2]
-
-
-def test_after_an_error_in_a_turn_its_user_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the scheduler is not told that the turn has ended."""
-    world = World(monkeypatch)
-    resumed: list[int] = []
-    assert world.scheduler.may_go(1)
-    world.spend(1e-4)
-    world.scheduler.postpone(1, lambda: resumed.append(1))
-    world.scheduler.postpone(2, lambda: resumed.append(2))
-    world.run(0.1)
-    assert sorted(resumed) == [1, 2]
 
 
 def test_a_scheduler_that_is_closed_in_a_turn_gives_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

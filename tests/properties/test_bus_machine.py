@@ -363,7 +363,7 @@ class BusMachine(RuleBasedStateMachine):
         by_outgoing: dict[object, Client] = {client.connection.outgoing: client for client in self.clients}
         assert set(self.hub._clients.connections.values()) == by_connection.keys()
         for connection, client in by_connection.items():
-            connection._lone = connection._most = None  # what is sent at once comes in one batch, as the model has it
+            connection._lone = None  # what is sent at once comes in one batch, as the model has it
             told = connection.statistics()
             assert told.published == client.received
             assert (told.routed, told.delivered, told.waiting) == (client.routed, client.delivered, len(client.waiting))
