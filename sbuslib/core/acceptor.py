@@ -44,7 +44,7 @@ _TRANSIENT = {errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.EPERM}
 
 
 class Acceptor:
-    """A watcher of the listening socket, and a spare descriptor to turn clients away with.
+    """A watcher of the listening socket.
 
     The kernel has one queue for all who connect. So that nobody can make others wait in it, accepting does little more
     than to take a connection out of it and charge it to its user, which takes some microseconds. For the scheduler that
@@ -68,7 +68,6 @@ class Acceptor:
         self._listener = listener
         self._mode = mode
         self._users = users
-        self._spare: int | None = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # to turn one client away
         self._pause: Any = None  # the timer of a pause, during one
         self._watcher: Any = context.loop.io(listener.socket.fileno(), READ)  # stopped while others have turns
         self._watcher.start(self._on_acceptable)
@@ -83,7 +82,6 @@ class Acceptor:
         self._watcher.stop()
         self._watcher.close()
         self._end_pause()
-        self._give_up_spare()
         for sock, (_, account) in self._accepted.items():
             sock.close()
             self._context.quotas.close(account)
@@ -123,7 +121,7 @@ class Acceptor:
             except OSError as error:
                 if error.errno in _TRANSIENT:
                     continue
-                self._refuse_one(error)  # also where it is no lack: gevent would stop a watcher whose callback raises
+                self._begin_pause(error)  # also where it is no lack: gevent would stop a watcher whose callback raises
                 return
             now = thread_time()
             scheduler.charge(uid, now - began)
@@ -171,21 +169,16 @@ class Acceptor:
             return True
         return credentials.uid in (os.getuid(), 0)
 
-    def _refuse_one(self, error: OSError) -> None:
-        """Mostly out of descriptors or memory: turn one client away with the spare descriptor, then pause."""
-        context, clients = self._context, self._clients
-        clients.violations.counts[Reason.ACCEPT_FAILED] += 1
-        if clients.violations.counts[Reason.ACCEPT_FAILED] == 1:
+    def _begin_pause(self, error: OSError) -> None:
+        """Mostly out of descriptors or memory: those that connect wait in the listen backlog meanwhile."""
+        counts = self._clients.violations.counts
+        counts[Reason.ACCEPT_FAILED] += 1
+        if counts[Reason.ACCEPT_FAILED] == 1:
             text = "sbus hub at %s cannot accept clients: %s"
-            log(logging.ERROR, text, context.address(), error.strerror)
-        self._give_up_spare()
-        with suppress(OSError):
-            sock = accept(self._listener.socket, context.limits.idle_send_buffer)
-            _turn_away(sock, f"the hub cannot accept clients: {error.strerror}")
-        self._take_spare()
+            log(logging.ERROR, text, self._context.address(), error.strerror)
         self._watcher.stop()
         self._end_pause()  # there is one if the hub is about to stop, which does not wait for its end
-        self._pause = context.loop.timer(ACCEPT_PAUSE)
+        self._pause = self._context.loop.timer(ACCEPT_PAUSE)
         self._pause.start(self._accept_again)
 
     def _end_pause(self) -> None:
@@ -195,22 +188,10 @@ class Acceptor:
 
     def _accept_again(self) -> None:
         self._end_pause()
-        self._take_spare()
         self._watcher.start(self._on_acceptable)
 
-    def _take_spare(self) -> None:
-        """Keep a descriptor in hand; somebody else may have taken the last one, and then there is none."""
-        if self._spare is None:
-            with suppress(OSError):
-                self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
-    def _give_up_spare(self) -> None:
-        if self._spare is not None:
-            os.close(self._spare)
-            self._spare = None
-
-
-def _turn_away(sock: socket.SocketType, reason: str) -> None:
+def _turn_away(sock: socket.SocketType, reason: Reason) -> None:
     """Close a connection that was accepted, and tell why: a client could not ask for notices yet."""
     with suppress(OSError):
         sock.send(control.Kicked(reason).encode(), ONE_PACKET_FLAGS)

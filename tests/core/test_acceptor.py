@@ -89,11 +89,11 @@ def test_a_connection_that_fails_while_it_is_accepted_stops_no_other(
 def test_the_acceptor_pauses_after_an_error_that_is_not_the_connections_own(
     make_hub: MakeHub, connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
-    fail_first(monkeypatch, 6, code)
+    fail_first(monkeypatch, 3, code)
     monkeypatch.setattr(acceptor, "ACCEPT_PAUSE", 0.002)
     hub = make_hub()
     connect().barrier()
-    assert hub.statistics().violations == {"accept failed": 3}  # each pause tried twice: to accept, and to turn away
+    assert hub.statistics().violations == {"accept failed": 3}
     assert len(caplog.records) == 1
 
 
@@ -262,7 +262,7 @@ def test_users_that_may_connect_to_a_path(make_hub: MakeHub, folder: str, mode: 
 def test_out_of_descriptors(
     make_hub: MakeHub, connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The one too many is turned away, the others stay, and once there is room again all is as before."""
+    """The one too many waits, the others stay, and once there is room again all is as before."""
     monkeypatch.setattr(acceptor, "ACCEPT_PAUSE", 0.01)
     hub = make_hub()
     good = connect()
@@ -277,15 +277,14 @@ def test_out_of_descriptors(
                 fillers.append(os.open(os.devnull, os.O_RDONLY))
             except OSError:
                 break
-        assert late.receive() == b"CMSG notice/kicked\0the hub cannot accept clients: Too many open files"
-        assert late.is_disconnected()
+        eventually(lambda: hub.statistics().violations.get("accept failed"))
         good.barrier()
+        assert hub.statistics().clients == 1
     finally:
         for fd in fillers:
             os.close(fd)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    connect().barrier()
-    assert hub.statistics().violations["accept failed"] >= 1
+    late.barrier()
     assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
 
 
