@@ -24,17 +24,14 @@ from .core.acceptor import Acceptor, most_connections
 from .core.authorization import Authorization, Authorize
 from .core.client_role import ClientRole
 from .core.context import Context
-from .core.embedder import Embedder
+from .core.embedder import Embedder, Inbox
 from .core.fan_out import FanOuts
 from .core.handover import Estate, ask_for
-from .core.inbox import Inbox
 from .core.members import LAST_TURNS, Clients
 from .core.quotas import Quotas
-from .core.reloads import Reloads
 from .core.replacement import Replacement
 from .core.reporting import Reporter
-from .core.review import Review
-from .core.settings import Settings
+from .core.settings import Reloads, Review, Settings
 from .errors import KeyFormatError, PacketError, StateError, UsageError
 from .kernel.own_hub import Serving
 from .kernel.sockets import HasFileno, Listener, bound_address
@@ -234,25 +231,15 @@ class Hub:
         self.context.start()
         self._me = Embedder(self.context)
         self.tree.start()
-        try:
-            self._acceptor = Acceptor(self.context, self._clients, self._role, listener, self._mode, self._users)
-        except OSError:
-            self._listener = None
-            self.context.stop()
-            (listener.close if estate is None else listener.release)()
-            raise
+        self._acceptor = Acceptor(self.context, self._clients, self._role, listener, self._mode, self._users)
 
         # 2. The clients of the hub before.
         if estate is not None:
             try:
-                self.replacement.restore(estate, self._role)
-                estate.commit()
+                self.replacement.take(estate, self._role, listener, self._mode)
             except BaseException:
                 self._let_go()
                 raise
-            if estate.record.owns_file and isinstance(self._given, PathAddress):
-                listener.take_file(self._given.path, self._mode)
-            listener.listen_again(self.limits.backlog)
             self._acceptor.turn_away()
             self._review.begin(None)
 

@@ -26,7 +26,7 @@ TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 """Pages of the top folder that the site has, too."""
 
 REFERENCE = {
-    "hub": ("Hub and Inbox", "Hub core.inbox.Inbox"),
+    "hub": ("Hub and Inbox", "Hub core.embedder.Inbox"),
     "client": (
         "Client, for gevent",
         "Client Subscription clients.endpoint.Service clients.endpoint.JobQueue "

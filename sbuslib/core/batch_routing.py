@@ -22,8 +22,7 @@ from ..kernel.packet_writer import PacketWriter
 from ..wire.batches import Batch
 from .messages import Batched
 from .protocols import Receiver, Routes, Sender
-from .publisher import Publisher
-from .undelivered import PLANNED, Undelivered, affordable
+from .publisher import PLANNED, Publisher, Undelivered, affordable
 
 if TYPE_CHECKING:
     from mmap import mmap

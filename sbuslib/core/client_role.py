@@ -16,9 +16,9 @@ from .context import Context
 from .outgoing import Outgoing
 from .protocols import Routes
 from .publisher import Publisher
-from .reloads import Reloads
 from .replacement import Replacement
 from .reporting import Reporter
+from .settings import Reloads
 
 __all__ = ["ClientRole", "Neighbours"]
 

@@ -24,7 +24,7 @@ from .outgoing import READ, Outgoing
 from .protocols import Holder
 from .publisher import Publisher, Role
 from .quotas import Account
-from .records import ClientRecord
+from .records import ClientRecord, Totals
 from .routing import route, route_copies, route_one
 
 __all__ = ["Connection"]
@@ -184,6 +184,10 @@ class Connection(Publisher):
 
     # -- the rest -----------------------------------------------------------------------------------
 
+    def totals(self) -> Totals:
+        outgoing = self.outgoing
+        return Totals(self.received, outgoing.routed, outgoing.delivered, outgoing.lost)
+
     def statistics(self) -> ClientStatistics:
         outgoing = self.outgoing
         outbox = outgoing.outbox if outgoing.has_outbox else None  # not made for this
@@ -231,7 +235,7 @@ class Connection(Publisher):
         """Be what this client was on the hub before. What it holds comes later: all clients have to be there."""
         self.number = record.number
         for pattern, times in record.patterns.items():
-            self.context.router.restore(pattern, times, self.outgoing, self.credentials, self.outgoing.account)
+            self.context.router.subscribe_anyway(pattern, self.outgoing, self.credentials, self.outgoing.account, times)
         self.outgoing.restore(record, self)
         self.received, self.commands = record.published, record.commands
         if record.backlog:

@@ -85,7 +85,7 @@ def hand_over(sock: SocketType, record: HubRecord, listener: SocketType, connect
         sock.settimeout(_patience(record, len(encoded)))
         _give(sock, memory.fd, len(encoded), listener, connections)
         _await_ready(sock)
-    except (OSError, PacketError, HandoverError) as error:
+    except (OSError, PacketError, HandoverError, KeyboardInterrupt) as error:
         with suppress(OSError):
             _send(sock, b"abort")
         raise HandoverError(f"the process that asked did not take the hub over: {error}") from None
@@ -107,7 +107,7 @@ def _await_ready(sock: SocketType) -> None:
     why = "it went away"
     try:
         said, _ = _receive(sock)
-    except TimeoutError:
+    except (TimeoutError, KeyboardInterrupt):  # of a program that serves the hub: the user types it once more
         why = "it was not ready in time"
         sock.shutdown(socket.SHUT_RD)  # from here on it cannot be sent; it may have been
         said, _ = _receive(sock)
@@ -142,7 +142,7 @@ def ask_for(address: PathAddress | AbstractAddress, separator: bytes) -> Estate:
     if serving(sock) is not None:
         sock.close()
         raise HandoverError(f"{address}: this process serves it already")
-    estate = Estate(sock)
+    estate = Estate(address, sock)
     theirs = estate.record.separator
     if theirs != separator:
         estate.close()
@@ -159,7 +159,8 @@ class Estate:
 
     record: HubRecord
 
-    def __init__(self, sock: SocketType) -> None:
+    def __init__(self, address: PathAddress | AbstractAddress, sock: SocketType) -> None:
+        self.address = address
         self._sock = sock
         self._descriptors: list[int] = []  # the listening socket first, then the connections that are not taken yet
         sock.settimeout(ANSWER_WAIT)

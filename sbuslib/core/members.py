@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final
 
 from ..kernel.descriptors import disown
 from ..kernel.sockets import peer_groups
@@ -17,16 +16,16 @@ from ..wire import control
 from .callbacks import log
 from .connection import Connection
 from .context import Context
-from .inbox import Inbox
+from .embedder import Inbox
 from .losses import Cause
 from .outgoing import Outgoing
 from .protocols import Receiver
 from .publisher import Publisher, Role
 from .quotas import Account
-from .records import ClientRecord
+from .records import ClientRecord, Totals
 from .violations import Violations
 
-__all__ = ["LAST_TURNS", "Clients", "Totals"]
+__all__ = ["LAST_TURNS", "Clients"]
 
 FORGOTTEN_A_STEP: Final = 128
 """Patterns that one step takes out of the index, of clients that left: some 0.2 ms."""
@@ -36,36 +35,6 @@ LAST_TURNS: Final = 1.0
 
 USERS_REMEMBERED: Final = 1_024
 """Most users whose totals are kept after their clients have left. Then the oldest is forgotten."""
-
-
-class Counts(NamedTuple):
-    """What became of the messages of one client or inbox."""
-
-    received: int
-    routed: int
-    delivered: int
-    queued: int
-    lost: Mapping[str, int]
-
-
-class Totals:
-    """What clients that have left did: messages by what became of them."""
-
-    def __init__(self) -> None:
-        self.received = self.routed = self.delivered = 0  # messages
-        self.lost: Counter[str] = Counter()  # messages by cause
-
-    def add(self, received: int, routed: int, delivered: int, lost: Mapping[str, int]) -> None:
-        """Count what one more client did."""
-        self.received += received
-        self.routed += routed
-        self.delivered += delivered
-        if lost:
-            self.lost.update(lost)
-
-    def record(self) -> tuple[int, int, int, dict[str, int]]:
-        """For a hub that takes over; it adds this."""
-        return self.received, self.routed, self.delivered, dict(self.lost)
 
 
 class Clients:
@@ -159,7 +128,7 @@ class Clients:
         self._retire(client, client.account)
         context.fan_out.forget()
         self._release(client.account)
-        self._add_up(client.account, connection.received, client.routed, client.delivered, client.lost)
+        self._add_up(client.account, connection.totals())
 
     def _release(self, account: Account) -> None:
         """A user has a connection less."""
@@ -167,26 +136,23 @@ class Clients:
         self._context.scheduler.several = self._context.quotas.several()
 
     def count_lost(self, account: Account, cause: Cause, count: int) -> None:
-        self._add_up(account, 0, count, 0, {cause: count})
+        self._add_up(account, Totals(routed=count, lost={cause: count}))
 
-    def _add_up(self, account: Account, received: int, routed: int, delivered: int, lost: Mapping[str, int]) -> None:
-        self.departed.add(received, routed, delivered, lost)
-        totals = self.departed_by_user.get(account.uid)
-        if totals is None:
+    def _add_up(self, account: Account, totals: Totals) -> None:
+        self.departed.add(totals)
+        if account.uid not in self.departed_by_user:
             if len(self.departed_by_user) >= USERS_REMEMBERED:
                 del self.departed_by_user[next(iter(self.departed_by_user))]
-            totals = self.departed_by_user[account.uid] = Totals()
-        totals.add(received, routed, delivered, lost)
+            self.departed_by_user[account.uid] = Totals()
+        self.departed_by_user[account.uid].add(totals)
 
-    def counts(self) -> Iterator[tuple[Account, Counts]]:
-        """What became of the messages of each client and inbox that is connected."""
+    def counts(self) -> Iterator[tuple[Account, Totals, int]]:
+        """What became of the messages of each client and inbox that is connected, and how many wait for it."""
         for connection in self.connections.values():
-            client = connection.outgoing
-            received = connection.received
-            yield client.account, Counts(received, client.routed, client.delivered, client.queued, client.lost)
+            yield connection.outgoing.account, connection.totals(), connection.outgoing.queued
         for inbox in self.inboxes:
             told = inbox.statistics()
-            yield inbox.account, Counts(0, told.routed, told.delivered, told.waiting, told.lost)
+            yield inbox.account, Totals(0, told.routed, told.delivered, told.lost), told.waiting
 
     def groups_of(self, client: Outgoing) -> frozenset[int]:
         """The group of a client's process when it connected, and its supplementary ones."""
@@ -204,7 +170,7 @@ class Clients:
         self.inboxes.discard(inbox)
         self._context.count_senders(-1)
         self._retire(inbox, inbox.account)
-        self._add_up(inbox.account, 0, inbox.routed, inbox.delivered, inbox.lost)
+        self._add_up(inbox.account, Totals(0, inbox.routed, inbox.delivered, inbox.lost))
 
     # -- what clients that left leave behind --------------------------------------------------------
 

@@ -114,14 +114,31 @@ class Received:
         return made
 
 
-class InArea(Messages):
+class _Packets(Messages):
+    """Messages that are a packet each, and may be coalesced."""
+
+    __slots__ = ("_batch", "_writer")
+
+    def __init__(self, writer: PacketWriter, batch: Batched | bool | None = None) -> None:
+        self._writer = writer
+        self._batch = batch  # the same as one packet, once asked for; False: not worth it
+
+    def as_batch(self) -> Messages | None:
+        if self._batch is None:
+            few = self.count < COALESCED or self.size > COALESCED_BYTES
+            made = None if few else coalesce(self.packets())
+            self._batch = made is not None and Batched(self._writer, made)
+        return self._batch or None  # type: ignore[return-value]
+
+
+class InArea(_Packets):
     """Messages where they were received. Good until the turn ends."""
 
-    __slots__ = ("_batch", "_received", "count", "slots")
+    __slots__ = ("_received", "count", "slots")
 
     def __init__(self, received: Received, slots: Sequence[int]) -> None:
+        super().__init__(received.writer)
         self._received = received
-        self._batch: Batched | bool | None = None  # False: not worth it
         self.slots = slots
         self.count = len(slots)  # messages
 
@@ -158,12 +175,7 @@ class InArea(Messages):
         return received.packets(self.slots) if received._copies else received.area.packets(self.slots, received.lengths)
 
     def keep(self) -> Copied:
-        return Copied(self._received.writer, self.packets(), self._batch)
-
-    def as_batch(self) -> Messages | None:
-        if self._batch is None:
-            self._batch = _coalesce(self._received.writer, self) or False
-        return self._batch or None  # type: ignore[return-value]
+        return Copied(self._writer, self.packets(), self._batch)
 
 
 class OneInArea(Messages):
@@ -207,23 +219,20 @@ class OneInArea(Messages):
         return Copied(self._writer, self.packets())
 
 
-class Copied(Messages):
+class Copied(_Packets):
     """Messages that were copied, or came from elsewhere: a packet each."""
 
-    __slots__ = ("_batch", "_packets", "_shortest", "_size", "_writer", "count")
+    __slots__ = ("_packets", "_shortest", "count")
 
     def __init__(self, writer: PacketWriter, packets: list[bytes], batch: Batched | bool | None = None) -> None:
-        self._writer = writer
+        super().__init__(writer, batch)
         self._packets = packets
-        self._batch = batch
-        self._size = self._shortest = 0  # once asked for
+        self._shortest = 0  # once asked for
         self.count = len(packets)  # messages
 
     @property
     def size(self) -> int:
-        if not self._size:
-            self._size = sum(map(len, self._packets))
-        return self._size
+        return sum(map(len, self._packets))
 
     @property
     def shortest(self) -> int:
@@ -248,11 +257,6 @@ class Copied(Messages):
 
     def keep(self) -> Copied:
         return self
-
-    def as_batch(self) -> Messages | None:
-        if self._batch is None:
-            self._batch = _coalesce(self._writer, self) or False
-        return self._batch or None  # type: ignore[return-value]
 
 
 class Batched(Messages):
@@ -298,11 +302,3 @@ class Batched(Messages):
             # It does not refer to its batch: a cycle would keep up to 400,000 bytes until garbage is collected.
             self._plain = Copied(self._writer, self.batch.plain)
         return self._plain
-
-
-def _coalesce(writer: PacketWriter, messages: InArea | Copied) -> Batched | None:
-    """The packets as one batch; ``None`` if they are too few or too long."""
-    if messages.count < COALESCED or messages.size > COALESCED_BYTES:
-        return None
-    made = coalesce(messages.packets())
-    return None if made is None else Batched(writer, made)

@@ -17,7 +17,7 @@ logs, calls a stranger's code or closes anything: a receiver that has to go is k
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from socket import SO_SNDBUF, SOL_SOCKET, SocketType
@@ -188,14 +188,6 @@ class Outgoing:
         if self._refusal is not None and self._outbox is not None:
             self._refusal.move_to(self._outbox.losses)
 
-    def _send_one(self, packet: bytes) -> bool:
-        """Send a packet that is no message; ``False`` if the kernel does not take it."""
-        try:
-            return bool(self._context.writer.send(self.socket, (packet,)))
-        except OSError as error:
-            self._send_failed(error.errno)
-            return False
-
     def grow(self, anyway: bool = False) -> bool:
         """The kernel takes no more: ask it for the full send buffer. Returns whether it may take more now.
 
@@ -239,36 +231,40 @@ class Outgoing:
 
     # -- answers ------------------------------------------------------------------------------------
 
-    def answer(self, packet: bytes) -> None:
-        """Send or queue an answer or a notice: never lost while the client is there."""
+    def answer(self, *packets: bytes) -> None:
+        """Send or queue answers or notices: never lost while the client is there."""
         if self._mute:
             return
+
+        # 1. Its user's fan-out queue goes first.
         context = self._context
         queue: Queue | None = self.account.queue
         if queue is not None:
-            queued = queue.add_answer(self, packet)
-            self._queued_answers += queued
-            if not queued or self.answers > context.limits.queued_answers:
-                context.members.kick_later(self, Reason.UNREAD_ANSWERS)
+            for packet in packets:
+                queued = queue.add_answer(self, packet)
+                self._queued_answers += queued
+                if not queued or self.answers > context.limits.queued_answers:
+                    context.members.kick_later(self, Reason.UNREAD_ANSWERS)
             return
-        if len(packet) > context.limits.idle_send_buffer:
+
+        # 2. At once, or in order.
+        if max(map(len, packets), default=0) > context.limits.idle_send_buffer:
             self.grow(anyway=True)  # only trusted clients get answers that long
-        if not self._waits() and self._send_one(packet):  # _waits sends the notices of losses first
+        sent = 0 if self._waits() else self._send_answers(packets)  # _waits sends the notices of losses first
+        if sent == len(packets):
             return
-        if not self._mute and not self.outbox.push_answer(packet):
-            context.members.kick_later(self, Reason.UNREAD_ANSWERS)
+        for packet in packets[sent:]:
+            if not self._mute and not self.outbox.push_answer(packet):
+                context.members.kick_later(self, Reason.UNREAD_ANSWERS)
         self._update()
 
-    def answer_all(self, packets: list[bytes]) -> None:
-        """:meth:`answer` for several packets, with fewer system calls."""
-        sent = 0
-        if not self._mute and self.account.queue is None and not self._waits():
-            try:
-                sent = self._context.writer.send(self.socket, packets)
-            except OSError as error:
-                self._send_failed(error.errno)
-        for packet in packets[sent:]:
-            self.answer(packet)
+    def _send_answers(self, packets: Sequence[bytes]) -> int:
+        """Send packets that are no messages. Returns how many the kernel took."""
+        try:
+            return self._context.writer.send(self.socket, packets)
+        except OSError as error:
+            self._send_failed(error.errno)
+            return 0
 
     def answer_from_queue(self, packet: bytes) -> None:
         """The fan-out queue of this client's user has come to an answer."""
@@ -299,11 +295,7 @@ class Outgoing:
         if outbox is None or not (self.wants_notices and outbox.losses.has_report):
             return True
         report = outbox.losses.take_report()
-        sent = 0
-        try:
-            sent = self._context.writer.send(self.socket, [Lost(*each).encode() for each in report])
-        except OSError as error:
-            self._send_failed(error.errno)
+        sent = self._send_answers([Lost(*each).encode() for each in report])
         outbox.losses.put_report_back(report[sent:])
         return sent == len(report)
 

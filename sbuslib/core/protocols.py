@@ -1,7 +1,7 @@
 """The roles that the parts of a hub play for each other: sender, receiver, holder.
 
 A connection, the embedder, its inboxes and a relay play them. The receivers are in :mod:`.outgoing` for clients, in
-:mod:`.inbox` and in :mod:`sbuslib.tree.uplink`.
+:mod:`.embedder` and in :mod:`sbuslib.tree.uplink`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ Run: TypeAlias = tuple[int, int, Routes]
 
 
 class Queue(Protocol):
-    """The fan-out queue of one user, as the user's clients see it: see :mod:`.fan_out_queue`."""
+    """The fan-out queue of one user, as the user's clients see it: see :mod:`.fan_out`."""
 
     def takes(self, sender: Sender) -> bool:
         """Whether messages of ``sender`` have to wait here, so that they keep their order."""

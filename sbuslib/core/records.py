@@ -26,8 +26,24 @@ VERSION: Final = 1
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
-Totals = tuple[Count, Count, Count, dict[str, Count]]
-"""Of clients that have left: messages published, routed, delivered, and lost by cause."""
+
+class Totals(Struct, array_like=True):
+    """What became of the messages of one client, or of several together."""
+
+    received: Count = 0
+    """From them."""
+    routed: Count = 0
+    """To them, as the next two."""
+    delivered: Count = 0
+    lost: dict[str, Count] = {}
+    """By cause."""
+
+    def add(self, other: Totals) -> None:
+        self.received += other.received
+        self.routed += other.routed
+        self.delivered += other.delivered
+        for cause, count in other.lost.items():
+            self.lost[cause] = self.lost.get(cause, 0) + count
 
 
 class OutboxRecord(Struct, omit_defaults=True):
@@ -90,6 +106,7 @@ class HubRecord(Struct, omit_defaults=True):
     published: Count
     ignored: Count
     departed: Totals
+    """What clients that have left did."""
     departed_by_user: dict[int, Totals]
     violations: dict[str, Count]
     handed_on: dict[str, str] = {}

@@ -20,17 +20,18 @@ import gevent
 
 from ..errors import PacketError, StateError
 from ..kernel.sockets import Listener, peer_credentials, take_connection
+from ..wire.addresses import PathAddress
 from .acceptor import Acceptor
 from .callbacks import log
 from .connection import Connection
 from .context import Context
 from .fan_out import FanOuts
 from .handover import Estate, HandoverError, hand_over, refuse
-from .members import LAST_TURNS, Clients, Totals
+from .members import LAST_TURNS, Clients
 from .outgoing import Outgoing
 from .publisher import Role
 from .records import VERSION, HubRecord
-from .reloads import Reloads
+from .settings import Reloads
 
 __all__ = ["Replacement"]
 
@@ -171,21 +172,28 @@ class Replacement:
             peak=clients.peak,
             published=self._context.published,
             ignored=self._context.ignored,
-            departed=clients.departed.record(),
-            departed_by_user={uid: totals.record() for uid, totals in clients.departed_by_user.items()},
+            departed=clients.departed,
+            departed_by_user=clients.departed_by_user,
             violations=dict(clients.violations.counts),
             handed_on=self.handed_on,
         )
 
     # -- the new hub --------------------------------------------------------------------------------
 
-    def restore(self, estate: Estate, role: Role) -> None:
-        """Serve the clients of the hub before, as it did. Raises :exc:`HandoverError` for a record that cannot be."""
+    def take(self, estate: Estate, role: Role, listener: Listener, mode: int) -> None:
+        """Serve the clients of the hub before, as it did, from now on.
+
+        Raises :exc:`HandoverError` for a record that cannot be, and where the old hub went on: nothing is taken then.
+        """
         try:
             with _without_collector():
                 self._restore(estate, role)
         except (PacketError, StateError, IndexError) as error:
             raise HandoverError(f"the record of the hub contradicts itself: {error}") from None
+        estate.commit()
+        if estate.record.owns_file and isinstance(estate.address, PathAddress):
+            listener.take_file(estate.address.path, mode)
+        listener.listen_again(self._context.limits.backlog)
 
     def _restore(self, estate: Estate, role: Role) -> None:
         record, context, clients = estate.record, self._context, self._clients
@@ -194,10 +202,7 @@ class Replacement:
         self.handed_on = record.handed_on
         context.published, context.ignored = record.published, record.ignored
         clients.total, clients.peak = record.total, record.peak
-        clients.departed.add(*record.departed)
-        for uid, totals in record.departed_by_user.items():
-            clients.departed_by_user[uid] = Totals()
-            clients.departed_by_user[uid].add(*totals)
+        clients.departed, clients.departed_by_user = record.departed, record.departed_by_user
         clients.violations.counts.update(record.violations)
 
         # 2. The clients: whose each is, the kernel says.

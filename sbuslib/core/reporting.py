@@ -14,9 +14,10 @@ from ..limits import PACKET_BYTES
 from ..statistics import ClientPage, ClientStatistics, HubStatistics, LinkPage, UserStatistics
 from .connection import Connection
 from .context import Context
-from .inbox import Inbox
-from .members import Clients, Totals
+from .embedder import Inbox
+from .members import Clients
 from .quotas import Account
+from .records import Totals
 from .violations import Violations
 
 __all__ = ["Reporter"]
@@ -62,16 +63,12 @@ class Reporter:
     def hub(self, clients: bool = True, links: bool = True) -> HubStatistics:
         """Counts since the hub was made, true for this instant only; of each client and link if wanted."""
         context, members = self._context, self._clients
-        here = defaultdict[int, Totals](Totals)  # there may be many clients, and there are few users
+        by_user, total = defaultdict(Totals, copy.deepcopy(members.departed_by_user)), copy.deepcopy(members.departed)
         queued = 0
-        for account, counts in members.counts():
-            here[account.uid].add(counts.received, counts.routed, counts.delivered, counts.lost)
-            queued += counts.queued
-        by_user = defaultdict(Totals, copy.deepcopy(members.departed_by_user))
-        total = copy.deepcopy(members.departed)
-        for uid, one in here.items():
-            for totals in (by_user[uid], total):
-                totals.add(one.received, one.routed, one.delivered, one.lost)
+        for account, totals, waiting in members.counts():
+            by_user[account.uid].add(totals)
+            total.add(totals)
+            queued += waiting
         accounts = {account.uid: account for account in context.quotas.accounts()}
         nothing = Account(-1, context.limits)
         return HubStatistics(

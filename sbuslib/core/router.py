@@ -101,22 +101,17 @@ class Router(Generic[S]):
             raise PacketError(Reason.TOO_MANY_PATTERNS)
         self._add(index, cut, subscriber, account)
 
-    def subscribe_anyway(self, pattern: bytes, subscriber: S, account: Account) -> None:
-        """Put a plain pattern in force even beyond the quota: for a link."""
-        cut = Pattern(pattern, self.namespace.separator)
-        if not self._plain.holds(pattern, subscriber):
-            self._quotas.force_pattern(account, *_price(cut))
-        self._add(self._plain, cut, subscriber, account)
+    def subscribe_anyway(
+        self, pattern: bytes, subscriber: S, credentials: Credentials, account: Account, times: int = 1
+    ) -> None:
+        """Put so many ``SUB`` in force, whatever the limits: for a link, and for what another hub had accepted.
 
-    def restore(self, pattern: bytes, times: int, subscriber: S, credentials: Credentials, account: Account) -> None:
-        """Put subscriptions in force that another hub had accepted, whatever the limits are now.
-
-        Raises :exc:`~sbuslib.errors.ReservedKeyError` for a use of the reserved token that these credentials do not
-        allow.
+        Raises :exc:`~sbuslib.errors.ReservedKeyError` as :meth:`subscribe`.
         """
         index = self._secret if self.namespace.check_pattern(pattern, credentials) else self._plain
         cut = Pattern(pattern, self.namespace.separator)
-        self._quotas.force_pattern(account, *_price(cut))
+        if not index.holds(pattern, subscriber):
+            self._quotas.force_pattern(account, *_price(cut))
         self._add(index, cut, subscriber, account, times)
 
     def _add(self, index: Subscriptions[S], pattern: Pattern, subscriber: S, account: Account, times: int = 1) -> None:

@@ -7,7 +7,7 @@ The packets of a turn go to each receiver in the order in which they came. A pac
 after all packets before it were sent, so an answer never overtakes messages that came before the question.
 
 A few packets can make a long turn: one may go to thousands of receivers, or have a key that takes long to look up. So
-a turn ends early if it has too many deliveries, or lasts too long. What is left (see :mod:`.undelivered`, and packets
+a turn ends early if it has too many deliveries, or lasts too long. What is left (see :mod:`.publisher`, and packets
 that no receivers were looked up for) is copied out, and a later turn goes on with it before anything else is received.
 """
 
@@ -24,8 +24,7 @@ from ..wire.packets import MSG
 from .batch_routing import take_batch
 from .messages import Copied, InArea, OneInArea, Received
 from .protocols import Receiver, Routes, Run
-from .publisher import FEW, Publisher
-from .undelivered import PLANNED, Undelivered, affordable
+from .publisher import FEW, PLANNED, Publisher, Undelivered, affordable
 
 __all__ = ["route", "route_copies", "route_one"]
 

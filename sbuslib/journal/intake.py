@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from gevent.event import Event
 
+from ..core.embedder import Inbox
 from ..core.holding import Holding
-from ..core.inbox import Inbox
 from ..core.quotas import Room
 from ..statistics import ClientStatistics
 from ..wire.control import MOST_LOST, Away

@@ -275,8 +275,9 @@ class Listener:
 
         What waits in the backlog stays there.
         """
-        if peer_credentials(self.socket).uid == os.getuid():
-            self.socket.listen(backlog)
+        with suppress(OSError):
+            if peer_credentials(self.socket).uid == os.getuid():
+                self.socket.listen(backlog)
 
     def take_file(self, path: str, mode: int) -> None:
         """Take the file of the socket over from the process that made it."""

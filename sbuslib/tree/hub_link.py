@@ -219,7 +219,7 @@ class Link:
 
     def say(self, *packets: bytes) -> None:
         """Send or queue control packets. They are never lost while the link is there."""
-        self.outgoing.answer_all([*packets])
+        self.outgoing.answer(*packets)
 
     def mark(self) -> None:
         """There is something to tell that the hub itself has changed."""

@@ -11,7 +11,7 @@ from accounting import balance, opened, settle
 from support import Bus, ConnectAs, Peer, eventually
 
 from sbuslib import Hub
-from sbuslib.core.fan_out_queue import FanOutQueue
+from sbuslib.core.fan_out import FanOutQueue
 from sbuslib.statistics import UserStatistics
 from sbuslib.wire.batches import coalesce
 

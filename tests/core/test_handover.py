@@ -20,7 +20,7 @@ from sbuslib import Hub, errors
 from sbuslib.blocking import Client
 from sbuslib.core import acceptor, handover
 from sbuslib.core.handover import HandoverError, hand_over
-from sbuslib.core.records import ClientRecord, HubRecord, OutboxRecord, decode_record, encode_record
+from sbuslib.core.records import ClientRecord, HubRecord, OutboxRecord, Totals, decode_record, encode_record
 from sbuslib.secrets import Credentials
 from sbuslib.testing import HubThread
 
@@ -58,8 +58,8 @@ RECORD = HubRecord(
     peak=2,
     published=1,
     ignored=1,
-    departed=(2, 2, 2, {"outage": 1}),
-    departed_by_user={0: (2, 2, 2, {"outage": 1})},
+    departed=Totals(2, 2, 2, {"outage": 1}),
+    departed_by_user={0: Totals(2, 2, 2, {"outage": 1})},
     violations={"packet too long": 1},
     handed_on={"NOTIFY_SOCKET": "/run/notify"},
 )

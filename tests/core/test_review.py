@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from support import PATIENCE, Connect, MakeHub, choose
+from gevent.event import Event
+from support import PATIENCE, Connect, MakeHub, choose, eventually
 from worlds import World
 
 from sbuslib import Client, Hub
@@ -251,3 +252,25 @@ def test_a_reload_is_for_trusted_clients_and_tells_what_came_of_it(world: World)
         client.hub.reload()
     hub.reloads.function = lambda: "again"
     assert client.hub.reload() == "again"
+
+
+def test_a_reload_that_is_under_way_when_a_take_over_fails_answers_nobody_who_asks_later(hub: Hub) -> None:
+    said: list[tuple[str, bytes]] = []
+    go, runs = Event(), []
+
+    def reload() -> str:
+        runs.append(None)
+        go.wait()
+        return f"run {len(runs)}"
+
+    hub.reloads.function = reload
+    hub.reloads.ask(lambda packet: said.append(("first", packet)))
+    eventually(lambda: runs)
+    hub.reloads.end()  # another process is about to have the hub, and then does not take it
+    hub.reloads.ask(lambda packet: said.append(("second", packet)))
+    go.set()
+    eventually(lambda: len(said) == 2)
+    assert said == [
+        ("first", b"CMSG hub/reload\0failed\0another process takes the hub over"),
+        ("second", b"CMSG hub/reload\0done\0run 2"),
+    ]

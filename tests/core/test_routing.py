@@ -15,8 +15,7 @@ from support import Connect, MakeHub, both_ways, eventually
 from sbuslib import Hub, Limits
 from sbuslib.core import batch_routing, routing
 from sbuslib.core.connection import Connection
-from sbuslib.core.publisher import Publisher
-from sbuslib.core.undelivered import PLANNED, Undelivered
+from sbuslib.core.publisher import PLANNED, Publisher, Undelivered
 from sbuslib.limits import PACKET_BYTES
 from sbuslib.reasons import Reason
 from sbuslib.wire.batches import pack

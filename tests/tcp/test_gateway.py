@@ -16,7 +16,7 @@ from support import PATIENCE, ROOT, eventually
 
 from sbuslib import Client, Hub
 from sbuslib.border.keys import CONTROL
-from sbuslib.core.inbox import Inbox
+from sbuslib.core.embedder import Inbox
 from sbuslib.errors import NoHubError, ServiceError, StateError, UsageError
 from sbuslib.tcp import Gateway, Peer
 from sbuslib.tcp.framing import Publish
