@@ -7,7 +7,6 @@ The parts are in :mod:`sbuslib.core`. They share a :class:`~sbuslib.core.context
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Iterable
 from contextlib import closing
 from time import monotonic
@@ -33,6 +32,7 @@ from .core.replacement import Replacement
 from .core.reporting import Reporter
 from .core.settings import Reloads, Review, Settings
 from .errors import KeyFormatError, PacketError, StateError, UsageError
+from .kernel.forks import abandon_in_child
 from .kernel.own_hub import Serving
 from .kernel.sockets import HasFileno, Listener, bound_address
 from .limits import ClientLimits, Limits
@@ -47,8 +47,6 @@ __all__ = ["Hub"]
 
 _BATCH: Final = ClientLimits().batch_messages
 """Messages that the embedder puts into one batch: as many as a client does."""
-
-_hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
 
 
 class Hub:
@@ -246,7 +244,7 @@ class Hub:
         # 3. Others may find it.
         self.replacement.begin(listener, self._acceptor)
         self._serving: Serving | None = Serving(listener.socket)
-        _hubs.add(self)
+        abandon_in_child(self, Hub._abandon)
 
     def serve_forever(self, stop_timeout: float = 1.0) -> None:
         """Start unless started, and wait until :meth:`stop` is called from elsewhere."""
@@ -296,7 +294,6 @@ class Hub:
             self._clients.stop()
             self.context.stop()  # or a start in another thread would wait for the loop of this one
             self._listener = self._serving = None
-            _hubs.discard(self)
             self._stopped.set()
 
     def _drain(self, deadline: float) -> None:
@@ -305,15 +302,13 @@ class Hub:
             if not sum(connection.take_turn() for connection in list(self._clients.connections.values())):
                 break
             gevent.sleep(0)
-        while self._is_anything_queued() and (left := deadline - monotonic()) > 0:
+        while (
+            self._fan_outs.waiting
+            or any(connection.outgoing.queued for connection in self._clients.connections.values())
+            or self.tree.is_sending()
+        ) and (left := deadline - monotonic()) > 0:
             self._flushed.clear()
             self._flushed.wait(left)
-
-    def _is_anything_queued(self) -> bool:
-        waits = self._fan_outs.waiting or any(
-            connection.outgoing.queued for connection in self._clients.connections.values()
-        )
-        return bool(waits) or self.tree.is_sending()
 
     def _on_outbox_empty(self) -> None:
         if self._stopping:
@@ -371,7 +366,6 @@ class Hub:
         self.context.stop()
         self._review.end()
         self._serving = None
-        _hubs.discard(self)
         for inbox in inboxes:
             inbox.end()
         self._stopped.set()
@@ -477,12 +471,3 @@ class Hub:
         Without ``clients``, those of each client are left out: of ten thousand clients they take some 60 ms.
         """
         return self._reporter.hub(clients)
-
-
-def _abandon_all() -> None:
-    for hub in list(_hubs):
-        hub._abandon()
-    _hubs.clear()
-
-
-os.register_at_fork(after_in_child=_abandon_all)

@@ -22,7 +22,7 @@ from ..kernel.packet_writer import PacketWriter
 from ..wire.batches import Batch
 from .messages import Batched
 from .protocols import Receiver, Routes, Sender
-from .publisher import PLANNED, Publisher, Undelivered, affordable
+from .publisher import PLANNED, Publisher, Undelivered, affordable, by_receiver
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -144,7 +144,7 @@ def _plan(publisher: Publisher, batch: Batch, routes: list[Routes], sender: Send
     elif in_order:
         plan = _in_order(batch, grouped)
     else:
-        plan = _by_receiver(grouped)
+        plan = by_receiver(((number,), found) for number, found in enumerate(grouped))
     return batch, _Spreading(publisher.context.writer, sender, batch, plan)
 
 
@@ -153,20 +153,6 @@ def _beginning(batch: Batch, routes: list[Routes], stop: int) -> tuple[Batch, li
     of = dict(zip(batch.keys, routes, strict=True))
     batch = batch.part(0, stop)
     return batch, [of[key] for key in batch.keys]
-
-
-def _by_receiver(routes: list[Routes]) -> _Plan:
-    """All its messages to each receiver, with one call."""
-    mine: dict[Receiver, list[int]] = {}
-    for number, found in enumerate(routes):
-        for receiver in found:
-            mine.setdefault(receiver, []).append(number)
-
-    # What is made of a batch is made once for all receivers that get the same.
-    alike: dict[_Which, list[Receiver]] = {}
-    for receiver, numbers in mine.items():
-        alike.setdefault(tuple(numbers) if len(numbers) < len(routes) else None, []).append(receiver)
-    return list(alike.items())
 
 
 def _in_order(batch: Batch, routes: list[Routes]) -> _Plan:
@@ -192,7 +178,7 @@ class _Spreading(Undelivered[_Which]):
         batch = self._batch
         if isinstance(which, range):
             batch = batch.part(which.start, which.stop)
-        elif which is not None:
+        elif which is not None and len(which) < len(batch.keys):
             batch = batch.select(which)
         return Batched(self._writer, batch)
 

@@ -235,7 +235,7 @@ class Connection(Publisher):
         """Be what this client was on the hub before. What it holds comes later: all clients have to be there."""
         self.number = record.number
         for pattern, times in record.patterns.items():
-            self.context.router.subscribe_anyway(pattern, self.outgoing, self.credentials, self.outgoing.account, times)
+            self.context.router.subscribe_anyway(pattern, self.outgoing, self.outgoing.account, self.credentials, times)
         self.outgoing.restore(record, self)
         self.received, self.commands = record.published, record.commands
         if record.backlog:

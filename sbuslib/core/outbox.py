@@ -232,7 +232,7 @@ class Outbox:
 
     def _tell(self) -> None:
         """Queue a notice of the messages that were lost, before the message that is about to be kept."""
-        if self.tells and self.losses.has_report and not self.answers and self.is_half_empty():
+        if self.tells and self.losses.unreported and not self.answers and self.is_half_empty():
             for report in self.losses.take_report():
                 self.push_answer(Lost(*report).encode())
 

@@ -100,7 +100,7 @@ class Outgoing:
         if self._refusal is not None:
             if self._refusal.loses(sender.credentials.uid, messages.shortest, self.account.releases, count):
                 return
-            self._end_refusal()
+            self._refusal = None
             self._update()
 
         # 4. Straight on while nothing waits; else the order is kept.
@@ -175,18 +175,10 @@ class Outgoing:
         self.outbox.losses.add(cause, messages.count, now)
         # ``block`` does not mean the same for every publisher. A receiver that discards may take the next message.
         if cause != "discard" and "block" not in (self.outbox.soft, self.outbox.hard):
-            self._refusal = Refusal(cause, uid, messages.shortest, self.account.releases, now)
+            refusal = Refusal(cause, uid, messages.shortest, self.account.releases, now)
+            self._refusal = self.outbox.losses.refuse(refusal)
         if self._direct or self.wants_notices:
             self._update()
-
-    def _end_refusal(self) -> None:
-        """Ask the table again: the reason why the last messages were lost may no longer hold."""
-        self._count_refused()
-        self._refusal = None
-
-    def _count_refused(self) -> None:
-        if self._refusal is not None and self._outbox is not None:
-            self._refusal.move_to(self._outbox.losses)
 
     def grow(self, anyway: bool = False) -> bool:
         """The kernel takes no more: ask it for the full send buffer. Returns whether it may take more now.
@@ -290,9 +282,8 @@ class Outgoing:
 
     def _report(self) -> bool:
         """Tell a client that asked for notices what was lost. ``False``: the kernel does not take all notices now."""
-        self._count_refused()
         outbox = self._outbox
-        if outbox is None or not (self.wants_notices and outbox.losses.has_report):
+        if outbox is None or not (self.wants_notices and outbox.losses.unreported):
             return True
         report = outbox.losses.take_report()
         sent = self._send_answers([Lost(*each).encode() for each in report])
@@ -307,7 +298,6 @@ class Outgoing:
         if self._outbox is None:
             self._outbox = Outbox(self._context.limits, self.account)
             self._outbox.tells = self.wants_notices
-        self._count_refused()
         return self._outbox
 
     @property
@@ -334,20 +324,19 @@ class Outgoing:
 
     @property
     def lost(self) -> dict[str, int]:
-        self._count_refused()
-        return dict[str, int](self._outbox.losses.total.items()) if self._outbox is not None else {}
+        return dict(self._outbox.losses.total) if self._outbox is not None else {}
 
     def _update(self) -> None:
         """Watch the socket if anything waits, and send straight on if nothing does."""
         outbox = self._outbox
         waits = outbox is not None and (
-            bool(outbox) or self._refusal is not None or (self.wants_notices and outbox.losses.has_report)
+            bool(outbox) or self._refusal is not None or (self.wants_notices and outbox.losses.unreported)
         )
         self._direct = not (waits or self._mute or self._senders)
         self._context.unsent.note(self, waits and not self._mute)
         if waits and not self._mute:
             if self._watcher is None:
-                self._watcher = SendWatcher(self._context.loop, self.socket, self._on_writable)
+                self._watcher = SendWatcher(self._context, self.account.uid, self.socket, self._send_on)
         elif self._watcher is not None:
             self._watcher.close()
             self._watcher = None
@@ -417,34 +406,21 @@ class Outgoing:
 
     def changed_modes(self) -> None:
         """The receiver chose another mode. Release all publishers: the new mode may hold them again."""
-        self._end_refusal()
+        self._refusal = None
         self._release_held(anyway=True)
 
     # -- the socket ---------------------------------------------------------------------------------
 
-    def _on_writable(self) -> None:
-        scheduler = self._context.scheduler
-        if scheduler.may_go():
-            self._send_on()
-        elif self._watcher is not None:
-            self._watcher.pause()
-            scheduler.postpone(self.account.uid, self._watch_again)
-
-    def _watch_again(self) -> None:
-        """The scheduler gives this client its turn for sending."""
-        if self._watcher is not None:
-            self._watcher.go_on()
-
     def _send_on(self) -> None:
         """Send waiting packets: as many as one call takes."""
-        self._end_refusal()
+        self._refusal = None  # the reason why the last messages were lost may no longer hold
         outbox = self._outbox
         assert outbox is not None
         if not outbox:
             told = self._report()
             self._update()
-            if not told and not self._mute:
-                self._wait_for_memory()
+            if not told and self._watcher is not None:
+                self._watcher.wait_for_memory()
             return
         packets = outbox.take(self._context.limits.batch)
         sent = failure = 0
@@ -462,7 +438,8 @@ class Outgoing:
         else:
             self.delivered += outbox.settle(sent)
             if failure and not grew and not self._send_failed(failure):
-                self._wait_for_memory()
+                if self._watcher is not None:
+                    self._watcher.wait_for_memory()
                 return
         self._release_held()
         self._update()
@@ -489,12 +466,8 @@ class Outgoing:
         self._update()
 
     def _on_empty(self) -> None:
-        self._end_refusal()
+        self._refusal = None
         self._context.members.on_outbox_empty()
-
-    def _wait_for_memory(self) -> None:
-        if self._watcher is not None:
-            self._watcher.wait_for_memory()
 
     def close(self) -> None:
         """Lose all waiting messages. The connection closes the socket."""

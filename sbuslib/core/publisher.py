@@ -27,7 +27,7 @@ from .outgoing import Outgoing
 from .protocols import Holdable, Holder, Receiver, Routes, Sender
 from .router import CACHED_HEADER_BYTES
 
-__all__ = ["FEW", "PLANNED", "Publisher", "Role", "Undelivered", "affordable"]
+__all__ = ["FEW", "PLANNED", "Publisher", "Role", "Undelivered", "affordable", "by_receiver"]
 
 Which = TypeVar("Which")
 
@@ -48,6 +48,23 @@ _NOBODY: Final[frozenset[Holder]] = frozenset()
 def affordable(routes: Sequence[Routes], most: int) -> int:
     """How many of these routes, from the first on, are planned at once: at least one."""
     return max(1, bisect_right([*accumulate(map(len, routes))], most))
+
+
+def by_receiver(routes: Iterable[tuple[Iterable[int], Routes]]) -> list[tuple[tuple[int, ...], list[Receiver]]]:
+    """Which numbers go to which receivers: all of one receiver together, and those together that get the same."""
+    mine: dict[Receiver, list[int]] = {}
+    for numbers, receivers in routes:
+        for receiver in receivers:
+            if receiver in mine:
+                mine[receiver] += numbers
+            else:
+                mine[receiver] = [*numbers]
+
+    # One object for all receivers of the same messages, so that copies and batches of it are made once.
+    alike: dict[tuple[int, ...], list[Receiver]] = {}
+    for receiver, all_of_it in mine.items():
+        alike.setdefault(tuple(all_of_it), []).append(receiver)
+    return list(alike.items())
 
 
 class Undelivered(Generic[Which]):

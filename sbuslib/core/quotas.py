@@ -185,9 +185,8 @@ class Quotas:
         account.pattern_bytes += size
         account.shapes.add(shape)
 
-    def give_pattern(self, account: Account, size: int, shape: bytes = b"", count: int = 1) -> None:
-        """Release a pattern, or several without a shape that have ``size`` bytes together."""
-        account.patterns -= count
+    def give_pattern(self, account: Account, size: int, shape: bytes = b"") -> None:
+        account.patterns -= 1
         account.pattern_bytes -= size
         account.shapes.remove(shape)
         self.tidy(account)

@@ -102,13 +102,15 @@ class Router(Generic[S]):
         self._add(index, cut, subscriber, account)
 
     def subscribe_anyway(
-        self, pattern: bytes, subscriber: S, credentials: Credentials, account: Account, times: int = 1
+        self, pattern: bytes, subscriber: S, account: Account, credentials: Credentials | None = None, times: int = 1
     ) -> None:
         """Put so many ``SUB`` in force, whatever the limits: for a link, and for what another hub had accepted.
 
-        Raises :exc:`~sbuslib.errors.ReservedKeyError` as :meth:`subscribe`.
+        Without ``credentials`` the pattern is plain. Raises :exc:`~sbuslib.errors.ReservedKeyError` as
+        :meth:`subscribe`.
         """
-        index = self._secret if self.namespace.check_pattern(pattern, credentials) else self._plain
+        is_secret = credentials is not None and self.namespace.check_pattern(pattern, credentials)
+        index = self._secret if is_secret else self._plain
         cut = Pattern(pattern, self.namespace.separator)
         if not index.holds(pattern, subscriber):
             self._quotas.force_pattern(account, *_price(cut))

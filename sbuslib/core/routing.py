@@ -24,7 +24,7 @@ from ..wire.packets import MSG
 from .batch_routing import take_batch
 from .messages import Copied, InArea, OneInArea, Received
 from .protocols import Receiver, Routes, Run
-from .publisher import FEW, PLANNED, Publisher, Undelivered, affordable
+from .publisher import FEW, PLANNED, Publisher, Undelivered, affordable, by_receiver
 
 __all__ = ["route", "route_copies", "route_one"]
 
@@ -204,7 +204,8 @@ def _forward(publisher: Publisher, received: Received, runs: list[Run]) -> int |
             # Once one run went into a fan-out queue, the next have to follow it.
             plan = [(received.slice(range(start, end)), receivers) for start, end, receivers in some]
         else:
-            plan = _plan_by_receiver(received, some)
+            slots = [(range(start, end), receivers) for start, end, receivers in some]
+            plan = [(InArea(received, mine), who) for mine, who in by_receiver(slots)]
 
         # 3. A few deliveries are made without a look at the clock.
         publisher.received += sum(end - start for start, end, _ in some)
@@ -217,23 +218,6 @@ def _forward(publisher: Publisher, received: Received, runs: list[Run]) -> int |
         elif publisher.hand_on(Undelivered(sender, plan)):
             return some[-1][1]
     return None
-
-
-def _plan_by_receiver(received: Received, runs: list[Run]) -> list[tuple[InArea, Sequence[Receiver]]]:
-    """All its packets to each receiver, with one call."""
-    mine: dict[Receiver, list[int]] = {}
-    for start, end, receivers in runs:
-        for receiver in receivers:
-            if receiver in mine:
-                mine[receiver].extend(range(start, end))
-            else:
-                mine[receiver] = list(range(start, end))
-
-    # One object for all receivers of the same packets, so that copies and batches of it are made once.
-    alike: dict[tuple[int, ...], list[Receiver]] = {}
-    for receiver, slots in mine.items():
-        alike.setdefault(tuple(slots), []).append(receiver)
-    return [(InArea(received, slots), some) for slots, some in alike.items()]
 
 
 def route_copies(publisher: Publisher) -> None:

@@ -1,10 +1,12 @@
-"""Waits until a socket that took no more packets is writable."""
+"""Waits until a socket that took no more packets is writable, and then for a turn of its user."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable
 from typing import Any, Final
+
+from .context import Context
 
 __all__ = ["SEND_RETRY", "WRITE", "SendWatcher"]
 
@@ -16,44 +18,49 @@ SEND_RETRY: Final = 0.02
 
 
 class SendWatcher:
-    """Calls a function while a socket is writable. Made when something has to wait, and closed once nothing does."""
+    """Calls a function while a socket is writable, in turns of a user.
 
-    __slots__ = ("_loop", "_on_writable", "_retry", "_writer")
+    Made when something has to wait, and closed once nothing does.
+    """
 
-    def __init__(self, loop: Any, sock: socket.SocketType, on_writable: Callable[[], None]) -> None:
-        self._loop = loop
-        self._on_writable = on_writable
+    __slots__ = ("_context", "_retry", "_send_on", "_uid", "_writer", "closed")
+
+    def __init__(self, context: Context, uid: int, sock: socket.SocketType, send_on: Callable[[], None]) -> None:
+        self._context = context
+        self._uid = uid
+        self._send_on = send_on
+        self.closed = False
         self._retry: Any = None  # the timer of a pause, during one
-        self._writer = loop.io(sock.fileno(), WRITE)  # stopped during a pause
-        self._writer.start(on_writable)
+        self._writer = context.loop.io(sock.fileno(), WRITE)  # stopped while it waits for a turn, or during a pause
+        self._writer.start(self._on_writable)
 
-    def pause(self) -> None:
-        self._writer.stop()
+    def _on_writable(self) -> None:
+        scheduler = self._context.scheduler
+        if scheduler.may_go():
+            self._send_on()
+        else:
+            self._writer.stop()
+            scheduler.postpone(self._uid, self._take_turn)
 
-    def go_on(self) -> None:
-        """Call the function now, and again while the socket is writable."""
-        if self._retry is None:
+    def _take_turn(self) -> None:
+        if not self.closed and self._retry is None:
             self._writer.start(self._on_writable)
-            self._on_writable()
+            self._send_on()
 
     def wait_for_memory(self) -> None:
         """The kernel had no memory, and would call the socket writable all the same: let some time pass."""
         self._writer.stop()
         if self._retry is None:
-            self._retry = self._loop.timer(SEND_RETRY)
-            self._retry.start(self._retry_now)
+            self._retry = self._context.loop.timer(SEND_RETRY)
+            self._retry.start(self._end_pause)
 
-    def _retry_now(self) -> None:
-        self._close_retry()
+    def _end_pause(self) -> None:
+        self._retry.close()
+        self._retry = None
         self._writer.start(self._on_writable)
 
-    def _close_retry(self) -> None:
-        if self._retry is not None:
-            self._retry.stop()
-            self._retry.close()
-            self._retry = None
-
     def close(self) -> None:
-        self._close_retry()
-        self._writer.stop()
+        self.closed = True
+        if self._retry is not None:
+            self._retry.close()
         self._writer.close()

@@ -211,14 +211,14 @@ class Uplink:
         if outgoing is None:
             self._stop_watching()
         elif self._watcher is None:
-            self._watcher = SendWatcher(self._context.loop, outgoing.socket, self._on_writable)
+            self._watcher = SendWatcher(self._context, outgoing.account.uid, outgoing.socket, self._send_on)
 
     def _stop_watching(self) -> None:
         if self._watcher is not None:
             self._watcher.close()
             self._watcher = None
 
-    def _on_writable(self) -> None:
+    def _send_on(self) -> None:
         before = self.forwarded
         self._send_kept()
         self._context.unsent.check()

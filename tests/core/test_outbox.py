@@ -149,7 +149,7 @@ def test_an_answer_that_was_not_sent_waits_among_the_answers(before: str, after:
 def test_losses_are_reported_once_with_their_first_time() -> None:
     box = outbox(queued_packets=1)
     offer(box, b"1")
-    assert box.losses.has_report is False
+    assert not box.losses.unreported
     box.offer([b"2"], SENDER, False, 10.0)
     box.offer([b"3"], SENDER, False, 20.0)
     box.losses.add("oversize", 1, 30.0)

@@ -256,7 +256,8 @@ def test_a_reload_is_for_trusted_clients_and_tells_what_came_of_it(world: World)
 
 def test_a_reload_that_is_under_way_when_a_take_over_fails_answers_nobody_who_asks_later(hub: Hub) -> None:
     said: list[tuple[str, bytes]] = []
-    go, runs = Event(), []
+    go = Event()
+    runs: list[None] = []
 
     def reload() -> str:
         runs.append(None)

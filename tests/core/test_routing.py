@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterable
 from typing import Any
 
 import gevent
@@ -15,7 +14,8 @@ from support import Connect, MakeHub, both_ways, eventually
 from sbuslib import Hub, Limits
 from sbuslib.core import batch_routing, routing
 from sbuslib.core.connection import Connection
-from sbuslib.core.publisher import PLANNED, Publisher, Undelivered
+from sbuslib.core.protocols import Routes
+from sbuslib.core.publisher import PLANNED, Publisher, Undelivered, by_receiver
 from sbuslib.limits import PACKET_BYTES
 from sbuslib.reasons import Reason
 from sbuslib.wire.batches import pack
@@ -179,12 +179,13 @@ def test_no_more_is_planned_at_once_than_a_few_turns_may_deliver(
     """Sixty keys that each go to others of thirty receivers: all get all of theirs, planned piece by piece."""
     planned: list[int] = []
 
-    def count(plan: Callable[..., object], *arguments: Any) -> object:
-        planned.append(sum(len(each[2] if isinstance(each[0], int) else each) for each in arguments[-1]))
-        return plan(*arguments)
+    def count(routes: Iterable[tuple[Iterable[int], Routes]]) -> object:
+        routes = [*routes]
+        planned.append(sum(len(receivers) for _, receivers in routes))
+        return by_receiver(routes)
 
-    monkeypatch.setattr(routing, "_plan_by_receiver", partial(count, routing._plan_by_receiver))
-    monkeypatch.setattr(batch_routing, "_by_receiver", partial(count, batch_routing._by_receiver))
+    for module in (routing, batch_routing):
+        monkeypatch.setattr(module, "by_receiver", count)
     hub = make_hub(limits=Limits(turn_deliveries=50, turn_time=1e6))
     publisher, some = connect(), random.Random(7)
     publisher.send(b"CMSG batch/on")
