@@ -22,9 +22,16 @@ from .settings import Reloads
 
 __all__ = ["ClientRole", "Neighbours"]
 
-_SOFT = {control.SOFT + mode.encode(): mode for mode in SOFT}
-_HARD = {control.HARD + mode.encode(): mode for mode in HARD}
-_ORDER = {control.ORDER + order.encode(): order for order in ORDER}
+_MODES: Final = {
+    start + mode.encode(): (name, mode)
+    for name, start, modes in (
+        ("soft", control.SOFT, SOFT),
+        ("hard", control.HARD, HARD),
+        ("order", control.ORDER, ORDER),
+    )
+    for mode in modes
+}
+"""Which attribute of an outbox a control message sets, and to what."""
 
 MOST_DIGITS: Final = 18
 """Most digits of the number of a client."""
@@ -138,16 +145,14 @@ class ClientRole:
                 client.answer(encode_control(packet.key, self._tell(client, packet)))
             case control.FEATURES:
                 client.answer(encode_control(control.FEATURES, self._answers.features()))
-            case control.SYNC:
-                token, _, scope = (packet.payload or b"").partition(b"\0")
+            case control.SYNC | control.WANTED:
+                token, _, about = (packet.payload or b"").partition(b"\0")
                 if len(token) > TOKEN_BYTES:
                     raise PacketError(Reason.TOKEN_TOO_LONG)
-                self._neighbours.sync(client, token, scope)
-            case control.WANTED:
-                token, _, key = (packet.payload or b"").partition(b"\0")
-                if len(token) > TOKEN_BYTES:
-                    raise PacketError(Reason.TOKEN_TOO_LONG)
-                client.answer(encode_control(control.WANTED, token + b"\0" + self._is_wanted(client, key)))
+                if packet.key == control.SYNC:
+                    self._neighbours.sync(client, token, about)
+                else:
+                    client.answer(encode_control(control.WANTED, token + b"\0" + self._is_wanted(client, about)))
             case control.RELOAD if client.credentials.uid in context.trusted:
                 self._reloads.ask(client.answer)
             case control.RELOAD:
@@ -162,9 +167,11 @@ class ClientRole:
                 self._neighbours.note_address(client, packet.payload or b"")
             case key if key == context.router.namespace.start + PREFIX:
                 client.answer(encode_control(key, context.router.namespace.prefix))
-            case key:
-                if not self._choose_mode(client, key):
-                    context.ignored += 1
+            case key if key in _MODES:
+                setattr(client.outbox, *_MODES[key])
+                client.changed_modes()
+            case _:
+                context.ignored += 1
 
     def _is_wanted(self, client: Outgoing, key: bytes) -> bytes:
         """Whether anybody receives a key, as far as this hub knows. Nobody is told of keys that it may not use."""
@@ -187,20 +194,6 @@ class ClientRole:
         if packet.key == control.CLIENTS:
             return self._answers.clients(int(start))
         return self._answers.links(int(start), key if nul else None)
-
-    @staticmethod
-    def _choose_mode(client: Outgoing, key: bytes) -> bool:
-        """Choose the mode that a control message names; ``False`` if it names none."""
-        if key in _SOFT:
-            client.outbox.soft = _SOFT[key]
-        elif key in _HARD:
-            client.outbox.hard = _HARD[key]
-        elif key in _ORDER:
-            client.outbox.order = _ORDER[key]
-        else:
-            return False
-        client.changed_modes()
-        return True
 
     def review(self, publisher: Publisher) -> Iterator[None]:
         context, client = self._context, publisher.outgoing

@@ -355,6 +355,15 @@ class Outbox:
         """Whether half of the room is free. A publisher that is held for a full queue waits for this."""
         return len(self) * 2 <= self._limits.queued_packets and self.bytes * 2 <= self._limits.queued_bytes
 
+    def lets_go(self, sender: int) -> bool:
+        """Whether a publisher of user ``sender`` that is held may go on."""
+        if not self:
+            return True
+        if not self._account.has_room(sender):
+            return False
+        # With soft block a publisher is held until nothing waits.
+        return self.is_below_share(sender) or (self.soft != "block" and self.is_half_empty())
+
     # -- for a hub that takes over ------------------------------------------------------------------
 
     def record(self) -> OutboxRecord:

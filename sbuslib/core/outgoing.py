@@ -499,17 +499,7 @@ class Outgoing:
     def _release_held(self, anyway: bool = False) -> None:
         """Let those held publishers go on that have room; with ``anyway``, or if the client takes nothing, all."""
         if self._holding is not None:
-            self._holding.release(lambda publisher: anyway or self._mute or self._has_room(publisher))
-
-    def _has_room(self, publisher: Holdable) -> bool:
-        outbox = self.outbox
-        if not outbox:
-            return True
-        uid = publisher.credentials.uid
-        if not self.account.has_room(uid):
-            return False
-        # With soft block a publisher is held until nothing waits.
-        return outbox.is_below_share(uid) or (outbox.soft != "block" and outbox.is_half_empty())
+            self._holding.release(lambda held: anyway or self._mute or self.outbox.lets_go(held.credentials.uid))
 
     def forget_held(self, publisher: Holdable) -> None:
         if self._holding is not None:

@@ -220,18 +220,14 @@ class Batch:
         if self._plain is None:
             heads = [b"MSG %b\0" % key for key in self.keys]
             if self.numbers is None:
-                head = heads[0]
-                self._plain = [head + payload for payload in self.payloads]
+                self._plain = [heads[0] + payload for payload in self.payloads]
             else:
                 self._plain = list(map(add, map(heads.__getitem__, self.numbers), self.payloads))
         return self._plain
 
     def messages(self, sender: bytes | None = None) -> Iterator[Message]:
         """Each message as a value."""
-        if self.numbers is None:
-            keys: Iterator[bytes] = repeat(self.keys[0])
-        else:
-            keys = map(self.keys.__getitem__, self.numbers)
+        keys = repeat(self.keys[0]) if self.numbers is None else map(self.keys.__getitem__, self.numbers)
         if sender is None:
             return map(Message, keys, self.payloads)
         return map(Message, keys, self.payloads, repeat(sender))
@@ -334,10 +330,6 @@ def cut(joined: bytes | memoryview, sizes: bytes, count: int) -> list[bytes]:
     read = BytesIO(joined[rows * _ROW * size :]).read
     payloads += map(read, repeat(size, count - rows * _ROW))
     return payloads
-
-
-# ---------------------------------------------------------------------------------------------------
-# Making them
 
 
 def take_apart(packets: Sequence[bytes]) -> tuple[list[bytes], bytes | list[int] | None, Sequence[bytes]]:

@@ -215,28 +215,6 @@ def read_all(peer: Peer) -> list[int]:
     return [int(packet.partition(b"\0")[2][:8]) for packet in opened(peer.pending()) if packet.startswith(b"MSG ")]
 
 
-def test_a_batch_that_waits_counts_as_its_messages(bus: Bus, connect: Connect) -> None:
-    hub = bus(queued_packets=25)
-    reader, publisher = batching(connect(), b"k"), batching(connect(), b"never")
-    receiving = narrow(hub, reader)
-    publisher.send(b"MSG k\0" + big(0), batch(numbered(10, 1)), batch(numbered(10, 11)))
-    publisher.barrier()
-    assert (receiving.outgoing.routed, receiving.outgoing.delivered, receiving.outgoing.queued) == (21, 1, 20)
-    assert receiving.outgoing.account.packets.held(receiving.credentials.uid) == 20
-    publisher.send(batch(numbered(10, 21)))  # of which a part fits
-    publisher.barrier()
-    assert receiving.outgoing.queued == 25
-    assert receiving.outgoing.lost == {"overflow": 5}
-    balance(hub)
-    assert read_all(reader) == list(range(26))
-    assert (
-        receiving.outgoing.queued
-        == receiving.outgoing.account.packets.used
-        == receiving.outgoing.account.queued_bytes.used
-        == 0
-    )
-
-
 @pytest.mark.parametrize("hard", [b"", b"blocking/hard/block"], ids=["soft", "hard"])
 def test_block_holds_the_publisher_of_a_batch(bus: Bus, connect: Connect, hard: bytes) -> None:
     hub = bus(queued_packets=8 if hard else 100, batch=2)
@@ -264,18 +242,6 @@ def test_a_batch_longer_than_the_connection_takes_goes_in_pieces(bus: Bus, conne
     assert [number for _ in range(20) for number in read_all(reader)] == list(range(10))
     assert receiving.outgoing.lost == {}
     balance(hub)
-
-
-def test_batch_off_takes_waiting_batches_apart(bus: Bus, connect: Connect) -> None:
-    hub = bus()
-    reader, publisher = batching(connect(), b"k"), batching(connect(), b"never")
-    narrow(hub, reader)
-    publisher.send(b"MSG k\0" + big(0), batch(numbered(10, 1)))
-    publisher.barrier()
-    reader.send(b"CMSG batch/off")
-    settle(hub)
-    got = [packet for _ in range(20) for packet in reader.pending()]
-    assert got == plain(numbered(11))
 
 
 def test_packets_made_of_a_batch_with_a_long_key_are_not_too_long(bus: Bus, connect: Connect) -> None:

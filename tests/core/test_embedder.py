@@ -63,13 +63,6 @@ def test_the_embedder_holds_secrets(hub: Hub, connect: Connect) -> None:
     assert len(everything) == 0
 
 
-def test_get_in_time(hub: Hub) -> None:
-    inbox = hub.subscribe(b"a")
-    for timeout in (0, 0.001):
-        with pytest.raises(TimeoutError, match="no message"):
-            inbox.receive(timeout=timeout)
-
-
 def test_the_callers_timeout_passes(hub: Hub) -> None:
     inbox = hub.subscribe(b"a")
     waits: list[Callable[[], object]] = [inbox.receive, lambda: inbox.receive(timeout=30), lambda: next(iter(inbox))]
@@ -119,18 +112,6 @@ def test_the_end_of_the_hub(hub: Hub) -> None:
     assert [message.payload for message in iterating.get(timeout=10)] == [b"x"]
     with pytest.raises(DisconnectedError):
         getting.get(timeout=10)
-
-
-def test_an_inbox_of_an_earlier_start(hub: Hub) -> None:
-    old = hub.subscribe(b"a")
-    hub.stop()
-    hub.start()
-    hub.publish(b"a", b"x")
-    with pytest.raises(DisconnectedError):
-        old.receive()
-    old.unsubscribe()
-    old.unsubscribe()
-    assert hub.statistics().patterns == 0
 
 
 def test_a_closed_inbox(hub: Hub) -> None:

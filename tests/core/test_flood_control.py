@@ -5,14 +5,14 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from accounting import BIG, balance, big, connection_of, numbers, settle
+from accounting import balance, big, connection_of, numbers, settle
 from flooding import flood, is_held, slow
 from support import PATIENCE, Bus, Connect, HubThread, eventually
 
 from sbuslib import blocking
 from sbuslib.errors import DisconnectedError
 from sbuslib.wire.control import Kicked
-from sbuslib.wire.modes import HARD, ORDER, SOFT
+from sbuslib.wire.modes import HARD, SOFT
 
 ROOM = 4
 
@@ -64,50 +64,7 @@ def test_each_mode(bus: Bus, connect: Connect, soft: str, hard: str) -> None:
     assert numbers([reader.receive()]) == [12]
 
 
-@pytest.mark.parametrize("order", ORDER)
-def test_each_order(bus: Bus, connect: Connect, order: str) -> None:
-    hub = bus()
-    reader, publisher = connect(), connect()
-    slow(hub, reader, b"order/" + order.encode())
-    sizes = [BIG, BIG + 10, BIG + 30, BIG + 20, BIG + 30, BIG]
-    for number, size in enumerate(sizes):
-        publisher.publish(b"k", big(number, size))
-    publisher.barrier()
-    expected = {"queue": [0, 1, 2, 3, 4, 5], "stack": [0, 5, 4, 3, 2, 1], "random": [0, 2, 4, 3, 1, 5]}[order]
-    assert numbers([reader.receive() for _ in sizes]) == expected
-
-
 # -- a mode that changes midway ---------------------------------------------------------------------------
-
-
-def test_error_mode_that_is_changed_at_once_kicks_no_receiver(bus: Bus, connect: Connect) -> None:
-    """The newest mode counts, also when both come in the same turn."""
-    hub = bus()
-    reader, publisher = connect(), connect()
-    receiving = slow(hub, reader, b"blocking/soft/error", b"blocking/soft/discard")
-    flood(publisher, 0, 5)
-    publisher.barrier()
-    assert (receiving.outgoing.closed, receiving.outgoing.lost) == (False, {"discard": 4})
-
-
-def test_block_does_not_get_around_a_users_maximum(bus: Bus, connect: Connect) -> None:
-    """What is kept for publishers that are held may stand over a share, and over no user's maximum."""
-    hub = bus(user_queued_packets=40)
-    readers, publishers = [], []
-    for number in range(4):
-        readers.append(connect())
-        receiving = slow(hub, readers[-1], b"blocking/hard/block", pattern=b"%d" % number)
-        publishers.append(connect())
-        flood(publishers[-1], 0, 30, b"%d" % number)
-        settle(hub)
-        balance(hub)
-        assert receiving.outgoing.account.packets.used <= 40
-    assert receiving.outgoing.account.packets.used == 40
-    assert hub.statistics().lost["quota"] == 4 * 30 - 4 - 40
-    for reader in readers:
-        reader.pending()
-    for publisher in publishers:
-        publisher.barrier()  # nobody is held any more
 
 
 def test_a_short_message_is_kept_where_a_longer_one_of_its_turn_has_no_room(bus: Bus, connect: Connect) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import stat
 import threading
 
 import gevent
@@ -23,18 +22,6 @@ from sbuslib.wire.addresses import PathAddress
 from sbuslib.wire.batches import coalesce
 
 # -- start and stop -------------------------------------------------------------------------------------
-
-
-def test_start_and_stop(address: str) -> None:
-    hub = Hub(address)
-    hub.start()
-    assert (hub.started, hub.closed) == (True, False)
-    assert stat.S_IMODE(os.stat(address).st_mode) == 0o700
-    hub.stop()
-    assert (hub.started, hub.closed) == (False, True)
-    assert not os.path.exists(address)
-    hub.stop()
-    hub.close()
 
 
 def test_restart(hub: Hub, connect: Connect) -> None:

@@ -52,18 +52,6 @@ def test_secrets_are_not_logged(hub: Hub, connect: Connect, caplog: pytest.LogCa
     assert "hunter2" not in caplog.text
 
 
-def test_a_kicked_client_is_told_why(bus: Bus, connect: Connect) -> None:
-    hub = bus()
-    reader = connect()
-    reader.send(b"CMSG notices/on")
-    reader.subscribe(b"k")
-    hub.publish(b"k", b"before")
-    reader.send(b"nonsense")
-    assert reader.receive() == b"MSG k\0before"
-    assert reader.receive() == b"CMSG notice/kicked\0unknown verb"
-    assert reader.is_disconnected()
-
-
 @pytest.mark.parametrize(("modes", "reason"), [
     ((b"blocking/soft/error",), b"does not keep up, and asked for error"),
     ((b"blocking/soft/block",), b"held publishers back for too long"),

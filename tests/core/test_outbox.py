@@ -54,15 +54,6 @@ def test_each_cell_of_the_table(full: bool, soft: Soft, hard: Hard) -> None:
     assert decide(*stranger, may_hold=True) is decide(full, soft, hard, may_hold=False)
 
 
-@pytest.mark.parametrize("hard", HARD)
-def test_beyond_the_users_share(hard: Hard) -> None:
-    box = outbox(user_queued_packets=4)  # of which one sender may take two
-    box.hard = hard
-    assert offer(box, b"1", b"2") is Action.KEEP
-    assert offer(box, b"3") is TABLE[True, "queue", hard]
-    assert box.losses.total == ({} if hard == "block" else {"quota": 1})
-
-
 # -- order ----------------------------------------------------------------------------------------------
 
 
