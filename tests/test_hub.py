@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 
@@ -50,33 +49,6 @@ def test_to_make_a_hub_touches_nothing(address: str) -> None:
     assert (hub.started, hub.closed, hub.address) == (False, True, address)
     assert not os.path.exists(address)
     hub.stop()
-
-
-# -- descriptors ----------------------------------------------------------------------------------------
-
-
-def test_a_start_that_fails_leaves_nothing_behind(address: str) -> None:
-    hub = Hub(address)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    fillers = []
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 3, hard))
-        while True:
-            try:
-                fillers.append(os.open(os.devnull, os.O_RDONLY))
-            except OSError:
-                break
-        os.close(fillers.pop())  # enough for the listening socket, and for nothing else
-        with pytest.raises(OSError, match="Too many open files"):
-            hub.start()
-        assert not hub.started
-        assert not os.path.exists(address)
-    finally:
-        for fd in fillers:
-            os.close(fd)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    with hub:
-        assert hub.started
 
 
 # -- programs -------------------------------------------------------------------------------------------

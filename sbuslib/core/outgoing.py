@@ -330,7 +330,7 @@ class Outgoing:
         """Watch the socket if anything waits, and send straight on if nothing does."""
         outbox = self._outbox
         waits = outbox is not None and (
-            bool(outbox) or self._refusal is not None or (self.wants_notices and outbox.losses.unreported)
+            bool(outbox) or self._refusal is not None or bool(self.wants_notices and outbox.losses.unreported)
         )
         self._direct = not (waits or self._mute or self._senders)
         self._context.unsent.note(self, waits and not self._mute)
