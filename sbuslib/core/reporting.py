@@ -63,12 +63,16 @@ class Reporter:
     def hub(self, clients: bool = True, links: bool = True) -> HubStatistics:
         """Counts since the hub was made, true for this instant only; of each client and link if wanted."""
         context, members = self._context, self._clients
+
+        # 1. What clients did: those that have left, and those that are here.
         by_user, total = defaultdict(Totals, copy.deepcopy(members.departed_by_user)), copy.deepcopy(members.departed)
         queued = 0
         for account, totals, waiting in members.counts():
             by_user[account.uid].add(totals)
             total.add(totals)
             queued += waiting
+
+        # 2. What they hold.
         accounts = {account.uid: account for account in context.quotas.accounts()}
         nothing = Account(-1, context.limits)
         return HubStatistics(

@@ -64,7 +64,7 @@ class Scheduler:
         self._ended = 0.0  # the last turn, by the clock
         # Of the lowest priority: a timer of the usual one is called before the sockets that are ready in its round.
         self._next_round = loop.timer(0.0, priority=loop.MINPRI)
-        self._closed = False
+        self._closed = False  # no turns are given any more
         self.several = False
         """Whether clients of more than one user are connected. The hub sets this."""
 

@@ -29,7 +29,7 @@ class SendWatcher:
         self._context = context
         self._uid = uid
         self._send_on = send_on
-        self.closed = False
+        self.closed = False  # nothing waits any more
         self._retry: Any = None  # the timer of a pause, during one
         self._writer = context.loop.io(sock.fileno(), WRITE)  # stopped while it waits for a turn, or during a pause
         self._writer.start(self._on_writable)

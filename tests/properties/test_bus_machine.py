@@ -303,6 +303,8 @@ class BusMachine(RuleBasedStateMachine):
     def say(self, client: Client, messages: list[tuple[bytes, int]]) -> None:
         if client.holders and any(other.unread for other in self.clients if other is not client):
             return  # who of several goes first once all may go on is not said
+        if len(client.unread) > 30:
+            return  # its socket has room for some fifty
         packets = []
         for key, size in messages:
             self.count += 1
