@@ -138,8 +138,8 @@ class Connection(Publisher):
         area, longest = context.area, self.role.longest
         now = context.round()
         # A client that sends single packets is read with recv(2), which is faster than recvmmsg(2) for one. If the
-        # next packet came in the very next round, there may be more.
-        most = 1 if self._lone is not None and now > self._lone + 1 else None
+        # next packet came in the very next round, there may be more. A turn that was postponed is a round later.
+        most = 1 if self._lone is not None and now > self._lone + 1 + context.scheduler.several else None
         self._lone = None
         try:
             lengths = area.receive(self.outgoing.socket, most)
