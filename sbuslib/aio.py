@@ -263,8 +263,12 @@ class Client(Channel):
     publish.__doc__ = Verbs.publish.__doc__
 
     async def receive(self, *, timeout: float | None = None, flags: int = 0) -> Message:
-        is_quick = not flags and get_ident() == self._thread
-        return (self._pop() if is_quick else None) or await self._core.receive(timeout=timeout, flags=flags)
+        if not flags and get_ident() == self._thread:
+            try:
+                return self._inbox.popleft()
+            except IndexError:
+                pass
+        return await self._core.receive(timeout=timeout, flags=flags)
 
     receive.__doc__ = Verbs.receive.__doc__
 
