@@ -115,10 +115,11 @@ class LinkAbove(Link):
         """
         above = self._above
         self._take_path()
-        if above.secrets and is_unknown(self._key, self._separator):
-            above.refusing.add(self._address)
+        is_known = not is_unknown(self._key, self._separator)
+        if above.secrets and not is_known:
             above.report(f"{self._address}: it does not know the ids of this process, so no secrets cross")
-        if above.secrets:
+        above.secrets = is_known
+        if is_known:
             self._subscribe_to_secrets()
         self.say(encode_control(control.FEATURES), encode_control(control.SYNC, b"root\0root"))
 
@@ -136,10 +137,10 @@ class LinkAbove(Link):
         above = self._above
         above.epoch += 1
         above.apart = None
-        above.plain = self._features is None
         self.is_up = True
         self.complete = not self._knows(control.INTEREST_ON)  # such a hub would not know the word
-        if above.plain:
+        if self._features is None:
+            above.secrets = False
             self._tree.set_path(())
         if self._knows(control.BATCH_ON):
             self.say(encode_control(control.BATCH_ON))

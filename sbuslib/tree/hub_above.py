@@ -74,10 +74,8 @@ class HubAbove:
         """Why this hub stays apart from the hub above, until it joins one."""
         self.address = ""
         """Where the hub above listens that was dialled last."""
-        self.plain = False
-        """Whether that hub knew no more than the plain protocol when it was joined: then no secrets cross."""
-        self.refusing: set[str] = set()
-        """Addresses of hubs that do not know the ids of this process."""
+        self.secrets = True
+        """Whether secrets cross: not where that hub does not know the ids of this process, or no extensions."""
         self.link: Link | None = None
         """The link at hand, whether or not this hub has joined over it."""
         self.patterns = 0
@@ -198,9 +196,8 @@ class HubAbove:
 
     def found_nobody(self, address: str) -> None:
         """No hub listens there. The next one may be another program: it may know secrets, and be above this hub."""
-        self.refusing.discard(address)
         if address == self.address:
-            self.plain = False
+            self.secrets = True
             self.apart = None
             self.on("gone")
 
@@ -225,11 +222,6 @@ class HubAbove:
     def said(self) -> Said:
         """What the hub above is told of this hub."""
         return Said(self._id, self._process, self.links_beside)
-
-    @property
-    def secrets(self) -> bool:
-        """Whether secrets cross: not where the hub above is not asked for them."""
-        return not self.plain and self.address not in self.refusing
 
     def is_sending(self) -> bool:
         """Whether something waits that can be sent."""

@@ -122,7 +122,7 @@ def test_everything_is_asked_for_before_what_it_replaces_is_taken_back() -> None
 
 
 @pytest.mark.parametrize("reads", [True, False])
-def test_the_log_is_bounded(reads: bool) -> None:
+def test_what_a_link_has_to_look_at_is_bounded(reads: bool) -> None:
     tree = Holdings(most=100)
     tree.join("one")
     for n in range(10_000):
