@@ -164,6 +164,8 @@ class BusMachine(RuleBasedStateMachine):
         self.next_credentials = Credentials(gid=1, uid=1, pid=1)
         self.patches: list[Any] = [
             mock.patch("sbuslib.core.acceptor.peer_credentials", self.who_connects),
+            # Turns take no time, or the machine's load would decide whose is next.
+            mock.patch("sbuslib.core.scheduler.thread_time", return_value=0.0),
         ]
         for patch in self.patches:
             patch.start()
