@@ -31,7 +31,7 @@ from sbuslib import blocking
 from sbuslib.bench.process import cpu_seconds
 from sbuslib.journal.replay import from_journal, replay
 from sbuslib.kernel.packet_writer import PacketWriter
-from sbuslib.lake.blocks import read_journal
+from sbuslib.lake.blocks import blocks, everything
 from sbuslib.wire.packets import encode_message
 
 MESSAGES = 300_000
@@ -134,7 +134,7 @@ def record() -> None:
                         without.append(carry(f"{folder}/a", plain.pid, keys, batched))
                         with_.append(carry(f"{folder}/b", recorded.pid, keys, batched))
                 ratios = [b[0] / a[0] for a, b in zip(without, with_, strict=True)]
-                rows = sum(rows.block.rows for rows in read_journal(journal))
+                rows = sum(rows.block.rows for rows in blocks(everything(journal)))
                 how = "in batches" if batched else "one by one"
                 print(
                     f"{keys} keys, {how}: {rows} of {ROUNDS * MESSAGES} rows in the journal; "

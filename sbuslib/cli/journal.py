@@ -11,13 +11,12 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from .arguments import Parser, add, add_address
+from .arguments import Parser, add
 from .console import EXIT_FAILURE, EXIT_SUCCESS, advise, begin_to_show, complain, explain, progress, yield_to_ctrl_c
 from .sub import add_forms, wants_senders
 from .tables import columns, show_json
 
 if TYPE_CHECKING:
-    from ..journal.account import Ledger
     from ..journal.consume import Consumer
     from ..lake.selection import Selection
     from ..segments.layout import Record, Skipped
@@ -61,13 +60,8 @@ def add_journal_cat(parser: Parser) -> None:
 
 def add_journal_verify(parser: Parser) -> None:
     """Complete the parser of the command."""
-    parser.epilog = (
-        "examples:\n"
-        "  sbus journal verify journal                   ends with status 1 if anything is damaged or missing\n"
-        "  sbus journal verify -a /tmp/bus journal       also asks the hub and those below it what they lost"
-    )
-    _add_directories(parser, "*")
-    add_address(parser)
+    parser.epilog = "examples:\n  sbus journal verify journal      ends with status 1 if anything is damaged or missing"
+    _add_directories(parser, "+")
     parser.set_defaults(run=_verify)
 
 
@@ -231,26 +225,11 @@ def tell_skipped(path: str, skipped: Skipped) -> None:
 
 
 def _verify(arguments: Namespace) -> int:
-    from ..errors import UsageError
-    from ..journal.account import Ledger
-
     begin_to_show()
-    if not arguments.directory and arguments.address is None:
-        raise UsageError("a DIR or the address of a hub is needed")
-    ledger = Ledger()
-    status = _each(arguments, partial(_verify_one, ledger))
-    if arguments.address is not None:
-        from ..monitor.survey import survey
-
-        ledger.add_tree(survey(arguments.address))
-    for loss in ledger.losses:
-        print(f"{loss.kind} {loss.name}: {loss.lost:,} lost{_unknown(loss.unknown)}: {loss.cause}")
-    if ledger.sources:
-        print(ledger.verdict())
-    return status
+    return _each(arguments, _verify_one)
 
 
-def _verify_one(ledger: Ledger, directory: str) -> bool:
+def _verify_one(directory: str) -> bool:
     from ..journal.account import Check, verify
 
     def on_damage(path: str, skipped: Skipped) -> None:
@@ -260,10 +239,12 @@ def _verify_one(ledger: Ledger, directory: str) -> bool:
     def so_far() -> str:
         return f"{check.messages:,} messages in {check.files:,} files read"
 
+    # 1. Every byte is read, and damage is told.
     check = Check()
     with progress(so_far):
         verify(directory, on_damage, check)
-    ledger.add_journal(directory, check)
+
+    # 2. What there is, and what is missing.
     whole = "all of it is whole" if check.is_whole else f"{check.damages:,} places are damaged"
     if not check.damages and not check.is_whole:
         whole = "rows are missing"
@@ -271,11 +252,12 @@ def _verify_one(ledger: Ledger, directory: str) -> bool:
     print(f"{directory}: {read}: {whole}")
     if check.frames:
         print(f"{directory}: {check.frames:,} of them name frames, files or descriptors, which are not recorded")
+    for cause in sorted({*check.lost, *check.unknown}):
+        lost, times = check.lost[cause], check.unknown[cause]
+        if lost or times:
+            print(f"{directory}: {lost:,} lost{f', and {times:,} times nobody knows how many' * bool(times)}: {cause}")
+    print(check.verdict())
     return check.is_whole
-
-
-def _unknown(times: int) -> str:
-    return f", and {times:,} times nobody knows how many" if times else ""
 
 
 _ACKNOWLEDGED_AT_ONCE = 1_000

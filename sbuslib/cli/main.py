@@ -46,7 +46,7 @@ COMMANDS = {
     "stat": ("bus", "stat", "what a hub does, and what was lost and why; its clients, or its tree"),
     "top": ("bus", "top", "what a hub and its clients, users and links do, live"),
     "web": ("bus", "top", "show the bus on a live page, for a browser on this machine"),
-    "watch": ("bus", "report", "rates of a bus or of what is being recorded, and alerts"),
+    "watch": ("bus", "report", "rates of a bus, and alerts"),
     "hz": ("bus", "health", "how often messages come, by key"),
     "ping": ("bus", "health", "how long a hub, or a tree of hubs, takes to answer"),
     "doctor": ("bus", "health", "what keeps a client from its hub, or a hub from its work, and what to do"),

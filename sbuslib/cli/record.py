@@ -51,21 +51,15 @@ def add_journal_record(parser: Parser) -> None:
     add(parser, "-p --pattern PATTERN", "record what matches; may be repeated", action="append")
     what = "sync after each block of messages (the default), once a second, or never"
     add(parser, "--durability", what, choices=("block", "interval", "none"), default="block")
-    _add_retention(parser)
+    add(parser, "--max-bytes SIZE", "delete the oldest files beyond this: 10GB")
+    add(parser, "--max-age TIME", "delete files that are older: 12h, 30d")
     add(parser, "--no-seal", "leave sealing to sbus journal seal")
     add(parser, "--no-hold", "lose messages rather than have the hub hold publishers back")
-    add(parser, "--tell-durable", "publish how much is durable, under journal/durable")
     add(parser, "--last TIME", "keep only this time, in memory: 60s, 5m")
     add(parser, "--on PATTERN", "with --last: record when a message matches; may be repeated", action="append")
     add(parser, "--max-memory SIZE", "with --last: keep no more bytes (64MB)", default=64 << 20)
 
     parser.set_defaults(run=_record)
-
-
-def _add_retention(parser: Parser) -> None:
-    """Add the options that say how much is kept on the disk."""
-    add(parser, "--max-bytes SIZE", "delete the oldest files beyond this: 10GB")
-    add(parser, "--max-age TIME", "delete files that are older: 12h, 30d")
 
 
 def _record(arguments: Namespace) -> None:
@@ -91,7 +85,6 @@ def _follower(arguments: Namespace) -> Follower:
         "patterns": tuple(arguments.pattern or [b""]),
         "hold": not arguments.no_hold,
         "durability": arguments.durability,
-        "publish_durable": arguments.tell_durable,
         "keep_bytes": arguments.max_bytes,
         "keep_seconds": arguments.max_age,
         "seal": not arguments.no_seal,
@@ -292,37 +285,21 @@ def add_journal_seal(parser: Parser) -> None:
     )
     parser.epilog = (
         "examples:\n"
-        "  sbus journal seal /var/lib/sbus/journal                     what has ended by now, into journal/sealed\n"
-        "  sbus journal seal --follow --max-age 90d journal       and what ends from now on\n"
-        "  sbus journal seal --follow --into s3://bucket/bus journal     into another place\n\n"
+        "  sbus journal seal /var/lib/sbus/journal      what has ended by now, into journal/sealed\n\n"
         "This needs pip install 'sbuslib[seal]'."
     )
 
     add(parser, "DIR", "the journal's directory", dest="directory")
-    add(parser, "--follow", "go on with segments that end, until Ctrl-C")
-    add(parser, "--into DIR", "directory or URI of the files; else DIR/sealed. It is noted in DIR for readers")
-    _add_retention(parser)
     add_skipping(parser, "where the journal is damaged, write a gap row, and go on")
 
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: Namespace) -> None:
-    from ..lake.places import absolute, target_of
-    from ..lake.sealing import FOLLOW_SECONDS, seal
+    from ..lake.places import absolute, sealed_of
+    from ..lake.sealing import seal
 
     made = _Made()
     os.nice(_NICENESS)
-    stop = jobs.stop_event() if arguments.follow else None
-    while True:
-        seal(
-            arguments.directory,
-            arguments.into,
-            on_corrupt=arguments.on_corrupt,
-            keep_bytes=arguments.max_bytes,
-            keep_seconds=arguments.max_age,
-            progress=made.add,
-        )
-        if stop is None or stop.wait(FOLLOW_SECONDS):
-            break
-    print(f"{target_of(absolute(arguments.directory))}: {made.rows:,} rows sealed, in {made.files:,} files")
+    seal(arguments.directory, on_corrupt=arguments.on_corrupt, progress=made.add)
+    print(f"{sealed_of(absolute(arguments.directory))}: {made.rows:,} rows sealed, in {made.files:,} files")

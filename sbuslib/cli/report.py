@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -165,21 +164,19 @@ def _subscriptions(arguments: Namespace) -> None:
 def add_watch(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
-        "Show the rates of what a hub carries, or of what is being recorded into a journal: a line for each window of "
-        "time. And publish alerts: under alerts/above/PATTERN and alerts/below/PATTERN, for each window with more or "
-        "fewer messages a second than that, under alerts/lost for what was lost, and under alerts/cleared/ when that "
-        "is over. The payload is a JSON object."
+        "Show the rates of what a hub carries: a line for each window of time. And publish alerts: under "
+        "alerts/above/PATTERN and alerts/below/PATTERN, for each window with more or fewer messages a second than "
+        "that, under alerts/lost for what was lost, and under alerts/cleared/ when that is over. The payload is a JSON "
+        "object."
     )
     parser.epilog = (
         "examples:\n"
         "  sbus watch --above room/ 1000 --below bus/tick 0.5       and alerts: too many of these, too few of those\n"
-        "  sbus watch /var/lib/sbus/journal --window 1min           what is being recorded\n"
         "  sbus sub alerts/                                         who listens to alerts\n\n"
         "Alerts are published at the hub that -a names, or where sbus pub would. What was lost is always told. For "
         "rates by key, see sbus hz."
     )
 
-    add(parser, "[JOURNAL]", "directory of a journal; else the bus itself")
     add_address(parser, help="where the hub listens that is watched, and that gets the alerts")
     add(parser, "--dry", "show alerts, and publish none")
 
@@ -188,33 +185,23 @@ def add_watch(parser: Parser) -> None:
         what = f"an alert when {than} messages a second than RATE match PATTERN"
         parser.add_argument(f"--{kind}", help=what, **pair)
     add(parser, "--window TIME", "how long a window is (10)", default=10.0)
-    add(parser, "--delay TIME", "how late a record of a window may come (5; of the bus 0)")
     add(parser, "--separator BYTE", "separator of the hub's keys (/)", default="/")
     parser.set_defaults(run=_watch)
 
 
 def _watch(arguments: Namespace) -> None:
-    from ..reports.watch import InJournal, OnBus, Source, check_windows, follow, under_way
+    from ..reports.watch import OnBus, check_windows, follow
 
-    if arguments.delay is None:
-        arguments.delay = 0.0 if arguments.journal is None else 5.0
-    check_windows(arguments.window, arguments.delay)
+    check_windows(arguments.window)
     rules = _rules(arguments)
-    source: Source
-    if arguments.journal is None:
-        source = OnBus(arguments.address)
-    else:
-        source = InJournal(arguments.journal, under_way(arguments.window, time.time_ns()))
     follow(
-        source,
+        OnBus(arguments.address).new,
         rules,
         seconds=arguments.window,
-        delay=arguments.delay,
         separator=arguments.separator,
         stop=jobs.stop_event(),
         on_window=lambda window: _show(window, arguments),
         on_alert=lambda alert: _publish(alert, arguments),
-        on_late=lambda count: complain("sbus", f"{count:,} rows came later than --delay allows, and were left out"),
     )
 
 

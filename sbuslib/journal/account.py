@@ -1,15 +1,10 @@
-"""What journals, hubs and links had and lost: every byte of a journal is read, and hubs are asked for their counts.
-
-A journal knows what it recorded and what its recorder missed, by cause. A hub counts what was published and routed, and
-what became of it; a link likewise.
-"""
+"""Whether a journal is whole, and what its recorder missed, by cause: every byte of it is read."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
 
 import msgspec
 
@@ -20,13 +15,10 @@ from ..segments.layout import GAP, Block, Skipped
 from ..wire.offers import behind_a_door
 from ..wire.text import escape
 
-if TYPE_CHECKING:
-    from ..monitor.survey import SeenHub
+__all__ = ["Check", "verify"]
 
-__all__ = ["Check", "Ledger", "Loss", "verify"]
-
-NOT_ASKED = "not asked: "
-"""The start of the cause of what a hub may have lost that could not be asked."""
+_CAUSES_TOLD = 5
+"""They fit into a line."""
 
 
 class Check(msgspec.Struct):
@@ -50,6 +42,15 @@ class Check(msgspec.Struct):
     def is_whole(self) -> bool:
         """Whether no byte is damaged and no file is missing."""
         return not (self.damages or self.lost[DELETED] or self.unknown[DELETED])
+
+    def verdict(self) -> str:
+        """Whether each message that is missing was counted by somebody, in one line."""
+        told = f"{self.messages:,} recorded, {self.lost.total():,} lost by known causes"
+        causes = ["".join(map(escape, cause)) for cause, times in sorted(self.unknown.items()) if times]
+        if not causes:
+            return f"every message is accounted for: {told}"
+        some = ", ".join(causes[:_CAUSES_TOLD] + ["others"] * (len(causes) > _CAUSES_TOLD))
+        return f"not every message is accounted for: {told}, and nobody knows how many by {some}"
 
 
 def verify(
@@ -93,73 +94,3 @@ def _count(block: Block, check: Check) -> None:
     else:
         check.messages += block.rows
         check.frames += sum(behind_a_door(row.payload or b"") is not None for row in records)
-
-
-class Loss(NamedTuple):
-    """Messages that were lost: by whom, why, how many, and how many times nobody knows how many."""
-
-    kind: str
-    name: str
-    cause: str
-    lost: int
-    unknown: int
-
-
-class Ledger:
-    """The losses of journals, hubs and links."""
-
-    def __init__(self) -> None:
-        #: Messages that journals have recorded.
-        self.recorded = 0
-        #: Journals and hubs that were asked.
-        self.sources = 0
-        #: One for each source and cause.
-        self.losses: list[Loss] = []
-
-    def add_journal(self, directory: str | os.PathLike[str], check: Check | None = None) -> None:
-        """Take over what :func:`verify` has found in a journal, or read it.
-
-        Raises :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`.
-        """
-        check = verify(directory) if check is None else check
-        self.sources += 1
-        self.recorded += check.messages
-        self._add("journal", os.fspath(directory), check.lost, check.unknown)
-
-    def add_tree(self, hub: SeenHub) -> None:
-        """Take over what a hub and those below it told."""
-        name = hub.statistics.hub_id
-        self.sources += 1
-        self._add("hub", name, hub.statistics.lost)
-        for link in filter(None, (hub.above, *(below.link for below in hub.below))):
-            arrow = f"{name} \N{RIGHTWARDS ARROW} {link.hub or 'a hub'} {link.direction}"
-            self._add("link", arrow, link.lost, {"uncertain": link.uncertain})
-        for below in hub.below:
-            if below.hub is not None:
-                self.add_tree(below.hub)
-            else:
-                self._add("hub", below.link.hub or below.link.address or "below", {}, {NOT_ASKED + below.why: 1})
-
-    def _add(self, kind: str, name: str, lost: Mapping[str, int], unknown: Mapping[str, int] | None = None) -> None:
-        unknown = unknown or {}
-        for cause in sorted({*lost, *unknown}):
-            missing = lost.get(cause, 0), unknown.get(cause, 0)
-            if any(missing):
-                self.losses.append(Loss(kind, name, cause, *missing))
-
-    def verdict(self) -> str:
-        """Whether each message that is missing was counted by somebody, in one line."""
-        lost = sum(loss.lost for loss in self.losses)
-        told = f"{self.recorded:,} recorded, {lost:,} lost by known causes"
-        causes = dict.fromkeys("".join(map(escape, loss.cause)) for loss in self.losses if loss.unknown)
-        if not causes:
-            return f"every message is accounted for: {told}"
-        return f"not every message is accounted for: {told}, and nobody knows how many by {', '.join(_first(causes))}"
-
-
-def _first(causes: Iterable[str], most: int = 5) -> Iterator[str]:
-    for number, cause in enumerate(causes):
-        if number == most:
-            yield "others"
-            return
-        yield cause

@@ -39,8 +39,7 @@ class Follower:
 
     :param patterns: what to record; everything unless given.
     :param hold: ask the hub to hold publishers back rather than lose a message.
-    :param publish_durable: publish :attr:`durable_sequence` under ``<notices>/durable`` when it has changed.
-    :param notices: the key above ``durable`` and ``stopped``. They are not recorded.
+    :param notices: the key above ``stopped``, which tells of an error.
 
     The other parameters are those of :class:`.writer.Writer`. Raises as :class:`sbuslib.blocking.Client`, and
     :exc:`~sbuslib.errors.JournalInUseError`, :exc:`~sbuslib.errors.CorruptJournalError` and :exc:`OSError`.
@@ -54,7 +53,6 @@ class Follower:
         patterns: tuple[bytes, ...] = (b"",),
         hold: bool = True,
         durability: Durability = "block",
-        publish_durable: bool = False,
         notices: bytes = b"journal",
         keep_bytes: int | None = None,
         keep_seconds: float | None = None,
@@ -65,7 +63,6 @@ class Follower:
         self.limits = limits if limits is not None else JournalLimits()  # those of the recorder
         #: Messages that have come, those that are not recorded included.
         self.received = 0
-        self._publish_durable = publish_durable
         self._notices = notices
 
         #: Losses that the journal does not tell of yet.
@@ -78,8 +75,6 @@ class Follower:
         self._heard_ns = time_ns()
         #: When the messages that wait are handed over, by the monotonic clock.
         self._due = 0.0
-        #: The durable sequence that was published last.
-        self._announced = 0
         #: Set when the writer has written something.
         self._room = threading.Event()
         #: What :meth:`_vouched` found for senders that came before.
@@ -114,7 +109,6 @@ class Follower:
             self._writer = self._open_writer()
             undo.callback(self._writer.join, self.limits.stop_seconds)
             undo.callback(self._writer.end)
-            self._announced = self._writer.durable_sequence
             self._learn_namespace()
             #: What it records.
             self._recorded = self.client.subscribe(*patterns)
@@ -144,7 +138,8 @@ class Follower:
         try:
             while not self._stopping:
                 self._receive(self.limits.block_seconds if self._waiting else 5 * self.limits.block_seconds)
-                self._report()
+                if self._writer.finished:
+                    self._check()
             with suppress(TimeoutError, DisconnectedError):  # a hub that is gone sends no more
                 self.client.timeout = 1.0
                 self._recorded.unsubscribe()
@@ -155,8 +150,8 @@ class Follower:
             self._end_writer()
             with suppress(Exception):
                 if self._writer.error is not None:
-                    lost = self._writer.queued_records
-                    self._publish(b"stopped", f"{lost} {self._writer.error}".encode())
+                    key = self._notices + self._namespace.separator + b"stopped"
+                    self.client.publish(key, f"{self._writer.queued_records} {self._writer.error}".encode())
             self.client.close()
         self._check()
 
@@ -274,13 +269,3 @@ class Follower:
         error = self._writer.error
         if error is not None:
             raise JournalError(f"recording into {self.directory} ended: {plainly(error)}") from error
-
-    def _report(self) -> None:
-        if self._writer.finished:
-            self._check()
-        if self._publish_durable and self._writer.durable_sequence != self._announced:
-            self._announced = self._writer.durable_sequence
-            self._publish(b"durable", b"%d" % self._announced)
-
-    def _publish(self, what: bytes, payload: bytes) -> None:
-        self.client.publish(self._notices + self._namespace.separator + what, payload)

@@ -18,18 +18,18 @@ from ..segments.layout import Block
 __all__ = ["FileSummary", "JournalSummary", "summarize"]
 
 
-class FileSummary(msgspec.Struct, frozen=True, kw_only=True):
+class FileSummary(msgspec.Struct, frozen=True):
     """A file of a journal by its name and headers alone. Times are nanoseconds since the epoch; ``None`` if unknown."""
 
     name: str
     bytes: int
     first_row: int
-    rows: int
+    state: str
+    """``sealed``, ``ended`` (with its end mark), ``open``, or the damage of the header."""
+    rows: int = 0
     """Of a sealed file, those that its name tells."""
     begun: int | None = None
     latest: int | None = None
-    state: str
-    """``sealed``, ``ended`` (with its end mark), ``open``, or the damage of the header."""
 
 
 class JournalSummary(msgspec.Struct, frozen=True):
@@ -62,59 +62,44 @@ def summarize(directory: str | os.PathLike[str]) -> list[JournalSummary]:
 def _summary(journal: str | None, pieces: list[Piece], recorded: bool) -> JournalSummary:
     header, missing, files = None, 0, list[FileSummary]()
     for piece in pieces:
-        if piece.file is None:
-            missing += (piece.before or 0) - piece.first
-        elif isinstance(piece.file, Sealed):
+        end = piece.first  # the number that comes after its last row
+        if isinstance(piece.file, Sealed):
             files.append(_sealed(piece.file))
-        else:
+            end = piece.before or end
+        elif piece.file is not None:
             with suppress(CorruptJournalError):
                 header = header_of(piece.file)
             file, end = _segment(piece, piece.file)
-            missing += max(0, (piece.before or end) - max(end, piece.first))
             files += [file] if file.rows or piece.first == file.first_row else []
+        missing += max(0, (piece.before or end) - max(end, piece.first))
     separator = header.separator.decode() if header is not None else None
     return JournalSummary(journal, header and header.hub, separator, recorded and header is not None, missing, files)
 
 
 def _sealed(file: Sealed) -> FileSummary:
-    rows = file.last - file.first + 1
-    return FileSummary(
-        name=file.name,
-        bytes=file.size,
-        first_row=file.first,
-        rows=rows,
-        begun=file.start_ns,
-        latest=file.end_ns - 1_000_000_000,
-        state="sealed",
-    )
+    rows, latest = file.last - file.first + 1, file.end_ns - 1_000_000_000
+    return FileSummary(file.name, file.size, file.first, "sealed", rows, file.start_ns, latest)
 
 
 def _segment(piece: Piece, segment: Segment) -> tuple[FileSummary, int]:
     """A segment, of which the rows before those of the piece do not count; and the number that comes after its last."""
-    name, size, first = segment.name, segment.size, segment.first_sequence
+    found = FileSummary(segment.name, segment.size, segment.first_sequence, "open")
     try:
         header = header_of(segment)
     except CorruptJournalError as error:
-        file = FileSummary(name=name, bytes=size, first_row=first, rows=0, state=error.reason)
-        return file, piece.before or piece.first
-    latest, rows, last = None, 0, None
+        return msgspec.structs.replace(found, state=error.reason), piece.before or piece.first
+
+    # The headers of the blocks tell the rows, the last block the latest time, and the mark the next number.
+    rows, latest, last, end = 0, None, None, segment.first_sequence
     with opened(segment.path) as read_at:
-        mark, end = end_mark(read_at, size, header.salt), first
-        for extent in walk(read_at, size, first):
+        mark = end_mark(read_at, segment.size, header.salt)
+        for extent in walk(read_at, segment.size, end):
             end = extent.first + (extent.rows or 0)
             rows += max(0, end - max(extent.first, piece.first))
             last = extent if extent.rows is not None else last
         with suppress(CorruptJournalError):  # ``verify`` tells it
-            if last is not None:
-                block = decode_block(read_at(last.position, last.length), 0, header.salt, last.position)
-                latest = max(block.times) if isinstance(block, Block) else None
-    file = FileSummary(
-        name=name,
-        bytes=size,
-        first_row=first,
-        rows=rows,
-        begun=header.created_ns,
-        latest=latest,
-        state="open" if mark is None else "ended",
-    )
+            block = decode_block(read_at(last.position, last.length), 0, header.salt) if last is not None else None
+            latest = max(block.times) if isinstance(block, Block) else None
+    state = "open" if mark is None else "ended"
+    file = msgspec.structs.replace(found, state=state, rows=rows, begun=header.created_ns, latest=latest)
     return file, end if mark is None else mark.next_sequence

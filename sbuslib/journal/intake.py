@@ -51,7 +51,6 @@ class Intake(Inbox):
     Implements :class:`~sbuslib.core.protocols.Receiver` and :class:`~sbuslib.core.protocols.Holder`.
 
     :param hold: hold publishers back when the writer does not keep up.
-    :param tells: whether the recorder wants to be called after each portion that was written.
     :param run: runs the callbacks of timers, and deals with errors that leave them.
     """
 
@@ -62,14 +61,11 @@ class Intake(Inbox):
         limits: JournalLimits,
         *,
         hold: bool,
-        tells: bool,
         run: Callable[[Callable[[], None]], None],
     ) -> None:
         super().__init__(context)
         #: Messages that the writer was not given yet, and their bytes.
         self.waiting = self.waiting_bytes = 0
-        #: Whether messages are passed over: those that the recorder itself publishes.
-        self.is_muted = False
         #: Set once the writer has ended.
         self.ended = Event()
         #: Called when the hub or the recorder closes this.
@@ -79,7 +75,6 @@ class Intake(Inbox):
         self._writer = writer
         self._bounds = limits
         self._hold = hold
-        self._tells = tells
         self._run = run
 
         #: The messages that wait.
@@ -123,7 +118,7 @@ class Intake(Inbox):
 
     def deliver(self, sender: Sender, messages: Messages) -> None:
         """Keep copies of messages, or the batch that they are in."""
-        if self.closed or self.is_muted:
+        if self.closed:
             return
         count, size = messages.count, messages.size
         self.routed += count
@@ -243,7 +238,7 @@ class Intake(Inbox):
             and writer.queued_bytes <= bounds.queued_bytes // 2
         ):
             self._is_full = self._held_too_long = False
-            writer.tells = self._tells
+            writer.tells = False
             self.hand_over()
             self._release_all()
         elif self.held:

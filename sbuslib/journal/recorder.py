@@ -28,7 +28,6 @@ import msgspec
 
 from ..core.service import ServiceGreenlets
 from ..errors import JournalError, StateError, UsageError
-from ..wire.control import MOST_LOST
 from ..wire.packets import check_key
 from ..wire.text import plainly
 from .intake import Intake
@@ -82,9 +81,7 @@ class Recorder:
         message of the whole tree of hubs comes here.
     :param hold: when the disk does not keep up, hold publishers back rather than lose a message.
     :param durability: ``"block"``, ``"interval"`` or ``"none"``: see :class:`.writer.Writer`.
-    :param publish_durable: publish :attr:`durable_sequence`, in decimal digits, under ``<notices>/durable`` when it
-        has changed.
-    :param notices: the key above those two. They are not recorded.
+    :param notices: the key above that message, which is not recorded.
     :param keep_bytes: delete the oldest files, sealed or not, while all together are larger.
     :param keep_seconds: delete files whose last row is older.
     :param seal: rewrite each segment as a Parquet file when it ends, in a process of its own, where pyarrow is.
@@ -102,7 +99,6 @@ class Recorder:
         scope: Scope = "hub",
         hold: bool = True,
         durability: Durability = "block",
-        publish_durable: bool = False,
         notices: bytes = b"journal",
         keep_bytes: int | None = None,
         keep_seconds: float | None = None,
@@ -120,7 +116,6 @@ class Recorder:
         self.error: Exception | None = None
         self._scope = scope
         self._hold = hold
-        self._publish_durable = publish_durable
         self._notices = notices
         self._on_stop = on_stop
         #: Makes another writer at each start, given what it calls from its thread.
@@ -138,8 +133,6 @@ class Recorder:
 
         #: The receiver at the hub; another one at each start.
         self._intake: Intake | None = None
-        #: Messages of the hub that were recorded, or told to be lost.
-        self._received_until: int | None = None
         #: The greenlets of this recorder; others at each start, as the writer.
         self._service = self._make_service()
         #: It is not open before the start.
@@ -185,33 +178,22 @@ class Recorder:
         waker = self.hub.context.loop.async_()
         try:
             writer = self._make_writer(wake=waker.send)
-            writer.open(self._lost_since())
+            writer.open()
         except BaseException:
             waker.close()
             raise
 
         # 2. What it tells comes to the event loop by the waker.
         self.error = None
-        self._writer, self._waker, self._announced = writer, waker, writer.durable_sequence
-        writer.tells = self._publish_durable
+        self._writer, self._waker = writer, waker
 
         # 3. From now on messages come.
         self._service = service = self._make_service()
-        self._intake = Intake(
-            self.hub.context, writer, self.limits, hold=self._hold, tells=self._publish_durable, run=service.run
-        )
+        self._intake = Intake(self.hub.context, writer, self.limits, hold=self._hold, run=service.run)
         self._intake.on_close = self._end
         waker.start(service.run, self._on_wake)
         self._intake.attach(tap=self._scope == "hub")
         return self
-
-    def _received(self) -> int:
-        return self.hub.statistics(clients=False).published
-
-    def _lost_since(self) -> int | None:
-        """Messages of the hub, secret ones included, that came since this recorder recorded; ``None`` if unknown."""
-        before = self._received_until
-        return None if before is None else min(self._received() - before, MOST_LOST)
 
     def stop(self) -> None:
         """Record no more, and return once what came before is durable. Stopping twice does nothing.
@@ -241,7 +223,6 @@ class Recorder:
     def _end(self) -> None:
         """Called when the intake was closed, by the recorder or with the hub: wait until the thread has ended."""
         assert self._intake is not None
-        self._received_until = self._received()
         self._writer.end()
         if not self._intake.ended.wait(self.limits.stop_seconds):
             self._fail(TimeoutError(f"the disk took nothing for {self.limits.stop_seconds} s"))
@@ -260,9 +241,6 @@ class Recorder:
             intake.ended.set()
             return
         intake.relieve()
-        if self._publish_durable and writer.durable_sequence != self._announced:
-            self._announced = writer.durable_sequence
-            self._publish(b"durable", b"%d" % self._announced)
 
     def _fail(self, error: Exception) -> None:
         """Tell that recording has ended with an error: in the log, on the bus, and to ``on_stop``."""
@@ -270,21 +248,12 @@ class Recorder:
         assert intake is not None
         self.error = error
         lost, why = intake.give_up(), plainly(error)
+        told = f"{lost} {why}".encode()
         logger.error("recording into %s ended, %d messages are not in it: %s", self.directory, lost, why)
-        self._publish(b"stopped", f"{lost} {why}".encode())
-        self._received_until = self._received() - intake.lost.get("stopped", 0)
+        if self.hub.started:
+            self.hub.publish(self._notices + self.hub.context.router.namespace.separator + b"stopped", told)
         if self._on_stop is not None:
             self._service.spawn(self._on_stop, error)
-
-    def _publish(self, what: bytes, payload: bytes) -> None:
-        """Publish something about the recorder. It is not recorded, as each notice would else cause another."""
-        assert self._intake is not None
-        if self.hub.started:
-            self._intake.is_muted = True
-            try:
-                self.hub.publish(self._notices + self.hub.context.router.namespace.separator + what, payload)
-            finally:
-                self._intake.is_muted = False
 
     def __enter__(self) -> Recorder:
         return self.start()

@@ -146,11 +146,10 @@ class Writer:
 
     # -- the feeding side ---------------------------------------------------------------------------
 
-    def open(self, lost: int | None = None) -> None:
+    def open(self) -> None:
         """Lock the directory, repair what a crash has left, and start the thread.
 
-        A journal that is not new goes on with a gap row: ``lost`` is how many messages came since it was last recorded
-        into, where somebody knows. After a crash this reads the last segment. Raises
+        A journal that is not new goes on with a gap row. After a crash this reads the last segment. Raises
         :exc:`~sbuslib.errors.JournalInUseError`, :exc:`~sbuslib.errors.CorruptJournalError` where the number of the
         next row cannot be found, and :exc:`OSError`.
         """
@@ -162,7 +161,7 @@ class Writer:
             self.written_sequence = next_sequence - 1
             self._set_durable()
             if since_ns is not None:
-                self.put([], [Gap(since_ns, OUTAGE, lost)], 0, 0)
+                self.put([], [Gap(since_ns, OUTAGE, None)], 0, 0)
 
             # 2. The thread. It holds ``_done`` until it has ended.
             self._done = unpatched("_thread", "allocate_lock")()
@@ -399,7 +398,7 @@ class Writer:
                 raise
 
     def _retain(self) -> None:
-        retain(absolute(self.directory), self._keep_bytes, self._keep_seconds, local_only=True)
+        retain(absolute(self.directory), self._keep_bytes, self._keep_seconds)
 
 
 def _check(durability: Durability, keep_bytes: int | None, keep_seconds: float | None) -> None:

@@ -1,8 +1,8 @@
 """The rows of a journal as blocks of columns, and one by one: out of segments and sealed files alike, with all gaps.
 
-:func:`read_journal` and :func:`read_records` read all of a directory, :func:`blocks` what a plan has. What is missing
-comes as a gap row that stands in no file, of one of three causes: ``deleted``, ``damaged``, and ``cut`` at the
-end of a journal whose recorder was killed. The next recorder writes that one, under the same number.
+:func:`everything` is all of a directory, and :func:`blocks` gives the rows of that; :func:`read_records` gives them one
+by one. What is missing comes as a gap row that stands in no file, of one of three causes: ``deleted``, ``damaged``, and
+``cut`` at the end of a journal whose recorder was killed. The next recorder writes that one, under the same number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .places import Sealed, VanishedError, absolute
 from .segment_rows import OnSkip, Rows, segment_rows
 from .selection import EVERYTHING, Selection
 
-__all__ = ["blocks", "everything", "present", "read_journal", "read_records"]
+__all__ = ["blocks", "everything", "present", "read_records"]
 
 
 def everything(directory: str | os.PathLike[str], wanted: Selection = EVERYTHING) -> list[Piece]:
@@ -67,20 +67,6 @@ def present(pieces: Iterable[Piece], read: Callable[[Piece], Iterator[Any]]) -> 
             yield from present(instead(piece), read)
 
 
-def read_journal(
-    directory: str | os.PathLike[str],
-    wanted: Selection = EVERYTHING,
-    *,
-    on_corrupt: OnCorrupt = "error",
-    on_skip: OnSkip = lambda path, skipped: None,
-) -> Iterator[Rows]:
-    """The rows of all journals in a directory or under a URI, one journal after the other. Raises as :func:`blocks`.
-
-    Rows that are not ``wanted`` may be among them.
-    """
-    return blocks(everything(directory, wanted), wanted, on_corrupt=on_corrupt, on_skip=on_skip)
-
-
 def read_records(
     directory: str | os.PathLike[str],
     wanted: Selection = EVERYTHING,
@@ -89,7 +75,7 @@ def read_records(
     on_skip: OnSkip = lambda path, skipped: None,
 ) -> Iterator[Record]:
     """The wanted rows one by one, messages and gaps. Slower than blocks by far; raises likewise."""
-    for header, path, block in read_journal(directory, wanted, on_corrupt=on_corrupt, on_skip=on_skip):
+    for header, path, block in blocks(everything(directory, wanted), wanted, on_corrupt=on_corrupt, on_skip=on_skip):
         try:
             for row in block.records():
                 if wanted.has(row.time_ns) and (row.key is None or wanted.wants(row.key, header.separator)):

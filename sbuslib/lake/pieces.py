@@ -20,7 +20,7 @@ from ..errors import CorruptJournalError, JournalError
 from ..segments.decoding import OnCorrupt, end_mark, is_empty, read_segment, walk
 from ..segments.directory import Segment, durable_sequence, is_recorded
 from ..segments.layout import SEGMENT_HEADER_BYTES, Block
-from .places import Sealed, header_of, is_local, list_sealed, list_segments, looked_again, opened, target_of
+from .places import Sealed, header_of, is_local, list_sealed, list_segments, looked_again, opened, sealed_of
 from .selection import EVERYTHING, Selection
 
 __all__ = ["Contents", "Known", "Piece", "contents", "instead", "measure", "plan"]
@@ -77,7 +77,7 @@ def contents(place: str) -> Contents:
     growing = is_local(place) and is_recorded(place)
     segments = list_segments(place)
     growing = growing or (is_local(place) and is_recorded(place))
-    return Contents(segments, growing, _identity(segments), _sealed_of(place))
+    return Contents(segments, growing, _identity(segments), _sealed_at(place))
 
 
 def _identity(segments: Sequence[Segment]) -> str | None:
@@ -87,16 +87,15 @@ def _identity(segments: Sequence[Segment]) -> str | None:
     return None
 
 
-def _sealed_of(place: str) -> list[Sealed]:
+def _sealed_at(place: str) -> list[Sealed]:
     """The sealed files of a place.
 
     Of two files that a sealer makes meanwhile, one listing may have the second alone. So where something is missing
     between two, this lists until two listings are the same.
     """
-    places = dict.fromkeys([place, target_of(place)])
     before: list[Sealed] | None = None
     while True:
-        found = [one for each in places for one in list_sealed(each)]
+        found = [one for each in (place, sealed_of(place)) for one in list_sealed(each)]
         holes = any(one.journal == other.journal and other.first > one.last + 1 for one, other in pairwise(found))
         if not holes or found == before:
             return found

@@ -32,17 +32,13 @@ __all__ = [
     "looked_again",
     "opened",
     "sealed_name",
-    "target_of",
+    "sealed_of",
 ]
 
 _NAME = re.compile(r"([0-9A-Za-z]{16})-(\d{20})-(\d{20})-(\d{8}T\d{6})-(\d{8}T\d{6})-([0-9a-f]{8})\.parquet")
 _TIME = "%Y%m%dT%H%M%S"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
-_FOLDER = "sealed"
-_NOTE = "sealed.to"
-"""A file in a journal's directory: where its sealed files are, unless they are in the folder."""
-
 
 _LOOKS = 10
 """How often files may vanish between listing and reading: a sealer and retention delete old ones."""
@@ -199,13 +195,9 @@ def list_sealed(place: str) -> list[Sealed]:
     return sorted(found, key=lambda one: (one.journal, one.first, one.last))
 
 
-def target_of(place: str) -> str:
+def sealed_of(place: str) -> str:
     """Where the sealed files of the journal at ``place`` are."""
-    try:
-        with opened(f"{place}/{_NOTE}") as read_at:
-            return bytes(read_at(0, 65_536)).decode().strip()
-    except VanishedError:
-        return f"{place}/{_FOLDER}"
+    return f"{place}/sealed"
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from ..errors import JournalError
 from ..segments.directory import Segment
 from ..segments.layout import SEGMENT_HEADER_BYTES
 from .pieces import contents
-from .places import Sealed, filesystem_of, header_of, is_local, target_of
+from .places import Sealed, header_of
 
 __all__ = ["retain", "retire"]
 
@@ -32,16 +32,13 @@ def retire(place: str) -> None:
             _delete(segment.path)
 
 
-def retain(place: str, keep_bytes: int | None, keep_seconds: float | None, *, local_only: bool = False) -> None:
+def retain(place: str, keep_bytes: int | None, keep_seconds: float | None) -> None:
     """Delete the oldest files of a journal, sealed or not, beyond so many bytes or older than so many seconds.
 
-    The last segment is kept, and sealed files of its rows: they would be made again.
-
-    :param local_only: leave sealed files in other file systems.
-
-    Raises :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`.
+    The last segment is kept, and sealed files of its rows: they would be made again. Raises
+    :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`.
     """
-    if (keep_bytes is None and keep_seconds is None) or (local_only and not is_local(target_of(place))):
+    if keep_bytes is None and keep_seconds is None:
         return
     found = contents(place)
     sealed = [one for one in found.sealed if one.journal == found.journal or found.journal is None]
@@ -52,7 +49,7 @@ def retain(place: str, keep_bytes: int | None, keep_seconds: float | None, *, lo
     total = sum(one.size for one in sealed) + sum(segment.size for segment in found.segments)
     oldest = time.time() - keep_seconds if keep_seconds is not None else 0.0
     for file in files:
-        with suppress(FileNotFoundError):  # a sealer may have deleted it
+        with suppress(FileNotFoundError):  # likewise
             if not (keep_bytes is not None and total > keep_bytes) and _latest(file) >= oldest:
                 return
             _delete(file.path)
@@ -75,9 +72,5 @@ def _latest(file: Segment | Sealed) -> float:
 
 
 def _delete(path: str) -> None:
-    if is_local(path):
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-    else:
-        filesystem, inside = filesystem_of(path)
-        filesystem.delete_file(inside)
+    with suppress(FileNotFoundError):  # a sealer may have deleted it
+        os.unlink(path)

@@ -38,9 +38,9 @@ from .places import (
     list_segments,
     looked_again,
     sealed_name,
-    target_of,
+    sealed_of,
 )
-from .retention import retain, retire
+from .retention import retire
 from .rows import SCHEMA
 from .selection import EVERYTHING
 
@@ -259,23 +259,13 @@ def attempt(unit: Unit, on_corrupt: OnCorrupt) -> Written | Failure:
 
 def seal(
     directory: str | os.PathLike[str],
-    to: str | None = None,
     *,
     on_corrupt: OnCorrupt = "error",
-    keep_bytes: int | None = None,
-    keep_seconds: float | None = None,
     progress: Callable[[Written], object] = lambda written: None,
 ) -> int:
     """Seal what has ended of the journal in a local directory, and delete its segments. Returns how many files it made.
 
-    One sealer a journal at a time: others wait for it.
-
-    :param to: where the sealed files go, a directory or a URI; ``sealed`` in the journal's directory unless given. It
-        is noted in the directory, so that readers of the journal find them.
-    :param keep_bytes: delete the oldest files of this journal while all together are larger.
-    :param keep_seconds: delete files whose rows are older.
-
-    Raises :exc:`~sbuslib.errors.UsageError` if it is sealed into another place already,
+    One sealer a journal at a time: others wait for it. Raises :exc:`~sbuslib.errors.UsageError`,
     :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`.
     """
     place = absolute(directory)
@@ -285,26 +275,12 @@ def seal(
 
     # A recorder that was killed may have left its sealer at work: this one goes on after it.
     with closing(DirectoryLock(place, "sealer.lock", wait=True)):
-        target = target_of(place)
-        if to is not None and absolute(to) != target:
-            target = _note(place, target, absolute(to))
+        target = sealed_of(place)
         some = units(place, target, _ranges(list_sealed(target)))
         for unit in some:
             progress(write(unit, on_corrupt))
         retire(place)
-        retain(place, keep_bytes, keep_seconds)
         return len(some)
-
-
-def _note(place: str, former: str, to: str) -> str:
-    """Note where the sealed files of a journal go from now on, and return that."""
-    note = f"{place}/sealed.to"
-    if os.path.exists(note) or list_sealed(former):
-        raise UsageError(f"{place} is sealed into {former} already")
-    with open(f"{note}.new", "w", encoding="utf-8") as file:
-        file.write(f"{to}\n")
-    rename_durably(f"{note}.new", note)
-    return to
 
 
 # -- a lake ---------------------------------------------------------------------------------------------

@@ -1,10 +1,8 @@
-"""Watches a bus, or a journal while it is written: rates by windows of time, and alerts to publish on the bus.
+"""Watches a bus: rates by windows of time, and alerts to publish on the bus.
 
-:func:`follow` counts the rows of each window by key. When a window is complete, a :class:`Judge` compares the messages
-that match the pattern of each rule with its rate. The caller publishes the alerts under ``alerts/``. Messages under
-``alerts/`` are not counted, or one alert could cause the next.
-
-A window is complete when the clock is later than its end by the *delay*.
+:func:`follow` counts what comes in each window by key. At its end, a :class:`Judge` compares the messages that match
+the pattern of each rule with its rate. The caller publishes the alerts under ``alerts/``. Messages under ``alerts/``
+are not counted, or one alert could cause the next.
 """
 
 from __future__ import annotations
@@ -15,34 +13,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from ..blocking import Client
 from ..clients.endpoint import Endpoint
 from ..errors import ReservedKeyError, UsageError
-from ..lake.blocks import blocks
-from ..lake.pieces import contents, plan
-from ..lake.places import absolute
-from ..lake.selection import Selection
 from ..matcher import SEPARATOR, Pattern, Subscriptions, check_separator
 from ..secrets import Namespace
 from ..wire import control
 from ..wire.text import printable
 
-__all__ = [
-    "ALERTS",
-    "Alert",
-    "InJournal",
-    "Judge",
-    "OnBus",
-    "RateRule",
-    "Row",
-    "Source",
-    "Window",
-    "check_windows",
-    "follow",
-    "under_way",
-]
+__all__ = ["ALERTS", "Alert", "Judge", "OnBus", "RateRule", "Row", "Window", "check_windows", "follow", "under_way"]
 
 ALERTS = b"alerts"
 """The first segment of the keys under which alerts are published."""
@@ -51,7 +32,7 @@ _SHOWN = 5
 """How many prefixes of a window are shown: they fit into a line."""
 
 _PAUSE = 0.25
-"""Seconds between two looks at the end of a journal, or for which a bus is listened to at once."""
+"""Seconds for which a bus is listened to at once."""
 
 
 class RateRule(NamedTuple):
@@ -155,54 +136,13 @@ class Judge:
 class Row(NamedTuple):
     """A message, with the size of its payload; or a gap, which has no key. ``lost`` is ``None`` where nobody knows."""
 
-    time_ns: int
     key: bytes | None
     size: int = 0
     lost: int | None = 0
 
 
-class Source(Protocol):
-    """Where rows come from."""
-
-    def new(self, stop: threading.Event) -> Iterable[Row]:
-        """The rows that came since the last call; waits a moment for some, but not once ``stop`` is set."""
-        ...
-
-
-class InJournal:
-    """The rows of a journal from a time on, each once, wherever they lie.
-
-    Raises :exc:`~sbuslib.errors.JournalError`.
-    """
-
-    def __init__(self, directory: str, start_ns: int) -> None:
-        self._place = absolute(directory)
-        """The journal's directory."""
-        contents(self._place)  # raises where there is no directory
-        self._wanted = Selection(start_ns=start_ns)
-        self._next: dict[str, int] = {}
-        """For journals, the number of the next row."""
-        self._known: dict[str, tuple[int, int]] = {}
-        """Of the segment that was read last: a row, and the byte at which its block begins."""
-
-    def new(self, stop: threading.Event) -> list[Row]:
-        """See :class:`Source`. Raises :exc:`~sbuslib.errors.JournalError`."""
-        found: list[Row] = []
-        planned = plan([self._place], self._wanted, first=self._next, known=self._known)
-        for journal, pieces in planned.items():
-            # The next recorder writes the row that tells of a kill.
-            for _, path, block in blocks([piece._replace(is_killed=False) for piece in pieces], self._wanted):
-                found += (Row(row.time_ns, row.key, len(row.payload or b""), row.lost) for row in block.records())
-                self._next[journal] = block.next_sequence
-                if block.position:  # it stands in a segment
-                    self._known = {path: (block.next_sequence, block.end)}
-        if not found:
-            stop.wait(_PAUSE)
-        return found
-
-
 class OnBus:
-    """What the hub at ``address`` carries from now on, by the time at which it comes here.
+    """What the hub at ``address`` carries from now on.
 
     What the hub could not send here is a gap, and so is a time without a connection, of unknown size. Raises as
     :class:`~sbuslib.blocking.Client`.
@@ -217,20 +157,19 @@ class OnBus:
 
     def _on_notice(self, notice: control.Notice) -> None:
         if isinstance(notice, control.Lost):
-            self._gaps.append(Row(time.time_ns(), None, lost=notice.count))
+            self._gaps.append(Row(None, lost=notice.count))
 
     def _on_reconnect(self, client: Endpoint) -> None:
-        self._gaps.append(Row(time.time_ns(), None, lost=None))
+        self._gaps.append(Row(None, lost=None))
 
-    def new(self, stop: threading.Event) -> list[Row]:
-        """See :class:`Source`. Raises what receiving raises."""
+    def new(self) -> list[Row]:
+        """What came since the last call; waits a moment for some. Raises what receiving raises."""
         try:
             messages = self.client.receive_many(timeout=_PAUSE)
         except TimeoutError:
             messages = []
-        now = time.time_ns()
         gaps, self._gaps = self._gaps, []
-        return gaps + [Row(now, message.key, len(message.payload)) for message in messages]
+        return gaps + [Row(message.key, len(message.payload)) for message in messages]
 
 
 # -- watching ---------------------------------------------------------------------------------------
@@ -255,10 +194,10 @@ class _Counts:
         return Window(start, self.by_key.total(), self.size, self.lost, self.unknown, tuple(busiest))
 
 
-def check_windows(seconds: float, delay: float = 0.0) -> None:
-    """Raise :exc:`~sbuslib.errors.UsageError` for a length of windows or a delay that is out of bounds."""
-    if not 1 <= seconds <= 86_400 or not 0 <= delay <= 86_400:
-        raise UsageError(f"windows are of 1 to 86,400 seconds, and a delay is no longer, not {seconds} and {delay}")
+def check_windows(seconds: float) -> None:
+    """Raise :exc:`~sbuslib.errors.UsageError` for a length of windows that is out of bounds."""
+    if not 1 <= seconds <= 86_400:
+        raise UsageError(f"windows are of 1 to 86,400 seconds, not {seconds}")
 
 
 def under_way(seconds: float, now: int) -> int:
@@ -268,29 +207,26 @@ def under_way(seconds: float, now: int) -> int:
 
 
 def follow(
-    source: Source,
+    new: Callable[[], Iterable[Row]],
     rules: Sequence[RateRule],
     *,
     seconds: float = 10.0,
-    delay: float = 5.0,
     separator: bytes = SEPARATOR,
     stop: threading.Event,
     on_window: Callable[[Window], object] = lambda window: None,
     on_alert: Callable[[Alert], object] = lambda alert: None,
-    on_late: Callable[[int], object] = lambda count: None,
     clock: Callable[[], int] = time.time_ns,
 ) -> None:
     """Watch until ``stop`` is set, from the window on that is under way. Windows end by the clock.
 
+    :param new: gives what came since its last call, and waits a moment for some: :meth:`OnBus.new`.
     :param seconds: the length of a window.
-    :param delay: how many seconds after its end a window is complete. Rows that come later are left out.
     :param on_window: called with each complete window, in order.
     :param on_alert: called with each alert of a window, after it. It should publish the alert.
-    :param on_late: called with the number of rows that were left out since the last call because they came too late.
 
-    Raises :exc:`~sbuslib.errors.UsageError`, and what the source raises.
+    Raises :exc:`~sbuslib.errors.UsageError`, and what ``new`` raises.
     """
-    check_windows(seconds, delay)
+    check_windows(seconds)
     rules = [rule.check(separator) for rule in rules]
     judge, own = Judge(rules, seconds, separator), check_separator(separator).join((ALERTS, b""))
     index: Subscriptions[int] = Subscriptions(separator)
@@ -298,29 +234,19 @@ def follow(
         index.add(Pattern(rule.pattern, separator), number)
 
     width = round(seconds * 1000) * 1_000_000
-    begun = first = under_way(seconds, clock())  # the start of the oldest window that is not complete
-    counted: dict[int, _Counts] = {}
+    begun, counts = under_way(seconds, clock()), _Counts()  # of the window that is under way
     while not stop.is_set():
-        # 1. Count what came, each row in its window.
-        late = 0
-        for row in source.new(stop):
-            start = row.time_ns // width * width
-            if start < begun:
-                late += start >= first
-                continue
-            counts = counted.setdefault(start, _Counts())
+        # 1. Count what came.
+        for row in new():
             if row.key is None:
                 counts.lost += row.lost or 0
                 counts.unknown += row.lost is None
             elif not row.key.startswith(own):
                 counts.by_key[row.key] += 1
                 counts.size += row.size
-        if late:
-            on_late(late)
 
         # 2. Tell the windows that are complete, those without rows as well.
-        while begun + width + delay * 1e9 <= clock():
-            counts = counted.pop(begun) if begun in counted else _Counts()
+        while begun + width <= clock():
             window, matched = counts.window(begun, separator), [0] * len(rules)
             for key, count in counts.by_key.items():
                 for number in index.subscribers(key):
@@ -328,4 +254,4 @@ def follow(
             on_window(window)
             for alert in judge.alerts(window, matched):
                 on_alert(alert)
-            begun += width
+            begun, counts = begun + width, _Counts()

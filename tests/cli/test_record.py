@@ -92,16 +92,6 @@ def test_a_journal_is_sealed_once(run: Run, tmp_path: Path, monkeypatch: pytest.
     assert read(tmp_path / "journal").num_rows == 9
 
 
-def test_a_follower_ends_at_the_signal(start: Start, tmp_path: Path) -> None:
-    write(str(tmp_path / "journal"), *EXAMPLE)
-    sealing = start("sbuslib", "seal", "--follow", "--into", "elsewhere", "journal", cwd=tmp_path)
-    assert b"9 rows" in sealing.stderr.readline(), "the day of the segments is over"
-    os.kill(sealing.pid, signal.SIGTERM)
-    said, _ = sealing.communicate()
-    assert sealing.returncode == 0
-    assert said == f"{tmp_path}/elsewhere: 9 rows sealed, in 1 files\n".encode()
-
-
 # -- ``sbus lake`` as a program: its errors, and a journal that becomes a lake and a page
 
 pytest.importorskip("pyarrow")

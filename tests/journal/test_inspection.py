@@ -8,25 +8,20 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from segments.journals import EXAMPLE, START_NS, flip, rows, segment, write
-from support import HubThread
 
-from sbuslib.blocking import Client
 from sbuslib.errors import CorruptJournalError, JournalError, UsageError
-from sbuslib.journal.account import Check, Ledger, Loss, verify
+from sbuslib.journal.account import Check, verify
 from sbuslib.journal.chunks import Chunk, columns_of, parts_of, spread
 from sbuslib.journal.inspection import summarize
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.lake.blocks import read_records
 from sbuslib.lake.sealing import seal
 from sbuslib.lake.selection import Selection
-from sbuslib.monitor.survey import SeenHub, SeenLink, survey
 from sbuslib.segments.layout import NULL, Skipped, pack
-from sbuslib.statistics import LinkStatistics
 from sbuslib.wire.batches import coalesce
 from sbuslib.wire.columns import Columns
 from sbuslib.wire.packets import encode_message
@@ -129,73 +124,25 @@ def test_a_missing_segment_is_found(journal: str, folder: str) -> None:
     assert (check.lost["deleted"], check.is_whole, found) == (89, False, [])
 
 
-# -- What journals, hubs and links had and lost, and whether every message is accounted for
+# -- Whether every message is accounted for
 
 
 def test_every_message_of_a_whole_journal_is_accounted_for(tmp_path: Path) -> None:
     segment(tmp_path / "journal", 1, rows(20), (START_NS, "overflow", 7), rows(5), (START_NS, "overflow", 2))
-    ledger = Ledger()
-    ledger.add_journal(tmp_path / "journal")
-    assert ledger.losses == [Loss("journal", str(tmp_path / "journal"), "overflow", 9, 0)]
-    assert ledger.verdict() == "every message is accounted for: 25 recorded, 9 lost by known causes"
+    found = verify(tmp_path / "journal")
+    assert found.lost == {"overflow": 9}
+    assert found.verdict() == "every message is accounted for: 25 recorded, 9 lost by known causes"
 
 
 def test_gaps_of_unknown_size_and_damage_are_told(tmp_path: Path) -> None:
     segment(tmp_path / "journal", 1, rows(20), (START_NS, "outage", -1), rows(5))
     path = segment(tmp_path / "journal", 27, rows(4), rows(3))
     flip(path, 300)
-    ledger = Ledger()
-    ledger.add_journal(tmp_path / "journal")
-    assert [loss[2:] for loss in ledger.losses] == [("damaged", 4, 0), ("outage", 0, 1)]
-    assert ledger.verdict() == (
+    found = verify(tmp_path / "journal")
+    assert (found.lost["damaged"], found.unknown["outage"]) == (4, 1)
+    assert found.verdict() == (
         "not every message is accounted for: 28 recorded, 4 lost by known causes, and nobody knows how many by outage"
     )
-
-
-def test_a_hub_is_asked(folder: str) -> None:
-    with HubThread(f"{folder}/bus"), Client(f"{folder}/bus") as client:
-        client.subscribe(b"a")
-        for _ in range(3):
-            client.publish(b"a", b"")
-        client.sync()
-        ledger = Ledger()
-        ledger.add_tree(survey(f"{folder}/bus"))
-    assert ledger.verdict() == "every message is accounted for: 0 recorded, 0 lost by known causes"
-
-
-def test_links_and_hubs_that_could_not_be_asked_are_told(folder: str) -> None:
-    with HubThread(f"{folder}/bus"):
-        alone = survey(f"{folder}/bus")
-    link = LinkStatistics(
-        direction="below",
-        number=1,
-        uid=0,
-        pid=1,
-        credentials="",
-        hub="low",
-        address="",
-        state="joined",
-        epoch=1,
-        mode="announce",
-        patterns=0,
-        up=9,
-        down=4,
-        waiting=0,
-        lost={"outage": 2},
-        uncertain=3,
-        lag=0,
-        carries=None,
-    )
-    statistics = msgspec.structs.replace(alone.statistics, hub_id="high", lost={"overflow": 1})
-    ledger = Ledger()
-    ledger.add_tree(SeenHub(statistics=statistics, above=None, below=(SeenLink(link=link, hub=None, why="gone"),)))
-    assert [tuple(loss) for loss in ledger.losses] == [
-        ("hub", "high", "overflow", 1, 0),
-        ("link", "high \N{RIGHTWARDS ARROW} low below", "outage", 2, 0),
-        ("link", "high \N{RIGHTWARDS ARROW} low below", "uncertain", 0, 3),
-        ("hub", "low", "not asked: gone", 0, 1),
-    ]
-    assert ledger.verdict().endswith("nobody knows how many by uncertain, not asked: gone")
 
 
 # -- The columns of a block that are made of messages, in any mixture of columns and packets

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from sbuslib.errors import SbusError
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.lake import sealing
+from sbuslib.lake.retention import retain
 from sbuslib.lake.rows import SCHEMA
 from sbuslib.spark.reader import Options, read_partition
 from sbuslib.spark.source import JournalSource
@@ -49,7 +50,12 @@ def again_and_again(work: Callable[[], object]) -> None:
 def seal(folder: str) -> None:
     """Seal, delete segments at once and old files by their size."""
     sealing.UNIT_BYTES = 50_000
-    again_and_again(lambda: sealing.seal(f"{folder}/journal", keep_bytes=KEEP_BYTES))
+
+    def step() -> None:
+        sealing.seal(f"{folder}/journal")
+        retain(f"{folder}/journal", KEEP_BYTES, None)
+
+    again_and_again(step)
 
 
 def ingest(folder: str) -> None:

@@ -17,7 +17,7 @@ from segments.journals import SALT, SENDER, START_NS, Row, rows, segment
 from sbuslib.errors import CorruptJournalError, JournalError, UsageError
 from sbuslib.lake.decode import Decoder, binary, numbers, texts
 from sbuslib.lake.pieces import contents
-from sbuslib.lake.places import absolute, list_sealed, list_segments, opened, sealed_name, target_of
+from sbuslib.lake.places import absolute, list_sealed, list_segments, opened, sealed_name
 from sbuslib.lake.rows import SCHEMA
 from sbuslib.lake.selection import EVERYTHING, Selection, nanoseconds
 from sbuslib.matcher import matches
@@ -196,7 +196,7 @@ def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert list_sealed(str(tmp_path / "nothing")) == []
 
 
-def test_sealed_files_are_found_by_their_names(journal: Path, tmp_path: Path) -> None:
+def test_sealed_files_are_found_by_their_names(journal: Path) -> None:
     segment(journal, 1, rows(3))
     folder = journal / "sealed"
     folder.mkdir()
@@ -215,9 +215,6 @@ def test_sealed_files_are_found_by_their_names(journal: Path, tmp_path: Path) ->
     assert (len(found.segments), found.is_growing, found.journal) == (1, False, JOURNAL)
     with pytest.raises(JournalError, match="the identity"):
         sealed_name("../../etc/passwd", 1, 2, (0, 0), 0)
-    (journal / "sealed.to").write_text(f"{tmp_path}/elsewhere\n")
-    assert target_of(str(journal)) == f"{tmp_path}/elsewhere"
-    assert contents(str(journal)).sealed == []
 
 
 # -- Which of the recorded rows are wanted

@@ -109,11 +109,11 @@ def test_the_oldest_files_are_deleted_by_size_and_by_age(journal: Path, monkeypa
         segment(journal, 1 + 3 * number, rows(3, 1 + 3 * number))
     seal(journal)
     sizes = [one.size for one in list_sealed(str(journal / "sealed"))] + [one.size for one in list_segments(journal)]
-    seal(journal, keep_bytes=sum(sizes[2:]))
+    retain(str(journal), sum(sizes[2:]), None)
     assert names(journal / "sealed") == [(7, 9), (10, 12), (13, 15)]
-    seal(journal, keep_seconds=time.time() - START_NS / 1e9 - 11)
+    retain(str(journal), None, time.time() - START_NS / 1e9 - 11)
     assert names(journal / "sealed") == [(10, 12), (13, 15)], "the rows of the first were older"
-    seal(journal, keep_seconds=1)
+    retain(str(journal), None, 1)
     assert names(journal / "sealed") == [(13, 15)], "its segment is still there: it would be sealed again"
     assert seal(journal) == 0
 
@@ -140,23 +140,6 @@ def test_a_full_disk_keeps_nothing_of_what_was_begun(journal: Path, monkeypatch:
             seal(journal)
     assert [path.name for path in (journal / "sealed").iterdir()] == []
     assert seal(journal) == 1
-
-
-def test_sealed_files_in_another_place_are_found_from_the_journal(journal: Path, tmp_path: Path) -> None:
-    segment(journal, 1, rows(3))
-    segment(journal, 4, rows(3, 4))
-    place = tmp_path / "elsewhere"
-    seal(journal, place.as_uri())
-    assert not (journal / "sealed").exists()
-    assert names(place) == [(1, 6)]
-    assert sequences(journal) == sequences(place) == sequences(journal, place) == [*range(1, 7)]
-    segment(journal, 7, rows(3, 7))
-    assert seal(journal) == 1
-    assert names(place) == [(1, 6), (7, 9)]
-    with pytest.raises(UsageError, match=f"is sealed into {place.as_uri()} already"):
-        seal(journal, str(tmp_path / "third"))
-    with pytest.raises(UsageError, match="in a local directory"):
-        seal("s3://bucket/journal")
 
 
 def test_damage_ends_the_sealing_or_becomes_a_gap(journal: Path) -> None:
@@ -235,6 +218,8 @@ def test_wrong_places_are_refused(journal: Path, tmp_path: Path) -> None:
         ingest([tmp_path], journal)
     with pytest.raises(JournalError, match="no such directory"):
         seal(tmp_path / "nothing")
+    with pytest.raises(UsageError, match="in a local directory"):
+        seal("s3://bucket/journal")
     lake = tmp_path / "lake"
     lake.mkdir()
     lock = DirectoryLock(lake, f"_{JOURNAL}.lock")

@@ -1,89 +1,53 @@
-"""Windows of a journal or a bus, and alerts about them."""
+"""Windows of a bus, and alerts about them."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
-from segments.journals import START_NS, segment
-from segments.journals import Row as Recorded
+from segments.journals import START_NS
 from support import HubThread
 
 from sbuslib.blocking import Client
-from sbuslib.errors import JournalError, UsageError
+from sbuslib.errors import UsageError
 from sbuslib.limits import Limits
-from sbuslib.reports.watch import (
-    Alert,
-    InJournal,
-    Judge,
-    OnBus,
-    RateRule,
-    Row,
-    Window,
-    check_windows,
-    follow,
-    under_way,
-)
+from sbuslib.reports.watch import Alert, Judge, OnBus, RateRule, Row, Window, follow, under_way
 
 SECOND = 1_000_000_000
 
 
-def row(second: float, key: bytes = b"room/1", payload: bytes = b"xy") -> Recorded:
-    return Recorded(key, payload, START_NS + round(second * SECOND))
+class Played:
+    """Looks at a bus, each with the second at which it ends and the rows that came until then. The last one stops."""
 
-
-class Clock:
-    """A clock that goes on when it is asked, and in the end stops who asks."""
-
-    def __init__(self, seconds: list[float]) -> None:
-        self._times = iter(seconds)
+    def __init__(self, *looks: tuple[float, list[Row]]) -> None:
+        self._looks = [*looks]
+        self._second = 0.0
         self.stop = threading.Event()
 
-    def __call__(self) -> int:
-        second = next(self._times, None)
-        if second is None:
+    def new(self) -> list[Row]:
+        self._second, rows = self._looks.pop(0)
+        if not self._looks:
             self.stop.set()
-            return 0
-        return START_NS + round(second * SECOND)
+        return rows
 
-
-class Given:
-    """Rows that a test gives, at the first look."""
-
-    def __init__(self, *rows: Row) -> None:
-        self._rows = [*rows]
-
-    def new(self, stop: threading.Event) -> Iterator[Row]:
-        rows, self._rows = self._rows, []
-        yield from rows
+    def clock(self) -> int:
+        return START_NS + round(self._second * SECOND)
 
 
 def told(found: list[Alert]) -> list[tuple[bytes, dict[str, Any]]]:
     return [(alert.key, json.loads(alert.payload)) for alert in found]
 
 
-def at(second: float, key: bytes | None, size: int = 0, lost: int | None = 0) -> Row:
-    return Row(START_NS + round(second * SECOND), key, size, lost)
-
-
 def test_windows_are_counted_and_broken_rules_cause_alerts() -> None:
-    rows = [
-        at(0, b"room/1/temp", 2),
-        at(1, b"room/2/temp", 1),
-        at(9.9, b"room/2/temp"),
-        at(3, b"alerts/above/"),
-        at(3, b"alert"),
-        at(12, b"beat"),
-        at(15, None, lost=5),
-    ]
+    first_rows = [Row(b"room/1/temp", 2), Row(b"room/2/temp", 1), Row(b"alerts/above/"), Row(b"alert")]
+    played = Played((5, first_rows), (11, [Row(b"room/2/temp")]), (21, [Row(b"beat"), Row(None, lost=5)]))
     rules = [RateRule("above", b"room/*/temp", 0.25), RateRule("below", b"beat", 0.1), RateRule("above", b"", 100)]
-    windows, alerts, clock = list[Window](), list[Alert](), Clock([0, 25.1, 25.1, 25.1])
-    follow(Given(*rows), rules, stop=clock.stop, clock=clock, on_window=windows.append, on_alert=alerts.append)
+    windows, alerts = list[Window](), list[Alert]()
+    follow(played.new, rules, stop=played.stop, clock=played.clock, on_window=windows.append, on_alert=alerts.append)
     assert [one[1:] for one in windows] == [
         (4, 3, 0, 0, ((b"room/", 3), (b"alert", 1))),
         (1, 0, 5, 0, ((b"beat", 1),)),
@@ -112,78 +76,36 @@ def test_windows_are_counted_and_broken_rules_cause_alerts() -> None:
     assert told(alerts) == [(key, what | common) for key, what in expected]
 
 
-def test_a_loss_of_unknown_size_is_told_as_that() -> None:
-    windows, alerts, clock = list[Window](), list[Alert](), Clock([0, 15.1, 15.1])
-    rows = Given(at(1, None, lost=None))
-    follow(rows, [], stop=clock.stop, clock=clock, on_window=windows.append, on_alert=alerts.append)
-    assert [(one.lost, one.unknown) for one in windows] == [(0, 1)]
-    ((key, what),) = told(alerts)
-    assert (key, what["messages"], what["rate"]) == (b"alerts/lost", None, None)
+def test_a_loss_of_unknown_size_is_told_as_that_and_windows_without_rows_are_told() -> None:
+    windows, alerts = list[Window](), list[Alert]()
+    played = Played((35, [Row(None, lost=None)]))
+    follow(played.new, [], stop=played.stop, clock=played.clock, on_window=windows.append, on_alert=alerts.append)
+    assert [(one.lost, one.unknown, one.start.second) for one in windows] == [(0, 1, 40), (0, 0, 50), (0, 0, 0)]
+    (key, what), (cleared, _) = told(alerts)
+    assert (key, what["messages"], what["rate"], cleared) == (b"alerts/lost", None, None, b"alerts/cleared/lost")
 
 
-def test_windows_and_alerts_of_a_journal_that_is_being_written(tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
-    segment(journal, 1, [row(-30), row(-1)], [row(1), row(2, b"hall")])
-    segment(journal, 5, [row(3), row(4, b"alerts/above/x")], (START_NS + 12 * SECOND, "overflow", 7), sealed=False)
-    clock = Clock([5, 16, 26, 26, 40])
-    seen: list[Window | Alert] = []
-    late: list[int] = []
-
-    def see(what: Window | Alert) -> None:
-        seen.append(what)
-        if len(seen) == 1:
-            segment(journal, 5, [row(3), row(4, b"alerts/above/x")], (START_NS + 12 * SECOND, "overflow", 7))
-            segment(journal, 8, [row(5), row(22)], sealed=False)
-
-    rules = [RateRule("above", b"room/", 0.15), RateRule("below", b"room/", 0.05)]
-    source = InJournal(str(journal), under_way(10, START_NS + 5 * SECOND))
-    follow(source, rules, stop=clock.stop, clock=clock, on_window=see, on_alert=see, on_late=late.append)
-    windows = [(one.start.second, *one[1:]) for one in seen if isinstance(one, Window)]
-    assert windows == [
-        (40, 3, 6, 0, 0, ((b"room/", 2), (b"hall", 1))),
-        (50, 0, 0, 7, 0, ()),
-        (0, 1, 2, 0, 0, ((b"room/", 1),)),
-    ]
-    assert late == [1], "the row of the second 5 came after its window"
-    assert [one.key for one in seen if isinstance(one, Alert)] == [
-        b"alerts/above/room/",
-        b"alerts/below/room/",
-        b"alerts/cleared/above/room/",
-        b"alerts/lost",
-        b"alerts/cleared/below/room/",
-        b"alerts/cleared/lost",
-    ]
+def seen(source: OnBus, until: Callable[[list[Row]], object]) -> list[Row]:
+    rows = list[Row]()
+    while not until(rows):
+        rows += source.new()
+    return rows
 
 
-def test_a_bus_is_watched_without_a_journal(folder: str) -> None:
+def test_a_bus_is_watched_and_what_the_hub_could_not_send_is_a_gap(folder: str) -> None:
     """What is published, and that the hub was away for a while: nobody knows what was published then."""
-    stop, path = threading.Event(), f"{folder}/bus"
+    path = f"{folder}/bus"
     with HubThread(path), Client(path) as client:
         source = OnBus(path)
         client.publish(b"room/1", b"21.5")
-        rows = source.new(stop)
-        assert [(row.key, row.size) for row in rows] == [(b"room/1", 4)]
-    with HubThread(path), source.client:
-        while not (rows := source.new(stop)):
-            pass
-        assert [(row.key, row.lost) for row in rows] == [(None, None)]
-
-
-def test_what_the_hub_could_not_send_here_is_a_gap(folder: str) -> None:
-    """The notice itself comes from a hub whose queue for this client was full."""
-    path = f"{folder}/bus"
-    with HubThread(path, limits=Limits(queued_packets=4)) as bus, Client(path) as client:
-        source = OnBus(path)
-        with source.client:
+        assert seen(source, len) == [Row(b"room/1", 4)]
+    with HubThread(path, limits=Limits(queued_packets=4)) as bus, source.client:
+        assert seen(source, len) == [Row(None, lost=None)]
+        with Client(path) as client:
             client.publish_many([(b"a", bytes(50_000))] * 200)
             client.sync()
-            bus.settle()
-            seen = 0
-            rows = list[Row]()
-            while seen < 200:
-                rows += source.new(threading.Event())
-                seen = sum(row.lost or 0 if row.key is None else 1 for row in rows)
-        assert seen == 200
+        bus.settle()
+        rows = seen(source, lambda rows: sum(row.lost or 0 if row.key is None else 1 for row in rows) == 200)
         assert any(row.key is None and row.lost for row in rows)
 
 
@@ -218,14 +140,10 @@ def test_what_is_over_is_told_once() -> None:
     ]
 
 
-def test_windows_are_bounded_and_journals_exist(tmp_path: Path) -> None:
-    for seconds, delay in ((0.5, 1), (86_401, 1), (10, -1), (float("nan"), 0), (float("inf"), 0)):
-        with pytest.raises(UsageError, match="windows"):
-            check_windows(seconds, delay)
+@pytest.mark.parametrize("seconds", [0.5, 86_401, float("nan"), float("inf")])
+def test_windows_are_bounded(seconds: float) -> None:
     with pytest.raises(UsageError, match="windows"):
-        follow(Given(), [], seconds=0.1, stop=threading.Event())
-    with pytest.raises(JournalError, match="nowhere"):
-        InJournal(f"{tmp_path}/nowhere", 0)
+        follow(list, [], seconds=seconds, stop=threading.Event())
 
 
 def test_under_way_is_the_start_of_the_current_window() -> None:
