@@ -29,7 +29,6 @@ from ..lake.blocks import blocks, everything
 from ..lake.pieces import Piece
 from ..lake.segment_rows import DAMAGED, OnSkip, Rows
 from ..lake.selection import EVERYTHING, Selection
-from ..limits import ClientLimits
 from ..matcher import SEPARATOR
 from ..secrets import Namespace
 from ..segments.decoding import OnCorrupt
@@ -45,7 +44,6 @@ _KEY_BYTES_KEPT = 16_777_216
 _LONGEST_WAIT = 3_600.0
 """Seconds of one wait at most: the times in a recording may be centuries apart, which no clock can wait for."""
 
-_LIMITS = ClientLimits()
 _NOTHING = Columns([], None, b"")
 
 
@@ -270,9 +268,7 @@ def replay(
     Raises :exc:`~sbuslib.errors.UsageError`, and whatever ``runs`` and ``publisher`` raise; what came before an error
     of ``runs`` was published.
     """
-    if speed is None:
-        return _play_flat_out(runs, publisher)
-    if not 0 < speed < inf:
+    if speed is not None and not 0 < speed < inf:
         raise UsageError(f"speed is positive, or None for as fast as possible, not {speed!r}")
     count = lost = 0
     origin: int | None = None
@@ -283,6 +279,9 @@ def replay(
         if not columns:
             continue
         count += len(columns)
+        if speed is None:
+            publisher.publish_many(columns)
+            continue
         if origin is None:
             origin, began = times[0], clock()
         # A clock that was set back while recording counts as stopped.
@@ -298,40 +297,3 @@ def replay(
             else:
                 wait(min(max(0.0, (due[done] - now) / speed / 1e9), _LONGEST_WAIT))
     return Replayed(count, lost)
-
-
-def _play_flat_out(runs: Iterable[Stretch], publisher: ColumnSender) -> Replayed:
-    count = lost = 0
-    failures: list[Exception] = []
-    waiting: list[Columns] = []  # small runs are joined: each packet has a cost
-    messages = size = 0
-
-    def until_error() -> Iterator[Stretch]:
-        try:
-            yield from runs
-        except Exception as error:
-            failures.append(error)
-
-    for _, columns, missing in until_error():
-        lost += missing
-        count += len(columns)
-        messages += len(columns)
-        size += len(columns.payloads)
-        if messages > _LIMITS.batch_messages or size > _LIMITS.batch_bytes:
-            _publish(waiting, publisher)
-            messages, size = len(columns), len(columns.payloads)
-        if columns:
-            waiting.append(columns)
-    _publish(waiting, publisher)
-    if failures:
-        raise failures[0]
-    return Replayed(count, lost)
-
-
-def _publish(waiting: list[Columns], publisher: ColumnSender) -> None:
-    """Publish all waiting columns, and empty the list."""
-    joined = Columns.joined(waiting)
-    several = waiting[:] if joined is None else [joined]
-    waiting.clear()
-    for columns in several:
-        publisher.publish_many(columns)

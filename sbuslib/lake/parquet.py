@@ -13,13 +13,12 @@ import numpy
 import pyarrow
 
 from ..errors import CorruptJournalError
-from ..segments.decoding import OnCorrupt, decode_block
-from ..segments.encoding import encode_gaps
-from ..segments.layout import GAP, NULL, Block, Buffer, SegmentHeader, Skipped
+from ..segments.decoding import OnCorrupt
+from ..segments.layout import MESSAGE, NULL, Block, Buffer, SegmentHeader, Skipped
 from .pieces import Piece
 from .places import Sealed, VanishedError, filesystem_of, is_local, opened
 from .rows import SCHEMA
-from .segment_rows import DAMAGED, OnSkip, Rows
+from .segment_rows import DAMAGED, OnSkip, Rows, gap, gap_block
 from .selection import Selection
 
 __all__ = ["check", "checked", "chosen", "crc_of", "dataset", "expression", "sealed_batches", "sealed_rows"]
@@ -168,19 +167,21 @@ def sealed_rows(piece: Piece, wanted: Selection, on_corrupt: OnCorrupt, on_skip:
         # A local file was checked before its first row; of others the damage shows in the middle.
         lost = piece.before - following
         on_skip(piece.file.path, Skipped(0, piece.file.size, lost, error.reason))
-        gap = decode_block(encode_gaps(0, piece.before - 1, [(piece.file.start_ns, DAMAGED, lost)]), 0, 0)
-        assert isinstance(gap, Block)
-        yield Rows(SegmentHeader(piece.file.journal, "", b"/", 0, piece.first, 0), piece.file.path, gap)
+        yield gap(piece, piece.before - 1, piece.file.start_ns, DAMAGED, lost)
 
 
 def _blocks_of(batch: Any) -> Iterator[Block]:
-    """The rows of a record batch, in order: a block for each run of messages, or of gaps."""
+    """The rows of a record batch, in order: a block for each run of messages, and for each gap."""
     is_gap = batch.column("key").is_null().to_numpy(zero_copy_only=False)
     ends = [*(numpy.flatnonzero(is_gap[1:] != is_gap[:-1]) + 1).tolist(), batch.num_rows]
     start = 0
     for end in ends:
         part = batch.slice(start, end - start)
-        yield _gaps(part) if is_gap[start] else _messages(part)
+        if is_gap[start]:
+            for row in part.select(["sequence", "time_ns", "cause", "lost"]).to_pylist():
+                yield gap_block(row["sequence"], row["time_ns"], row["cause"] or "", row["lost"])
+        else:
+            yield _messages(part)
         start = end
 
 
@@ -193,48 +194,26 @@ def _narrow(values: Any) -> memoryview:
     return numpy.ascontiguousarray(values, numpy.int32).data
 
 
-def _made(batch: Any, kind: Any, keys: Any, senders: Any, names: list[bytes], payloads: list[bytes]) -> Block:
-    """A block that stands in no segment; ``keys`` and ``senders`` are numbers of ``names``."""
-    times, sequences, gids, uids, pids = (_wide(batch, name) for name in ("time_ns", "sequence", "gid", "uid", "pid"))
+def _messages(batch: Any) -> Block:
+    """A block that stands in no segment."""
+    # 1. Keys and senders are numbers of names, of which those of keys come first.
+    keys, senders = (batch.column(name).dictionary_encode() for name in ("key", "sender"))
+    names = keys.dictionary.to_pylist()
+    of_senders = senders.indices.fill_null(NULL - len(names)).to_numpy(zero_copy_only=False) + len(names)
+    names += senders.dictionary.to_pylist()
 
+    # 2. All columns.
+    payloads = batch.column("payload").to_pylist()
     return Block(
         0,
         0,
-        kind,
+        MESSAGE,
         batch.num_rows,
-        times,
-        sequences,
-        gids,
-        uids,
-        pids,
-        _narrow(keys),
-        _narrow(senders),
+        *(_wide(batch, name) for name in ("time_ns", "sequence", "gid", "uid", "pid")),
+        _narrow(keys.indices.to_numpy()),
+        _narrow(of_senders),
         _narrow([*accumulate(map(len, payloads), initial=0)]),
         _narrow([*accumulate(map(len, names), initial=0)]),
         memoryview(b"".join(names)),
         memoryview(b"".join(payloads)),
     )
-
-
-def _messages(batch: Any) -> Block:
-    keys, senders = (batch.column(name).dictionary_encode() for name in ("key", "sender"))
-    names = keys.dictionary.to_pylist()
-    of_senders = senders.indices.fill_null(NULL - len(names)).to_numpy(zero_copy_only=False) + len(names)
-    payloads = batch.column("payload").to_pylist()
-    return _made(
-        batch,
-        "message",
-        keys.indices.to_numpy(),
-        of_senders,
-        names + senders.dictionary.to_pylist(),
-        payloads,
-    )
-
-
-def _gaps(batch: Any) -> Block:
-    causes = batch.column("cause").dictionary_encode()
-    lost = [NULL if count is None else count for count in batch.column("lost").to_pylist()]
-    none = numpy.full(batch.num_rows, NULL)
-    payloads = [count.to_bytes(8, "little", signed=True) for count in lost]
-    names = [(cause or "").encode() for cause in causes.dictionary.to_pylist()]
-    return _made(batch, GAP, causes.indices.to_numpy(), none, names, payloads)

@@ -15,7 +15,7 @@ from ..segments.recovery import CUT, NUMBERS_LEFT_OUT
 from .pieces import Piece
 from .places import opened
 
-__all__ = ["DAMAGED", "DELETED", "OnSkip", "Rows", "segment_rows"]
+__all__ = ["DAMAGED", "DELETED", "OnSkip", "Rows", "gap", "gap_block", "segment_rows"]
 
 DELETED = "deleted"
 """The cause of a gap row for rows that are in no file: retention, or somebody, has deleted them."""
@@ -45,7 +45,7 @@ def segment_rows(
     # 1. In no file at all.
     if piece.file is None:
         assert piece.before is not None
-        yield _gap(piece, None, piece.before - 1, piece.time_ns or 0, DELETED, piece.before - piece.first)
+        yield gap(piece, piece.before - 1, piece.time_ns or 0, DELETED, piece.before - piece.first)
         return
 
     # 2. In a segment without a header, as a crash leaves it, or with a damaged one.
@@ -53,7 +53,7 @@ def segment_rows(
     with opened(piece.file.path) as read_at:
         if piece.following is None and is_empty(read_at, piece.file.size):
             if piece.is_killed:
-                yield _gap(piece, None, piece.first, os.stat(piece.file.path).st_mtime_ns, CUT, None)
+                yield gap(piece, piece.first, os.stat(piece.file.path).st_mtime_ns, CUT, None)
             return
         try:
             header = decode_header(bytes(read_at(0, SEGMENT_HEADER_BYTES)), piece.file.path)
@@ -62,7 +62,7 @@ def segment_rows(
                 raise
             lost = None if piece.before is None else piece.before - piece.first
             on_skip(piece.file.path, Skipped(0, piece.file.size, lost, error.reason))
-            yield _gap(piece, None, (piece.before or piece.first + 1) - 1, 0, DAMAGED, lost)
+            yield gap(piece, (piece.before or piece.first + 1) - 1, 0, DAMAGED, lost)
             return
 
         # 3. In a segment.
@@ -72,14 +72,19 @@ def segment_rows(
             raise CorruptJournalError(error.reason, error.position, piece.file.path) from None
 
 
-def _gap(piece: Piece, header: SegmentHeader | None, sequence: int, time_ns: int, cause: str, lost: int | None) -> Rows:
-    """A gap row that stands in no file."""
+def gap_block(sequence: int, time_ns: int, cause: str, lost: int | None) -> Block:
+    """A gap row that stands in no segment. So many that numbers were left out are an unknown number."""
     known = lost if lost is not None and lost < NUMBERS_LEFT_OUT else None
-    if header is None:
-        header = SegmentHeader(piece.journal or "", "", b"/", time_ns, sequence, 0)
     block = decode_block(encode_gaps(0, sequence, [(time_ns, cause, known)]), 0, 0)
     assert isinstance(block, Block)
-    return Rows(header, piece.file.path if piece.file is not None else piece.place, block)
+    return block._replace(position=0, length=0)
+
+
+def gap(piece: Piece, sequence: int, time_ns: int, cause: str, lost: int | None) -> Rows:
+    """A gap row that stands in no file, where no header tells of which hub."""
+    header = SegmentHeader(piece.journal or "", "", b"/", time_ns, sequence, 0)
+    path = piece.file.path if piece.file is not None else piece.place
+    return Rows(header, path, gap_block(sequence, time_ns, cause, lost))
 
 
 class _Walk:
@@ -133,4 +138,4 @@ class _Walk:
             yield self._gap(self._row, CUT, None)
 
     def _gap(self, sequence: int, cause: str, lost: int | None) -> Rows:
-        return _gap(self._piece, self._header, max(1, sequence), self._time_ns, cause, lost)
+        return Rows(self._header, self._path, gap_block(max(1, sequence), self._time_ns, cause, lost))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias, cast
 from zlib import crc32
 
 from ..errors import CorruptJournalError
@@ -34,7 +34,7 @@ from .layout import (
     padded,
 )
 
-__all__ = ["OnCorrupt", "ReadAt", "decode_block", "end_mark", "is_empty", "read_blocks", "read_segment", "walk"]
+__all__ = ["OnCorrupt", "ReadAt", "decode_block", "end_mark", "is_empty", "read_segment", "walk"]
 
 OnCorrupt: TypeAlias = Literal["error", "skip"]
 
@@ -196,78 +196,51 @@ def read_segment(
     at: int = SEGMENT_HEADER_BYTES,
     on_corrupt: OnCorrupt = "error",
 ) -> Iterator[Block | End | Skipped]:
-    """The blocks of the first ``size`` bytes of a segment, from ``at`` on, where row ``expected`` stands.
+    """The blocks of the first ``size`` bytes of a segment, in order, from ``at`` on, where row ``expected`` stands.
 
-    Only :data:`WINDOW_BYTES` are in memory at once, unless a block is longer; after damage, all the rest. The other
-    arguments are those of :func:`read_blocks`.
-    """
-    # 1. The whole blocks of each window, up to a cut, damage or the end mark.
-    while size - at > WINDOW_BYTES:
-        begin = at
-        with suppress(CorruptJournalError):
-            for block in read_blocks(read_at(at, WINDOW_BYTES), salt, expected, base=at):
-                if not isinstance(block, Block):
-                    break
-                yield block
-                at, expected = block.end, block.next_sequence
-        if at == begin:
-            break
-
-    # 2. The rest.
-    data = read_at(at, size - at)
-    yield from read_blocks(data, salt, expected, following, base=at, on_corrupt=on_corrupt)
-
-
-def read_blocks(
-    data: Buffer,
-    salt: int,
-    expected: int,
-    following: int | None = None,
-    *,
-    base: int = 0,
-    on_corrupt: OnCorrupt = "error",
-) -> Iterator[Block | End | Skipped]:
-    """The blocks from a place in a segment to its end, in order.
-
-    ``data`` begins with a block. That stands at ``base`` in its segment, and its first row is numbered ``expected``.
     The next segment begins with the row numbered ``following``; ``None``: there is none. Then a recorder may be at
     work, or was killed: the end mark may be missing, and bytes after the last whole block are ignored.
 
     Raises :exc:`~sbuslib.errors.CorruptJournalError` for damage, and for rows that come twice or are missing. With
     ``on_corrupt="skip"`` it yields a :class:`Skipped` instead, and goes on at the next whole block. Rows that are
     missing between the end mark and ``following`` are no damage: the caller sees them.
-    """
-    at, size, skip, ended = 0, len(data), on_corrupt == "skip", False
-    while at < size and not ended:
-        position = base + at
-        try:
-            block = _expected_block(data, at, salt, position, expected)
-        except CorruptJournalError as error:
-            found = _find(bytes(data), at, salt, expected)
 
-            # At the end of a journal, a recorder has not finished the block or was killed.
+    Only :data:`WINDOW_BYTES` are in memory at once, unless a block is longer; after damage, all the rest.
+    """
+    data, base, most, skip, ended = cast("Buffer", b""), at, 0, on_corrupt == "skip", False
+    while at < size and not ended:
+        try:
+            block = _expected_block(data, at - base, salt, at, expected)
+        except CorruptJournalError as error:
+            # 1. It may reach beyond the window: the next one begins here, and if that does not help, has all the rest.
+            if most < size - base:
+                most = WINDOW_BYTES if base < at or not most else size - at
+                data, base = read_at(at, most), at
+                continue
+            found = _find(bytes(data), at - base, salt, expected)
+
+            # 2. At the end of a journal, a recorder has not finished the block or was killed.
             if found is None and following is None:
                 return
             if not skip:
                 raise
 
-            # On with the next whole block.
+            # 3. On with the next whole block.
             if found is None:
-                yield Skipped(position, size - at, _between(expected, following), error.reason)
+                yield Skipped(at, size - at, _between(expected, following), error.reason)
                 return
             first = _first(decode_block(data, found, salt))
-            yield Skipped(position, found - at, first - expected, error.reason)
-            at, expected = found, first
+            yield Skipped(at, base + found - at, first - expected, error.reason)
+            at, expected = base + found, first
             continue
         yield block
-        at += block.length
-        expected, ended = block.next_sequence, isinstance(block, End)
+        at, expected, ended = block.end, block.next_sequence, isinstance(block, End)
 
     reason = _wrong_at_end(at < size, ended, expected, following)
     if reason and not skip:
-        raise CorruptJournalError(reason, base + at)
+        raise CorruptJournalError(reason, at)
     if reason:
-        yield Skipped(base + at, size - at, 0 if ended else _between(expected, following), reason)
+        yield Skipped(at, size - at, 0 if ended else _between(expected, following), reason)
 
 
 def _wrong_at_end(has_more: bool, ended: bool, expected: int, following: int | None) -> str:

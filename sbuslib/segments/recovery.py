@@ -14,15 +14,14 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from .decoding import ReadAt, end_mark, is_empty, read_blocks
-from .directory import Segment, boot_id, list_segments, read_header, rename_durably
+from .decoding import ReadAt, end_mark, is_empty, read_segment
+from .directory import Segment, boot_id, list_segments, read_header
 from .encoding import encode_end, encode_gaps
-from .layout import SEGMENT_HEADER_BYTES, End, SegmentHeader, Skipped, segment_name
+from .layout import SEGMENT_HEADER_BYTES, Block, SegmentHeader, Skipped
 
 __all__ = ["CUT", "NUMBERS_LEFT_OUT", "OUTAGE", "Recovered", "recover"]
 
@@ -72,12 +71,7 @@ def recover(directory: str) -> Recovered:
     header = read_header(last.path)
     with _opened(last) as read_at:
         mark = end_mark(read_at, last.size, header.salt)
-    if mark is None:
-        next_sequence = _mend(last.path, header)
-    elif empty:
-        next_sequence = _bridge(directory, header, mark.next_sequence)
-    else:
-        next_sequence = mark.next_sequence
+    next_sequence = mark.next_sequence if mark is not None and not empty else _mend(last, header)
     return Recovered(header.journal, next_sequence, since)
 
 
@@ -104,47 +98,26 @@ def _ending(header: SegmentHeader, sequence: int, since: int) -> tuple[bytes, in
     return bytes(gap + encode_end(header.salt, sequence + 1, told)), next_sequence
 
 
-def _mend(path: str, header: SegmentHeader) -> int:
-    """Repair the last segment, and write its end. Returns the number of the next row."""
+def _mend(last: Segment, header: SegmentHeader) -> int:
+    """Write the end of the last segment, also in place of a mark that it has. Returns the number of the next row."""
     # 1. The end of its last whole block, and of which number and time that is.
-    with open(path, "rb") as file:
-        data = file.read()
-    since, end, sequence, ended = header.created_ns, SEGMENT_HEADER_BYTES, header.first_sequence, False
-    blocks = memoryview(data)[end:]
-    for block in read_blocks(blocks, header.salt, sequence, base=end, on_corrupt="skip"):
-        if isinstance(block, Skipped):
-            if not ended:
+    since, end, sequence, path = header.created_ns, SEGMENT_HEADER_BYTES, header.first_sequence, last.path
+    with _opened(last) as read_at:
+        for block in read_segment(read_at, last.size, header.salt, sequence, on_corrupt="skip"):
+            if isinstance(block, Block):
+                since, end, sequence = int(block.times[-1]), block.end, block.next_sequence
+            elif isinstance(block, Skipped):
                 logger.warning("%s: %d damaged bytes at %d", path, block.length, block.position)
-            continue
-        end, sequence, ended = block.end, block.next_sequence, isinstance(block, End)
-        if not isinstance(block, End):
-            since = int(block.times[-1])
 
     # 2. Cut off what comes after it, and write the gap row and the mark.
+    ending, sequence = _ending(header, sequence, since)
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        if end < len(data):
-            logger.warning("%s: cut %d bytes at %d, where a crash ended the writing", path, len(data) - end, end)
+        if end < last.size:
+            logger.warning("%s: cut %d bytes at %d, where a crash ended the writing", path, last.size - end, end)
             os.ftruncate(descriptor, end)
-        if not ended:
-            ending, sequence = _ending(header, sequence, since)
-            os.pwrite(descriptor, ending, end)
+        os.pwrite(descriptor, ending, end)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
     return sequence
-
-
-def _bridge(directory: str, before: SegmentHeader, sequence: int) -> int:
-    """Write a segment with only a gap row in place of one that a crash left without a header.
-
-    Returns the number of the next row.
-    """
-    header = before._replace(created_ns=time.time_ns(), first_sequence=sequence, salt=secrets.randbits(32))
-    ending, next_sequence = _ending(header, sequence, header.created_ns)
-    path = os.path.join(directory, segment_name(sequence))
-    descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(header.encode() + ending)
-    rename_durably(f"{path}.new", path)
-    return next_sequence

