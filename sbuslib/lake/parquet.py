@@ -204,16 +204,8 @@ def _messages(batch: Any) -> Block:
 
     # 2. All columns.
     payloads = batch.column("payload").to_pylist()
-    return Block(
-        0,
-        0,
-        MESSAGE,
-        batch.num_rows,
-        *(_wide(batch, name) for name in ("time_ns", "sequence", "gid", "uid", "pid")),
-        _narrow(keys.indices.to_numpy()),
-        _narrow(of_senders),
-        _narrow([*accumulate(map(len, payloads), initial=0)]),
-        _narrow([*accumulate(map(len, names), initial=0)]),
-        memoryview(b"".join(names)),
-        memoryview(b"".join(payloads)),
-    )
+    wide = [_wide(batch, name) for name in ("time_ns", "sequence", "gid", "uid", "pid")]
+    narrow = [keys.indices.to_numpy(), of_senders]
+    narrow += [[*accumulate(map(len, parts), initial=0)] for parts in (payloads, names)]
+    blobs = [memoryview(b"".join(parts)) for parts in (names, payloads)]
+    return Block._make((0, 0, MESSAGE, batch.num_rows, *wide, *map(_narrow, narrow), *blobs))

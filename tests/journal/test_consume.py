@@ -259,21 +259,6 @@ def test_closing_ends_the_iteration(journal: str) -> None:
     consumer.close()
 
 
-def test_the_child_of_a_fork_may_not_use_it(journal: str) -> None:
-    write(journal, *EXAMPLE)
-    with consume("a", [b""], journal) as consumer:
-        child = os.fork()
-        if child == 0:
-            try:
-                consumer.acknowledge()
-            except StateError:
-                os._exit(7)
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-        with pytest.raises(JournalInUseError):  # the child has closed the lock, which is the parent's
-            consume("a", [b""], journal)
-
-
 def test_a_timeout_of_gevent_leaves_the_consumer_usable(journal: str) -> None:
     write(journal, [[message(1, b"k", b"1")]])
     with consume("a", [b""], journal, wait=gevent.sleep) as consumer:

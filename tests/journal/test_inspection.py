@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from segments.journals import EXAMPLE, START_NS, flip, rows, segment, write
 
 from sbuslib.errors import CorruptJournalError, JournalError, UsageError
 from sbuslib.journal.account import Check, verify
-from sbuslib.journal.chunks import Chunk, columns_of, parts_of, spread
+from sbuslib.journal.chunks import Chunk, columns_of, parts_of
 from sbuslib.journal.inspection import summarize
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.lake.blocks import read_records
 from sbuslib.lake.sealing import seal
-from sbuslib.lake.selection import Selection
-from sbuslib.segments.layout import NULL, Skipped, pack
+from sbuslib.segments.layout import Skipped
 from sbuslib.wire.batches import coalesce
 from sbuslib.wire.columns import Columns
 from sbuslib.wire.packets import encode_message
@@ -69,26 +68,12 @@ def test_a_damaged_header_is_told_with_its_segment(journal: str) -> None:
     assert (second.rows, second.state) == (0, "the segment's header is damaged")
 
 
-def test_a_segment_whose_last_block_is_damaged_tells_no_latest_time(journal: str) -> None:
-    flip_in(journal, 0, 250)
-    assert summarize(journal)[0].files[0].latest is None
-
-
 def test_what_is_no_journal_is_an_error(folder: str) -> None:
     for look in (summarize, lambda place: list(read_records(place)), damages):
         with pytest.raises(JournalError, match="there is no journal and no lake here"):
             look(folder)
         with pytest.raises(JournalError, match="no such directory"):
             look(f"{folder}/none")
-
-
-def test_rows_are_selected(journal: str) -> None:
-    assert [row.sequence for row in read_records(journal)] == [*range(1, 10)]
-    chosen = read_records(journal, Selection(patterns=(b"room/2/",)))
-    assert [row.sequence for row in chosen] == [4, 5, 6, 7, 8], "gaps are for all"
-    moments = [row.time_ns for row in read_records(journal)]
-    late = [row.sequence for row in read_records(journal, Selection(start_ns=moments[-1]))]
-    assert late == [number for number, moment in enumerate(moments, 1) if moment >= moments[-1]]
 
 
 def test_damage_is_an_error_or_skipped(journal: str) -> None:
@@ -175,6 +160,7 @@ def pairs_of(chunks: list[Chunk]) -> Pairs:
     return list(zip([names[number] for number in struct.unpack(f"<{rows}i", keys)], found, strict=True))
 
 
+@settings(max_examples=40)
 @given(PARCELS)
 def test_any_mixture_of_chunks_becomes_the_same_rows(given_chunks: list[tuple[bool, Pairs]]) -> None:
     chunks = [chunk(is_batch, pairs) for is_batch, pairs in given_chunks]
@@ -185,8 +171,8 @@ def test_any_mixture_of_chunks_becomes_the_same_rows(given_chunks: list[tuple[bo
     ]
 
 
-@pytest.mark.parametrize("kinds", [1, 255, 256, 257, 1_000])
-@pytest.mark.parametrize("bundled", [(True,), (False,), (True, False), (False, False, True)])
+@pytest.mark.parametrize("kinds", [255, 256, 257])
+@pytest.mark.parametrize("bundled", [(True,), (False, False, True)])
 def test_chunks_of_many_keys_become_one_block(kinds: int, bundled: tuple[bool, ...]) -> None:
     pairs = [(b"k/%d" % (number * 7 % kinds), b"%d" % number) for number in range(3_000)]
     chunks = [
@@ -196,17 +182,11 @@ def test_chunks_of_many_keys_become_one_block(kinds: int, bundled: tuple[bool, .
     assert pairs_of(chunks) == pairs
 
 
-def test_spread_repeats_each_value_by_its_count() -> None:
-    assert spread("q", [5, None, 5], [2, 1, 3], 6) == pack("q", [5, 5, NULL, 5, 5, 5])
-    assert spread("i", [7, 7], [1, 2], 3) == pack("i", [7, 7, 7])
-
-
 # -- The limits of a recorder
 
 
-@pytest.mark.parametrize("name", JournalLimits.__struct_fields__)
-def test_limits_are_positive(name: str) -> None:
-    wrong: list[Any] = [0, -1, None, float("nan")]
-    for value in wrong:
+def test_limits_are_positive() -> None:
+    for name in JournalLimits.__struct_fields__:
+        wrong: dict[str, Any] = {name: 0}
         with pytest.raises(UsageError, match=name):
-            JournalLimits(**{name: value})
+            JournalLimits(**wrong)

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from zlib import crc32
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from segments.journals import EXAMPLE, SALT, block, flip, gap, message, segment_of, write
 from support import HubThread
@@ -105,6 +105,7 @@ ROWS = st.lists(st.tuples(KEYS, st.binary(max_size=9), st.integers(0, 30)) | st.
 BOUND = st.none() | st.integers(0, 31).map(lambda seconds: seconds * SECOND)
 
 
+@settings(max_examples=40)
 @given(ROWS, st.lists(st.integers(1, 59)), st.sampled_from([(b"",), (b"a/",), (b"b", b"a/2")]), BOUND, BOUND)
 def test_played_back_messages_equal_the_recorded_ones(
     rows: list[tuple[bytes, bytes, int] | int],

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from journal.disks import Disk, file_size, has_come_to
-from segments.journals import flip, records_of
+from segments.journals import records_of
 from support import eventually
 
 import sbuslib
@@ -146,26 +146,6 @@ def test_retention_by_age_keeps_the_last_segment(hub: Hub, journal: str) -> None
     with Recorder(hub, journal, keep_seconds=0.000_001):
         pass
     assert [record.cause for record in records_of(journal)] == ["outage"]
-
-
-def test_a_segment_is_closed_at_its_maximum_age(hub: Hub, journal: str) -> None:
-    with Recorder(hub, journal, limits=JournalLimits(segment_seconds=0.02, block_seconds=0.001)):
-        hub.publish(b"k", b"1")
-        eventually(lambda: [one.state for found in summarize(journal) for one in found.files] == ["ended"])
-        hub.publish(b"k", b"2")
-        eventually(lambda: len(list_segments(journal)) == 2)
-    assert len(records_of(journal)) == 2
-
-
-def test_start_is_refused_where_the_header_of_the_last_segment_is_damaged(hub: Hub, journal: str) -> None:
-    with Recorder(hub, journal):
-        hub.publish(b"k", b"v")
-    (one,) = list_segments(journal)
-    data = flip(one.path, 20)
-    with pytest.raises(JournalError, match=one.path):
-        Recorder(hub, journal).start()
-    assert not is_recorded(journal)
-    assert Path(one.path).read_bytes() == data
 
 
 # -- A recorder seals its segments as they end, and neither loses a row nor keeps a process

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pyarrow
 import pytest
 from hypothesis import given
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from segments.journals import SALT, SENDER, START_NS, Row, rows, segment
 
 from sbuslib.errors import CorruptJournalError, JournalError, UsageError
-from sbuslib.lake.decode import Decoder, binary, numbers, texts
+from sbuslib.lake.decode import Decoder
 from sbuslib.lake.pieces import contents
 from sbuslib.lake.places import absolute, list_sealed, list_segments, opened, sealed_name
 from sbuslib.lake.rows import SCHEMA
@@ -94,12 +93,6 @@ def test_small_blocks_are_merged() -> None:
     assert whole["payload"].to_pylist() == [row.payload for row in rows(70)]
     assert whole["key"].to_pylist() == [row.key for row in rows(70)]
     assert whole["time_ns"].to_pylist() == [row.time_ns for row in rows(70)]
-
-
-def test_only_columns_of_the_schema_are_decoded() -> None:
-    schema = pyarrow.schema([("size", pyarrow.int64()), ("key", pyarrow.binary())])
-    (batch,) = decoded(encoded(1, rows(3)), schema=schema)
-    assert batch.to_pylist() == [{"size": 1, "key": row.key} for row in rows(3)]
 
 
 def test_an_unknown_sender_is_null() -> None:
@@ -265,19 +258,3 @@ def test_a_time_that_is_none_is_refused() -> None:
 
 
 # -- Arrow arrays from buffers: the same as those that pyarrow makes of Python's values
-
-
-def test_arrays_equal_those_of_pyarrow() -> None:
-    made = [
-        (numbers(numpy.array([1, -2, 3]), pyarrow.int64()), pyarrow.array([1, -2, 3])),
-        (
-            numbers(numpy.arange(10), pyarrow.int64(), numpy.arange(10) % 3 == 0),
-            pyarrow.array([n if n % 3 else None for n in range(10)]),
-        ),
-        (binary(numpy.array([2, 0, 1]), [b"a", b"bc"]), pyarrow.array([b"ab", b"", b"c"])),
-        (texts(["a", "", "é"]), pyarrow.array(["a", "", "é"])),
-    ]
-    for one, expected in made:
-        one.validate(full=True)
-        assert one.equals(expected), expected
-    assert numbers(numpy.array([1]), pyarrow.int64(), numpy.array([False])).null_count == 0

@@ -49,7 +49,7 @@ class Reading(threading.Thread):
     """Reads all durable rows again and again. Each number is told once, and neither end goes back."""
 
     def __init__(self, journal: str) -> None:
-        super().__init__()
+        super().__init__(daemon=True)  # a run that hangs here ends all the same
         self.journal = journal
         self.stopping = threading.Event()
         self.readings = 0
@@ -112,6 +112,7 @@ def test_every_engine_reads_each_row_once_after_kills_of_all_that_works_at_a_jou
     finally:
         reading.stopping.set()
         reading.join(PATIENCE)
+    assert not reading.is_alive()
     assert reading.error is None, reading.error
 
     # As the last kill left it: what the page of the format makes of the files, and the gap that tells of the kill.

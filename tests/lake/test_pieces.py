@@ -16,12 +16,11 @@ from sbuslib.errors import CorruptJournalError
 from sbuslib.lake import segment_rows
 from sbuslib.lake.blocks import blocks
 from sbuslib.lake.decode import batches
-from sbuslib.lake.parquet import checked
 from sbuslib.lake.pieces import Piece, _ordered, measure, plan
 from sbuslib.lake.places import Sealed
 from sbuslib.lake.rows import SCHEMA
 from sbuslib.lake.sealing import ingest, seal
-from sbuslib.lake.selection import EVERYTHING, Selection
+from sbuslib.lake.selection import Selection
 from sbuslib.segments.decoding import walk
 from sbuslib.segments.directory import Segment
 
@@ -118,7 +117,7 @@ def test_rows_in_several_places_are_read_once(journal: Path, tmp_path: Path) -> 
         assert sequences(found) == [*range(1, 51)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(1, 30), st.integers(1, 12), st.booleans()), min_size=1, max_size=8),
     st.none() | st.integers(1, 45),
@@ -142,38 +141,6 @@ def test_a_plan_has_each_row_once_and_no_hole(files: list[tuple[int, int, bool]]
     assert [row for piece in found for row in range(piece.first, piece.before or 0)] == expected
     missing = [row for piece in found if piece.file is None for row in range(piece.first, piece.before or 0)]
     assert missing == [row for row in expected if row not in there]
-
-
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_any_byte_flipped_or_cut_is_an_error_that_names_the_file_or_the_right_rows(
-    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    journal = tmp_path_factory.mktemp("journal")
-    segment(journal, 1, rows(20), (START_NS + 7, "overflow", 41), rows(5, 22))
-    if sealed := data.draw(st.booleans(), label="sealed"):
-        seal(journal)
-    (path,) = journal.glob("sealed/*.parquet") if sealed else journal.glob("*.sbj")
-
-    def read() -> list[dict[str, Any]]:
-        return [row for batch in batches(pieces(journal), SCHEMA, EVERYTHING) for row in batch.to_pylist()]
-
-    right = read()
-    whole = bytearray(path.read_bytes())
-    at = data.draw(st.integers(0, len(whole) - 1), label="at")
-    if data.draw(st.booleans(), label="cut"):
-        del whole[at:]
-    else:
-        whole[at] ^= 1 << data.draw(st.integers(0, 7), label="bit")
-    path.write_bytes(whole)
-    checked.cache_clear()  # which lets a process read a file that it has checked without checking it again
-    said, found = "", []
-    try:
-        found = read()
-    except CorruptJournalError as error:
-        said = str(error)
-    cut = found[-1:] != [] and found[-1]["cause"] == "cut" and found[:-1] == right[: len(found) - 1]
-    assert found == right or (cut and not sealed) or (path.name in said and "byte " in said)
 
 
 def test_a_damaged_sealed_file_is_named_and_a_missing_one_is_a_gap(journal: Path) -> None:

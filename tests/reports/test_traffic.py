@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyarrow import parquet
 from reports.rows import SECOND, START_NS, gap, in_memory, message
 from support import vectors
@@ -22,7 +20,7 @@ from sbuslib.covering import covers
 from sbuslib.errors import UsageError
 from sbuslib.matcher import matches
 from sbuslib.reports import traffic
-from sbuslib.reports.by_key import KeyCount, _witness, by_key, by_level, by_pattern, coverage
+from sbuslib.reports.by_key import KeyCount, by_level, by_pattern, coverage
 from sbuslib.reports.curves import _round_up, curves
 from sbuslib.reports.exports import Table, write_csv, write_parquet
 from sbuslib.reports.html import Report
@@ -166,12 +164,6 @@ def counts(*keys: bytes) -> list[KeyCount]:
     return [KeyCount(key, 1, 2, 2) for key in keys]
 
 
-def test_rows_are_counted_by_key() -> None:
-    rows = [message(b"a\xff", b"123"), message(b"b"), message(b"a\xff", b"12345"), gap(3, "overflow"), message(b"")]
-    with in_memory(rows) as recorded:
-        assert sorted(by_key(recorded)) == [(b"", 1, 0, 0), (b"a\xff", 2, 8, 5), (b"b", 1, 0, 0)]
-
-
 def test_levels_are_bytes_up_to_a_separator() -> None:
     keys = [b"a/b/c", b"a/b", b"a/\xff\xfe/d", b"a", b"", b"/x", b"$1/*/'\\"]
     found = {(level, prefix): keys for level, prefix, _, _, keys, _ in by_level(counts(*keys), 2)}
@@ -232,15 +224,7 @@ def test_coverage_agrees_with_covers() -> None:
     for narrow in patterns:
         assert found[narrow] == [wide for wide in patterns if wide and wide != narrow and covers(wide, narrow)]
     assert any(found.values())
-
-
-def test_the_empty_pattern_does_not_mark_all_others_as_covered() -> None:
     assert coverage([b"", b"a/b", b"a/"]) == {b"": [], b"a/b": [b"a/"], b"a/": []}
-
-
-@given(st.lists(st.sampled_from(b"a*/"), max_size=9).map(bytes))
-def test_a_witness_is_a_key_that_the_pattern_matches(pattern: bytes) -> None:
-    assert matches(pattern, _witness(pattern, b"/"))
 
 
 # -- Curves of rates over time: their steps, their scale, and the losses in them
@@ -292,12 +276,6 @@ def test_the_busiest_hubs_have_a_line_each_and_the_others_one() -> None:
     }
 
 
-def test_many_periods_are_drawn_as_fewer_steps() -> None:
-    _, told = drawn(*(("a", second, 10, 0, 0) for second in range(5_000)), period=1)
-    assert told["step"] == 5_000
-    assert told["lines"] == [["a", ["10"] * 1_000]]
-
-
 def test_without_a_time_there_is_no_curve() -> None:
     assert curves(Table(COLUMNS, []), 10) == []
     assert curves(Table(COLUMNS, [("a", None, 0, 0, 7, 0)]), 10) == []
@@ -333,8 +311,3 @@ def test_tables_are_written_and_replaced(tmp_path: Path) -> None:
     assert [tuple(row.values()) for row in read.to_pylist()] == table.rows
     empty = parquet.read_table(tmp_path / "parquet" / "none.parquet")
     assert (empty.num_rows, empty.schema) == (0, read.schema)
-
-
-def test_a_table_tells_its_columns_and_sums() -> None:
-    table = Table({"a": "int64", "b": "int64"}, [(1, None), (2, 5)])
-    assert (table.column("b"), table.total("a"), table.total("b")) == ([None, 5], 3, 5)

@@ -10,7 +10,7 @@ from typing import Literal
 from zlib import crc32
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from segments.journals import EXAMPLE, SALT, block, gap, message, records_of, segment_of, write
 
@@ -69,6 +69,7 @@ FIVES = pack("q", [5] * 3)
 COLUMN = st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(-2, 4), min_size=3, max_size=3)
 
 
+@settings(max_examples=40)
 @given(COLUMN, COLUMN, COLUMN, st.integers(0, 40), st.sampled_from(["message", "gap"]))
 def test_forged_columns_that_do_not_agree_are_an_error_or_rows(
     keys: list[int], senders: list[int], sizes: list[int], payloads: int, kind: Literal["message", "gap"]

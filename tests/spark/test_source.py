@@ -10,16 +10,14 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
-from segments.journals import START_NS, Row, rows, segment
+from segments.journals import START_NS, rows, segment
 from support import python
 
 from sbuslib.errors import UsageError
 from sbuslib.lake.pieces import Piece
-from sbuslib.lake.readers import Wish
 from sbuslib.lake.rows import SCHEMA
-from sbuslib.lake.selection import EVERYTHING, Selection
 from sbuslib.segments.directory import Segment
-from sbuslib.spark.reader import JournalReader, Options, arrow_schema, encode_plan, group, read_partition
+from sbuslib.spark.reader import JournalReader, Options, arrow_schema, group, read_partition
 from sbuslib.spark.source import JournalSource
 
 
@@ -45,14 +43,6 @@ def values(column: str, *journals: Path, **options: str) -> list[Any]:
         for batch in whole.read(partition)
         for value in batch.column(column).to_pylist()
     ]
-
-
-def test_one_task_reads_many_small_segments(journal: Path) -> None:
-    for n in range(50):
-        segment(journal, 1 + 3 * n, rows(3))
-    (partition,) = reader(journal).partitions()
-    assert len(partition.value) == 50
-    assert values("sequence", journal) == list(range(1, 151))
 
 
 @pytest.mark.parametrize(
@@ -91,12 +81,6 @@ def test_wrong_options_are_refused(options: dict[str, str], match: str) -> None:
 def test_wrong_columns_are_refused(name: str, kind: str, match: str) -> None:
     with pytest.raises(UsageError, match=match):
         arrow_schema(StructType().add(name, kind))
-
-
-def test_a_pattern_may_be_any_bytes(journal: Path) -> None:
-    segment(journal, 1, [Row(b"\xff/1", b"", START_NS), Row(b"a/1", b"", START_NS)], (START_NS, "overflow", 4))
-    plan = encode_plan(Wish([str(journal)], EVERYTHING).pieces(), Selection(patterns=(b"\xff/*",)))
-    assert values("key", journal, plan=plan) == [b"\xff/1", None], "no filter by key leaves out a gap"
 
 
 def test_reading_does_not_load_pandas(journal: Path) -> None:
