@@ -37,7 +37,7 @@ __all__ = [
     "TWO_PATHS",
     "USERS_MOST",
     "USER_MOST",
-    "BridgeCounts",
+    "BridgeStatistics",
     "Doubled",
     "Expected",
     "Fellows",
@@ -204,14 +204,25 @@ _Id = Annotated[str, Meta(pattern="^[0-9A-Za-z._-]{1,64}\\Z")]
 _Count = Annotated[int, Meta(ge=0, le=COUNT_MOST)]
 
 
-class BridgeCounts(msgspec.Struct, frozen=True):
-    """Messages that a bridge carried, keeps, and lost by cause: see ``BridgeStatistics``; whether it is connected."""
+class BridgeStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bridge or gateway carried, in messages, since it was made."""
 
     exported: _Count = 0
+    """Those that the other side has: the broker confirmed them."""
     imported: _Count = 0
+    """Those that were published on the bus."""
     kept: _Count = 0
+    """Those that wait."""
     lost: dict[Literal["outage", "uncertain", "bus", "unread", "too_long"], _Count] = {}
+    """``outage``: the queue was full, or the bridge was closed. ``uncertain``: not confirmed, and not sent again.
+    ``bus``: the hub dropped them for this client. ``unread``: dropped by the client of the broker. ``too_long``: the
+    broker or the bus cannot hold the key or the payload; what was refused says which."""
     connected: bool = True
+    """Whether the other side is there."""
+    spares: _Count = 0
+    """Other bridges of the bus that are set up alike."""
+    refused: dict[str, _Count] = {}
+    """Messages that may not cross, or cannot, by reason."""
 
 
 class Here(msgspec.Struct, frozen=True, tag="here"):
@@ -226,7 +237,7 @@ class Here(msgspec.Struct, frozen=True, tag="here"):
     leaving: bool = False
     text: Annotated[str, Meta(max_length=300)] = ""
     doubled: bool = False
-    counts: BridgeCounts | None = None
+    counts: BridgeStatistics | None = None
 
 
 def encode_here(here: Here) -> bytes:
@@ -338,7 +349,7 @@ class Fellows:
             self._known[here.gateway] = here, now
         self._settle()
 
-    def say_here(self, counts: BridgeCounts, now: float) -> tuple[bytes, bytes]:
+    def say_here(self, counts: BridgeStatistics, now: float) -> tuple[bytes, bytes]:
         """The message that tells the others of this one, and operators what it did."""
         text = f"{self._name}: {'connected' if counts.connected else 'away'}, {counts.exported:,} out, "
         text += f"{counts.imported:,} in, {counts.kept:,} kept, {sum(counts.lost.values()):,} lost"

@@ -25,11 +25,9 @@ from hashlib import blake2b
 from time import monotonic, time, time_ns
 from typing import Any, Final, Self
 
-import msgspec
-
 from ..aio import Client
 from ..border.crossing import Crossing
-from ..border.fellows import BEAT_SECONDS, COUNT_MOST, SETTLE_SECONDS, BridgeCounts, Fellows
+from ..border.fellows import BEAT_SECONDS, COUNT_MOST, SETTLE_SECONDS, BridgeStatistics, Fellows
 from ..border.keys import CONTROL, LOST, Border, Excluded, bus_of, process_of
 from ..covering import overlap
 from ..errors import SbusError, UsageError
@@ -57,31 +55,6 @@ _TELL_SECONDS: Final = 10.0
 _TOO_LONG: Final = Excluded.NAME_TOO_LONG, Excluded.PAYLOAD_TOO_LONG, Excluded.MESSAGE_TOO_LONG
 """Why messages are refused that the rules let cross, and that the other side cannot hold: they are lost."""
 _UNFIT: Final = re.compile(r"[^0-9A-Za-z._-]")
-
-
-class BridgeStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts since a bridge was made. ``lost`` and ``refused`` are by cause."""
-
-    connected: bool
-    exported: int
-    """Messages that the broker confirmed."""
-    imported: int
-    """Messages that were published on the bus."""
-    kept: int
-    """Messages that wait for the broker."""
-    kept_bytes: int
-    returned: int
-    """Messages that came back, and were left out."""
-    repeats: int
-    """Messages that came again, and were left out."""
-    spares: int
-    """Other bridges of the bus that are set up alike."""
-    lost: dict[str, int]
-    """``outage``: the queue was full, or the bridge was closed. ``uncertain``: not confirmed, and not sent again.
-    ``bus``: the hub dropped them for this client. ``unread``: dropped by the client of the broker. ``too_long``: the
-    broker or the bus cannot hold the key or the payload; ``refused`` says which."""
-    refused: dict[str, int]
-    """Messages that may not cross, or cannot, by reason."""
 
 
 class AioBridge:
@@ -130,7 +103,7 @@ class AioBridge:
         self._closing = False
         self._reported, self._refused = Counter[str](), Counter[str]()
         self._told_at = time()  # when losses were told last
-        self._imported = self._returned = self._repeats = 0  # messages, see BridgeStatistics
+        self._imported = 0  # messages
 
     # -- its life -----------------------------------------------------------------------------------
 
@@ -295,7 +268,7 @@ class AioBridge:
     def _may_come(self, key: bytes, message: Incoming) -> bool:
         origin = Origin.decode(message.origin) if message.origin is not None else None
         if origin is not None and origin.bus == self._bus:
-            self._returned += 1
+            self._refused[Excluded.RETURNED] += 1
             return False
         if self._trust is not None:
             claim = origin.claim if origin is not None else b""
@@ -303,7 +276,7 @@ class AioBridge:
                 self._refused[Excluded.UNTRUSTED] += 1
                 return False
         if origin is not None and not self._arrivals.is_new(key, origin):
-            self._repeats += 1
+            self._refused[Excluded.REPEATED] += 1
             return False
         return self._leads or self._broker.shares
 
@@ -316,15 +289,7 @@ class AioBridge:
             self._changed.set()
 
     async def _say_here(self) -> None:
-        lost = {cause: min(count, COUNT_MOST) for cause, count in self._losses().items()}  # brokers may say anything
-        counts = BridgeCounts(
-            self._sending.exported,
-            self._imported,
-            len(self._sending.kept),
-            lost,  # type: ignore[arg-type]
-            self._broker.connected.is_set(),
-        )
-        await self._client.publish(*self._fellows.say_here(counts, monotonic()))
+        await self._client.publish(*self._fellows.say_here(self.statistics(), monotonic()))
 
     async def _stay_known(self) -> None:
         """Tell the others, if there are any, that this one is here."""
@@ -365,16 +330,14 @@ class AioBridge:
 
     def statistics(self) -> BridgeStatistics:
         """Counts since the bridge was made. Frozen, and true for this instant only."""
+        lost = {cause: min(count, COUNT_MOST) for cause, count in self._losses().items()}  # brokers may say anything
         return BridgeStatistics(
-            connected=self._broker.connected.is_set(),
             exported=self._sending.exported,
             imported=self._imported,
             kept=len(self._sending.kept),
-            kept_bytes=self._sending.kept_bytes,
-            returned=self._returned,
-            repeats=self._repeats,
+            lost=lost,  # type: ignore[arg-type]
+            connected=self._broker.connected.is_set(),
             spares=self._fellows.spares,
-            lost=dict(self._losses()),
             refused=dict(self._refused),
         )
 

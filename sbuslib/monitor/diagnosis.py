@@ -17,7 +17,7 @@ from typing import Final, Literal
 import msgspec
 
 from ..blocking import Client
-from ..border.fellows import ASK, MEMBERS_MOST, TWO_PATHS, BridgeCounts, Here, decode_here
+from ..border.fellows import ASK, MEMBERS_MOST, TWO_PATHS, BridgeStatistics, Here, decode_here
 from ..border.keys import CONTROL
 from ..errors import AddressError, SbusError, StateError
 from ..kernel.sockets import connect, peer_credentials
@@ -282,7 +282,7 @@ def _bridges(client: Client) -> Iterator[Finding]:
     client.subscribe(CONTROL)
     client.publish(CONTROL, ASK)
     for here, _ in bridges_heard(client.receive):
-        text, counts = here.text, here.counts or BridgeCounts()
+        text, counts = here.text, here.counts or BridgeStatistics()
         wrong = not counts.connected or any(counts.lost.values())
         advice = "its own log says why" if wrong else ""
         if here.doubled:

@@ -18,7 +18,7 @@ import gevent
 from gevent.event import Event
 
 from ..border.crossing import Crossing
-from ..border.fellows import BEAT_SECONDS, SETTLE_SECONDS, BridgeCounts, Fellows
+from ..border.fellows import BEAT_SECONDS, SETTLE_SECONDS, BridgeStatistics, Fellows
 from ..border.keys import CONTROL, Border, Excluded
 from ..border.mapping import Mapping
 from ..client import Client
@@ -29,7 +29,6 @@ from ..hub import Hub
 from ..wire.text import plainly
 from .peer import Peer
 from .peer_inbox import PeerInbox
-from .peer_statistics import GatewayStatistics
 
 __all__ = ["Gateway"]
 
@@ -288,11 +287,7 @@ class Gateway:
     # -- what is told of it -------------------------------------------------------------------------
 
     def _say_here(self, client: Client) -> None:
-        lost = self._lost + self._arrivals.lost
-        counts = BridgeCounts(
-            self._exported, self._imported, len(self._arrivals), {"outage": lost}, bool(self._peer.links)
-        )
-        client.publish_many([self._fellows.say_here(counts, monotonic())])
+        client.publish_many([self._fellows.say_here(self.statistics(), monotonic())])
 
     def _stay_known(self, client: Client) -> None:
         """Tell the others, if there are any, that this one is here."""
@@ -302,12 +297,14 @@ class Gateway:
             if self._fellows.beat(monotonic()):
                 self._say_here(client)
 
-    def statistics(self) -> GatewayStatistics:
-        """Counts since the gateway was made. Frozen, and true for this instant only."""
-        return GatewayStatistics(
+    def statistics(self) -> BridgeStatistics:
+        """Counts since the gateway was made. ``lost`` is what a full queue or a vanished bus cost."""
+        return BridgeStatistics(
             exported=self._exported,
             imported=self._imported,
-            lost=self._lost + self._arrivals.lost,
+            kept=len(self._arrivals),
+            lost={"outage": self._lost + self._arrivals.lost},
+            connected=bool(self._peer.links),
             refused=dict(self._refused),
         )
 

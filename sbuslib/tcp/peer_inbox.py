@@ -34,7 +34,6 @@ class PeerInbox:
         self._bytes = 0  # of all that wait
         self._ready = Event()  # set when something waits, or nothing more comes
         self.closed = False  # whether nothing more comes
-        self.delivered = 0  # messages that were queued here
         self.lost = 0  # messages for which there was no room
 
     def __enter__(self) -> PeerInbox:
@@ -56,7 +55,6 @@ class PeerInbox:
             return
         self._bytes = size
         self._waiting.extend(messages)
-        self.delivered += len(messages)
         if not self._ready.is_set():
             self._ready.set()
 
@@ -68,7 +66,6 @@ class PeerInbox:
             else:
                 self._bytes = size
                 self._waiting.append(message)
-                self.delivered += 1
         self._ready.set()
 
     def receive(self, *, timeout: float | None = None) -> Publish:

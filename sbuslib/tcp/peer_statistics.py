@@ -1,10 +1,10 @@
-"""The statistics of a peer and a gateway: frozen values, one instant each."""
+"""The statistics of a peer."""
 
 from __future__ import annotations
 
 import msgspec
 
-__all__ = ["GatewayStatistics", "PeerStatistics"]
+__all__ = ["PeerStatistics"]
 
 
 class PeerStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,16 +30,3 @@ class PeerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     waiting_bytes: int
     ignored: int
     violations: dict[str, int]
-
-
-class GatewayStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """One gateway at one instant.
-
-    ``exported`` counts what was handed to the peer, ``imported`` what was published on the bus, ``refused`` what does
-    not cross, by reason, and ``lost`` what a full queue or a vanished bus cost.
-    """
-
-    exported: int
-    imported: int
-    lost: int
-    refused: dict[str, int]

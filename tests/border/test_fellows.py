@@ -11,7 +11,7 @@ from sbuslib.border import fellows as module
 from sbuslib.border.fellows import (
     MEMBERS_MOST,
     USERS_MOST,
-    BridgeCounts,
+    BridgeStatistics,
     Doubled,
     Expected,
     Fellows,
@@ -81,7 +81,7 @@ def test_spares_agree_on_the_one_that_sends() -> None:
     views = {me: fellows(me) for me in ("g1", "g2")}
     assert all(view.leads for view in views.values())
     for me, other in (("g2", "g1"), ("g1", "g2")):
-        views[other].hear(Message(*views[me].say_here(BridgeCounts(), 0)), 0)
+        views[other].hear(Message(*views[me].say_here(BridgeStatistics(), 0)), 0)
     assert [(view.leads, view.spares) for view in views.values()] == [(True, 1), (False, 1)]
     for view in views.values():
         view.hear(word(Here("g0", "different")), 0)
@@ -96,7 +96,7 @@ def test_one_that_says_nothing_is_forgotten_unless_this_process_did_not_run_mean
     assert not one.beat(0)
     one.hear(word(Here("g1", "alike")), 0.5)
     assert (one.is_asked, one.beat(1)) == (True, True)  # so that the new one hears of this one
-    one.say_here(BridgeCounts(), 1)
+    one.say_here(BridgeStatistics(), 1)
     assert (one.is_asked, one.beat(2), one.others) == (False, True, 1)
     assert [one.beat(now) for now in (100, 101, 102, 103)] == [True] * 4
     assert not one.leads
@@ -107,7 +107,7 @@ def test_one_that_says_nothing_is_forgotten_unless_this_process_did_not_run_mean
 def test_words_of_strangers_are_bounded_and_those_that_are_known_stay() -> None:
     refused = Counter[str]()
     one = fellows("me", refused)
-    one.say_here(BridgeCounts(), 0)
+    one.say_here(BridgeStatistics(), 0)
     for number in range(10 * MEMBERS_MOST):
         one.hear(word(Here(f"forged{number}", "alike")), 0)
     assert one.others == MEMBERS_MOST - 1
@@ -144,7 +144,7 @@ def test_what_another_brought_is_known_once_and_one_that_is_alone_announces_noth
         Here("g\n", "alike"),
         Here("g", "a b"),
         Here("g", "alike", text="t" * 301),
-        Here("g", "alike", counts=BridgeCounts(-1)),
+        Here("g", "alike", counts=BridgeStatistics(kept=-1)),
     ],
 )
 def test_malformed_here_messages_are_refused(here: Here) -> None:

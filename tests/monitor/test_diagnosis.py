@@ -13,7 +13,7 @@ from support import FakeHub, Peer, PlainDaemon, eventually
 from worlds import World
 
 from sbuslib import Hub, Limits
-from sbuslib.border.fellows import BridgeCounts, Here
+from sbuslib.border.fellows import BridgeStatistics, Here
 from sbuslib.monitor import diagnosis
 from sbuslib.monitor.diagnosis import Finding, examine
 from sbuslib.wire import defaults
@@ -196,13 +196,13 @@ def test_a_link_that_is_down_is_a_problem(world: World) -> None:
 @pytest.mark.parametrize(
     ("counts", "level"),
     [
-        (BridgeCounts(exported=5), "ok"),
-        (BridgeCounts(connected=False), "warning"),
-        (BridgeCounts(lost={"outage": 1}), "warning"),
+        (BridgeStatistics(exported=5), "ok"),
+        (BridgeStatistics(connected=False), "warning"),
+        (BridgeStatistics(lost={"outage": 1}), "warning"),
     ],
 )
 def test_a_bridge_that_is_away_or_loses_messages_is_told(
-    path: str, monkeypatch: pytest.MonkeyPatch, counts: BridgeCounts, level: str
+    path: str, monkeypatch: pytest.MonkeyPatch, counts: BridgeStatistics, level: str
 ) -> None:
     """Whatever its text says."""
     here = Here("g1", "x", text="bridge to nats: away, 0 lost", counts=counts)

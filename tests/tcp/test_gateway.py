@@ -176,7 +176,7 @@ def test_messages_that_wait_for_the_bus_are_bounded_in_bytes(buses: list[Hub], m
     peer = make_peer()
     with Gateway(buses[0], peer, import_=[b""]) as gateway:
         gateway._arrivals.take([Publish("//sbus/bus/a", bytes(1_000_000))] * 100, None)
-        assert gateway.statistics().lost == 84
+        assert gateway.statistics().lost == {"outage": 84}
         eventually(lambda: not len(gateway._arrivals))
         assert gateway._arrivals._bytes == 0
 
