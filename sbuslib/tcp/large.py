@@ -1,9 +1,11 @@
 """Files of any size between peers: a plain stream over the connections that are there, to any number of receivers.
 
-The sender publishes an *offer* under the name, again and again. Who takes it subscribes to ``<name>/<id>/<who>``, and
-publishes *words* under ``<name>/<id>/receivers``: from which byte on it wants the next :data:`STEP_BYTES`, that it has
-all, or why it takes no more. The sender keeps nothing of its receivers but when each went on last. What is lost on the
-way, or with a connection that is made again, its receiver asks for again.
+The sender publishes an *offer* under the name, again and again: ``{"large": "<id>", "size": 3000, "name": "a.txt"}``,
+where ``<id>`` is 32 random hexadecimal digits. Who takes it subscribes to ``<name>/<id>/<who>``, and publishes *words*
+under ``<name>/<id>/receivers``: from which byte on it wants the next :data:`STEP_BYTES`, ``{"who": "<8 digits>",
+"at": 0}``; with ``"is_whole": true`` it has all, with ``"refused": "<why>"`` it takes no more. Parts begin with their
+place in the file: 8 bytes, little-endian. The sender keeps nothing of its receivers but when each went on last. What is
+lost on the way, or with a connection that is made again, its receiver asks for again.
 """
 
 from __future__ import annotations
