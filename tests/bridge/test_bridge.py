@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from support import PATIENCE, HubThread
+from support import HubThread
 
 from sbuslib.aio import Client
 from sbuslib.border.fellows import decode_here
@@ -262,7 +262,7 @@ async def test_each_failure_is_logged_once_for_each_outage(
     buses: Buses, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nats, "_PAUSE", 0.01)
-    monkeypatch.setattr(nats, "_CONNECT_SECONDS", PATIENCE)  # an attempt that is given up would cost an answer
+    monkeypatch.setattr(nats, "_CONNECT_SECONDS", 3_600.0)  # an attempt that is given up would cost an answer
     answers = [b"-ERR 'one'\r\n", b"-ERR 'two'\r\n"] * 3 + [b"PONG\r\n"] + [b"-ERR 'one'\r\n"] * 3
     left = iter(answers)
     done, over = asyncio.Event(), asyncio.Event()
