@@ -129,7 +129,7 @@ def _no_hang(request: pytest.FixtureRequest) -> Iterator[None]:
     marker = request.node.get_closest_marker("seconds")
     seconds = marker.args[0] if marker is not None else TEST_SECONDS
     before = signal.signal(signal.SIGALRM, _hangs)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)  # again, where what tidies up after the test hangs too
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
