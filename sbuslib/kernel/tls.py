@@ -38,5 +38,6 @@ def make_context(kind: type[C], protocol: int, cert: str | None, key: str | None
             context.load_default_certs()
     except (OSError, ValueError) as error:
         files = ", ".join(filter(None, (cert, key, ca)))
-        raise UsageError(f"the TLS files cannot be used, without a password: {files}: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"the TLS files cannot be used, without a password: {files}: {why}") from None
     return context

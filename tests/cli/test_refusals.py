@@ -80,7 +80,7 @@ REFUSED = [  # the words, the exit status, a part of what is said; {} is a folde
     ("peer --listen 0.0.0.0:0", 2, "give certificates for TLS, or allow it to be insecure\n"),
     ("peer --listen :0 --who me", 2, "--discover"),
     ("peer --listen :0 --tls-cert x", 2, "--tls-key"),
-    ("peer --listen :0 --tls-cert /x --tls-key /x --tls-ca /x", 2, "cannot be read"),
+    ("peer --listen :0 --tls-cert /x --tls-key /x --tls-ca /x", 2, "/x, /x, /x: No such file or directory"),
     ("peer --listen 192.0.2.1:1 --insecure", 1, "192.0.2.1:1"),
     ("peer --listen :0 --timeout 0.01 --pub //a x", 1, "no peer wants //a within 0.01 s"),
     ("gateway --listen :0 --export a/!/b", 2, "a/!/b"),
