@@ -74,7 +74,7 @@ class Hub:
     :param trusted: names or ids of users who may ask for the statistics, and hold back publishers of other users with
         ``block``; the hub's own user and root always may.
     :param relays: names or ids of users, and of groups as ``@name``, whose relays may join without learning what
-        anybody wants: they send up all that they may.
+        anybody else wants: they are only told which of the keys that they published nobody wants.
     :param separator: the byte between the segments of a key.
     :param reuse: replace a socket that is already at the address.
     :param authorize: decides on each ``SUB`` and each new key of a ``MSG``; it is called in the event loop, so

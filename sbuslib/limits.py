@@ -180,6 +180,8 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     link_patterns: int = 65_536
     """Patterns announced over a link, before they are replaced by the empty one. A hub with more
     than 16 links announces fewer to each."""
+    pruned_keys: int = 4_096
+    """Keys that a link of another user is told not to send. A new key takes the place of the oldest."""
     path_hubs: int = 16
     """Hubs on the path from a hub to the root of its tree, both included. A deeper tree is a mistake."""
 

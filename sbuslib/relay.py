@@ -202,6 +202,7 @@ class Relay:
         stays = stays and self.above.import_ == imports
         self._dialers, self._upstream_user, self.above.import_ = dialers, upstream_user, imports
         self.above.demand.set_export(exports)
+        self.above.tree.telling.want_any()
         if self._is_started and not stays:
             self._moving = True
             if self._link is not None:

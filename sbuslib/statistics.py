@@ -127,9 +127,11 @@ class LinkStatistics(_Statistics, frozen=True, kw_only=True):
     epoch: Count = 0
     """Goes up when the link is made anew; of a hub below as it claims."""
     mode: str = ""
-    """How the upper hub [serves](relay.md#who-learns-what) the lower: ``announce``, ``tenant`` or ``plain``."""
+    """How the upper hub [serves](relay.md#who-learns-what) the lower: ``announce``, ``prune`` or ``plain``."""
     patterns: Count = 0
     """Distinct patterns that the lower hub holds in the upper."""
+    pruned: Count = 0
+    """Keys of the lower hub that nobody above wants, as it was told."""
     up: Count = 0
     """Messages from the lower hub to the upper: those that came, or that were handed to the kernel."""
     down: Count = 0

@@ -85,7 +85,7 @@ class World:
         """A raw link from below, of the hub's own user unless another is given, which was told how it is served."""
         peer = self.peer(name) if uid is None else self.peer_of(name, uid)
         peer.send(b"CMSG interest/on")
-        mode = b"announce" if uid is None else b"tenant"
+        mode = b"announce" if uid is None else b"prune"
         assert peer.receive() == b"CMSG interest/on\0" + mode
         return peer
 

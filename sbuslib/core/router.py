@@ -221,11 +221,13 @@ class Router(Generic[S]):
             self.routes[header] = found
         return found
 
-    def is_wanted(self, key: bytes) -> bool:
-        """Whether anybody receives a key, taps aside. Raises as :meth:`route`."""
+    def is_wanted(self, key: bytes, but: S | None = None) -> bool:
+        """Whether anybody receives a key, taps and one subscriber aside. Raises as :meth:`route`."""
         secret = self.namespace.check_key(key)
         found = (self._secret if secret else self._plain).subscribers(key)
-        return bool(found if self.adjust is None else self.adjust(key, secret, found))
+        if self.adjust is not None:
+            found = self.adjust(key, secret, found)
+        return len(found) > (but in found)
 
     def _look_up(self, key: bytes) -> tuple[S, ...]:
         # 1. Subscribers, the hub above, and who listens in.
@@ -279,6 +281,10 @@ class Router(Generic[S]):
             self.reconsider_all()
             return
         self._forget([header for header in headers if pattern.matches(header[len(MSG) : -1])])
+
+    def reconsider_key(self, key: bytes) -> None:
+        """What ``adjust`` says of a key has changed."""
+        self._forget([b"MSG %b\0" % key])
 
     def _forget(self, headers: Iterable[bytes]) -> None:
         for header in headers:

@@ -28,7 +28,7 @@ from .demand import index
 from .greeting import ApartError, LinkError, check_features, check_key, is_unknown
 from .hub_above import HubAbove
 from .hub_link import MODES, Link, Voucher
-from .interest import Changes
+from .interest import Changes, Reader
 from .open_questions import OnAnswer
 from .states import Event, LinkAction
 
@@ -285,6 +285,12 @@ class LinkAbove(Link):
             case control.INTEREST_COMPLETE:
                 self.told_all = True
                 self._on("complete")
+            case control.INTEREST_PRUNE:
+                if self.mode == "prune":
+                    above.demand.prune(payload)
+            case control.INTEREST_GRAFT:
+                above.demand.graft(payload)
+                self.place.telling.want_key(payload)
             case control.SENDERS_ON | control.SENDERS_OFF:
                 self.outgoing.set_senders(key == control.SENDERS_ON)
 
@@ -293,7 +299,7 @@ class LinkAbove(Link):
                 if payload.isdigit() and len(payload) <= 6:
                     above.links_beside = int(payload)
             case control.INTEREST_WIDEN:
-                if self.reader is not None:
+                if isinstance(self.reader, Reader):
                     self.reader.widen()
                     self.mark()
             case control.INTEREST_LEAVE:

@@ -1,26 +1,34 @@
 """The hubs below, as a hub knows them: their relays are clients that said ``interest/on``.
 
-A link of a user that is trusted is told which patterns all others want. Other links are told nothing, and are neither
-asked nor waited for. A link may name only senders below its own credential key.
+A link of a user that is trusted is told which patterns all others want. Another must not learn that: it is told which
+of its own keys nobody wants, and neither asked nor waited for. A link may name only senders below its own credential
+key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import monotonic
+from typing import Final
 
 from ..core.client_role import ClientRole
+from ..core.protocols import Routes
 from ..core.publisher import Publisher
 from ..errors import PacketError
 from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control
-from ..wire.packets import Control, Packet, Subscribe, Unsubscribe, encode_control
+from ..wire.packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control
 from .hub_link import ForgedError, Link, Mode, Voucher
 from .interest import Changes
 from .link_losses import LinkLosses
 from .place import Place
+from .pruning import PRUNED_BYTES, PrunedKeys
 
-__all__ = ["LinkBelow"]
+__all__ = ["PRUNES_A_SECOND", "LinkBelow"]
+
+PRUNES_A_SECOND: Final = 8_192
+"""Most keys in a second that a link is told not to send, so that endless new keys cost little."""
 
 _UNANSWERED = 64
 """Questions that a link which lags may leave unanswered, before it is asked no more."""
@@ -45,8 +53,11 @@ class LinkBelow(Link):
         self._as_client = role  # acts on what the link says as any client does
         publisher.become(self)
         outgoing.become_link(publisher)
-        # Others are told nothing.
-        self.reader = place.telling.begin(self, announces=self.trusted)
+        reader = place.telling.begin(self, announces=self.trusted)
+        self.reader = reader  # what it has to be told
+        self._keys = reader if isinstance(reader, PrunedKeys) else None  # that it was told not to send
+        self._prunes = 0  # how many it was told so in the second at hand
+        self._second = 0.0  # when that began, by the monotonic clock
 
     @property
     def asks(self) -> bool:
@@ -125,12 +136,54 @@ class LinkBelow(Link):
         self.context.ignored += not any(taken)
 
     def review(self, publisher: Publisher) -> Iterator[None]:
-        """``authorize=`` has changed: a link that gets something else now has to join again, and to ask anew."""
+        """``authorize=`` has changed: a link that gets something else now has to join again, and to ask anew.
+
+        It is told to send all keys again. It may no longer publish some, and must not learn which of these are wanted.
+        """
+        if self._keys is not None:
+            self._keys.graft_all()
+            self.mark()
         for pattern in self.context.router.plain_patterns_of(self.outgoing):
             yield
             self._narrowed = self._narrowed or self._narrow(pattern) != [pattern]
         if self._narrowed and not self.outgoing.closed:
             self.context.members.kick(self.outgoing, Reason.JOIN_ANEW)
+
+    # -- keys that nobody wants ---------------------------------------------------------------------
+
+    @property
+    def pruned(self) -> int:
+        """How many keys it was told not to send."""
+        return len(self._keys.keys) if self._keys is not None else 0
+
+    def look_up(self, publisher: Publisher, header: bytes, times: int) -> Routes:
+        receivers = super().look_up(publisher, header, times)
+        if self._keys is not None and not self._prune(self._keys, header[len(MSG) : -1]):
+            publisher.routes.pop(header, None)  # the next message asks again
+        return receivers
+
+    def _prune(self, keys: PrunedKeys, key: bytes) -> bool:
+        """Tell the link not to send a key that nobody else wants; ``False`` when that has to wait."""
+        router, now = self.context.router, monotonic()
+        if key in keys.keys or len(key) > PRUNED_BYTES or router.namespace.uses_reserved(key):
+            return True
+        if router.is_wanted(key, self.receiver):
+            return True
+
+        # 1. Not more keys in a second than the link may be told.
+        if now - self._second >= 1:
+            self._second, self._prunes = now, 0
+        if self._prunes >= PRUNES_A_SECOND or self.room <= 0:
+            return False
+        self._prunes += 1
+
+        # 2. The oldest key makes room.
+        self.say(encode_control(control.INTEREST_PRUNE, key))
+        oldest = keys.add(key)
+        if oldest is not None:
+            self.publisher.routes.pop(b"%b%b\0" % (MSG, oldest), None)
+            self.say(encode_control(control.INTEREST_GRAFT, oldest))
+        return True
 
     # -- what it says of others ---------------------------------------------------------------------
 
@@ -172,21 +225,35 @@ class LinkBelow(Link):
     # -- what it is told ----------------------------------------------------------------------------
 
     def encode(self, changes: Changes) -> list[bytes]:
+        if self._keys is not None:
+            return [encode_control(control.INTEREST_GRAFT, key) for _, key in changes]
         return self.place.telling.interest.encode(changes)
 
     # -- questions ----------------------------------------------------------------------------------
 
+    def tell(self, most: int) -> int:
+        count = super().tell(most)
+        while self.questions.waiting and not self.trusted and self.room <= 0:  # nobody waits until it reads
+            self.say_question(self.questions.ask())
+        return count
+
     @property
     def has_too_many_questions(self) -> bool:
         """A link that lags may never read: one question for it may wait."""
+        if not self.trusted:
+            return self.room <= 0
         return self.lagging and bool(self.questions.waiting or len(self.questions) >= _UNANSWERED)
 
     def say_question(self, token: bytes) -> None:
-        self.say(encode_control(control.INTEREST_SYNC, token))
+        if self.trusted:
+            self.say(encode_control(control.INTEREST_SYNC, token))
+        else:
+            self.questions.answer(token, control.SCOPE_TREE)  # it was told what it has to send: that will do
 
     def note_overdue(self, token: bytes) -> None:
         """A question was not answered in time: until the link answers it, other questions do not wait for the link.
 
         If the question was not sent although the link had room, this hub is late, and not the link.
         """
-        self.lagging = self.lagging or not (self.room > 0 and self.questions.take_back(token))
+        is_late = not (self.room > 0 and self.questions.take_back(token))
+        self.lagging = self.lagging or (is_late and self.trusted)

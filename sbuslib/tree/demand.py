@@ -1,7 +1,7 @@
 """Which messages go up: what the hub above wants of what is published here, and may have.
 
-It wants everything, or what it announced. ``export=`` bounds that, but not secrets: those of clients below this hub
-stay, all others go up.
+It wants everything, or what it announced, but for keys that it said nobody wants. ``export=`` bounds that, but not
+secrets: those of clients below this hub stay, all others go up.
 
 The hub above holds that in the router of this hub, as any subscriber does, so that the links below are told of it as of
 any other. While the link is broken it goes on to hold what it held. What it has not announced anew, when it has said
@@ -18,6 +18,7 @@ from ..core.quotas import Account
 from ..core.router import Router
 from ..errors import PacketError
 from ..matcher import Pattern, Subscriptions
+from .pruning import PRUNED_BYTES
 
 __all__ = ["Demand", "index"]
 
@@ -39,6 +40,7 @@ class Demand:
     :param account: what it holds is charged to this one.
     :param export: the patterns that may go up, ``None`` for all.
     :param takes_secrets: whether secrets cross.
+    :param most: how many keys it may say that nobody wants.
     """
 
     def __init__(
@@ -48,11 +50,15 @@ class Demand:
         account: Account,
         export: list[bytes] | None,
         takes_secrets: Callable[[], bool],
+        most: int,
     ) -> None:
         self._router = router  # of this hub
         self._holder = holder
         self._account = account
         self._takes_secrets = takes_secrets
+        self._most = most
+        self.pruned: dict[bytes, None] = {}
+        """Keys that nobody above wants, oldest first."""
         self._everything = False  # whether it is taken to want everything
         self._all: list[bytes] = []  # the patterns that are held for that: all that may go up
         self._too_many = False  # whether it announced more than may be held, so that this is so for the whole link
@@ -97,18 +103,25 @@ class Demand:
         """The receivers of a key that the router found, without the hub above if it may not have it, and with secrets
         that go up."""
         if not secret:
-            may_go = self._exports is None or self._exports.subscribers(key)
+            may_go = key not in self.pruned and (self._exports is None or self._exports.subscribers(key))
             return found if may_go else tuple(one for one in found if one is not self._holder)
         # Until the first prefix is known, this hub does not know whose a secret is. So it goes up and stays here.
         namespace = self._router.namespace
         ours = bool(namespace.prefix) and key.startswith(namespace.prefix + namespace.start)
         return found if ours or not self._takes_secrets() else (*found, self._holder)
 
-    def begin_anew(self) -> None:
-        """Another link: what the hub above said before holds until it has said all."""
+    def begin_anew(self) -> bool:
+        """Another link: what the hub above said before holds until it has said all, but for the keys that it pruned.
+
+        Returns whether there were such keys.
+        """
+        pruned, self.pruned = self.pruned, {}
+        if pruned:
+            self._router.reconsider_all()
         self._former.update(self._announced)
         self._announced.clear()
         self._too_many = False
+        return bool(pruned)
 
     def settle(self, everything: bool) -> Iterator[None]:
         """The hub above has said all that it wants; or it never will, and is sent everything.
@@ -152,3 +165,17 @@ class Demand:
         if pattern in self._announced:
             del self._announced[pattern]
             self._router.unsubscribe(pattern, self._holder, self._account)
+
+    def prune(self, key: bytes) -> None:
+        """Nobody above wants a key. Beyond so many keys, the oldest goes up again."""
+        if len(key) <= PRUNED_BYTES:
+            self.pruned[key] = None
+            self._router.reconsider_key(key)
+            if len(self.pruned) > self._most:
+                self.graft(next(iter(self.pruned)))
+
+    def graft(self, key: bytes) -> None:
+        """Somebody above may want a key again."""
+        if key in self.pruned:
+            del self.pruned[key]
+            self._router.reconsider_key(key)

@@ -65,7 +65,8 @@ class HubAbove:
         self.context = tree.context  # of this hub
         self.up = Uplink(self.context, self._tell_loss)
         """What routes hold for it."""
-        self.demand = Demand(self.context.router, self.up, self.up.account, export, lambda: self.secrets)
+        most = self.context.limits.pruned_keys
+        self.demand = Demand(self.context.router, self.up, self.up.account, export, lambda: self.secrets, most)
         """What it wants of what is published here."""
         self.import_ = import_
         """Patterns that may come down over the next link."""
@@ -206,7 +207,8 @@ class HubAbove:
         if self.address != address:
             self.address, self.links_beside = address, 0
         self.link, self._connection = link, connection
-        self.demand.begin_anew()
+        if self.demand.begin_anew():
+            self.tree.telling.want_any()
 
     def end_link(self) -> None:
         """The connection is about to be closed."""
@@ -274,6 +276,7 @@ class HubAbove:
             epoch=self.epoch,
             mode=link.mode if link is not None else "plain",
             patterns=self.patterns,
+            pruned=len(self.demand.pruned),
             up=up.forwarded,
             down=self.received,
             waiting=len(up.waiting),

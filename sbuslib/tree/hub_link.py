@@ -28,11 +28,12 @@ from ..wire.packets import MSG, Control, Packet, encode_control, parse
 from .interest import Changes, Reader
 from .open_questions import OnAnswer, OpenQuestions
 from .place import Place
+from .pruning import PrunedKeys
 
 __all__ = ["MODES", "ForgedError", "Link", "Mode", "Voucher"]
 
-Mode: TypeAlias = Literal["announce", "tenant", "plain"]
-MODES: Final[dict[bytes, Mode]] = {b"announce": "announce", b"tenant": "tenant", b"plain": "plain"}
+Mode: TypeAlias = Literal["announce", "prune", "plain"]
+MODES: Final[dict[bytes, Mode]] = {b"announce": "announce", b"prune": "prune", b"plain": "plain"}
 """How the upper hub serves the lower one, as it is said."""
 
 _SENDERS: Final = 4_096
@@ -102,8 +103,8 @@ class Link:
         """Whether the other end can be told anything."""
         self.complete = False
         """Whether it was told all that is wanted for the first time, or need not be told that."""
-        self.reader: Reader | None = None
-        """Which patterns the other end has to be told, if it is told any."""
+        self.reader: Reader | PrunedKeys | None = None
+        """Which patterns, or keys, the other end has to be told."""
         self.told_all = False
         """Whether the other end has told all that it wants."""
         self.questions = OpenQuestions()  # to the other end

@@ -57,6 +57,7 @@ class LinkReport:
             epoch=epoch,
             mode=link.mode if link is not None else "plain",
             patterns=tree.context.router.count(outgoing),
+            pruned=link.pruned if link is not None else 0,
             up=connection.received,
             down=outgoing.delivered,
             waiting=outgoing.queued,

@@ -5,8 +5,8 @@ hubs below and above, and answers when all of them have answered: ``tree``, or `
 time. While this hub joins the one above, the question waits for that. One *round* of questions to the other hubs serves
 all clients of one user that have asked by then.
 
-A link of a user that this hub does not trust is not asked: else its user could delay everybody. The answer says so
-(:data:`~sbuslib.wire.control.SCOPE_TRUSTED`).
+A link of a user that this hub does not trust is told which keys are wanted again, but not asked: else its user could
+delay everybody. The answer says so (:data:`~sbuslib.wire.control.SCOPE_TRUSTED`).
 
 A hub below another gets its *prefix*, under which its clients' credential keys stand, from there: the credential key of
 its own link, and a separator. Until the first one is known, for at most :attr:`~sbuslib.limits.Limits.prefix_wait`, a
@@ -210,13 +210,11 @@ class Questions:
                 round_.waiting[above] = b""
 
     def _ask(self, round_: _Round, link: Neighbour) -> None:
-        if not link.trusted:
-            round_.trusted_only = True
-            return
+        round_.trusted_only = round_.trusted_only or not link.trusted
         token = link.ask(lambda scope: self._answered(round_, link, scope))
         if token and not link.lagging:
             round_.waiting[link] = token
-        else:
+        elif link.trusted:
             # A link that lags is asked again, since its answer ends that. But nobody waits for it.
             round_.partial.add(link)
 

@@ -17,6 +17,7 @@ from ..core.protocols import Receiver
 from ..core.quotas import Account
 from ..core.send_watcher import SEND_RETRY
 from .interest import Interest, Reader
+from .pruning import PrunedKeys, Pruning
 from .roles import Neighbour
 
 __all__ = ["TOLD_PATTERNS", "Telling"]
@@ -36,6 +37,9 @@ class Telling:
         self._context = context
         self.interest = Interest(context.router, context.limits.link_patterns)
         """Which patterns links have to hold."""
+        router = context.router
+        self.pruning = Pruning(router.is_wanted, router.namespace.separator, context.limits.pruned_keys)
+        """Which keys links were told not to send."""
         self.started = False
         """Whether the hub listens."""
         self.own = os.getuid()
@@ -61,10 +65,10 @@ class Telling:
 
     # -- links --------------------------------------------------------------------------------------
 
-    def begin(self, link: Neighbour, announces: bool) -> Reader | None:
-        """A link begins. Returns which patterns it has to be told, if it is told any."""
+    def begin(self, link: Neighbour, announces: bool) -> Reader | PrunedKeys:
+        """A link begins. Returns which patterns it has to be told, or which keys."""
         self._links[link.receiver] = link
-        reader = self.interest.begin(link.receiver) if announces else None
+        reader = (self.interest if announces else self.pruning).begin(link.receiver)
         self._count_links()
         self.mark([link.receiver])
         return reader
@@ -74,12 +78,13 @@ class Telling:
         for each in (self._links, self._behind, self._full):
             each.pop(link.receiver, None)
         self.interest.forget(link.receiver)
+        self.pruning.forget(link.receiver)
         self._count_links()
 
     def _count_links(self) -> None:
         """Choose how many patterns each link is told at most, and whether changes have to be noted at all."""
         count = len(self.interest.readers)
-        self._context.router.watch = self._on_want if count else None
+        self._context.router.watch = self._on_want if self._links else None
         most = min(self._context.limits.link_patterns, max(1, TOLD_PATTERNS // max(1, count)))
         if most != self.interest.most:
             self.interest.most = most
@@ -89,10 +94,25 @@ class Telling:
 
     def _on_want(self, subscriber: Receiver, account: Account, pattern: bytes, wanted: bool) -> None:
         """A client here, or a link, began (``True``) or ceased (``False``) to hold a pattern."""
-        links = self.interest.changed(pattern, subscriber, wanted)
+        links = [*self.interest.changed(pattern, subscriber, wanted), *(self.pruning.want(pattern) if wanted else ())]
         self.mark(links)
-        if links or self.interest.has_news:
+        if links or self._has_news:
             self.wake(account.uid)
+
+    def want_key(self, key: bytes) -> None:
+        """The hub above may want a key again that it had pruned: those below may have been told not to send it."""
+        self.mark(self.pruning.want_key(key))
+        self.wake()
+
+    def want_any(self) -> None:
+        """The hub above may want any key again."""
+        self.pruning.look_at_all()
+        self.wake()
+
+    @property
+    def _has_news(self) -> bool:
+        """Whether there is something that all links of a kind have to look at."""
+        return self.interest.has_news or self.pruning.has_news
 
     def mark(self, links: Iterable[Hashable]) -> None:
         """These links may have to be told something. Somebody has to :meth:`wake` then."""
@@ -128,9 +148,10 @@ class Telling:
         Then nobody is told anything for as long as that took: a client that subscribes to much goes on meanwhile, and
         links are told many changes at once.
         """
-        if self.interest.has_news:
-            self.interest.has_news = False
-            self.mark(self.interest.readers)
+        for kind in (self.interest, self.pruning):
+            if kind.has_news:
+                kind.has_news = False
+                self.mark(kind.readers)
         began, links, changes = monotonic(), len(self._behind), 0
         while links > 0 and self._behind:
             receiver, _ = self._behind.popitem(last=False)
@@ -149,7 +170,7 @@ class Telling:
         self._rests_until = now + min(now - began, SEND_RETRY)
         if self._full:
             self._wait_for_room(user)
-        if self._behind or self.interest.has_news:
+        if self._behind or self._has_news:
             self.wake(user)
 
     def _wait_for_room(self, user: int) -> None:

@@ -2,8 +2,9 @@
 
 The parts:
 
-* :mod:`sbuslib.tree.interest` decides, without I/O, which patterns each link has to hold, and
-  :mod:`sbuslib.tree.telling` in whose turns links are told.
+* :mod:`sbuslib.tree.interest` decides, without I/O, which patterns each link has to hold,
+  :mod:`sbuslib.tree.pruning` which keys one that must not learn these need not send, and :mod:`sbuslib.tree.telling` in
+  whose turns links are told.
 * :class:`sbuslib.tree.below.LinkBelow` is the link to one hub below, :class:`sbuslib.tree.above.LinkAbove` that to the
   hub above, and :class:`sbuslib.tree.hub_above.HubAbove` what outlives it.
 * :mod:`sbuslib.tree.instances` knows which hub is behind a link, and retires the old link of one that comes back.
@@ -43,7 +44,8 @@ ADDRESS_BYTES: Final = 256
 """Longest address of a hub below, in bytes: that of a socket in the file system has at most 108."""
 
 LINKS_OF_A_USER: Final = 8
-"""Links that a user who is not trusted may have. A user has a hub or two, and each link costs memory."""
+"""Links that a user who is not trusted may have. A user has a hub or two, and each link costs memory: it holds a
+table of keys."""
 
 
 class Tree(Place):
@@ -59,7 +61,7 @@ class Tree(Place):
         self.instances = Instances(context, self._join)  # which hub is behind which relay
         self.addresses: dict[Outgoing, str] = {}
         """Where hubs below listen, as their relays say."""
-        self._relay_users, self._relay_groups = relays  # of whom hubs may join in mode "tenant"
+        self._relay_users, self._relay_groups = relays  # of whom hubs may join in mode "prune"
         self._links_of: Counter[int] = Counter()  # by user
         self._told_path: set[Outgoing] = set()  # the relays of hubs below, in whatever mode
         self._all_left: Event | None = None  # set once no hub is below any more, while all have to leave
@@ -157,7 +159,7 @@ class Tree(Place):
         if client.credentials.uid in self.context.trusted:
             mode = "announce"
         elif self._may_relay(client):
-            mode = "tenant"
+            mode = "prune"
             if self._links_of[client.account.uid] >= LINKS_OF_A_USER:
                 raise PacketError(Reason.TOO_MANY_LINKS)
 
@@ -187,7 +189,7 @@ class Tree(Place):
                 self.clients.kick(client, Reason.JOIN_ANEW)
 
     def _may_relay(self, client: Outgoing) -> bool:
-        """Whether a client's user may join hubs to this one in mode ``tenant``."""
+        """Whether a client's user may join hubs to this one in mode ``prune``."""
         if client.credentials.uid in self._relay_users:
             return True
         return bool(self._relay_groups) and not self._relay_groups.isdisjoint(self.clients.groups_of(client))

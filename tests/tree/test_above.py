@@ -80,7 +80,7 @@ def test_a_secret_of_a_client_here_never_goes_up(world: World) -> None:
     assert len(tap) == 0
 
 
-@pytest.mark.parametrize("relays", [(), (12_345,)], ids=["announce", "tenant"])
+@pytest.mark.parametrize("relays", [(), (12_345,)], ids=["announce", "prune"])
 def test_changed_exports_and_imports_apply_at_once(world: World, relays: tuple[int, ...]) -> None:
     world.hub("top", relays=relays)
     world.hub("left")

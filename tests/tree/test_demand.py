@@ -29,7 +29,7 @@ class Demanded:
         self.router: Any = world.hub("top", limits=limits).context.router
         self.told: list[tuple[bytes, bool]] = []
         self.above, self.account = Above(), Account(os.getuid(), limits)
-        self.demand = Demand(self.router, self.above, self.account, export, lambda: True)  # type: ignore[arg-type]
+        self.demand = Demand(self.router, self.above, self.account, export, lambda: True, 2)  # type: ignore[arg-type]
         self.demand.begin()
         self.settle()
         self.router.watch = lambda subscriber, account, pattern, wanted: self.told.append((pattern, wanted))
@@ -107,3 +107,15 @@ def test_only_messages_that_the_hub_above_wants_go_up(world: World) -> None:
     settle(*publishers)
     assert len(tap) == 0
     assert [relay.statistics().lost for relay in world.relays.values()] == [{}] * 3
+
+
+def test_the_keys_that_nobody_above_wants_are_bounded(world: World) -> None:
+    one = Demanded(world)
+    one.demand.want_all(True)
+    for key in (b"a", b"b", b"a", b"x" * 257, b"c"):
+        one.demand.prune(key)
+    assert [one.wants(key) for key in (b"a", b"b", b"c", b"x" * 257)] == [True, False, False, True], "the oldest goes"
+    one.demand.graft(b"b")
+    assert (one.wants(b"b"), one.wants(b"c")) == (True, False)
+    assert one.demand.begin_anew()
+    assert one.wants(b"c")

@@ -157,7 +157,7 @@ def test_no_pattern_is_told_to_a_link_of_another_user(world: World) -> None:
     world.client("top").subscribe(b"private/other")
     spy.publish(b"elsewhere")
     spy.publish(b"private/room")
-    assert spy.pending() == [b"CMSG interest/complete\0"]
+    assert spy.pending() == [b"CMSG interest/complete\0", b"CMSG interest/prune\0elsewhere"]
 
 
 def test_a_relay_of_an_unknown_user_works_as_a_plain_client(world: World) -> None:
@@ -198,4 +198,4 @@ def test_a_relay_may_be_trusted_by_its_group(world: World) -> None:
     world.hub("top", relays=[f"@{os.getgid()}"])
     world.hub("left")
     world.uids["top"] = 12_345
-    assert world.relay("left", "top").statistics().mode == "tenant"
+    assert world.relay("left", "top").statistics().mode == "prune"

@@ -89,7 +89,7 @@ def test_no_user_takes_the_place_of_a_hub_of_another(world: World) -> None:
     own = join(world, 1)
     other = world.peer_of("top", 12_345)
     say(other, 2)
-    assert other.receive() == b"CMSG interest/on\0tenant"
+    assert other.receive() == b"CMSG interest/on\0prune"
     own.barrier()
     assert len(hub.tree.links) == 2
 

@@ -99,7 +99,7 @@ def test_a_link_above_tells_for_how_long_it_waits_for_an_acknowledgement(world: 
         assert (above(world, "left").mode, above(world, "left").hub) == ("plain", "")
 
 
-@pytest.mark.parametrize(("uid", "mode"), [(None, "announce"), (TENANT, "tenant"), (STRANGER, "plain")])
+@pytest.mark.parametrize(("uid", "mode"), [(None, "announce"), (TENANT, "prune"), (STRANGER, "plain")])
 def test_a_hub_tells_which_links_carry_a_key(world: World, uid: int | None, mode: str) -> None:
     world.hub("top", relays=[TENANT])
     world.hub("left")

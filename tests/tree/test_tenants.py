@@ -84,7 +84,7 @@ class Host:
         """The hostile tenant's connection as a relay, past its greeting."""
         peer = self.peer()
         peer.send(b"CMSG interest/on")
-        assert peer.receive() == b"CMSG interest/on\0tenant"
+        assert peer.receive() == b"CMSG interest/on\0prune"
         return peer
 
     def bus_of(self, user: str) -> str:
@@ -175,13 +175,20 @@ def test_it_cannot_open_thousands_of_links(host: Host) -> None:
 
 def test_it_cannot_find_out_what_its_neighbour_subscribes_to(host: Host) -> None:
     link, honest = host.link(), host.client(HONEST)
-    keys = (b"tenants/daemon/status", b"tenants/bin/status", b"host/reboot", b"elsewhere")
-    honest.subscribe(b"tenants/bin/status").unsubscribe()
-    honest.subscribe(b"tenants/bin/status")
-    host.client("root").subscribe(*keys)
-    for key in keys:
+    own, guessed = b"tenants/daemon/status", b"tenants/bin/status"
+    for key in (own, guessed, b"host/reboot", b"elsewhere"):
         link.publish(key)
-    assert not [packet for packet in link.pending() if any(key in packet for key in keys)], "nor of its own keys"
+    said = link.pending()
+    assert b"CMSG interest/prune\0" + own in said, "it is told of its own keys"
+    honest.subscribe(guessed).unsubscribe()
+    honest.subscribe(guessed)
+    host.client("root").subscribe(own, b"elsewhere")
+    while b"CMSG interest/graft\0" + own not in said:
+        said += link.pending()
+    link.publish(guessed)
+    said += link.pending()
+    told = [packet for packet in said if packet.startswith((b"CMSG interest/prune", b"CMSG interest/graft"))]
+    assert {packet.partition(b"\0")[2] for packet in told} == {own}
 
 
 @pytest.mark.parametrize("pattern", [b"", b"tenants/", b"tenants/*/", b"tenants/bin/", b"*/", b"tenants/bin/plan"])

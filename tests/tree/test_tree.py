@@ -11,6 +11,7 @@ from worlds import RELAY, STRANGER, World
 from sbuslib import Hub
 from sbuslib.tree import tree
 from sbuslib.tree.below import LinkBelow
+from sbuslib.tree.interest import Changes, Reader
 
 
 class Turns:
@@ -45,9 +46,30 @@ def test_links_are_told_in_turns_of_the_user_who_changed_a_pattern(
     stranger.send(b"UNSUB b/0")
     stranger.barrier()
     reader = link.reader
-    assert reader is not None
+    assert isinstance(reader, Reader)
     eventually(lambda: b"b/0" not in reader.held and b"b/49" in reader.held)
     assert {user for user, _ in spent} == {STRANGER}
+
+
+def test_keys_are_grafted_in_turns_of_the_user_who_subscribes(
+    world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = world.link("top", RELAY)
+    for n in range(50):
+        link.publish(b"key/%d" % n)
+    assert sum(packet.startswith(b"CMSG interest/prune") for packet in link.pending()) == 50
+    turns = Turns(world.hubs["top"])
+    told: list[tuple[int | None, bytes]] = []
+    encode = LinkBelow.encode
+
+    def watched(self: LinkBelow, changes: Changes) -> list[bytes]:
+        told.extend((turns.now, key) for _, key in changes)
+        return encode(self, changes)
+
+    monkeypatch.setattr(LinkBelow, "encode", watched)
+    stranger.subscribe(b"key/*")
+    eventually(lambda: len(told) == 50)
+    assert {user for user, _ in told} == {STRANGER}
 
 
 def test_a_plain_relay_is_no_link(world: World) -> None:

@@ -1,0 +1,134 @@
+"""Keys that nobody wants: a link in mode ``prune``, once it sent such a key, is told not to send it.
+
+It is told to send it again when somebody wants it. A pattern that matches one key is looked up among all of these keys.
+For any other, each link looks at all of its keys, some at a time, in turns of the user who subscribed. All patterns
+that come meanwhile need one more look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Final
+
+from ..core.protocols import Receiver
+from ..matcher import Pattern
+from .interest import Changes
+
+__all__ = ["PRUNED_BYTES", "PrunedKeys", "Pruning"]
+
+PRUNED_BYTES: Final = 256
+"""Longest key that a link is told not to send. Longer ones are rare, and sent always."""
+
+
+class Pruning:
+    """The links in mode ``prune``.
+
+    :param is_wanted: whether anybody but a link wants a key.
+    :param most: how many keys a link is told not to send at most.
+    """
+
+    def __init__(self, is_wanted: Callable[[bytes, Receiver], bool], separator: bytes, most: int) -> None:
+        self.is_wanted = is_wanted
+        self.most = most
+        self.readers: dict[Receiver, PrunedKeys] = {}
+        """By link."""
+        self.by_key: dict[bytes, set[PrunedKeys]] = {}
+        """The links that were told not to send a key."""
+        self.looks = 0
+        """Goes up when all links have to look at all of their keys."""
+        self.has_news = False
+        """Whether that is so since they were asked last to do so."""
+        self._separator = separator
+
+    def begin(self, link: Receiver) -> PrunedKeys:
+        """A link begins: it may send all keys."""
+        reader = self.readers[link] = PrunedKeys(self, link)
+        return reader
+
+    def forget(self, link: Receiver) -> None:
+        """A link has ended."""
+        reader = self.readers.pop(link, None)
+        if reader is not None:
+            reader.graft_all()
+
+    def want(self, pattern: bytes) -> Iterable[Receiver]:
+        """Somebody began to want a pattern. Returns the links that have to send a key again, besides :attr:`looks`."""
+        if not self.by_key:
+            return ()
+        if Pattern(pattern, self._separator).is_literal:
+            return self.want_key(pattern)
+        self.look_at_all()
+        return ()
+
+    def want_key(self, key: bytes) -> Iterable[Receiver]:
+        """Somebody may want a key. Returns the links that have to send it again."""
+        readers = list(self.by_key.get(key, ()))
+        for reader in readers:
+            reader.graft(key)
+        return [reader.link for reader in readers]
+
+    def look_at_all(self) -> None:
+        """Any key may be wanted."""
+        self.looks += 1
+        self.has_news = True
+
+
+class PrunedKeys:
+    """The keys that one link was told not to send, and those that it has to be told to send again."""
+
+    def __init__(self, pruning: Pruning, link: Receiver) -> None:
+        self.link = link
+        self.keys: dict[bytes, None] = {}
+        """Oldest first."""
+        self._pruning = pruning
+        self._grafts: dict[bytes, None] = {}  # keys that it has to be told to send again
+        self._later: list[bytes] = []  # keys to be looked at, the last one first
+        self._looks = pruning.looks  # when all keys were looked at last
+
+    def add(self, key: bytes) -> bytes | None:
+        """The link is told not to send a key. Returns another that it is told to send again, as there are too many."""
+        self.keys[key] = None
+        self._grafts.pop(key, None)
+        self._pruning.by_key.setdefault(key, set()).add(self)
+        if len(self.keys) <= self._pruning.most:
+            return None
+        oldest = next(iter(self.keys))
+        self._discard(oldest)
+        return oldest
+
+    def _discard(self, key: bytes) -> None:
+        del self.keys[key]
+        links = self._pruning.by_key[key]
+        links.remove(self)
+        if not links:
+            del self._pruning.by_key[key]
+
+    def graft(self, key: bytes) -> None:
+        """The link has to be told to send a key again."""
+        self._discard(key)
+        self._grafts[key] = None
+
+    def graft_all(self) -> None:
+        """The link has to be told to send all keys again, whether anybody wants them or not."""
+        for key in list(self.keys):
+            self.graft(key)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the link was told of all that is wanted."""
+        return not self._grafts and not self._later and (self._looks == self._pruning.looks or not self.keys)
+
+    def take(self, count: int) -> Changes:
+        """Up to ``count`` keys that the link has to send again. There may be more: only so many are looked at."""
+        if not self._later and self._looks != self._pruning.looks:
+            self._looks = self._pruning.looks
+            self._later = list(self.keys)
+        for _ in range(min(count, len(self._later))):
+            key = self._later.pop()
+            if key in self.keys and self._pruning.is_wanted(key, self.link):
+                self.graft(key)
+        keys = list(islice(self._grafts, count))
+        for key in keys:
+            del self._grafts[key]
+        return [(True, key) for key in keys]
