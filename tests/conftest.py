@@ -21,6 +21,7 @@ import hypothesis
 import pytest
 from accounting import acting_as, balance
 from descriptors import Closers
+from programs import Programs
 from support import LONGEST, ROOT, FakeHub, HubThread, Peer, eventually, open_descriptors
 from worlds import World
 
@@ -305,6 +306,13 @@ def world(syscalls: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setattr(acceptor, "peer_credentials", made.credentials)
     yield made
     made.close()
+
+
+@pytest.fixture
+def programs(folder: str) -> Iterator[Programs]:
+    """Hubs by name that are processes, and end with the test."""
+    with contextlib.closing(Programs(folder)) as programs:
+        yield programs
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -118,15 +117,13 @@ def test_clients_are_shown_in_any_order(run: Run, bus: HubThread, path: str) -> 
 
 
 @pytest.fixture
-def programs(folder: str) -> Iterator[Programs]:
+def programs(programs: Programs) -> Programs:
     """A tree of three hubs, ``top``, ``left`` and ``leaf``, one below the other."""
-    made = Programs(folder)
-    made.start("top")
+    programs.start("top")
     for name, above in (("left", "top"), ("leaf", "left")):
-        made.start(name, above)
-        made.wait_until_joined(name)
-    yield made
-    made.close()
+        programs.start(name, above)
+        programs.wait_until_joined(name)
+    return programs
 
 
 def test_a_tree_is_drawn_with_its_load(run: Run, programs: Programs) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -196,12 +196,6 @@ def test_a_hub_is_not_given_to_a_process_that_nobody_knows(
     monkeypatch.setattr(acceptor, "peer_credentials", lambda sock: own)
     make_hub(replaceable=True)
     assert b"namespace of process ids" in answer(connect())
-
-
-@pytest.fixture
-def programs(folder: str) -> Iterator[Programs]:
-    with contextlib.closing(Programs(folder)) as programs:
-        yield programs
 
 
 def test_a_relay_says_that_it_cannot_be_taken_over(programs: Programs) -> None:

@@ -32,20 +32,15 @@ def of(about: str, found: list[Finding], level: str) -> Finding:
     return one
 
 
-@pytest.fixture
-def path(folder: str) -> str:
-    return os.path.join(folder, "bus")
-
-
 @pytest.fixture(autouse=True)
 def _names_no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SBUS_ADDRESS", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
 
 
-def test_a_hub_in_order_has_no_problem_and_no_warning(path: str) -> None:
-    with Hub(path) as hub:
-        found = findings(path)
+def test_a_hub_in_order_has_no_problem_and_no_warning(address: str) -> None:
+    with Hub(address) as hub:
+        found = findings(address)
     assert {one.level for one in found} == {"ok"}, found
     subjects = [
         "address",
@@ -55,48 +50,48 @@ def test_a_hub_in_order_has_no_problem_and_no_warning(path: str) -> None:
         "features",
         "namespaces",
         "trust",
-        f"links of {path}",
+        f"links of {address}",
         "clock",
     ]
     assert [one.about for one in found if one.about != "descriptors"] == subjects
     assert of("links of ", found, "ok").text == f"hub {hub.hub_id.decode()} is the root of its tree"
 
 
-def test_addresses_are_tried_in_their_order(path: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_are_tried_in_their_order(address: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-    monkeypatch.setattr(defaults, "SYSTEM_ADDRESS", path)
+    monkeypatch.setattr(defaults, "SYSTEM_ADDRESS", address)
     own = os.path.join(folder, "sbus", "bus")
-    with Hub(path):
+    with Hub(address):
         first, second = [one.text for one in findings(None) if one.about == "address"]
     assert first == f"{own} (default, 1 of 2): it does not exist, so the next was tried"
-    assert second == f"{path} (default, 2 of 2): something listens"
+    assert second == f"{address} (default, 2 of 2): something listens"
     missing = [one for one in findings(None) if one.about == "address"]
     assert [one.level for one in missing] == ["problem", "problem"]
     assert "export SBUS_ADDRESS=" in missing[0].advice
 
 
-def test_what_stands_at_the_address_is_told(path: str) -> None:
+def test_what_stands_at_the_address_is_told(address: str) -> None:
     for kind, text in ((socket.SOCK_SEQPACKET, "nobody listens there"), (socket.SOCK_STREAM, "another kind of socket")):
         with socket.socket(socket.AF_UNIX, kind) as other:
-            other.bind(path)
+            other.bind(address)
             if kind == socket.SOCK_STREAM:
                 other.listen()
-            assert text in of("address", findings(path), "problem").text
-        os.unlink(path)
-    Path(path).touch()
-    assert "it is no socket" in of("address", findings(path), "problem").text
+            assert text in of("address", findings(address), "problem").text
+        os.unlink(address)
+    Path(address).touch()
+    assert "it is no socket" in of("address", findings(address), "problem").text
     assert "at most 107 bytes" in of("address", findings("/" + 200 * "x"), "problem").text
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs to become another user")
-def test_the_folder_or_socket_that_is_closed_to_the_user_is_named(path: str, folder: str) -> None:
+def test_the_folder_or_socket_that_is_closed_to_the_user_is_named(address: str, folder: str) -> None:
     os.chmod(folder, 0o711)
-    with Hub(path):
-        for mode, closed in ((0o711, path), (0o700, folder)):
+    with Hub(address):
+        for mode, closed in ((0o711, address), (0o700, folder)):
             os.chmod(folder, mode)
             os.seteuid(STRANGER)
             try:
-                found = list(examine(path))
+                found = list(examine(address))
             finally:
                 os.seteuid(0)
             problem = of("address", found, "problem")
@@ -104,22 +99,22 @@ def test_the_folder_or_socket_that_is_closed_to_the_user_is_named(path: str, fol
             assert "sbusd -o" in problem.advice
 
 
-def test_a_folder_in_which_anybody_may_replace_the_socket_is_warned_about(path: str, folder: str) -> None:
+def test_a_folder_in_which_anybody_may_replace_the_socket_is_warned_about(address: str, folder: str) -> None:
     os.chmod(folder, 0o777)
-    with Hub(path):
-        assert of("permissions", findings(path), "warning").advice == f"chmod o-w {folder}"
+    with Hub(address):
+        assert of("permissions", findings(address), "warning").advice == f"chmod o-w {folder}"
 
 
-def test_a_hub_that_does_not_answer_is_a_problem(path: str) -> None:
-    with FakeHub(path):
-        assert of("hub", findings(path, timeout=0.1), "problem").text == "it does not answer in time"
+def test_a_hub_that_does_not_answer_is_a_problem(address: str) -> None:
+    with FakeHub(address):
+        assert of("hub", findings(address, timeout=0.1), "problem").text == "it does not answer in time"
 
 
-def test_a_user_or_process_that_is_unknown_to_the_hub_is_told_why(path: str) -> None:
+def test_a_user_or_process_that_is_unknown_to_the_hub_is_told_why(address: str) -> None:
     words = b" ".join(sorted({*SUPPORTED} - {b"hub/statistics", b"hub/links"}))
     for ids, unknown, namespace in (("0/0/0", "process id", "pid"), ("65534/65534/7", "user", "user")):
-        with FakeHub(path) as hub:
-            asking = gevent.spawn(findings, path)
+        with FakeHub(address) as hub:
+            asking = gevent.spawn(findings, address)
             hub.accept().close()  # which only looks whether anybody listens
             peer = hub.accept()
             peer.receive()
@@ -129,7 +124,7 @@ def test_a_user_or_process_that_is_unknown_to_the_hub_is_told_why(path: str) -> 
                 assert packet, "disconnected"
             peer.send(b"CMSG hub/sync\0" + b"1\0tree")  # what it subscribed to, to hear of bridges, is in force
             found = asking.get()
-        os.unlink(path)
+        os.unlink(address)
         text = of("namespaces", found, "warning").text
         assert text == (
             f"your {unknown} is unknown to this hub, which runs in another {namespace} namespace: !/cred/{ids}"
@@ -137,31 +132,31 @@ def test_a_user_or_process_that_is_unknown_to_the_hub_is_told_why(path: str) -> 
         assert "hub/statistics" in of("features", found, "warning").text
 
 
-def test_a_plain_daemon_is_told_as_such(path: str) -> None:
-    with PlainDaemon(path):
-        found = findings(path)
+def test_a_plain_daemon_is_told_as_such(address: str) -> None:
+    with PlainDaemon(address):
+        found = findings(address)
     assert of("features", found, "warning").text.startswith("a plain daemon")
     assert [one for one in found if one.about == "trust"] == []
 
 
-def test_who_is_not_trusted_is_told_what_to_ask_for(path: str) -> None:
-    with Hub(path) as hub:
+def test_who_is_not_trusted_is_told_what_to_ask_for(address: str) -> None:
+    with Hub(address) as hub:
         hub.context.trusted = frozenset()
-        found = findings(path)
+        found = findings(address)
     assert of("trust", found, "warning").advice.startswith(f"ask for --trusted {os.geteuid()} ")
     assert of("links of ", found, "ok").text == f"hub {hub.hub_id.decode()} is the root of its tree"
 
 
-def test_lost_messages_and_kicked_clients_are_told_with_their_causes(path: str) -> None:
-    with Hub(path, limits=Limits(queued_packets=3)) as hub, Peer(path) as reader, Peer(path) as publisher:
+def test_lost_messages_and_kicked_clients_are_told_with_their_causes(address: str) -> None:
+    with Hub(address, limits=Limits(queued_packets=3)) as hub, Peer(address) as reader, Peer(address) as publisher:
         reader.subscribe(b"k")
         for _ in range(200):
             publisher.publish(b"k", bytes(10_000))
         publisher.barrier()
-        with Peer(path) as wrong:
+        with Peer(address) as wrong:
             wrong.send(b"nonsense")
             assert wrong.is_disconnected()
-        found = findings(path)
+        found = findings(address)
         lost = hub.statistics().lost["overflow"]
     told = of("lost", found, "warning")
     assert told.text == f"{lost:,} messages: overflow"
@@ -202,11 +197,11 @@ def test_a_link_that_is_down_is_a_problem(world: World) -> None:
     ],
 )
 def test_a_bridge_that_is_away_or_loses_messages_is_told(
-    path: str, monkeypatch: pytest.MonkeyPatch, counts: BridgeStatistics, level: str
+    address: str, monkeypatch: pytest.MonkeyPatch, counts: BridgeStatistics, level: str
 ) -> None:
     """Whatever its text says."""
     here = Here("g1", "x", text="bridge to nats: away, 0 lost", counts=counts)
     monkeypatch.setattr(diagnosis, "bridges_heard", lambda receive: [(here, None)])
-    with Hub(path):
-        found = findings(path)
+    with Hub(address):
+        found = findings(address)
     assert of("bridge", found, level).text == here.text

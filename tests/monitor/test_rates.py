@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import HubThread
@@ -18,13 +16,8 @@ from sbuslib.wire.packets import Message
 # -- Rates from two looks at a hub, and of messages by key
 
 
-@pytest.fixture
-def path(folder: str) -> str:
-    return os.path.join(folder, "bus")
-
-
-def test_a_hub_is_looked_at_again_and_again(path: str) -> None:
-    with HubThread(path), Client(path) as client:
+def test_a_hub_is_looked_at_again_and_again(address: str) -> None:
+    with HubThread(address), Client(address) as client:
         client.subscribe(b"room/")
         pauses: list[float] = []
 
@@ -33,7 +26,7 @@ def test_a_hub_is_looked_at_again_and_again(path: str) -> None:
             client.publish_many([(b"room/1", b"payload")] * 100)
             client.sync()
 
-        looks = watch(lambda: Client(path), sleep)
+        looks = watch(lambda: Client(address), sleep)
         first, second = next(looks), next(looks)
         looks.close()
     assert isinstance(first, Look)
@@ -47,10 +40,10 @@ def test_a_hub_is_looked_at_again_and_again(path: str) -> None:
     assert pauses[0] >= 1
 
 
-def test_clients_are_asked_for_only_if_they_are_wanted(path: str) -> None:
-    with HubThread(path):
+def test_clients_are_asked_for_only_if_they_are_wanted(address: str) -> None:
+    with HubThread(address):
         wanted = iter([False, True])
-        looks = watch(lambda: Client(path), lambda seconds: None, lambda: next(wanted))
+        looks = watch(lambda: Client(address), lambda seconds: None, lambda: next(wanted))
         first, second = next(looks), next(looks)
         looks.close()
     assert isinstance(first, Look)
@@ -60,16 +53,16 @@ def test_clients_are_asked_for_only_if_they_are_wanted(path: str) -> None:
     assert len(second.clients) == 1
 
 
-def test_an_error_is_told_and_the_hub_is_found_again(path: str) -> None:
+def test_an_error_is_told_and_the_hub_is_found_again(address: str) -> None:
     hubs: list[HubThread] = []
 
     def sleep(seconds: float) -> None:
         if hubs:
             hubs.pop().stop()
         else:
-            hubs.append(HubThread(path).__enter__())
+            hubs.append(HubThread(address).__enter__())
 
-    looks = watch(lambda: Client(path), sleep)
+    looks = watch(lambda: Client(address), sleep)
     seen = [next(looks) for _ in range(4)]
     looks.close()
     sleep(0)

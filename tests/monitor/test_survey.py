@@ -23,13 +23,6 @@ Claim = Callable[[str], SeenLink]
 
 
 @pytest.fixture
-def programs(folder: str) -> Iterator[Programs]:
-    made = Programs(folder)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def claim(folder: str) -> Iterator[Claim]:
     """Have a relay claim that its hub listens at some address; what a look from above makes of that."""
     with HubThread(f"{folder}/top") as top, Peer(top.hub.address) as relay:

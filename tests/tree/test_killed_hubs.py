@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
 
-import pytest
 from programs import Programs, Publisher, Subscriber, wait_until
 
 from sbuslib.blocking import Client
-
-
-@pytest.fixture
-def programs(folder: str) -> Iterator[Programs]:
-    made = Programs(folder)
-    yield made
-    made.close()
 
 
 def publish_last(publisher: Publisher, subscriber: Subscriber) -> None:
