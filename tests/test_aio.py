@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from clients.makers import run
@@ -14,8 +14,6 @@ from sbuslib.errors import StateError
 
 
 def test_sending_waits_for_room_while_the_event_loop_runs(server: HubThread, address: str) -> None:
-    """Sending waits for room, and the event loop runs meanwhile."""
-
     async def test() -> None:
         async with aio.Client(address, soft="block") as reader, aio.Client(address) as writer:
             await reader.subscribe(b"k")
@@ -46,18 +44,12 @@ asyncio.run(main())
 
 
 def test_event_loops_in_several_threads(server: HubThread, address: str) -> None:
-    outcome: list[bytes] = []
-
     async def test() -> None:
         async with aio.Client(address) as client:
-            outcome.append(await client.hub.whoami())
+            assert await client.hub.whoami() == own_key()
 
-    threads = [threading.Thread(target=run, args=(test(),)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert outcome == [own_key()] * 3
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(run, [test() for _ in range(3)]))
 
 
 def test_a_client_that_was_never_entered_says_so(address: str) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import gevent
 import pytest
-from support import ROOT, MakeClient, eventually
+from support import MakeClient, eventually, python
 
 from sbuslib import Hub
 from sbuslib.errors import AddressError, DisconnectedError, UsageError
@@ -78,5 +76,4 @@ def test_serve_forever_that_is_killed_stops(address: str) -> None:
 def test_ready_soon_after_start() -> None:
     """What must not be loaded to serve: each costs a part of the 0.3 s until the first client can connect."""
     code = "import sys, sbuslib.hub; print([m for m in ('asyncio', 'ssl', 'email', 'http', 'dns') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert done.stdout == "[]\n"
+    assert python("-c", code) == "[]\n"

@@ -15,16 +15,14 @@ import sbuslib
 from sbuslib import errors
 from sbuslib.errors import UsageError
 from sbuslib.limits import CONTROL_EXTRA, PACKET_BYTES, ClientLimits, Limits
-from sbuslib.reasons import Reason
 
 # -- Names that a package loads when they are first used
 
 
 def test_importing_the_package_is_lazy() -> None:
-    loaded = python("-c", "import sbuslib, sys; print(*sorted(m for m in sys.modules if m.startswith('sbuslib')))")
-    assert loaded.split() == ["sbuslib", "sbuslib.lazy"]
-    code = "import sbuslib, sys; print(*sorted({'gevent', 'socket', 'msgspec'} & set(sys.modules)))"
-    assert python("-c", code).split() == []
+    loaded = python("-c", "import sbuslib, sys; print(*sys.modules)").split()
+    assert {name for name in loaded if name.startswith("sbuslib")} == {"sbuslib", "sbuslib.lazy"}
+    assert not {"gevent", "socket", "msgspec"} & {*loaded}
 
 
 def test_naming_what_needs_no_gevent_loads_none() -> None:
@@ -102,11 +100,6 @@ def test_each_is_one_of_ours_and_says_what_it_means(name: str) -> None:
     assert not hasattr(builtins, name)
 
 
-def test_a_packet_error_keeps_its_reason() -> None:
-    error = errors.ReservedKeyError(Reason.SECRET_OF_ANOTHER)
-    assert (error.reason, str(error)) == (Reason.SECRET_OF_ANOTHER, "secret pattern of another")
-
-
 def test_a_timeout_is_the_builtin_one() -> None:
     assert not any(issubclass(getattr(errors, name), TimeoutError) for name in errors.__all__)
 
@@ -143,15 +136,9 @@ def test_a_limit_that_is_no_positive_number_is_refused(struct: type[Any], value:
 
 
 @pytest.mark.parametrize("struct", BOTH)
-@pytest.mark.parametrize("value", [1.5, float("inf")])
-def test_a_count_that_is_no_whole_number_is_refused(struct: type[Any], value: object) -> None:
-    with pytest.raises(UsageError, match="batch"):
-        struct(batch=value)
-
-
-@pytest.mark.parametrize("struct", BOTH)
-def test_a_batch_of_more_packets_than_one_system_call_takes_is_refused(struct: type[Any]) -> None:
+def test_a_batch_is_a_whole_number_of_packets_that_one_system_call_takes(struct: type[Any]) -> None:
     """recvmmsg(2) and sendmmsg(2) take at most 1,024 packets: UIO_MAXIOV of Linux."""
     assert struct(batch=1_024).batch == 1_024
-    with pytest.raises(UsageError, match="batch"):
-        struct(batch=1_025)
+    for value in (1_025, 1.5, float("inf")):
+        with pytest.raises(UsageError, match="batch"):
+            struct(batch=value)

@@ -28,19 +28,6 @@ def ask(policy: Policy, uid: int, verb: Verb, key: bytes) -> bool:
     return policy(Credentials(gid=0, uid=uid, pid=1), verb, key)
 
 
-@pytest.mark.promise("configuration.md", "As soon as there is one rule, a user whom no rule names may do nothing")
-def test_a_rule_is_for_the_users_and_groups_that_it_names() -> None:
-    one = policy(
-        Rule(users=frozenset({1}), publish=(b"a/",)),
-        Rule(groups=frozenset({20}), publish=(b"b/",)),
-        Rule(everybody=True, publish=(b"c/",)),
-    )
-    for uid, allowed in (1, {b"a/x", b"c/x"}), (2, {b"b/x", b"c/x"}), (3, {b"c/x"}):
-        assert {key for key in (b"a/x", b"b/x", b"c/x", b"d") if ask(one, uid, "publish", key)} == allowed
-        assert not ask(one, uid, "subscribe", b"c/x")
-    assert not ask(policy(Rule(users=frozenset({1}), publish=(b"",))), 2, "publish", b"a"), "no rule names this user"
-
-
 def test_a_pattern_may_be_subscribed_to_if_all_that_it_matches_may_be_read() -> None:
     one = policy(Rule(everybody=True, subscribe=(b"room/*/temp", b"log/")))
     for pattern in (b"room/*/temp", b"room/1/temp", b"log/", b"log/x/"):
@@ -48,14 +35,6 @@ def test_a_pattern_may_be_subscribed_to_if_all_that_it_matches_may_be_read() -> 
     for pattern in (b"", b"room/", b"*/1/temp", b"log", b"l*/", b"room/**/temp"):
         assert not ask(one, 1, "subscribe", pattern)
     assert not ask(one, 1, "publish", b"log/x")
-
-
-def test_the_users_name_stands_in_a_pattern() -> None:
-    one = policy(Rule(everybody=True, publish=(b"tenants/%u/", b"100%%/%u")))
-    assert ask(one, 1, "publish", b"tenants/ann/x")
-    assert not ask(one, 1, "publish", b"tenants/bob/x")
-    assert ask(one, 2, "publish", b"100%/bob")
-    assert not ask(one, 3, "publish", b"tenants//x"), "a user without a name"
 
 
 @pytest.mark.parametrize("name", [b"ann.x", b"*", b"a*", b"!", b"", b"x\0"])
@@ -93,13 +72,13 @@ def test_a_percent_sign_that_stands_for_nothing_is_an_error(pattern: bytes) -> N
 
 # -- against a plain model ------------------------------------------------------------------------------
 
-SEGMENTS = [b"a", b"*", b"a*", b"**", b"!", b"cred", b"ann", b"bob", b""]
+SEGMENTS = [b"a", b"*", b"a*", b"**", b"!", b"cred", b"ann", b"bob", b"%", b""]
 
 KEYS = [
     b"/".join(parts) for size in (1, 2, 3) for parts in itertools.product([b"a", b"ab", b"*", b"ann", b""], repeat=size)
 ]
 
-template = st.lists(st.sampled_from([*SEGMENTS, b"%u", b"%u*"]), min_size=1, max_size=3).map(b"/".join)
+template = st.lists(st.sampled_from([*SEGMENTS[:-2], b"%%", b"%u", b"%u*", b""]), min_size=1, max_size=3).map(b"/".join)
 
 pattern = st.lists(st.sampled_from(SEGMENTS), min_size=1, max_size=3).map(b"/".join)
 
@@ -122,7 +101,8 @@ def is_reserved(key: bytes) -> bool:
     return b"!" in key.split(b"/")
 
 
-@settings(max_examples=500)
+@pytest.mark.promise("configuration.md", "As soon as there is one rule, a user whom no rule names may do nothing")
+@settings(max_examples=300)
 @given(
     rules,
     st.sampled_from([1, 2, 3]),
@@ -133,15 +113,15 @@ def test_answers_are_those_of_a_plain_model(made: list[Rule], uid: int, asked: l
     """The model walks through the rules, and tries out all short keys where the policy compares patterns."""
     user = USERS[uid]
     mine = [
-        one.replace(b"%u", user.name)
+        one.replace(b"%u", user.name).replace(b"%%", b"%")
         for rule in made
         if rule.everybody or uid in rule.users or user.groups & rule.groups
         for one in (rule.publish if verb == "publish" else rule.subscribe)
         if user.name or b"%u" not in one
     ]
+    whole = policy(*made)
     for key in asked:
-        said = ask(policy(*made), uid, verb, key)
-        why = policy(*made).explain(uid, verb, key)
+        said, why = ask(whole, uid, verb, key), whole.explain(uid, verb, key)
         assert why.allowed is said
         if is_reserved(key):
             assert said
@@ -157,18 +137,6 @@ def test_answers_are_those_of_a_plain_model(made: list[Rule], uid: int, asked: l
 # -- Which patterns a client may subscribe to, and which keys nobody may publish under
 
 ME = Credentials(gid=100, uid=1000, pid=4711)
-
-
-@pytest.mark.parametrize(
-    "key",
-    [b"!", b"!/", b"/!", b"a/!", b"a/!/b", b"!/x", b"!/cred", b"!/cred/", b"!/cred/1", b"!/cred/1/2/3",
-     b"!/cred/1/2", b"!//cred/1/2/3/x", b"!/Cred/1/2/3/x", b"x/!/cred/1/2/3/x", b"/!/cred/1/2/3/x", b"*/!/x",
-     b"!/cred/*/2/3/x", b"!/cred/-1/2/3/x", b"!/cred/+1/2/3/x", b"!/cred/1 /2/3/x", b"!/cred/0x1/2/3/x",
-     b"!/cred/\xd9\xa1/2/3/x", b"!/creds/1/2/3/x", b"!/!/cred/1/2/3/x"],
-)  # fmt: skip
-def test_keys_that_nobody_may_publish_to(key: bytes) -> None:
-    with pytest.raises(ReservedKeyError):
-        Namespace().check_key(key)
 
 
 @pytest.mark.parametrize(
