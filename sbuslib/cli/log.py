@@ -59,9 +59,10 @@ class HubLog:
         self._timer.start(self.look)
 
     def close(self) -> None:
-        """Look no more."""
+        """Look no more, and log the sums of losses that have not ended. The hub may be stopped."""
         self._timer.stop()
         self._timer.close()
+        self._look_at_losses(self._hub.statistics(clients=False), monotonic(), ends=True)
 
     def look(self, now: float | None = None) -> None:
         """Look at the hub, and log what has changed. ``now`` is in seconds of the monotonic clock."""
@@ -77,7 +78,7 @@ class HubLog:
             self._hub.tree.sync_below(lambda scope: None)
         self._not_before = began + (monotonic() - began) / SHARE
 
-    def _look_at_losses(self, seen: HubStatistics, now: float) -> None:
+    def _look_at_losses(self, seen: HubStatistics, now: float, *, ends: bool = False) -> None:
         counts = {(user.uid, cause): count for user in seen.per_user for cause, count in user.lost.items() if count}
 
         # 1. What begins, and what goes on.
@@ -85,13 +86,14 @@ class HubLog:
             before = self._counts.get(who, 0)
             if count > before and who not in self._losing:
                 self._losing[who] = _Losing(before, now)
-                logger.warning("user %s loses messages: %s", name_of_user(who[0]), who[1])
+                if not ends:
+                    logger.warning("user %s loses messages: %s", name_of_user(who[0]), who[1])
             if count > before:
                 self._losing[who].grew = now
 
         # 2. What has ended, or whose user the hub has forgotten.
         for who, losing in [*self._losing.items()]:
-            if now - losing.grew >= QUIET_SECONDS or who not in counts:
+            if ends or now - losing.grew >= QUIET_SECONDS or who not in counts:
                 lost = counts.get(who, self._counts.get(who, 0)) - losing.before
                 span = losing.grew - losing.began
                 logger.warning(

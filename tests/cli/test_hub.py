@@ -58,13 +58,14 @@ def test_hub_listens_where_clients_look_first(start: Start, run: Run, folder: st
 # -- What a hub logs of itself: losing that begins and ends, links that do not answer
 
 
+@pytest.mark.parametrize("how", ["it is quiet", "the hub ends"])
 def test_losing_is_told_when_it_begins_and_with_the_sum_when_it_ends(
-    path: str, caplog: pytest.LogCaptureFixture
+    path: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     user = name_of_user(os.getuid())
     with caplog.at_level(logging.INFO, "sbuslib"), HubThread(path, limits=Limits(queued_packets=4)) as bus:
         log = bus.call(lambda: HubLog(bus.hub))
-        bus.call(log.close)
+        log._timer.stop()
         with Peer(path) as slow, Peer(path) as publisher:
             slow.send(b"CMSG blocking/hard/discard")
             slow.subscribe(b"k")
@@ -77,7 +78,9 @@ def test_losing_is_told_when_it_begins_and_with_the_sum_when_it_ends(
                 bus.call(lambda now=now: log.look(now))
             lost = sum(bus.call(lambda: bus.hub.statistics()).lost.values())
             log._not_before = 0.0
-            bus.call(lambda: log.look(2.0 + QUIET_SECONDS))
+            if how == "it is quiet":
+                bus.call(lambda: log.look(2.0 + QUIET_SECONDS))
+            bus.call(log.close)
     ours = [record.getMessage() for record in caplog.records if record.getMessage().startswith(f"user {user} ")]
     assert ours == [f"user {user} loses messages: overflow", f"user {user} lost {lost:,} messages in 1 s: overflow"]
 
