@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from accounting import big, narrow
 from support import Peer
 
@@ -21,12 +19,6 @@ def flood(publisher: Peer, start: int, stop: int, key: bytes = b"k") -> None:
     """Publish big messages with these numbers, in one go."""
     for number in range(start, stop):
         publisher.publish(key, big(number))
-
-
-def timer_of(connection: Connection) -> Any:
-    """What ends the holding of publishers, while there is any."""
-    holding = connection.outgoing._holding
-    return holding and holding._timer
 
 
 def is_held(connection: Connection) -> bool:

@@ -16,15 +16,12 @@ from sbuslib.core.messages import Batched, Copied, InArea, Received
 
 @pytest.fixture(autouse=True)
 def _no_collector(hub: Hub) -> Iterator[None]:
-    """What is found alive was not freed by the counts of references alone. To start a hub leaves some garbage."""
-    gc.collect()
+    """What is found alive was not freed by the counts of references alone. What was there before is not looked at."""
+    gc.freeze()
     gc.disable()
     yield
     gc.enable()
-
-
-def _has_nothing_to_say(hub: Hub, peer: Peer, other: Peer) -> None:
-    pass
+    gc.unfreeze()
 
 
 def _publishes_and_receives(hub: Hub, peer: Peer, other: Peer) -> None:
@@ -63,15 +60,7 @@ def _lets_messages_wait(hub: Hub, peer: Peer, other: Peer) -> None:
 
 
 @pytest.mark.parametrize(
-    "act",
-    [
-        _has_nothing_to_say,
-        _publishes_and_receives,
-        _wants_no_echo,
-        _holds_a_publisher,
-        _is_held,
-        _lets_messages_wait,
-    ],
+    "act", [_publishes_and_receives, _wants_no_echo, _holds_a_publisher, _is_held, _lets_messages_wait]
 )
 def test_client_that_has_left_is_freed_at_once(
     hub: Hub, connect: Connect, act: Callable[[Hub, Peer, Peer], None]
@@ -86,8 +75,7 @@ def test_client_that_has_left_is_freed_at_once(
     assert gc.collect() == 0, "nothing refers back to itself"
 
 
-@pytest.mark.parametrize("kind", [Batched, Copied, InArea, Received])
-def test_messages_that_were_delivered_are_freed_at_once(hub: Hub, connect: Connect, kind: type[object]) -> None:
+def test_messages_that_were_delivered_are_freed_at_once(hub: Hub, connect: Connect) -> None:
     """Runs of packets to several receivers, and batches of which some receivers get plain packets."""
     plain, batched, some, publisher = connect(), connect(), connect(), connect()
     batched.send(b"CMSG batch/on")
@@ -101,5 +89,5 @@ def test_messages_that_were_delivered_are_freed_at_once(hub: Hub, connect: Conne
     publisher.send(batch)
     publisher.barrier()
     assert len(plain.pending()) > 60
-    assert not [one for one in gc.get_objects() if type(one) is kind]
+    assert not [one for one in gc.get_objects() if isinstance(one, (Batched, Copied, InArea, Received))]
     assert gc.collect() == 0, "nothing refers back to itself"

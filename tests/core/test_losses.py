@@ -113,6 +113,18 @@ def test_losses_of_several_causes(bus: Bus, connect: Connect) -> None:
     assert told == receiving.outgoing.lost == {"overflow": 3, "discard": 2, "oversize": 1}
 
 
+def test_a_short_message_is_kept_where_a_longer_one_of_its_turn_has_no_room(bus: Bus, connect: Connect) -> None:
+    hub = bus(queued_bytes=10_000)
+    reader, publisher = connect(), connect()
+    receiving = slow(hub, reader)
+    flood(publisher, 0, 1)
+    publisher.barrier()
+    publisher.send(b"MSG k\0" + bytes(20_000), b"MSG k\0short")
+    publisher.barrier()
+    assert (receiving.outgoing.queued, receiving.outgoing.lost) == (1, {"overflow": 1})
+    assert [reader.receive() for _ in range(2)] == [b"MSG k\0" + big(0), b"MSG k\0short"]
+
+
 def test_notices_may_be_turned_off_again(bus: Bus, connect: Connect) -> None:
     hub = bus(queued_packets=2)
     reader, publisher = connect(), connect()

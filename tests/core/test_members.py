@@ -9,11 +9,13 @@ import gevent
 import pytest
 from accounting import called_by_logging, numbers
 from flooding import flood, slow
-from support import Bus, Connect, MakeHub, eventually
+from support import PATIENCE, Bus, Connect, HubThread, MakeHub, eventually
 
-from sbuslib import Hub
+from sbuslib import Hub, blocking
 from sbuslib.core.client_role import ClientRole
 from sbuslib.core.violations import Violations
+from sbuslib.errors import DisconnectedError
+from sbuslib.wire.control import Kicked
 
 
 def test_a_violation_is_logged_once_and_counted_after(
@@ -68,6 +70,15 @@ def test_a_client_that_does_not_keep_up_is_told_why(
     assert numbers([reader.receive()]) == [0]
     assert reader.receive() == b"CMSG notice/kicked\0" + reason
     assert reader.is_disconnected()
+
+
+def test_a_client_knows_why_it_was_kicked(address: str) -> None:
+    told: list[object] = []
+    with HubThread(address), blocking.Client(address, on_notice=told.append) as client:
+        client.socket.send(b"nonsense")
+        with pytest.raises(DisconnectedError, match="unknown verb"):
+            client.receive(timeout=PATIENCE)
+        assert told == [Kicked("unknown verb")]
 
 
 def test_remembered_violations_are_bounded() -> None:
