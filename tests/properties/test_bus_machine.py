@@ -23,6 +23,7 @@ from accounting import BIG, LARGEST, balance, settle
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from properties.test_outbox_properties import is_below_share, is_full
 
 from sbuslib import Hub, Limits
 from sbuslib.core.connection import Connection
@@ -99,13 +100,6 @@ class Client:
         self.leaving = False  # closed while held
         self.mute = False
         self.closed = False
-
-    def is_below_share(self, uid: int, size: int, limits: Limits) -> bool:
-        """Whether this user is below its share of what waits here with one more message of ``size`` bytes."""
-        mine = [len(packet) for packet, sender in self.waiting if sender == uid]
-        users = len({sender for _, sender in self.waiting} | {uid})
-        packets, size = len(mine) + 1, sum(mine) + size
-        return users > 1 and packets * users <= limits.queued_packets and size * users <= limits.queued_bytes
 
     def wants(self, key: bytes) -> bool:
         return any(matches(pattern, key) for pattern in +self.patterns)
@@ -362,11 +356,11 @@ class BusMachine(RuleBasedStateMachine):
             return
         settle(self.hub)
         balance(self.hub)
-        by_connection = {client.connection: client for client in self.clients}
         by_publisher: dict[object, Client] = {client.connection: client for client in self.clients}
         by_outgoing: dict[object, Client] = {client.connection.outgoing: client for client in self.clients}
-        assert set(self.hub._clients.connections.values()) == by_connection.keys()
-        for connection, client in by_connection.items():
+        assert set(self.hub._clients.connections.values()) == by_publisher.keys()
+        for client in self.clients:
+            connection = client.connection
             connection._lone = None  # what is sent at once comes in one batch, as the model has it
             told = connection.statistics()
             assert told.published == client.received
@@ -401,13 +395,9 @@ class BusMachine(RuleBasedStateMachine):
     def observe(self, packets: list[bytes]) -> dict[bytes, list[Client]]:
         """The receivers of each key, in the hub's order; exactly the clients whose patterns match."""
         settle(self.hub)
-        by_outgoing: dict[Any, Client] = {client.connection.outgoing: client for client in self.clients}
-        orders = {}
-        for packet in packets:
-            key = key_of(packet)
-            found = [by_outgoing[one] for one in self.hub.context.router._look_up(key) if one in by_outgoing]
+        orders = self.orders(packets)
+        for key, found in orders.items():
             assert sorted(client.number for client in found) == [c.number for c in self.clients if c.wants(key)]
-            orders[key] = found
         return orders
 
     def turn(self, sender: Client, packets: list[bytes], order: dict[bytes, list[Client]]) -> None:
@@ -460,7 +450,7 @@ class BusMachine(RuleBasedStateMachine):
 
     def offer(self, receiver: Client, sender: Client, packet: bytes, may_hold: bool) -> str:
         soft, hard = receiver.soft, receiver.hard
-        below = receiver.is_below_share(sender.uid, len(packet), self.limits)
+        below = is_below_share(receiver.waiting, sender.uid, len(packet), self.limits)
         if not may_hold:
             soft = "queue" if soft == "block" else soft
             hard = "discard" if hard == "block" else hard
@@ -468,10 +458,7 @@ class BusMachine(RuleBasedStateMachine):
             receiver.lost["discard"] += 1
             return soft
         waiting = receiver.waiting
-        overflow = not below and (
-            len(waiting) >= self.limits.queued_packets
-            or sum(len(other) for other, _ in waiting) + len(packet) > self.limits.queued_bytes
-        )
+        overflow = not below and is_full(waiting, len(packet), self.limits)
         action = "hold" if soft == "block" and not below else "keep"
         if overflow or not receiver.share.fits(sender.uid, len(packet)):
             if hard != "block":
@@ -504,7 +491,7 @@ class BusMachine(RuleBasedStateMachine):
         half = 2 * len(waiting) <= limits.queued_packets and 2 * sum(len(p) for p, _ in waiting) <= limits.queued_bytes
         going = []
         for held in list(receiver.holds):
-            below = receiver.is_below_share(held.uid, 1, limits)
+            below = is_below_share(waiting, held.uid, 1, limits)
             room = (below or (receiver.for_room and half)) and receiver.share.fits(held.uid, 1)
             if anyway or not waiting or room:
                 receiver.holds.discard(held)

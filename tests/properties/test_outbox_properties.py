@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -26,6 +29,24 @@ def handed_over(box: Outbox, limits: Limits, account: Account) -> Outbox:
     return new
 
 
+Waiting: TypeAlias = Sequence[tuple[bytes, int | None]]
+"""Packets with the user that sent each; ``None`` for an answer."""
+
+
+def is_below_share(waiting: Waiting, user: int, size: int, limits: Limits) -> bool:
+    """Whether a user is below its share of what waits with one more message of ``size`` bytes."""
+    mine = [len(packet) for packet, sender in waiting if sender == user]
+    users = len({sender for _, sender in waiting if sender is not None} | {user})
+    packets, size = len(mine) + 1, sum(mine) + size
+    return users > 1 and packets * users <= limits.queued_packets and size * users <= limits.queued_bytes
+
+
+def is_full(waiting: Waiting, size: int, limits: Limits) -> bool:
+    """Whether there is no room for one more message of ``size`` bytes."""
+    whole = size + sum(len(packet) for packet, _ in waiting)
+    return len(waiting) >= limits.queued_packets or whole > limits.queued_bytes
+
+
 class OutboxMachine(RuleBasedStateMachine):
     """Messages of three users and answers come, packets go. Only new messages that find the queue full are lost.
 
@@ -40,7 +61,7 @@ class OutboxMachine(RuleBasedStateMachine):
         self.box = Outbox(self.limits, self.account)
         if blocks:
             self.box.soft = self.box.hard = "block"
-        self.model: list[tuple[bytes, int | None]] = []  # with the user that sent it; None for an answer
+        self.model: list[tuple[bytes, int | None]] = []
         self.lost = 0
         self.count = 0
 
@@ -48,24 +69,11 @@ class OutboxMachine(RuleBasedStateMachine):
         self.count += 1
         return b"%d" % self.count + bytes(size)
 
-    def is_below_share(self, user: int, size: int) -> bool:
-        """Whether a user is below its share with one more message of ``size`` bytes."""
-        mine = [len(packet) for packet, sender in self.model if sender == user]
-        users = len({sender for _, sender in self.model if sender is not None} | {user})
-        return (
-            users > 1
-            and (len(mine) + 1) * users <= self.limits.queued_packets
-            and (sum(mine) + size) * users <= self.limits.queued_bytes
-        )
-
     @rule(size=st.integers(0, 30), user=st.sampled_from(USERS))
     def push(self, size: int, user: int) -> None:
         packet = self.packet(size)
-        below = self.is_below_share(user, len(packet))
-        full = not below and (
-            len(self.model) >= self.limits.queued_packets
-            or sum(len(other) for other, _ in self.model) + len(packet) > self.limits.queued_bytes
-        )
+        below = is_below_share(self.model, user, len(packet), self.limits)
+        full = not below and is_full(self.model, len(packet), self.limits)
         if self.box.hard == "block":
             expected = Action.KEEP if below else Action.HOLD
         else:
@@ -116,7 +124,7 @@ class OutboxMachine(RuleBasedStateMachine):
             messages = [packet for packet, sender in self.model if sender == user]
             assert self.account.packets.held(user) == len(messages)
             assert self.account.queued_bytes.held(user) == sum(map(len, messages))
-            assert self.box.is_below_share(user) is self.is_below_share(user, 1)
+            assert self.box.is_below_share(user) is is_below_share(self.model, user, 1, self.limits)
         if self.box.hard != "block":
             harmonic = sum(self.limits.queued_packets // number for number in range(1, len(USERS) + 1))
             assert self.box.messages <= harmonic
@@ -142,11 +150,6 @@ class BatchMachine(RuleBasedStateMachine):
     @rule()
     def hand_over(self) -> None:
         self.boxes = [handed_over(box, self.limits, Account(1000, self.limits)) for box in self.boxes]
-
-    @rule(order=st.sampled_from(ORDER))
-    def choose_order(self, order: Order) -> None:
-        for box in self.boxes:
-            box.order = order
 
     @rule(
         sizes=st.lists(st.integers(0, 30), min_size=2, max_size=20),
