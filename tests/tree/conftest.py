@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
 import pytest
 from support import Peer
-from worlds import FAST, RELAY, STRANGER, World
+from worlds import RELAY, STRANGER, World
 
 
 @pytest.fixture
 def make_link(world: World) -> Callable[[], Peer]:
     """Makes raw links to the hub ``top``, of a user that is configured as a relay. Their greeting is over."""
-    world.hub("top", relays=[STRANGER], limits=msgspec.structs.replace(FAST, sync_wait=0.05))
+    world.hub("top", relays=[STRANGER])
     return lambda: world.link("top", STRANGER)
 
 
 @pytest.fixture
-def stranger(world: World, monkeypatch: pytest.MonkeyPatch) -> Peer:
+def stranger(world: World) -> Peer:
     """A client of a user that the hub does not know, which holds 300 patterns."""
     world.hub("top", relays=[RELAY])
     client = world.peer_of("top", STRANGER)

@@ -6,7 +6,6 @@ import pytest
 from support import PATIENCE, WHOAMI, FakeHub, eventually
 from worlds import World, settle
 
-from sbuslib.core import context
 from sbuslib.tree import uplink
 
 
@@ -61,19 +60,3 @@ def test_messages_that_a_killed_hub_had_not_passed_on_are_uncertain(world: World
     eventually(lambda: relay.state == "outage")
     assert kept <= relay.statistics().uncertain <= count
     assert len(list(iter(slow.receive, b""))) == count - kept
-
-
-def test_one_client_that_does_not_read_does_not_make_all_messages_uncertain(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(context, "PASSED_WAIT", 0.01)
-    world.hub("top")
-    world.hub("left")
-    relay = world.relay("left", "top")
-    stopped, publisher = world.peer("top"), world.client("left")
-    stopped.subscribe(b"k")
-    settle(publisher)
-    publisher.publish_many([(b"k", b"%d" % n) for n in range(5_000)])
-    settle(publisher)
-    assert world.hubs["top"].statistics().waiting
-    eventually(lambda: relay.above.up.acknowledged == 5_000)

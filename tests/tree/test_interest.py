@@ -57,6 +57,10 @@ class Holdings:
             self.told += 1
             assert wanted is not (pattern in self.held[link]), "told twice"
             (self.held[link].add if wanted else self.held[link].remove)(pattern)
+            if not wanted and not pattern:
+                assert self.held[link] == self.wanted(link), "everything is taken back after what it stood for is told"
+            elif not wanted and b"" not in self.held[link]:
+                assert pattern not in self.wanted(link), "everything is asked for before what it stands for is not"
 
     def wanted(self, link: Any) -> set[bytes]:
         found = {p for p in self.router.all_patterns() if any(one is not link for one in self.router.holders(p))}
@@ -108,17 +112,6 @@ def test_too_many_patterns_are_replaced_by_the_empty_one_until_there_are_half_as
     tree.unwant("x", b"5")
     tree.read("one")
     assert tree.held["one"] == {b"%d" % n for n in range(6, 11)}
-
-
-def test_everything_is_asked_for_before_what_it_replaces_is_taken_back() -> None:
-    tree = Holdings()
-    tree.join("one")
-    tree.want("x", b"a")
-    tree.read("one")
-    tree.want("x", b"")
-    assert tree.readers["one"].take(10) == [(True, b""), (False, b"a")]
-    tree.unwant("x", b"")
-    assert tree.readers["one"].take(10) == [(True, b"a"), (False, b"")]
 
 
 @pytest.mark.parametrize("reads", [True, False])

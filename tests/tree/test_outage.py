@@ -31,24 +31,6 @@ def test_messages_beyond_the_bound_are_lost_counted_and_told(world: World) -> No
     assert len(received(client)) == 10
 
 
-def test_in_an_outage_what_was_wanted_when_the_link_broke_is_kept(world: World) -> None:
-    world.chain("top", "left")
-    publisher, above = world.client("left"), world.client("top")
-    above.subscribe(b"wanted")
-    settle(publisher)
-    world.hubs["top"].stop(0)
-    eventually(lambda: world.relays["left"].state == "outage")
-    publisher.publish_many([(b"wanted", b"1"), (b"other", b"2"), (b"wanted", b"3")])
-    publisher.sync()
-    assert world.relays["left"].statistics().waiting == 2
-    world.hub("top", limits=msgspec.structs.replace(FAST, settle=0.2))
-    above = world.client("top")
-    above.subscribe(b"")
-    eventually(lambda: world.relays["left"].statistics().waiting == 0)
-    settle(publisher)
-    assert [message.payload for message in received(above)] == [b"1", b"3"]
-
-
 def test_losses_are_told_while_the_hub_above_reads_too_slowly(world: World) -> None:
     with FakeHub(world.address("c")) as daemon:
         world.hub("left", limits=msgspec.structs.replace(FAST, link_packets=10, link_notices=0.01))

@@ -91,9 +91,9 @@ def test_messages_that_were_kept_and_are_not_wanted_any_more_are_lost_and_told(w
 
 
 def test_until_a_hub_above_was_ever_known_all_that_was_kept_in_vain_is_lost(world: World) -> None:
-    world.hub("left")
+    world.hub("left", limits=msgspec.structs.replace(FAST, prefix_wait=0.001))
     relay = world.relay("left", "top", wait=False)
-    publisher = world.client("left", timeout=PATIENCE)
+    publisher = world.client("left")
     publisher.publish_many([(b"k", b"")] * 10)
     publisher.sync()
     world.hub("top", limits=msgspec.structs.replace(FAST, settle=0.01))

@@ -7,7 +7,6 @@ from support import Peer, eventually
 from worlds import World
 
 from sbuslib.tree import telling
-from sbuslib.tree.below import LinkBelow
 from sbuslib.tree.telling import Telling
 from sbuslib.wire import control
 
@@ -76,26 +75,3 @@ def test_all_links_together_are_told_a_bounded_number_of_patterns(
     client.subscribe(*(b"room/%d" % n for n in range(100)))
     client.barrier()
     eventually(lambda: all(held.read() == {b""} for held in links))
-
-
-def test_a_pattern_that_another_client_holds_wakes_no_link(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.hub("top")
-    links = [Held(link_to(world)) for _ in range(3)]
-    client = world.peer("top")
-    client.subscribe(b"room/", b"hall")
-    eventually(lambda: all(held.read() == {b"room/", b"hall"} for held in links))
-    eventually(lambda: all(link.complete for link in world.hubs["top"].tree.links.values()))
-    eventually(lambda: not told(world)._behind)
-    visited: list[LinkBelow] = []
-    tell = LinkBelow.tell
-
-    def watched(self: LinkBelow, most: int) -> int:
-        visited.append(self)
-        return tell(self, most)
-
-    monkeypatch.setattr(LinkBelow, "tell", watched)
-    world.peer("top").subscribe(b"hall")
-    client.barrier()
-    links[0].link.subscribe(b"attic")
-    eventually(lambda: all(b"attic" in held.read() for held in links[1:]))
-    assert len(visited) == 3, "for the last pattern alone"
