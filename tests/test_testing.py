@@ -28,10 +28,14 @@ def failure(recorded: Recording, pattern: bytes, payload: bytes | None = None, c
 
 
 def test_a_hub_serves_in_its_thread_until_any_thread_stops_it() -> None:
-    with HubThread() as server:
+    with HubThread(separator=b".") as server:
         folder = os.path.dirname(server.address)
         with server.client() as client:
-            assert client.hub.whoami() == server.call(server.hub.whoami)
+            assert (client.hub.whoami(), client.hub.separator) == (server.call(server.hub.whoami), b".")
+        with pytest.raises(ZeroDivisionError):
+            server.call(lambda: 1 / 0)
+        with pytest.raises(AddressInUseError):
+            HubThread(server.address).start()
         assert server.call(server.call, server.hub.whoami) == server.call(server.hub.whoami), "from its own thread, too"
         in_thread(server.stop)
         assert server.hub.closed
@@ -39,17 +43,6 @@ def test_a_hub_serves_in_its_thread_until_any_thread_stops_it() -> None:
         with pytest.raises(StateError, match="is not started, or was stopped"):
             server.call(server.hub.whoami)
         server.stop()
-
-
-def test_what_a_call_raises_comes_to_the_caller(address: str) -> None:
-    with HubThread(address, separator=b".") as server:
-        assert server.address == address
-        with pytest.raises(ZeroDivisionError):
-            server.call(lambda: 1 / 0)
-        with pytest.raises(AddressInUseError):
-            HubThread(address).start()
-        with server.client() as client:
-            assert client.hub.separator == b"."
 
 
 def test_a_call_that_waits_disturbs_no_other_and_ends_with_the_hub() -> None:
@@ -163,7 +156,11 @@ def test_none():
     assert "SBUS_ADDRESS" not in os.environ
 """
 
-WITH_PLUGIN = {"PYTEST_PLUGINS": pytest_plugin.__name__, "PYTEST_ADDOPTS": "-p no:cacheprovider"}
+WITH_PLUGIN = {
+    "PYTEST_PLUGINS": pytest_plugin.__name__,
+    "PYTEST_ADDOPTS": "-p no:cacheprovider",
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+}
 
 
 def test_each_test_has_a_hub_of_its_own(tmp_path: Path) -> None:
@@ -174,12 +171,9 @@ def test_each_test_has_a_hub_of_its_own(tmp_path: Path) -> None:
     assert "4 passed" in python("-m", "pytest", "-q", str(tmp_path), **WITH_PLUGIN)
 
 
-def test_loading_the_plugin_loads_nothing_else(tmp_path: Path) -> None:
-    code = (
-        "import pytest, sys; before = set(sys.modules); import sbuslib.pytest_plugin; print(*set(sys.modules) - before)"
-    )
-    loaded = set(python("-c", code).split())
-    assert loaded == {"sbuslib", "sbuslib.lazy", "sbuslib.pytest_plugin"}
+def test_loading_the_plugin_loads_nothing_else() -> None:
+    code = "import pytest, sys; old = {*sys.modules}; import sbuslib.pytest_plugin; print(*{*sys.modules} - old)"
+    assert {*python("-c", code).split()} == {"sbuslib", "sbuslib.lazy", "sbuslib.pytest_plugin"}
 
 
 def test_pytest_finds_the_plugin_by_the_name_of_its_module() -> None:

@@ -42,13 +42,6 @@ def test_a_payload_that_does_not_fit(encoding: str, payload: bytes) -> None:
         Topic(Reading, encoding=encoding).decode(payload)  # type: ignore[call-overload]
 
 
-def test_wrong_arguments() -> None:
-    with pytest.raises(UsageError, match="encoding"):
-        Topic(Reading, encoding="xml")  # type: ignore[call-overload]
-    with pytest.raises(UsageError, match="type"):
-        Topic("Reading")  # type: ignore[call-overload]
-
-
 def test_a_topic_over_a_hub_and_clients(hub: Hub, client: MakeClient) -> None:
     topic = Topic(Reading)
     subscriber, publisher = client(), client()
@@ -77,26 +70,32 @@ def test_a_template_makes_keys_and_patterns_and_reads_them_back() -> None:
     for key in (b"room/1/temp", b"room/1/temp/C/x", b"house/1/temp/C", b""):
         assert topic.fields(key) is None
     assert topic.fields(b"room/\xff/temp/C") == {"id": "\ufffd", "unit": "C"}
+    dotted = Topic("room/{id}/temp", int, separator=b".")
+    assert (dotted.key(id="a/b"), dotted.pattern()) == (b"room.a/b.temp", b"room.*.temp")
+    assert (dotted.fields(b"room.1.temp"), dotted.fields(b"room/1/temp")) == ({"id": "1"}, None)
+    with pytest.raises(KeyFormatError):
+        dotted.key(id="a.b")
 
 
 @pytest.mark.parametrize(
     "fields", [{}, {"id": ""}, {"id": "a/b"}, {"id": "*"}, {"id": "!"}, {"id": "\0"}, {"other": 1}]
 )
 def test_a_field_that_cannot_be_a_segment_is_refused(fields: dict[str, object]) -> None:
-    with pytest.raises(KeyFormatError):
-        Topic("room/{id}", Reading).key(**fields)
-
-
-def test_a_topic_without_a_template_has_no_keys() -> None:
-    for make in (Topic(Reading).key, Topic(Reading).pattern):
+    for topic in (Topic("room/{id}", Reading), Topic(Reading)):  # which has no keys
         with pytest.raises(KeyFormatError):
-            make()
+            topic.key(**fields)
+    with pytest.raises(KeyFormatError):
+        Topic(Reading).pattern()
 
 
 @pytest.mark.parametrize("template", ["room/{id", "room/x{id}", "{1}", "{}", "{a}/{a}", "a*", "a\0"])
-def test_what_is_no_template(template: str) -> None:
+def test_wrong_arguments(template: str) -> None:
     with pytest.raises(UsageError, match="template"):
         Topic(template, Reading)
+    with pytest.raises(UsageError, match="encoding"):
+        Topic(Reading, encoding="xml")  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="type"):
+        Topic("Reading")  # type: ignore[call-overload]
 
 
 def test_a_payload_that_does_not_fit_can_be_a_result() -> None:
@@ -146,13 +145,3 @@ def test_json_schema_of_topics() -> None:
     assert schema["properties"]["Place"] == {"$ref": "#/$defs/Place"}
     assert schema["properties"]["list"] == {"type": "array", "items": {"type": "integer"}}
     msgspec.json.encode(schema)
-
-
-def test_keys_are_joined_with_the_separator_of_the_hub() -> None:
-    topic = Topic("room/{id}/temp", int, separator=b".")
-    assert (topic.key(id=1), topic.pattern()) == (b"room.1.temp", b"room.*.temp")
-    assert topic.fields(b"room.1.temp") == {"id": "1"}
-    assert topic.fields(b"room/1/temp") is None
-    assert topic.key(id="a/b") == b"room.a/b.temp"
-    with pytest.raises(KeyFormatError):
-        topic.key(id="a.b")
