@@ -63,6 +63,7 @@ class PidFile:
         with suppress(OSError):
             if self._is_ours():
                 os.unlink(self._path)
+        os.close(self._fd)
 
     def await_successor(self) -> None:
         """Another process has taken over: let it put its file in the place of this one, unless it has none there.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
+import gevent
 import pytest
 from gevent import subprocess as waiting
 from segments.journals import EXAMPLE, write
@@ -19,7 +21,7 @@ from tcp.conftest import limits as limits
 from tcp.conftest import make_peer as make_peer
 
 from sbuslib.blocking import Client
-from sbuslib.cli import main
+from sbuslib.cli import daemon, main, relay
 
 
 class Program(subprocess.Popen[bytes]):
@@ -28,6 +30,8 @@ class Program(subprocess.Popen[bytes]):
     stdin: IO[bytes]
     stdout: IO[bytes]
     stderr: IO[bytes]
+    printed = b""
+    told = ""
 
 
 Start = Callable[..., Program]
@@ -65,6 +69,34 @@ def start(environment: dict[str, str]) -> Iterator[Start]:
 
 
 @pytest.fixture
+def serve(start: Start, path: str) -> Start:
+    """Start ``sbusd -f``, at :func:`path` unless told, and return when it listens: ``printed`` is its output."""
+
+    def serve(*flags: str, program: str = "sbuslib.cli.daemon", **options: Any) -> Program:
+        if program == "sbuslib.cli.daemon":
+            flags = ("-f", *(() if "-a" in flags else ("-a", path)), *flags)
+        process = start(program, *flags, **options)
+        process.printed = process.stdout.read()  # to its end: it closes it once clients can connect
+        return process
+
+    return serve
+
+
+@pytest.fixture
+def ready(start: Start, path: str) -> Start:
+    """Start a command of ``sbus`` at :func:`path`, and return when it serves: ``told`` is the line that says so."""
+
+    def ready(*words: str, **options: Any) -> Program:
+        process = start("sbuslib", words[0], "-a", path, *words[1:], **options)
+        while not (line := process.stderr.readline().decode()).endswith("(Ctrl-C ends it)\n"):
+            assert line.endswith(" ...\n"), line + process.stderr.read().decode()  # a sign of life
+        process.told = line
+        return process
+
+    return ready
+
+
+@pytest.fixture
 def execute(environment: dict[str, str]) -> Run:
     """Run ``python -m`` with arguments to its end; ``env`` is added to the environment."""
 
@@ -88,22 +120,27 @@ CHANGED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.
 """Signals whose handlers programs change."""
 SERVING = {"hub", "web", "serve", "retain", "queue", "peer", "gateway", "bridge", "record", "bench"}
 """Words of commands that run until they are told to end."""
+MAINS = {"sbuslib": main.main, "sbuslib.cli.daemon": daemon.main, "sbuslib.cli.relay": relay.main}
 STREAMS = ("stdin", "stdout", "stderr")
 
 
 @pytest.fixture
-def run(execute: Run) -> Run:
-    """Run ``sbus`` as :func:`execute` does, but in this process where the command only asks a hub and ends by itself.
+def run(execute: Run, run_here: Run) -> Run:
+    """Run ``sbus`` as :func:`execute` does, but in this process where the command ends by itself."""
 
-    What it changes in this process is put back.
-    """
+    def run(program: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        return (execute if SERVING & {*arguments[:3]} else run_here)(program, *arguments, **options)
 
-    def run(
+    return run
+
+
+@pytest.fixture
+def run_here(environment: dict[str, str]) -> Run:
+    """Run a program in this process, where it must not serve. What it changes in this process is put back."""
+
+    def run_here(
         program: str, *arguments: str, env: dict[str, str] | None = None, input: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        assert program == "sbuslib"
-        if SERVING & {*arguments[:3]}:
-            return execute(program, *arguments, env=env, input=input)
         modes = ("r", "r+", "r+")
         files = [os.fdopen(os.memfd_create(name), mode) for name, mode in zip(STREAMS, modes, strict=True)]
         os.pwrite(files[0].fileno(), input.encode(), 0)
@@ -114,8 +151,10 @@ def run(execute: Run) -> Run:
             for name, value in (env or {}).items():
                 patch.setenv(name, value)
             patch.setattr(os, "nice", lambda by: 0)
+            patch.setattr(resource, "setrlimit", lambda *_: None)
+            patch.setattr(gevent, "signal_handler", lambda *_: None)
             try:
-                status = main.main(arguments)
+                status = MAINS[program](arguments)
             except SystemExit as end:
                 if not isinstance(end.code, int):  # this test hangs
                     raise
@@ -127,7 +166,7 @@ def run(execute: Run) -> Run:
             out, err = (file.seek(0) or file.read() for file in files[1:])
         return subprocess.CompletedProcess(arguments, status, out, err)
 
-    return run
+    return run_here
 
 
 @pytest.fixture

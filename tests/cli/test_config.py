@@ -131,29 +131,29 @@ def test_the_page_shows_every_key_and_is_correct(file: Path) -> None:
 
 
 @pytest.mark.parametrize("program", [SBUSD, RELAY])
-def test_a_file_can_be_checked_without_a_hub(execute: Run, file: Path, program: str) -> None:
+def test_a_file_can_be_checked_without_a_hub(run_here: Run, file: Path, program: str) -> None:
     file.write_text('address = "/no/such/folder/bus"\n' + ('upstream = "/tmp/x"\n' if program == RELAY else ""))
-    done = execute(program, "--config", str(file), "--check-config")
+    done = run_here(program, "--config", str(file), "--check-config")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{file}: correct\n", "")
     file.write_text("mode = true")
-    done = execute(program, "--config", str(file), "--check-config")
+    done = run_here(program, "--config", str(file), "--check-config")
     name = "sbusd" if program == SBUSD else "sbus-relay"
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"{name}: {file}: mode: expected int, got bool\n"
 
 
-def test_a_file_that_is_not_there_is_an_error(execute: Run, file: Path) -> None:
-    done = execute(SBUSD, "-f", "--config", str(file))
+def test_a_file_that_is_not_there_is_an_error(run_here: Run, file: Path) -> None:
+    done = run_here(SBUSD, "-f", "--config", str(file))
     assert (done.returncode, done.stderr) == (1, f"sbusd: {file}: No such file or directory\n")
-    assert execute(SBUSD, "--check-config").stderr == "sbusd: --check-config needs --config\n"
+    assert run_here(SBUSD, "--check-config").stderr == "sbusd: --check-config needs --config\n"
 
 
-def test_a_relay_needs_to_know_where(execute: Run, file: Path) -> None:
-    assert execute(RELAY).returncode == 2
+def test_a_relay_needs_to_know_where(run_here: Run, file: Path) -> None:
+    assert run_here(RELAY).returncode == 2
     file.write_text('upstream = "/tmp/a"')
-    assert "address: missing" in execute(RELAY, "--config", str(file)).stderr
+    assert "address: missing" in run_here(RELAY, "--config", str(file)).stderr
     file.write_text('address = "/tmp/a"')
-    assert "upstream: missing" in execute(RELAY, "--config", str(file)).stderr
+    assert "upstream: missing" in run_here(RELAY, "--config", str(file)).stderr
 
 
 def test_a_hub_serves_by_its_file(start: Start, run: Run, file: Path, path: str) -> None:
@@ -176,10 +176,9 @@ def test_a_hub_serves_by_its_file(start: Start, run: Run, file: Path, path: str)
 # -- the edition of 2017 --------------------------------------------------------------------------------
 
 
-def test_clients_of_the_edition_of_2017_are_served(start: Start, file: Path, path: str) -> None:
+def test_clients_of_the_edition_of_2017_are_served(serve: Start, file: Path, path: str) -> None:
     file.write_text('separator = "."')
-    process = start(SBUSD, "-f", "-a", path, "--config", str(file))
-    process.stdout.read()
+    serve("--config", str(file))
     cases = read_cases(TESTS / "conformance" / "edition_2017" / "stops.sbus")
     assert len(cases) == 8
     for case in cases:

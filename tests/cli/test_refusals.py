@@ -96,12 +96,12 @@ REFUSED = [  # the words, the exit status, a part of what is said; {} is a folde
 
 @pytest.mark.parametrize(("words", "status", "said"), REFUSED, ids=[words for words, _, _ in REFUSED])
 def test_what_is_refused_is_told_in_one_line_or_with_the_usage(
-    run: Run, bus: HubThread, path: str, folder: str, words: str, status: int, said: str
+    run_here: Run, bus: HubThread, path: str, folder: str, words: str, status: int, said: str
 ) -> None:
     os.mkdir(f"{folder}/empty")
     names = {"uid": os.getuid(), "gid": os.getgid()}
     arguments = [word.format(folder, **names) for word in words.split()]
-    done = run("sbuslib", *(["-q"] * bool(arguments)), *arguments, env={"SBUS_ADDRESS": path})
+    done = run_here("sbuslib", *(["-q"] * bool(arguments)), *arguments, env={"SBUS_ADDRESS": path})
     assert (done.returncode, done.stdout) == (status, "")
     assert said.format(folder) in done.stderr
     lines = [line for line in done.stderr.splitlines() if not line.endswith(" ...")]  # signs of life after a second
@@ -131,10 +131,10 @@ OTHERS = ["web", "gateway --listen :0 --export a", "journal replay {}/journal", 
 
 @pytest.mark.parametrize("words", [*ASKING, *OTHERS])
 def test_a_hub_that_is_not_there_is_told_in_one_line(
-    run: Run, path: str, journal: str, folder: str, words: str
+    run_here: Run, path: str, journal: str, folder: str, words: str
 ) -> None:
     command, *rest = words.format(folder).replace("journal replay", "replay").split()
-    done = run("sbuslib", command, "-a", path, *rest)
+    done = run_here("sbuslib", command, "-a", path, *rest)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert done.stderr.startswith((f"sbus: no hub at {path}: No such file or directory", f"sbus: {path}: No such file"))
 
@@ -149,8 +149,10 @@ def test_a_hub_that_does_not_answer_is_waited_for_no_longer_than_is_said(run: Ru
 
 
 @pytest.mark.parametrize("command", ["stat", "clients", "tree", "top", "web"])
-def test_a_user_that_is_not_trusted_is_told_what_to_ask_for(run: Run, bus: HubThread, path: str, command: str) -> None:
+def test_a_user_that_is_not_trusted_is_told_what_to_ask_for(
+    run_here: Run, bus: HubThread, path: str, command: str
+) -> None:
     bus.call(lambda: setattr(bus.hub.context, "trusted", frozenset()))  # as another user would find it
-    done = run("sbuslib", command, "-a", path)
+    done = run_here("sbuslib", command, "-a", path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert "not trusted with statistics: ask for --trusted" in done.stderr

@@ -5,26 +5,17 @@ from __future__ import annotations
 import os
 
 import pytest
-from cli.conftest import Program, Run, Start
+from cli.conftest import Run, Start
 from support import PATIENCE
 
 from sbuslib.blocking import Client
 
 
-def listening(process: Program) -> Program:
-    """Wait until a hub listens: it closes its standard output then."""
-    process.stdout.read()
-    return process
-
-
-def test_a_relay_joins_and_ends(start: Start, folder: str) -> None:
+def test_a_relay_joins_and_ends(serve: Start, folder: str) -> None:
     top, below = f"{folder}/top", f"{folder}/below"
-    listening(start("sbuslib.cli.daemon", "-f", "-a", top))
-    slave = listening(
-        start(
-            "sbuslib.cli.relay", "--upstream", f"{folder}/none", "--upstream", top, "--listen", below, "--import", "a/"
-        )
-    )
+    serve("-a", top)
+    flags = ("--upstream", f"{folder}/none", "--upstream", top, "--listen", below, "--import", "a/")
+    slave = serve(*flags, program="sbuslib.cli.relay")
     with Client(top) as above, Client(below) as client:
         assert client.hub.whoami().startswith(b"!/cred/%d/%d/%d/!/cred/" % (os.getgid(), os.getuid(), slave.pid))
         client.subscribe(b"")
@@ -52,9 +43,9 @@ def test_a_relay_joins_and_ends(start: Start, folder: str) -> None:
     ],
 )
 def test_wrong_arguments_are_an_error_of_one_line(
-    execute: Run, folder: str, arguments: tuple[str, ...], status: int
+    run_here: Run, folder: str, arguments: tuple[str, ...], status: int
 ) -> None:
-    done = execute("sbuslib.cli.relay", *(argument.format(folder) for argument in arguments))
+    done = run_here("sbuslib.cli.relay", *(argument.format(folder) for argument in arguments))
     assert done.returncode == status
     assert status == 2 or done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr

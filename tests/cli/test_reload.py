@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from cli.conftest import Program, Run, Start
-from support import PATIENCE, WHOAMI, choose
+from support import PATIENCE, Peer, choose
 
 from sbuslib.blocking import Client
 from sbuslib.errors import StateError
 
-SBUSD = "sbuslib.cli.daemon"
 OWN = os.getuid()
 
 
@@ -29,15 +27,9 @@ def rules(publish: str, subscribe: str = '""', more: str = "") -> str:
 
 
 @pytest.fixture
-def serve(start: Start, file: Path, path: str) -> Callable[..., Program]:
-    """Start ``sbusd`` in the foreground with the file; returns once it listens."""
-
-    def serve(*arguments: str, program: str = SBUSD) -> Program:
-        process = start(program, "--config", str(file), *(arguments or ("-f", "-a", path)))
-        process.stdout.read()
-        return process
-
-    return serve
+def served(serve: Start, file: Path) -> Start:
+    """Start ``sbusd`` with the file."""
+    return partial(serve, "--config", str(file))
 
 
 def line(process: Program) -> str:
@@ -56,9 +48,9 @@ def refused(path: str, key: bytes) -> bool:
         return False
 
 
-def test_a_changed_file_is_taken_up(serve: Callable[..., Program], run: Run, file: Path, path: str) -> None:
+def test_a_changed_file_is_taken_up(served: Start, run: Run, file: Path, path: str) -> None:
     file.write_text(rules('"a"'))
-    process = serve()
+    process = served()
     with Client(path) as client:
         client.subscribe(b"b")
         assert refused(path, b"b")
@@ -72,9 +64,9 @@ def test_a_changed_file_is_taken_up(serve: Callable[..., Program], run: Run, fil
     assert line(process) == f"sbusd: {file} was read again\n"
 
 
-def test_an_error_keeps_the_old_settings(serve: Callable[..., Program], run: Run, file: Path, path: str) -> None:
+def test_an_error_keeps_the_old_settings(served: Start, run: Run, file: Path, path: str) -> None:
     file.write_text(rules('"a"'))
-    process = serve()
+    process = served()
     file.write_text("[[rules]]\nusers = 3\n")
     error = f"{file}: rules[0].users: expected list, got int (nothing has changed)\n"
     done = run("sbuslib", "reload", "-a", path)
@@ -90,10 +82,10 @@ def test_an_error_keeps_the_old_settings(serve: Callable[..., Program], run: Run
     assert refused(path, b"b")
 
 
-def test_rules_do_not_go_while_a_file_is_written(serve: Callable[..., Program], file: Path, path: str) -> None:
+def test_rules_do_not_go_while_a_file_is_written(served: Start, file: Path, path: str) -> None:
     """An empty file is correct, and says that everybody may do anything."""
     file.write_text("")
-    process = serve()
+    process = served()
     with Client(path) as operator:
         file.write_text(rules('"a"'))
         operator.hub.reload()
@@ -107,11 +99,9 @@ def test_rules_do_not_go_while_a_file_is_written(serve: Callable[..., Program], 
     assert not refused(path, b"a")
 
 
-def test_a_hangup_has_the_file_read_and_tells_what_takes_a_restart(
-    serve: Callable[..., Program], file: Path, path: str
-) -> None:
+def test_a_hangup_has_the_file_read_and_tells_what_takes_a_restart(served: Start, file: Path, path: str) -> None:
     file.write_text(rules('"a"'))
-    process = serve()
+    process = served()
     file.write_text(rules('"b"', more="mode = 0o770\nlimits = {queued_packets = 7, settle = 3}"))
     process.send_signal(signal.SIGHUP)
     assert line(process) == (
@@ -120,18 +110,16 @@ def test_a_hangup_has_the_file_read_and_tells_what_takes_a_restart(
     assert not refused(path, b"b")
 
 
-def test_a_relay_takes_up_other_bounds_and_another_hub_above(start: Start, file: Path, folder: str, path: str) -> None:
+def test_a_relay_takes_up_other_bounds_and_another_hub_above(serve: Start, file: Path, folder: str, path: str) -> None:
     above = [os.path.join(folder, name) for name in ("one", "two")]
     for address in above:
-        process = start(SBUSD, "-f", "-a", address)
-        process.stdout.read()
+        serve("-a", address)
 
     def write(upstream: str, export: str) -> None:
         file.write_text(f'address = "{path}"\nupstream = "{upstream}"\nexport = ["{export}"]\nimport = ["down/"]\n')
 
     write(above[0], "a/")
-    process = start("sbuslib.cli.relay", "--config", str(file))
-    process.stdout.read()
+    process = serve("--config", str(file), program="sbuslib.cli.relay")
     with Client(path) as below, Client(above[0]) as one, Client(above[1]) as two:
         for client in (one, two):
             client.subscribe(b"")
@@ -162,7 +150,7 @@ CLIENTS = 200
 RELOADS = 10
 
 
-def test_many_clients_lose_nothing_by_reloads(serve: Callable[..., Program], file: Path, path: str) -> None:
+def test_many_clients_lose_nothing_by_reloads(served: Start, file: Path, path: str) -> None:
     """Each reload changes what everybody may publish and read beside ``k/``. No client is lost, and no message."""
 
     def write(number: int) -> None:
@@ -170,28 +158,25 @@ def test_many_clients_lose_nothing_by_reloads(serve: Callable[..., Program], fil
         file.write_text(rules(f'"k/", "odd/{odd}"', f'"k/", "other/{odd}/"', "limits = {turn_deliveries = 512}"))
 
     write(0)
-    serve()
-    peers = [connect(path) for _ in range(CLIENTS)]
+    served()
+    peers = []
     try:
-        for peer in peers:
-            peer.send(b"SUB k/")
-            peer.send(b"SUB other/0/")
-        for peer in peers:
-            peer.send(WHOAMI)
-            assert peer.recv(1_000).startswith(WHOAMI)
+        for _ in range(CLIENTS):
+            peers.append(Peer(path))
+            peers[-1].subscribe(b"k/", b"other/0/")
         with Client(path) as operator, Client(path) as publisher:
             for number in range(RELOADS):
                 key = b"k/%d" % number
                 for part in (b"1", b"2", b"3"):
                     publisher.publish(key, part)
-                    peers[number].send(b"MSG %b\0own" % key)
+                    peers[number].publish(key, b"own")
                 write(number + 1)
                 operator.hub.reload()
                 publisher.publish(key, b"last")
                 for peer in peers:  # what was on its way during the reload, and what came after it
-                    got = read(peer, 7)
-                    assert [one for one in got if one != (key, b"own")] == [
-                        (key, part) for part in (b"1", b"2", b"3", b"last")
+                    got = [peer.receive() for _ in range(7)]
+                    assert [one for one in got if not one.endswith(b"own")] == [
+                        b"MSG %b\0%b" % (key, part) for part in (b"1", b"2", b"3", b"last")
                     ]
             statistics = operator.hub.statistics()
             assert (statistics.violations, statistics.lost) == ({}, {})
@@ -200,21 +185,3 @@ def test_many_clients_lose_nothing_by_reloads(serve: Callable[..., Program], fil
     finally:
         for peer in peers:
             peer.close()
-
-
-def connect(path: str) -> socket.socket:
-    peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    peer.connect(path)  # without a time limit: then the kernel waits for room among those that are not accepted yet
-    peer.settimeout(PATIENCE)
-    return peer
-
-
-def read(peer: socket.socket, count: int) -> list[tuple[bytes, bytes]]:
-    """So many messages as key and payload."""
-    found = []
-    for _ in range(count):
-        packet = peer.recv(1_000)
-        assert packet.startswith(b"MSG "), packet
-        key, _, payload = packet[4:].partition(b"\0")
-        found.append((key, payload))
-    return found
