@@ -244,7 +244,6 @@ def _serve(
     from ..hub import Hub
     from ..kernel.sockets import Listener
     from . import process
-    from .heap import trimmer_of
     from .log import HubLog
 
     # 1. The hub. What may be missing is loaded before anything is taken over.
@@ -293,7 +292,7 @@ def _serve(
         process.tell_supervisor(b"READY=1")
     beat = process.watchdog(hub.context.loop)
     process.look_once()
-    trimmer, log = trimmer_of(hub.context), HubLog(hub)
+    log = HubLog(hub)
     if arguments.metrics and arguments.take_over:
         metrics = _serve_metrics(lambda: serve_metrics(hub, arguments.metrics, relay=relay))
 
@@ -301,7 +300,6 @@ def _serve(
     hub.serve_forever()
     if hub.replaced_by is not None:
         process.tell_supervisor(b"MAINPID=%d\nWATCHDOG=1" % hub.replaced_by, wait=10.0)
-    trimmer.close()
     log.close()
     if metrics is not None:
         metrics.stop(timeout=0)

@@ -134,10 +134,6 @@ class Quotas:
         """All accounts in which something is charged."""
         return [account for account in self._accounts.values() if not account.is_clear()]
 
-    def waiting(self) -> int:
-        """Bytes in all queues."""
-        return sum(account.queued_bytes.used + account.fan_out.queued_bytes.used for account in self._accounts.values())
-
     def several(self) -> bool:
         """Whether more than one user has connections."""
         return self.connections.users > 1

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from accounting import acting_as
-from cli.conftest import Run, Start
+from cli.conftest import Program, Run, Start
 from support import PATIENCE, WHOAMI, Peer, own_key
 
 from sbuslib.blocking import Client
@@ -387,6 +387,26 @@ def test_the_daemon_loads_gevent_after_it_listens(execute: Run) -> None:
     done = execute("sbuslib.cli.daemon", "--version", env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert "sbuslib.cli.console" in done.stderr
     assert "gevent" not in done.stderr
+
+
+COLLECTED = """
+import gc, sys
+from sbuslib.cli import daemon
+status = daemon.main(["-f", "-c", "-a", sys.argv[1]])
+gc.collect()
+print(len(gc.get_objects()), gc.get_freeze_count(), file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def test_what_survived_a_full_collection_is_kept_from_the_next(path: str, environment: dict[str, str]) -> None:
+    command = [sys.executable, "-c", COLLECTED, path]
+    with Program(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as sbusd:
+        sbusd.stdout.read()  # closed once clients can connect
+        Client(path).close()
+        looked_at, frozen = map(int, sbusd.stderr.read().split())
+        assert sbusd.wait(PATIENCE) == 0
+    assert looked_at < 100 < frozen
 
 
 def test_the_pid_file_of_a_daemon_that_takes_over_stays(tmp_path: Path) -> None:
