@@ -110,9 +110,12 @@ class Programs:
             os.kill(pid, signal.SIGCONT)
         wait_until(lambda: not os.path.exists(f"/proc/{pid}"), "the hub is gone")
 
-    def close(self) -> None:
+    def kill_all(self) -> None:
         for name in list(self.pids):
             self.kill(name)
+
+    def close(self) -> None:
+        self.kill_all()
         with self._parent as parent:
             assert parent.stdin is not None
             parent.stdin.close()

@@ -53,13 +53,6 @@ def test_strangers_share_the_connections(bus: Bus, connect_as: ConnectAs, monkey
     assert not refused(connect_as(0))
 
 
-def test_one_user_has_no_more_connections_than_its_limit(bus: Bus, connect_as: ConnectAs) -> None:
-    """However many descriptors there are; the hub's own user is not bound by it."""
-    bus({"mode": 0o777}, user_connections=3)
-    assert [refused(connect_as(1001)) for _ in range(5)] == [False] * 3 + [True] * 2
-    assert not any(refused(connect_as(0)) for _ in range(5))
-
-
 def fail_first(monkeypatch: pytest.MonkeyPatch, times: int, code: int) -> list[int]:
     """Have so many calls to accept fail. Returns how many are still to do so."""
     failures, original = [times], accept_one
@@ -163,7 +156,10 @@ def busy_for(seconds: float) -> None:
 def test_a_connection_counts_from_when_it_is_accepted(
     bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So no more of a user wait to be served than it may have; what is beyond is closed at once, and counted."""
+    """So no more of a user wait to be served than it may have; what is beyond is closed at once, and counted.
+
+    The hub's own user is not bound by that limit.
+    """
     hub = bus({"mode": 0o777}, user_connections=3)
     with monkeypatch.context() as patched:
         patched.setattr(hub.context.scheduler, "postpone", lambda user, resume: None)  # nobody is served
@@ -175,6 +171,7 @@ def test_a_connection_counts_from_when_it_is_accepted(
     hub._acceptor.accept_rest()
     assert hub.statistics().clients == 3
     assert sorted(refused(peer) for peer in peers) == [False] * 3 + [True] * 2
+    assert not any(refused(connect_as(0)) for _ in range(5))
 
 
 def test_a_hub_that_stops_serves_clients_that_were_accepted(
@@ -203,20 +200,6 @@ def test_a_closed_acceptor_closes_connections_that_were_not_served(
     hub._acceptor.close()
     assert not peer.receive()
     assert hub.context.quotas.connections.used == 0
-
-
-def test_users_turns_others_away(
-    make_hub: MakeHub, connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    hub = make_hub(users=[os.getuid() + 1])
-    hub._acceptor._users = {os.getuid() + 1}  # as another user would find it
-    for _ in range(3):
-        refused = connect()
-        assert refused.receive() == b"CMSG notice/kicked\0user not allowed"
-        assert refused.is_disconnected()
-    assert hub.statistics().violations == {"user not allowed": 3}
-    assert len(caplog.records) == 1
-    assert hub.statistics().clients_total == 0
 
 
 def answer_to(hub: Hub, gid: int, uid: int) -> bytes:

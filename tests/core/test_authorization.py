@@ -12,9 +12,6 @@ from support import Connect, MakeHub, eventually
 
 from sbuslib import Hub, Limits
 from sbuslib.core import publisher
-from sbuslib.core.client_role import ClientRole
-from sbuslib.core.protocols import Routes
-from sbuslib.core.publisher import Publisher
 from sbuslib.secrets import Credentials
 
 
@@ -69,29 +66,6 @@ def test_authorize_answers_are_remembered(make_hub: MakeHub, connect: Connect, a
             peer.barrier()
     assert asked.questions == [("subscribe", b""), ("publish", b"a"), ("publish", b"a")]  # once for each client
     assert len(one.pending()) == 200
-
-
-@pytest.mark.parametrize("count", [1, 20])
-def test_a_key_that_is_allowed_is_looked_up_once(
-    make_hub: MakeHub, connect: Connect, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
-    """From then on its messages take the same path as where nobody is asked."""
-    looked_up: list[bytes] = []
-    look_up = ClientRole.look_up
-
-    def counted(role: ClientRole, publisher: Publisher, header: bytes, times: int) -> Routes:
-        looked_up.append(header)
-        return look_up(role, publisher, header, times)
-
-    monkeypatch.setattr(ClientRole, "look_up", counted)
-    make_hub(authorize=lambda *_: True)
-    peer = connect()
-    peer.subscribe(b"")
-    for _ in range(3):
-        for number in range(count):
-            peer.publish(b"k%d" % number)
-        assert len(peer.pending()) == count
-    assert len(looked_up) == count
 
 
 def test_authorize_answers_of_all_clients_are_bounded_together(

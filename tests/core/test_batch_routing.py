@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from accounting import BIG, balance, big, connection_of, narrow, opened, settle
+from accounting import balance, big, connection_of, narrow, opened, settle
 from support import Bus, Connect, MakeHub, Peer, own_key
 
 from sbuslib import Hub, Limits
@@ -228,18 +228,6 @@ def test_block_holds_the_publisher_of_a_batch(bus: Bus, connect: Connect, hard: 
     assert receiving.outgoing.queued < 30
     assert [number for _ in range(70) for number in read_all(reader)] == list(range(61))
     publisher.barrier()
-    assert receiving.outgoing.lost == {}
-    balance(hub)
-
-
-def test_a_batch_longer_than_the_connection_takes_goes_in_pieces(bus: Bus, connect: Connect) -> None:
-    hub = bus()
-    reader, publisher = batching(connect(), b"k"), batching(connect(), b"never")
-    receiving = narrow(hub, reader)
-    assert len(batch(numbered(10))) > 2 * BIG
-    publisher.send(batch(numbered(10)))
-    publisher.barrier()
-    assert [number for _ in range(20) for number in read_all(reader)] == list(range(10))
     assert receiving.outgoing.lost == {}
     balance(hub)
 

@@ -93,4 +93,4 @@ class SharesMachine(RuleBasedStateMachine):
 
 
 TestSharesMachine = SharesMachine.TestCase
-TestSharesMachine.settings = settings(max_examples=40)
+TestSharesMachine.settings = settings(max_examples=20)

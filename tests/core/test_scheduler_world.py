@@ -278,12 +278,12 @@ def test_a_newcomer_waits_for_no_more_than_a_turn_of_each(
         world.add(100 + n, cost)
     some = random.Random(1)
     (seldom,) = world.add(1, 5e-5, lambda: some.uniform(0.03, 0.06))
-    world.run(5.0)
-    assert len(seldom.waits) > 50
+    world.run(3.0)
+    assert len(seldom.waits) > 30
     assert seldom.worst <= (many + 1) * (cost + 1e-5) + SLICE + 5e-5
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_no_user_starves(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Random users of one client each: no user waits for many turns of another, or while the hub is idle."""
     some = random.Random(seed)
@@ -294,7 +294,7 @@ def test_no_user_starves(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
         shortest, most = some.choice(((0.0, 0.0), (1e-4, 1e-3), (0.03, 0.06)))
         dearest = max(dearest, cost)
         world.add(100 + n, cost, lambda low=shortest, high=most: some.uniform(low, high))  # type: ignore[misc]
-    world.run(4.0)
+    world.run(2.0)
     waited = max(client.worst for client in world.clients)
     assert waited < max(0.1, 3 * many * dearest * (1 + world.stolen))  # who has dear turns has few
     assert not world.idle
