@@ -14,9 +14,7 @@ from support import PATIENCE, ROOT, Connect, MakeClient, MakeHub, Peer, eventual
 
 from sbuslib import Client, Hub
 from sbuslib.core import members
-from sbuslib.errors import (
-    StateError,
-)
+from sbuslib.errors import StateError
 from sbuslib.kernel.sockets import Listener
 from sbuslib.wire.addresses import PathAddress
 from sbuslib.wire.batches import coalesce
@@ -193,6 +191,7 @@ def test_a_random_abstract_address(make_hub: MakeHub, client: MakeClient) -> Non
     assert len(hub.address) == len("/dev/unix/abstract/") + 216
     assert client(hub.address).hub.whoami() == hub.whoami()
     address = hub.address
+    assert make_hub("/dev/unix/abstract").address != address
     hub.stop()
     hub.start()
     assert hub.address == address

@@ -51,25 +51,6 @@ def guarded(pair: tuple[Socket, Socket]) -> Iterator[tuple[Socket, GuardedSocket
 
 
 @refusing
-def test_a_passed_listener_refuses_descriptors_on_connections_made_from_then_on(address: str) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
-        passed.bind(address)
-        passed.listen()
-        early, late = (Socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2))
-        early.connect(address)
-        listener = Listener(DescriptorAddress(passed.fileno()))
-        late.connect(address)
-        served = [accept(listener.socket, BUFFER) for _ in range(2)]
-        assert [type(sock) for sock in served] == [GuardedSocket, _socket.socket]
-        for client in (early, late):
-            with pytest.raises(PermissionError):
-                send_with(client, b"x", [0])
-        for sock in (early, late, *served):
-            sock.close()
-        listener.close()
-
-
-@refusing
 def test_a_connection_that_was_passed_is_guarded(pair: tuple[Socket, Socket]) -> None:
     sock = connect(DescriptorAddress(pair[0].fileno()), BUFFER)
     assert type(sock) is GuardedSocket

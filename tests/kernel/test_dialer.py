@@ -6,20 +6,15 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 
 import gevent
 import pytest
-from support import ROOT
+from programs import Programs
 
 from sbuslib import Client, Hub, aio, blocking
-from sbuslib.errors import (
-    HubIdentityError,
-    NoHubError,
-)
+from sbuslib.errors import HubIdentityError, NoHubError
 from sbuslib.kernel.dialer import Dialer
 from sbuslib.limits import ClientLimits
 
@@ -105,21 +100,10 @@ def test_a_hub_whose_event_loop_does_not_run_is_named_as_the_reason(address: str
         CONNECT[kind](address)
 
 
-@pytest.mark.parametrize("kind", CONNECT)
-def test_a_hub_of_another_process_that_does_not_answer(address: str, kind: str) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sbuslib", "hub", "-a", address],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=ROOT,
-    )
-    assert process.stdout is not None
-    try:
-        process.stdout.read()  # closed once it listens
-        os.kill(process.pid, signal.SIGSTOP)
-        with pytest.raises(TimeoutError, match=address) as caught:
-            CONNECT[kind](address)
+def test_a_hub_of_another_process_that_does_not_answer(programs: Programs) -> None:
+    programs.start("bus")
+    programs.send("bus", signal.SIGSTOP)
+    for connect in CONNECT.values():
+        with pytest.raises(TimeoutError, match=programs.address("bus")) as caught:
+            connect(programs.address("bus"))
         assert "event loop" not in str(caught.value)
-    finally:
-        process.kill()
-        process.communicate()

@@ -25,22 +25,13 @@ async def connect_aio(address: str) -> None:
         pass
 
 
-def connect_blocking(address: str) -> None:
-    blocking.Client(address).close()
-
-
-def connect_gevent(address: str) -> None:
-    Client(address).close()
-
-
 CONNECT: dict[str, Callable[[str], None]] = {
-    "blocking": connect_blocking,
+    "blocking": lambda address: blocking.Client(address).close(),
     "aio": lambda address: asyncio.run(connect_aio(address)),
-    "gevent": connect_gevent,
 }
 
 
-@pytest.mark.parametrize("kind", ["blocking", "aio"])
+@pytest.mark.parametrize("kind", CONNECT)
 def test_a_client_that_would_stop_the_thread_of_its_hub_says_so(hub: Hub, address: str, kind: str) -> None:
     with pytest.raises(StateError, match="this thread would wait for a hub that only this thread can serve"):
         CONNECT[kind](address)

@@ -138,21 +138,6 @@ def test_listening_at_an_abstract_address() -> None:
         connect(address, BUFFER)
 
 
-@pytest.mark.parametrize("listening", [False, True])
-def test_listening_at_a_socket_that_was_passed(address: str, listening: bool) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
-        passed.bind(address)
-        if listening:
-            passed.listen(1)
-        for given in (DescriptorAddress(passed.fileno()), passed):
-            listener = Listener(given)
-            assert not listener.is_abstract
-            connect(PathAddress(address), BUFFER).close()
-            accept(listener.socket, BUFFER).close()
-            listener.close()
-    assert os.path.exists(address)  # theirs, so theirs to remove
-
-
 def test_a_passed_descriptor_of_another_kind_is_refused(address: str) -> None:
     with pytest.raises(AddressError, match="no socket"):
         Listener(DescriptorAddress(9_999))
@@ -164,15 +149,6 @@ def test_a_passed_descriptor_of_another_kind_is_refused(address: str) -> None:
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ends[0], ends[1], pytest.raises(AddressError, match="cannot listen"):
         Listener(DescriptorAddress(ends[0].fileno()))
-
-
-def test_connecting_to_a_full_backlog_raises(address: str) -> None:
-    listener = Listener(PathAddress(address), backlog=0)
-    first = connect(PathAddress(address), BUFFER)
-    with pytest.raises(BlockingIOError):
-        connect(PathAddress(address), BUFFER)
-    first.close()
-    listener.close()
 
 
 def test_wait(pair: tuple[Socket, Socket]) -> None:

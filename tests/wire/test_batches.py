@@ -64,10 +64,6 @@ def test_the_layout_is_the_documented_one() -> None:
     assert one([(b"bb", b"xyz"), (b"bb", b"!")]) == alone
 
 
-def test_a_single_message_is_a_plain_packet() -> None:
-    assert packed([(b"k", b"v")]) == [(b"MSG k\0v", 1)]
-
-
 def test_a_batch_of_one_is_understood() -> None:
     batch = Batch.parse(laid_out(count=1, kinds=1, key_sizes=(1,), sizes=(2,), numbers=b"", keys=b"k", payloads=b"ab"))
     assert batch.plain == [b"MSG k\0ab"]
@@ -75,13 +71,9 @@ def test_a_batch_of_one_is_understood() -> None:
 
 def test_a_thousand_keys_in_turn_make_as_few_batches_as_there_can_be() -> None:
     pairs = [(b"k%d" % (number % 1_000), b"x") for number in range(1_000)]
-    packed = list(pack(pairs, check_key, PACKET_BYTES))
-    assert [count for _, count in packed] == [250] * 4
-    assert [pair for packet, _ in packed for pair in plain_pairs(packet)] == pairs
-
-
-def plain_pairs(packet: bytes) -> list[tuple[bytes, bytes]]:
-    return [(message.key, message.payload) for message in Batch.parse(packet).messages()]
+    packets = packed(pairs)
+    assert [count for _, count in packets] == [250] * 4
+    assert pairs_of(packets) == pairs
 
 
 @pytest.mark.parametrize(
@@ -150,30 +142,21 @@ def test_a_malformed_batch_is_refused_whole(packet: bytes) -> None:
 
 @pytest.mark.parametrize("number", [b"\0", b"\1"], ids=["a key", "another"])
 def test_the_expanded_size_of_a_batch_is_bounded(number: bytes) -> None:
-    count = 1 + BATCH_EXPANDED // 100_006
-    sizes, keys = (1,) * count, b"a" * 100_000 + b"b" * 100_000
-    spoilt = laid_out(
-        count=count,
-        kinds=2,
-        key_sizes=(100_000, 100_000),
-        sizes=sizes,
-        numbers=number * count,
-        keys=keys,
-        payloads=b"x" * count,
-    )
+    def batch_of(count: int) -> bytes:
+        return laid_out(
+            count=count,
+            key_sizes=(100_000, 100_000),
+            sizes=(1,) * count,
+            numbers=number * count,
+            keys=b"a" * 100_000 + b"b" * 100_000,
+            payloads=b"x" * count,
+        )
+
+    most = BATCH_EXPANDED // 100_006
+    assert Batch.parse(batch_of(most)).expanded <= BATCH_EXPANDED
     with pytest.raises(PacketError) as raised:
-        Batch.parse(spoilt)
+        Batch.parse(batch_of(most + 1))
     assert raised.value.reason == "batch of too much"
-    fits = laid_out(
-        count=count - 1,
-        kinds=2,
-        key_sizes=(100_000, 100_000),
-        sizes=sizes[1:],
-        numbers=number * (count - 1),
-        keys=keys,
-        payloads=b"x" * (count - 1),
-    )
-    assert Batch.parse(fits).expanded <= BATCH_EXPANDED
 
 
 def test_coalesce_gives_none_where_the_packets_exceed_a_batch() -> None:

@@ -31,11 +31,15 @@ PAIRS: dict[str, Pairs] = {
 }
 
 
-def columns_of(pairs: Pairs) -> Columns:
-    names = list(dict.fromkeys(key for key, _ in pairs))
+def grouped(pairs: Pairs, *other_names: bytes) -> list[Columns]:
+    names = [*dict.fromkeys(key for key, _ in pairs), *other_names]
     numbers = struct.pack(f"<{len(pairs)}i", *(names.index(key) for key, _ in pairs))
     sizes = struct.pack(f"<{len(pairs)}I", *(len(payload) for _, payload in pairs))
-    (columns,) = Columns.grouped(names, numbers, sizes, b"".join(payload for _, payload in pairs))
+    return [*Columns.grouped(names, numbers, sizes, b"".join(payload for _, payload in pairs))]
+
+
+def columns_of(pairs: Pairs) -> Columns:
+    (columns,) = grouped(pairs)
     return columns
 
 
@@ -84,13 +88,9 @@ def test_several_columns_are_joined() -> None:
 @pytest.mark.parametrize("kinds", [BATCH_KEYS, BATCH_KEYS + 1, 3 * BATCH_KEYS])
 def test_messages_of_too_many_keys_make_several_columns(kinds: int) -> None:
     """They become several columns. Names that are no message's key are left out."""
-    count = 4 * kinds
-    names = [*(b"%d" % number for number in range(kinds)), *(b"!/cred/%d" % number for number in range(300))]
-    keys = [number * 7 % kinds for number in range(count)]
-    pairs = [(names[key], b"x" * (key % 5)) for key in keys]
-    sizes = struct.pack(f"<{count}I", *(len(payload) for _, payload in pairs))
-    joined = b"".join(payload for _, payload in pairs)
-    several = list(Columns.grouped(names, struct.pack(f"<{count}i", *keys), sizes, joined))
+    keys = [number * 7 % kinds for number in range(4 * kinds)]
+    pairs = [(b"%d" % key, b"x" * (key % 5)) for key in keys]
+    several = grouped(pairs, *(b"!/cred/%d" % number for number in range(300)))
     assert [packet for columns in several for packet in columns.packets()] == plain(pairs)
     assert opened([packet for columns in several for packet in columns.pack(1024, 131_072)]) == plain(pairs)
     assert (len(several) == 1) is (kinds == BATCH_KEYS)
@@ -125,12 +125,9 @@ MIXED = [(b"room/%d/temp" % (number % 300), b"%d" % number * (number % 9)) for n
 def test_columns_are_sent_in_order(hub: Hub, client: MakeClient, pairs: Pairs) -> None:
     subscriber, publisher = client(soft="block"), client()
     subscriber.subscribe(b"")
-    names = list(dict.fromkeys(key for key, _ in pairs))
-    numbers = struct.pack(f"<{len(pairs)}i", *(names.index(key) for key, _ in pairs))
-    sizes = struct.pack(f"<{len(pairs)}I", *(len(payload) for _, payload in pairs))
 
     def send() -> None:
-        for columns in Columns.grouped(names, numbers, sizes, b"".join(payload for _, payload in pairs)):
+        for columns in grouped(pairs):
             publisher.publish_many(columns)
 
     sending = gevent.spawn(send)
@@ -141,34 +138,20 @@ def test_columns_are_sent_in_order(hub: Hub, client: MakeClient, pairs: Pairs) -
     assert found == list(pairs)
 
 
-@pytest.mark.parametrize("features", [b"batch/on hub/sync id=1 path=1", b""], ids=["batches", "none"])
-def test_a_hub_without_batches_gets_plain_packets(address: str, client: MakeClient, features: bytes) -> None:
-    with FakeHub(address) as fake:
-        connecting = gevent.spawn(client)
-        peer = fake.greet(features)
-        made = connecting.get(timeout=PATIENCE)
-        if features:
-            assert peer.receive() == b"CMSG batch/on\0"
-        pairs = PAIRS["several keys"]
-        made.publish_many(columns_of(pairs))
-        if features:
-            packet = peer.receive()
-            assert packet.startswith(BATCH)
-            assert Batch.parse(packet).plain == plain(pairs)
-        else:
-            assert [peer.receive() for _ in pairs] == plain(pairs)
-
-
-def test_columns_are_sent_as_plain_packets_after_reconnecting_to_a_hub_without_batches(
-    address: str, client: MakeClient
+def test_columns_are_sent_as_batches_and_as_packets_after_reconnecting_to_a_hub_without_batches(
+    fake: FakeHub, client: MakeClient
 ) -> None:
-    with FakeHub(address) as fake:
-        connecting = gevent.spawn(client, reconnect=True)
-        peer = fake.greet(b"batch/on hub/sync id=1 path=1")
-        made = connecting.get(timeout=PATIENCE)
-        peer.close()
-        pairs = PAIRS["several keys"]
-        sending = gevent.spawn(made.publish_many, columns_of(pairs))
-        again = fake.greet()
-        assert [again.receive() for _ in pairs] == plain(pairs)
-        sending.get()
+    connecting = gevent.spawn(client, reconnect=True)
+    peer = fake.greet(b"batch/on hub/sync id=1 path=1")
+    made = connecting.get(timeout=PATIENCE)
+    assert peer.receive() == b"CMSG batch/on\0"
+    pairs = PAIRS["several keys"]
+    made.publish_many(columns_of(pairs))
+    packet = peer.receive()
+    assert packet.startswith(BATCH)
+    assert Batch.parse(packet).plain == plain(pairs)
+    peer.close()
+    sending = gevent.spawn(made.publish_many, columns_of(pairs))
+    again = fake.greet()
+    assert [again.receive() for _ in pairs] == plain(pairs)
+    sending.get()
