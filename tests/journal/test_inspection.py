@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 import struct
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from segments.journals import EXAMPLE, START_NS, flip, rows, segment, write
+from segments.journals import EXAMPLE, flip, write
 
-from sbuslib.errors import CorruptJournalError, JournalError, UsageError
+from sbuslib.errors import UsageError
 from sbuslib.journal.account import Check, verify
 from sbuslib.journal.chunks import Chunk, columns_of, parts_of
 from sbuslib.journal.inspection import summarize
 from sbuslib.journal.limits import JournalLimits
-from sbuslib.lake.blocks import read_records
-from sbuslib.lake.sealing import seal
 from sbuslib.segments.layout import Skipped
 from sbuslib.wire.batches import coalesce
 from sbuslib.wire.columns import Columns
@@ -55,44 +52,11 @@ def test_a_journal_is_told_by_its_headers(journal: str) -> None:
     assert found.files[1].latest == EXAMPLE[1][2][-1].time_ns
 
 
-def test_sealed_files_are_told_by_their_names(journal: str) -> None:
-    seal(journal)
-    (found,) = summarize(journal)
-    assert [(one.first_row, one.rows, one.state) for one in found.files] == [(1, 9, "sealed")]
-
-
 def test_a_damaged_header_is_told_with_its_segment(journal: str) -> None:
     flip_in(journal, 1, 50)
     first, second = summarize(journal)[0].files
     assert first.state == "ended"
     assert (second.rows, second.state) == (0, "the segment's header is damaged")
-
-
-def test_what_is_no_journal_is_an_error(folder: str) -> None:
-    for look in (summarize, lambda place: list(read_records(place)), damages):
-        with pytest.raises(JournalError, match="there is no journal and no lake here"):
-            look(folder)
-        with pytest.raises(JournalError, match="no such directory"):
-            look(f"{folder}/none")
-
-
-def test_damage_is_an_error_or_skipped(journal: str) -> None:
-    path = flip_in(journal, 0, 250)
-    with pytest.raises(CorruptJournalError):
-        list(read_records(journal))
-    skipped: list[str] = []
-    found = list(read_records(journal, on_corrupt="skip", on_skip=lambda path, one: skipped.append(path)))
-    assert [(row.sequence, row.cause, row.lost) for row in found[:1]] == [(3, "damaged", 3)]
-    assert [row.sequence for row in found] == [3, 4, 5, 6, 7, 8, 9]
-    assert skipped == [path]
-
-
-def test_a_whole_journal_is_verified(journal: str) -> None:
-    for _ in range(2):
-        check, found = damages(journal)
-        assert found == []
-        assert (check.messages, check.gaps, check.lost.total(), check.damages, check.is_whole) == (6, 3, 8, 0, True)
-        seal(journal)
 
 
 @pytest.mark.parametrize(("segment", "position"), [(0, 20), (0, 250), (0, -1), (1, 300)])
@@ -101,33 +65,6 @@ def test_every_damaged_byte_is_found(journal: str, segment: int, position: int) 
     check, found = damages(journal)
     assert check.damages == len(found) >= 1
     assert found[0][0] == path
-
-
-def test_a_missing_segment_is_found(journal: str, folder: str) -> None:
-    write(f"{folder}/journal", [[EXAMPLE[1][2][-1]._replace(sequence=99)]])
-    check, found = damages(journal)
-    assert (check.lost["deleted"], check.is_whole, found) == (89, False, [])
-
-
-# -- Whether every message is accounted for
-
-
-def test_every_message_of_a_whole_journal_is_accounted_for(tmp_path: Path) -> None:
-    segment(tmp_path / "journal", 1, rows(20), (START_NS, "overflow", 7), rows(5), (START_NS, "overflow", 2))
-    found = verify(tmp_path / "journal")
-    assert found.lost == {"overflow": 9}
-    assert found.verdict() == "every message is accounted for: 25 recorded, 9 lost by known causes"
-
-
-def test_gaps_of_unknown_size_and_damage_are_told(tmp_path: Path) -> None:
-    segment(tmp_path / "journal", 1, rows(20), (START_NS, "outage", -1), rows(5))
-    path = segment(tmp_path / "journal", 27, rows(4), rows(3))
-    flip(path, 300)
-    found = verify(tmp_path / "journal")
-    assert (found.lost["damaged"], found.unknown["outage"]) == (4, 1)
-    assert found.verdict() == (
-        "not every message is accounted for: 28 recorded, 4 lost by known causes, and nobody knows how many by outage"
-    )
 
 
 # -- The columns of a block that are made of messages, in any mixture of columns and packets

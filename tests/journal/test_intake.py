@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from functools import partial
 
 import gevent
 import pytest
 from accounting import acting_as
-from journal.disks import Disk, has_come_to
+from journal.disks import Disk
 from segments.journals import records_of
 from support import Peer, eventually
 
@@ -196,13 +195,6 @@ def test_publishers_are_let_go_when_the_disk_fails(
     monkeypatch.undo()
     with pytest.raises(JournalError, match="Input/output error"):
         recorder.stop()
-
-
-def test_messages_too_few_for_a_block_are_written_after_some_time(hub: Hub, journal: str) -> None:
-    with Recorder(hub, journal) as recorder:
-        for number in range(1, 4):
-            hub.publish(b"k", b"v")
-            eventually(partial(has_come_to, recorder, number))
 
 
 def test_a_recorder_is_in_the_statistics_of_the_hub(hub: Hub, journal: str, disk: Disk) -> None:

@@ -275,6 +275,3 @@ def test_an_error_of_on_stop_is_logged(hub: Hub, journal: str, caplog: pytest.Lo
         hub.publish(b"k", b"x" * 3_000)
         eventually(lambda: "the caller's own mistake" in caplog.text)
     assert isinstance(recorder.error, OSError)
-
-
-# -- other processes, threads and crashes -------------------------------------------------------------

@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from segments.journals import EXAMPLE, SALT, block, flip, gap, message, segment_of, write
-from support import HubThread
 
-from sbuslib.blocking import Client
 from sbuslib.errors import CorruptJournalError, UsageError
 from sbuslib.journal.replay import Replayed, Stretch, from_journal, replay
 from sbuslib.lake.selection import Selection
@@ -22,7 +20,6 @@ from sbuslib.matcher import matches
 from sbuslib.segments.decoding import decode_block
 from sbuslib.segments.layout import Block, Record, Skipped, segment_name
 from sbuslib.wire.columns import Columns
-from sbuslib.wire.packets import Message
 
 SECOND = 1_000_000_000
 
@@ -190,20 +187,6 @@ def test_a_block_whose_columns_do_not_agree_is_an_error(journal: str) -> None:
             with pytest.raises(CorruptJournalError, match="do not agree"):
                 replay(from_journal(journal), stage, speed=None)
             assert stage.published == []
-
-
-def test_a_journal_is_played_back_to_a_hub(address: str, journal: str) -> None:
-    count = 2_000
-    rows = [at(number, number / 10_000, b"k/%d" % (number % 3)) for number in range(1, count + 1)]
-    write(journal, [rows[start : start + 300] for start in range(0, count, 300)])
-    with HubThread(address), Client(address) as subscriber, Client(address) as publisher:
-        subscriber.subscribe(b"")
-        for speed in (None, 10.0):
-            assert replay(from_journal(journal), publisher, speed=speed).messages == count
-            received: list[Message] = []
-            while len(received) < count:
-                received += subscriber.receive_many(timeout=20)
-            assert [(one.key, one.payload) for one in received] == [(row.key, row.payload) for row in rows]
 
 
 def test_a_lake_is_played_back_in_order(tmp_path: Path) -> None:

@@ -143,6 +143,7 @@ def segment(
     sealed: bool = True,
     hub: str = "hub-1",
     journal: str = "0123456789abcdef",
+    separator: bytes = b"/",
 ) -> Path:
     """Write a segment whose first row is numbered ``first``: each block a list of messages, or one gap.
 
@@ -150,7 +151,7 @@ def segment(
     """
     directory.mkdir(exist_ok=True)
     path = directory / segment_name(first)
-    data = SegmentHeader(journal, hub, b"/", START_NS, first, SALT).encode()
+    data = SegmentHeader(journal, hub, separator, START_NS, first, SALT).encode()
     for one in blocks:
         if isinstance(one, tuple):
             data += encode_gaps(SALT, first, [one])

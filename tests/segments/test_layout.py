@@ -15,14 +15,12 @@ from support import python
 from sbuslib.errors import CorruptJournalError, JournalInUseError
 from sbuslib.segments.decoding import decode_block
 from sbuslib.segments.directory import DirectoryLock, durable_sequence, is_recorded, list_segments, read_header
-from sbuslib.segments.encoding import encode_block, widened
 from sbuslib.segments.layout import (
     SEGMENT_HEADER_BYTES,
     Block,
     Record,
     SegmentHeader,
     first_sequence_of,
-    pack,
     segment_name,
 )
 
@@ -90,9 +88,9 @@ rows = st.lists(
 
 
 @settings(max_examples=40)
-@given(rows, st.integers(1, 2**62))
-def test_messages_are_read_back(
-    given: list[tuple[bytes, bytes, tuple[int | None, int | None, int | None]]], first: int
+@given(rows, st.integers(1, 2**62), st.integers(-1, 21), st.integers(-1, 21))
+def test_messages_are_read_back_all_or_a_part_of_them(
+    given: list[tuple[bytes, bytes, tuple[int | None, int | None, int | None]]], first: int, start: int, end: int
 ) -> None:
     records = [
         Record(number, first + number, "message", key, payload, SENDER, gid, uid, pid)
@@ -104,6 +102,9 @@ def test_messages_are_read_back(
     assert isinstance(read, Block)
     assert list(read.records()) == records
     assert (read.end, read.next_sequence) == (len(data), first + len(records))
+    part = read.between(first + start, first + end)
+    found = list(part.records()) if part is not None else []
+    assert found == [one for one in records if first + start <= one.sequence < first + end]
 
 
 @settings(max_examples=40)
@@ -115,22 +116,6 @@ def test_gaps_are_read_back(given: list[tuple[str, int | None]]) -> None:
     assert list(read.records()) == records
 
 
-@settings(max_examples=40)
-@given(rows, st.integers(0, 22), st.integers(0, 22))
-def test_a_part_of_a_block_has_its_rows(
-    given: list[tuple[bytes, bytes, tuple[int | None, int | None, int | None]]], first: int, before: int
-) -> None:
-    records = [
-        Record(number, number, "message", key, payload, SENDER, gid, uid, pid)
-        for number, (key, payload, (gid, uid, pid)) in enumerate(given, 1)
-    ]
-    read = decode_block(block(records), 0, SALT)
-    assert isinstance(read, Block)
-    part = read.between(first, before)
-    found = list(part.records()) if part is not None else []
-    assert found == [one for one in records if first <= one.sequence < before]
-
-
 # -- Blocks that are made of columns
 
 SAMPLE = Path(__file__).parent / "sample"
@@ -140,18 +125,6 @@ def test_the_sample_is_written_as_it_is_stored(journal: str) -> None:
     """A new version of the format writes other bytes, and gets a sample of its own."""
     for path in write(journal, *EXAMPLE):
         assert Path(path).read_bytes() == (SAMPLE / os.path.basename(path)).read_bytes()
-
-
-def test_payloads_may_lie_together() -> None:
-    ids = pack("q", [5, 5])
-    numbers = pack("i", [0, 0])
-    apart = encode_block(SALT, 1, ids, ids, ids, ids, numbers, numbers, [b"k"], [b"one", b"four"])
-    together = encode_block(SALT, 1, ids, ids, ids, ids, numbers, numbers, [b"k"], [b"onefour"], pack("i", [3, 4]))
-    assert apart == together
-
-
-def test_numbers_of_one_byte_are_widened() -> None:
-    assert widened(bytes([0, 7, 255])) == pack("i", [0, 7, 255])
 
 
 # -- Directories of segments: the order, and the lock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,12 @@ from sbuslib.spark.sessions import QUICK, session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+MASTER = "local-cluster[1,2,600]"
 SETTINGS = {
     **QUICK,
     "spark.executor.defaultJavaOptions": QUICK["spark.driver.defaultJavaOptions"],
     "spark.executor.memory": "512m",
+    "spark.task.maxFailures": "1",
     "spark.sql.shuffle.partitions": "1",
     # Adaptive planning and compiling stages take longer than the work on a frame of a test.
     "spark.sql.adaptive.enabled": "false",
@@ -41,8 +43,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], SparkSession]]:
-    """Start a session with this master; another one ends. All are in one Java, which ends with the tests of the file.
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session on a cluster of one executor, which is a process of its own. It ends with the tests of the file.
 
     A cluster writes beside Spark, so Spark is made to be in a folder of links.
     """
@@ -50,33 +52,17 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
     for entry in Path(pyspark.__file__).parent.iterdir():
         (home / entry.name).symlink_to(entry)
     settings = {**SETTINGS, "spark.local.dir": str(place), "spark.sql.warehouse.dir": str(place / "warehouse")}
-
-    def start(master: str) -> SparkSession:
-        running = pyspark.sql.SparkSession.getActiveSession()
-        if running is not None and running.sparkContext.master != master:
-            running.stop()
-        return session(master, name="tests", settings=settings)
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_HOME", str(home))
-        yield start
+        running = session(MASTER, name="tests", settings=settings)
+        yield running
+        running.stop()
     gateway = pyspark.SparkContext._gateway
-    if gateway is not None:
-        start("local[2]").stop()
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait(30)
-        pyspark.SparkContext._gateway = pyspark.SparkContext._jvm = None
-
-
-@pytest.fixture
-def spark(start: Callable[[str], SparkSession]) -> SparkSession:
-    """A session with two cores of this machine, without queries and cached frames of the test before."""
-    found = start("local[2]")
-    for query in found.streams.active:
-        query.stop()
-    found.catalog.clearCache()
-    return found
+    assert gateway is not None
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(30)
+    pyspark.SparkContext._gateway = pyspark.SparkContext._jvm = None
 
 
 def _open_files() -> set[tuple[str, str]]:

@@ -1,23 +1,26 @@
-"""The data source: its options and columns, and how journals are divided among tasks. No Spark is started."""
+"""The data source and sink: options, columns, and the work of a task. No Spark is started."""
 
 from __future__ import annotations
 
-import json
+import gc
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 from segments.journals import START_NS, rows, segment
-from support import python
+from support import PATIENCE, HubThread, python
 
+from sbuslib.blocking import Client
 from sbuslib.errors import UsageError
 from sbuslib.lake.pieces import Piece
 from sbuslib.lake.rows import SCHEMA
 from sbuslib.segments.directory import Segment
-from sbuslib.spark.reader import JournalReader, Options, arrow_schema, group, read_partition
+from sbuslib.spark.reader import Options, arrow_schema, group, read_partition, settle_once
+from sbuslib.spark.sink import BusWriter, Target
 from sbuslib.spark.source import JournalSource
 
 
@@ -26,36 +29,6 @@ def test_spark_finds_the_source() -> None:
 
     assert DefaultSource is JournalSource
     assert DefaultSource.name() == "sbus"
-
-
-def reader(*journals: Path, **options: str) -> JournalReader:
-    """The reader that Spark makes of these journals and options."""
-    chosen = Options.read({"paths": json.dumps([str(journal) for journal in journals]), **options})
-    return JournalReader(chosen, from_arrow_schema(SCHEMA))
-
-
-def values(column: str, *journals: Path, **options: str) -> list[Any]:
-    """A column of all rows of some journals."""
-    whole = reader(*journals, **options)
-    return [
-        value
-        for partition in whole.partitions()
-        for batch in whole.read(partition)
-        for value in batch.column(column).to_pylist()
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("2025-06-15T15:06:40", START_NS),
-        ("2025-06-15 17:06:40.000001+02:00", START_NS + 1_000),
-        (str(START_NS + 7), START_NS + 7),
-        ("1969-12-31T23:59:59", -1_000_000_000),
-    ],
-)
-def test_time_options_are_iso_8601_or_nanoseconds(text: str, expected: int) -> None:
-    assert Options.read({"path": "j", "startTime": text}).wanted.start_ns == expected
 
 
 @pytest.mark.parametrize(
@@ -70,17 +43,53 @@ def test_time_options_are_iso_8601_or_nanoseconds(text: str, expected: int) -> N
         ({"path": "j", "durableOnly": "yes"}, "durableOnly is 'true' or 'false', not 'yes'"),
     ],
 )
-def test_wrong_options_are_refused(options: dict[str, str], match: str) -> None:
+def test_wrong_options_of_a_source_are_refused(options: dict[str, str], match: str) -> None:
     with pytest.raises(UsageError, match=match):
         Options.read(options)
 
 
+def columns(text: str) -> StructType:
+    """A schema of columns such as ``"key binary, payload binary"``. Spark's own parser needs a session."""
+    schema = StructType()
+    for column in text.split(", "):
+        name, kind = column.split()
+        schema.add(name, kind)
+    return schema
+
+
 @pytest.mark.parametrize(
-    ("name", "kind", "match"), [("sizes", "long", "no column 'sizes'"), ("key", "string", "of type binary")]
+    ("options", "schema", "match"),
+    [
+        ({"adress": "/tmp/bus"}, "key binary, payload binary", "no such option: adress; there are address"),
+        ({"timeout": "soon"}, "key binary, payload binary", "timeout is a positive number"),
+        ({"timeout": "0"}, "key binary, payload binary", "timeout is a positive number"),
+        ({}, "key binary", "here payload is missing"),
+        ({}, "key date, payload binary", "the column key is binary or string, not date"),
+    ],
 )
-def test_wrong_columns_are_refused(name: str, kind: str, match: str) -> None:
+def test_wrong_options_and_columns_of_a_sink_are_refused(options: dict[str, str], schema: str, match: str) -> None:
     with pytest.raises(UsageError, match=match):
-        arrow_schema(StructType().add(name, kind))
+        Target.read(options, columns(schema))
+
+
+def test_a_task_publishes_bytes_and_text_under_keys(address: str) -> None:
+    def write(*rows: dict[str, Any]) -> None:
+        target = Target.read({"address": address}, columns("key binary, payload string"))
+        BusWriter(target).write(iter([pyarrow.RecordBatch.from_pylist([row]) for row in rows]))
+
+    with HubThread(address), Client(address) as client:
+        client.subscribe(b"")
+        write({"key": b"a", "payload": "x"}, {"key": b"b", "payload": None})
+        found = [client.receive(timeout=PATIENCE) for _ in range(2)]
+        assert [(message.key, message.payload) for message in found] == [(b"a", b"x"), (b"b", b"")]
+        with pytest.raises(UsageError, match="a row has no key"):
+            write({"key": None, "payload": ""})
+
+
+def test_wrong_columns_of_a_source_are_refused() -> None:
+    for schema, match in (("sizes long", "no column 'sizes'"), ("key string", "of type binary")):
+        with pytest.raises(UsageError, match=match):
+            arrow_schema(columns(schema))
 
 
 def test_reading_does_not_load_pandas(journal: Path) -> None:
@@ -106,3 +115,14 @@ def test_pieces_are_divided_among_tasks_by_size() -> None:
     assert [[piece.first for piece in task.value] for task in tasks] == [[0, 1, 2], [3], [4, 5]]
     assert group([]) == []
     assert list(read_partition(InputPartition(None), SCHEMA, Options.read({"path": "/"}))) == []
+
+
+def test_what_a_worker_has_loaded_is_left_out_of_garbage_collection_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[bool] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
+    for task, expected in ((None, []), ("a task", [True])):
+        settle_once.cache_clear()
+        monkeypatch.setattr(TaskContext, "get", lambda task=task: task)
+        settle_once()
+        settle_once()
+        assert frozen == expected, "in workers only"
