@@ -12,9 +12,7 @@ from clients.makers import MakeClient, fill, greeted
 from support import WHOAMI, FakeHub, Peer, own_key
 
 from sbuslib import Client
-from sbuslib.kernel.sockets import Listener
 from sbuslib.limits import ClientLimits
-from sbuslib.wire.addresses import PathAddress
 
 SWIFT = ClientLimits(reconnect_pause=0.001, reconnect_pause_most=0.002)
 
@@ -72,15 +70,6 @@ def test_the_callers_timeout_passes_while_connecting(fake: FakeHub, client: Make
     with pytest.raises(Patience), Patience(0.005):
         client()
     assert fake.accept().receive() == b"CMSG hub/features\0"
-
-
-def test_the_callers_timeout_passes_a_full_backlog(address: str, client: MakeClient) -> None:
-    listener = Listener(PathAddress(address), backlog=0)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
-        first.connect(address)
-        with pytest.raises(Patience), Patience(0.01):
-            client()
-    listener.close()
 
 
 @pytest.mark.parametrize("method", ["whoami", "sync", "subscribe"])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
+from importlib.util import resolve_name
 from pathlib import Path
 
 from support import ROOT, python
@@ -70,30 +71,24 @@ def is_in(name: str, names: str) -> bool:
     return name in names.split() or room(name) in names.split()
 
 
-def imports(name: str) -> Iterator[str]:
+@cache
+def tree_of(name: str) -> ast.Module:
+    return ast.parse(path_of(name).read_text("utf-8"))
+
+
+@cache
+def imports(name: str) -> set[str]:
     """What a module of ours imports of ours, for the type checker too."""
-    tree = ast.parse(path_of(name).read_text("utf-8"))
-    here = name.split(".") if path_of(name).name == "__init__.py" and name != "__init__" else name.split(".")[:-1]
-    for node in ast.walk(tree):
-        found: list[str] = []
+    package = f"sbuslib.{name}" if path_of(name).name == "__init__.py" else f"sbuslib.{name}".rpartition(".")[0]
+    found = set()
+    for node in ast.walk(tree_of(name)):
         if isinstance(node, ast.ImportFrom):
-            if node.level:
-                start = here[: len(here) - node.level + 1]
-                base = [*start, *(node.module or "").split(".")] if node.module else start
-            elif node.module and node.module.split(".")[0] == "sbuslib":
-                base = node.module.split(".")[1:]
-            else:
-                continue
-            for alias in node.names:
-                whole = ".".join([*base, alias.name])
-                found.append(whole if whole in KNOWN else ".".join(base) or "__init__")
+            base = resolve_name("." * node.level + (node.module or ""), package)
+            found |= {f"{base}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
-            found = [
-                alias.name.partition(".")[2] or "__init__"
-                for alias in node.names
-                if alias.name.split(".")[0] == "sbuslib"
-            ]
-        yield from found
+            found |= {alias.name for alias in node.names}
+    ours = {target.removeprefix("sbuslib.") for target in found if target.startswith("sbuslib.")}
+    return {target if target in KNOWN else target.rpartition(".")[0] or "__init__" for target in ours}
 
 
 KNOWN = set(modules())
@@ -114,16 +109,11 @@ for name in {chosen!r}:
     return python("-c", code).split()
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
-    for name in modules():
-        yield name, ast.parse(path_of(name).read_text("utf-8"))
-
-
 def test_every_module_stands_on_a_floor_and_says_what_belongs_in_it() -> None:
-    for name, tree in trees():
+    for name in modules():
         assert name in ENTRANCES or room(name) in FLOOR, f"{name} is missing from the table in {__file__}"
-        assert (ast.get_docstring(tree) or "").strip(), name
-        assert "patch_all" not in ast.unparse(tree), name
+        assert (ast.get_docstring(tree_of(name)) or "").strip(), name
+        assert "patch_all" not in path_of(name).read_text("utf-8"), name
 
 
 def test_imports_go_down() -> None:
@@ -142,7 +132,7 @@ def test_imports_go_down() -> None:
 
 def test_no_files_import_each_other_in_a_circle() -> None:
     """Raises a ``CycleError`` that names them."""
-    TopologicalSorter({name: set(imports(name)) - {name} for name in modules() if name != "__init__"}).prepare()
+    TopologicalSorter({name: imports(name) - {name} for name in modules() if name != "__init__"}).prepare()
 
 
 def test_a_pure_module_loads_neither_gevent_nor_socket() -> None:
@@ -155,11 +145,11 @@ def test_what_never_loads_gevent() -> None:
 
 def test_a_pure_module_reads_no_clock_and_does_no_input_or_output() -> None:
     outside = {"time", "datetime", "os", "os.path", "pathlib", "io", "select", "threading", "subprocess"}
-    for name, tree in trees():
+    for name in modules():
         if not is_in(name, PURE):
             continue
         imported, called = set(), set()
-        for node in ast.walk(tree):
+        for node in ast.walk(tree_of(name)):
             if isinstance(node, ast.Import):
                 imported |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:

@@ -43,23 +43,6 @@ def test_a_hub_is_looked_at_again_and_again(address: str) -> None:
     assert pauses[0] >= 1
 
 
-def test_an_error_is_told_and_the_hub_is_found_again(address: str) -> None:
-    hubs: list[HubThread] = []
-
-    def sleep(seconds: float) -> None:
-        if hubs:
-            hubs.pop().stop()
-        else:
-            hubs.append(HubThread(address).__enter__())
-
-    looks = watch(lambda: Client(address), sleep)
-    seen = [next(looks) for _ in range(4)]
-    looks.close()
-    sleep(0)
-    assert [isinstance(one, Look) for one in seen] == [False, True, False, True]
-    assert "no hub at" in str(seen[0])
-
-
 def message(key: bytes, size: int = 10) -> Message:
     return Message(key, b"x" * size)
 
