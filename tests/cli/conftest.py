@@ -45,6 +45,11 @@ def publish(path: str, *messages: tuple[bytes, bytes]) -> None:
         client.publish_many(messages)
 
 
+def write_little() -> None:
+    """In a process: let no file of its own grow beyond 200,000 bytes, as on a disk that is full."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """An environment that names no hub of the machine's, and no size of another terminal."""

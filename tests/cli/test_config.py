@@ -159,8 +159,7 @@ def test_a_relay_needs_to_know_where(run_here: Run, file: Path) -> None:
 def test_a_hub_serves_by_its_file(start: Start, run: Run, file: Path, path: str) -> None:
     own = os.getuid()
     file.write_text(f'address = "{path}"\nmode = 0o750\n[[rules]]\nusers = [{own}]\npublish = ["a/"]\n')
-    process = start(SBUSD, "-f", "--config", str(file))
-    process.stdout.read()
+    start(SBUSD, "-f", "--config", str(file)).stdout.read()
     assert os.stat(path).st_mode & 0o777 == 0o750
     with Client(path) as client:
         choose(client, b"notices/on")

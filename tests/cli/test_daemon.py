@@ -383,12 +383,6 @@ def test_metrics_are_served_until_the_daemon_ends(serve: Start, folder: str) -> 
     assert not os.path.exists(where)
 
 
-def test_the_daemon_loads_gevent_after_it_listens(execute: Run) -> None:
-    done = execute("sbuslib.cli.daemon", "--version", env={"PYTHONPROFILEIMPORTTIME": "1"})
-    assert "sbuslib.cli.console" in done.stderr
-    assert "gevent" not in done.stderr
-
-
 COLLECTED = """
 import gc, sys
 from sbuslib.cli import daemon

@@ -8,7 +8,7 @@ import os
 import pyarrow.parquet
 import pytest
 from cli.conftest import Run, Start
-from segments.journals import EXAMPLE, SENDER, message, write
+from segments.journals import EXAMPLE, SENDER, flip, message, write
 from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client
@@ -20,9 +20,7 @@ from sbuslib.wire.offers import Offer, encode_offer
 
 def damage(journal: str) -> str:
     path = os.path.join(journal, min(os.listdir(journal)))
-    with open(path, "r+b") as file:
-        file.seek(250)
-        file.write(b"\xee")
+    flip(path, 250)
     return path
 
 
@@ -137,13 +135,6 @@ def test_sealed_rows_are_shown_and_counted(run: Run, journal: str) -> None:
     assert " 9 rows " in run("sbuslib", "journal", "info", journal).stdout.splitlines()[-1]
 
 
-def test_it_loads_neither_spark_nor_gevent(execute: Run, journal: str) -> None:
-    done = execute("sbuslib", "journal", "verify", journal, env={"PYTHONPROFILEIMPORTTIME": "1"})
-    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "sbuslib.journal.account" in loaded
-    assert not loaded & {"gevent", "pyspark", "pyarrow", "asyncio"}
-
-
 def test_query_answers_sql(run: Run, journal: str) -> None:
     sql = "SELECT key, count(*) AS n FROM journal WHERE key IS NOT NULL GROUP BY key ORDER BY n DESC, key"
     done = run("sbuslib", "journal", "query", journal, sql)
@@ -183,10 +174,11 @@ def test_each_run_goes_on_where_the_one_before_stopped(run: Run, journal: str) -
     assert json.loads(run("sbuslib", "consume", "b", journal, "-n", "1", "--json").stdout)["key"] == "room/1/temp"
 
 
-def test_what_is_recorded_meanwhile_is_shown(start: Start, bus: HubThread, path: str, folder: str) -> None:
+def test_what_is_recorded_meanwhile_is_shown(
+    start: Start, ready: Start, bus: HubThread, path: str, folder: str
+) -> None:
     journal = f"{folder}/recorded"
-    recording = start("sbuslib", "record", "-a", path, journal)
-    recording.stderr.readline()
+    ready("record", journal)
     shown = start("sbuslib", "consume", "a", journal, "room/")
     with Client(path) as client:
         for number in range(3):
@@ -235,9 +227,7 @@ def test_a_second_consumer_of_a_name_is_refused(start: Start, run: Run, journal:
 
 
 def test_damage_is_skipped_if_asked(run: Run, journal: str) -> None:
-    with open(os.path.join(journal, min(os.listdir(journal))), "r+b") as file:
-        file.seek(250)
-        file.write(b"\xee")
+    damage(journal)
     done = run("sbuslib", "consume", "a", journal, "--once")
     assert done.returncode == 1
     assert done.stderr.endswith("; --skip-corrupt goes on after it\n")

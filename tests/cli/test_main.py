@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 
 import pytest
 from cli.conftest import Run
-from support import PATIENCE
+from support import PATIENCE, HubThread
 
 import sbuslib
-from sbuslib.cli import jobs
+from sbuslib.cli import jobs, messages
 from sbuslib.cli.main import every_parser, parse
 from sbuslib.cli.values import count, moment, prefixes, seconds, separator, size, speed
 
@@ -31,24 +29,36 @@ def test_version_is_printed(run: Run) -> None:
     assert run("sbuslib", "--version").stdout == f"sbus {sbuslib.__version__}\n"
 
 
-PLANTED = """
-import sys
-from sbuslib.cli import messages
-from sbuslib.cli.main import main
-def fail(*arguments, **options):
-    raise ZeroDivisionError("planted")
-messages.connected = fail
-sys.exit(main(["whoami"]))
-"""
-
-
-def test_an_unforeseen_error_ends_the_command_with_a_traceback_and_one_line(environment: dict[str, str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PLANTED], capture_output=True, text=True, timeout=PATIENCE, env=environment, check=False
-    )
+def test_an_unforeseen_error_ends_the_command_with_a_traceback_and_one_line(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "connected", lambda arguments: 1 // 0)
+    done = run("sbuslib", "whoami")
     assert done.returncode == 1
     assert "Traceback" in done.stderr
-    assert done.stderr.endswith("sbus: whoami ended by an unforeseen error: ZeroDivisionError: planted\n")
+    assert done.stderr.splitlines()[-1].startswith("sbus: whoami ended by an unforeseen error: ZeroDivisionError: ")
+
+
+SLOW = {"typing", "msgspec", "socket", "logging", "shutil", "gevent"}
+
+
+@pytest.mark.parametrize(
+    ("words", "does", "never"),
+    [
+        ("sbuslib --help", "sbuslib.cli.main", SLOW | {"_socket", "sbuslib.cli.tables"}),
+        ("sbuslib pub -a {}/bus key payload", "_socket", SLOW | {"sbuslib.blocking"}),
+        ("sbuslib journal verify {}/journal", "sbuslib.journal.account", {"gevent", "pyspark", "pyarrow", "asyncio"}),
+        ("sbuslib.cli.daemon --version", "sbuslib.cli.console", {"gevent"}),
+    ],
+)
+def test_a_command_loads_what_it_needs(
+    execute: Run, bus: HubThread, folder: str, journal: str, words: str, does: str, never: set[str]
+) -> None:
+    done = execute(*words.format(folder).split(), env={"PYTHONPROFILEIMPORTTIME": "1"})
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert done.returncode == 0
+    assert does in loaded
+    assert not loaded & never
 
 
 # -- ``sbus help`` as a program
@@ -92,8 +102,8 @@ def test_a_wrong_option_shows_the_usage_and_the_nearest(
     assert error in done.stderr
 
 
-def test_a_wrong_option_of_the_daemon_shows_the_nearest(execute: Run) -> None:
-    done = execute("sbuslib.cli.daemon", "--foregruond")
+def test_a_wrong_option_of_the_daemon_shows_the_nearest(run_here: Run) -> None:
+    done = run_here("sbuslib.cli.daemon", "--foregruond")
     assert done.returncode == 2
     assert done.stderr.endswith("sbusd: error: there is no option --foregruond: did you mean --foreground?\n")
 

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from bridge.accounts import Operator
 from bridge.servers import Server, mosquitto, nats_server, redis_server, secure_server
-from cli.conftest import Run, Start
+from cli.conftest import Program, Run, Start
 from gevent import subprocess as waiting
 from support import PATIENCE, ROOT, HubThread, eventually
 
@@ -157,6 +157,7 @@ def test_an_unforeseen_error_in_any_greenlet_ends_the_command_and_is_told_with_i
 # -- ``sbus bridge`` as a program, and what ``sbus doctor`` tells of it
 
 
+Bridged = Callable[..., tuple[Client, Client, Program, Program]]
 CONNECTED = b"sbus: connected to the server (Ctrl-C ends it)\n"
 
 
@@ -173,28 +174,36 @@ def carry(here: Client, there: Client, payload: bytes, *before: tuple[bytes, byt
     raise AssertionError(payload)
 
 
-def test_two_buses_are_joined_and_doctor_tells_of_it(
-    start: Start, run: Run, bus: HubThread, path: str, folder: str
-) -> None:
+@pytest.fixture
+def bridged(start: Start, bus: HubThread, path: str, folder: str) -> Iterator[Bridged]:
+    """Join two buses over a server: clients of both, and the bridges that export and import ``room/``."""
+    with HubThread(f"{folder}/far") as far, Client(path) as here, Client(far.hub.address) as there:
+
+        def bridged(url: str, *options: str) -> tuple[Client, Client, Program, Program]:
+            leaving = start("sbuslib", "bridge", url, "--bus", path, "--export", "room/", "log/", *options)
+            coming = start("sbuslib", "bridge", url, "--bus", far.hub.address, "--import", "room/", *options)
+            there.subscribe(b"log/", b"room/")
+            return here, there, leaving, coming
+
+        yield bridged
+
+
+def test_two_buses_are_joined_and_doctor_tells_of_it(bridged: Bridged, run: Run, path: str, folder: str) -> None:
     server = nats_server(folder)
     server.start()
     url = f"nats://127.0.0.1:{server.port}"
-    with HubThread(f"{folder}/far") as far, Client(path) as here, Client(far.hub.address) as there:
-        start("sbuslib", "bridge", url, "--bus", path, "--export", "room/", "log/")
-        away = start("sbuslib", "bridge", url, "--bus", far.hub.address, "--import", "room/", "--prefix", "sbus")
-        assert away.stderr.readline() == CONNECTED
-        there.subscribe(b"log/", b"room/")
-        carry(here, there, b"crosses", (b"log/1", b"not imported"))
-        told = run("sbuslib", "doctor", "-a", path).stdout
-        assert f"bridge: bridge to {url}: connected" in told
-        away.send_signal(signal.SIGTERM)
-        assert away.wait(PATIENCE) == 0
-        assert away.stderr.read() == b""
+    here, there, _, coming = bridged(url)
+    assert coming.stderr.readline() == CONNECTED
+    carry(here, there, b"crosses", (b"log/1", b"not imported"))
+    assert f"bridge: bridge to {url}: connected" in run("sbuslib", "doctor", "-a", path).stdout
+    coming.send_signal(signal.SIGTERM)
+    assert coming.wait(PATIENCE) == 0
+    assert coming.stderr.read() == b""
     server.kill()
 
 
 def test_options_name_the_files_for_tls_and_for_a_user(
-    start: Start, bus: HubThread, path: str, folder: str, certificates: Callable[[], dict[str, str]]
+    bridged: Bridged, folder: str, certificates: Callable[[], dict[str, str]]
 ) -> None:
     files, operator = certificates(), Operator()
     configuration, credentials = Path(folder, "configuration"), Path(folder, "credentials")
@@ -202,61 +211,45 @@ def test_options_name_the_files_for_tls_and_for_a_user(
     credentials.write_text(operator.credentials())
     server = secure_server("nats", folder, files, "-c", str(configuration))
     server.start()
-    url = f"tls://127.0.0.1:{server.port}"
     options = ["--tls-ca", files["ca"], "--tls-cert", files["cert"], "--tls-key", files["key"]]
     options += ["--credentials", str(credentials)]
-    with HubThread(f"{folder}/far") as far, Client(path) as here, Client(far.hub.address) as there:
-        start("sbuslib", "bridge", url, "--bus", path, "--export", "room/", *options)
-        away = start("sbuslib", "bridge", url, "--bus", far.hub.address, "--import", "room/", *options)
-        assert away.stderr.readline() == CONNECTED
-        there.subscribe(b"room/")
-        carry(here, there, b"over TLS")
-        away.send_signal(signal.SIGTERM)
-        assert away.wait(PATIENCE) == 0
-        assert away.stderr.read() == b""
+    here, there, _, coming = bridged(f"tls://127.0.0.1:{server.port}", *options)
+    assert coming.stderr.readline() == CONNECTED
+    carry(here, there, b"over TLS")
     server.kill()
 
 
 @pytest.mark.parametrize(("scheme", "make"), [("mqtt", mosquitto), ("redis", redis_server)])
 def test_a_bridge_that_writes_to_a_server_that_went_away_keeps_what_it_has(
-    start: Start, bus: HubThread, path: str, folder: str, scheme: str, make: Callable[[str], Server]
+    bridged: Bridged, folder: str, scheme: str, make: Callable[[str], Server]
 ) -> None:
     server = make(folder)
-    url = f"{scheme}://127.0.0.1:{server.port}"
-    with HubThread(f"{folder}/far") as far, Client(path) as here, Client(far.hub.address) as there:
-        exporting = start("sbuslib", "bridge", url, "--bus", path, "--export", "room/")
-        start("sbuslib", "bridge", url, "--bus", far.hub.address, "--import", "room/")
-        there.subscribe(b"room/")
-        server.start()
-        carry(here, there, b"before")
-        server.kill()
-        exporting.send_signal(signal.SIGPIPE)  # as the kernel does when the client library writes just now
-        here.publish(b"room/1", b"while it is away")
-        here.sync()
-        server.start()
-        carry(here, there, b"after")
-        assert exporting.poll() is None
+    here, there, leaving, _ = bridged(f"{scheme}://127.0.0.1:{server.port}")
+    server.start()
+    carry(here, there, b"before")
+    server.kill()
+    leaving.send_signal(signal.SIGPIPE)  # as the kernel does when the client library writes just now
+    here.publish(b"room/1", b"while it is away")
+    here.sync()
+    server.start()
+    carry(here, there, b"after")
+    assert leaving.poll() is None
     server.kill()
 
 
-def test_a_bridge_goes_on_when_its_hub_is_back(start: Start, bus: HubThread, path: str, folder: str) -> None:
+def test_a_bridge_goes_on_when_its_hub_is_back(bridged: Bridged, bus: HubThread, path: str, folder: str) -> None:
     server = nats_server(folder)
-    url = f"nats://127.0.0.1:{server.port}"
-    with HubThread(f"{folder}/far") as far, Client(far.hub.address) as there:
-        start("sbuslib", "bridge", url, "-a", far.hub.address, "--import", "room/")
-        process = start("sbuslib", "bridge", url, "-a", path, "--export", "room/")
-        there.subscribe(b"room/")
-        server.start()
-        with Client(path) as here:
-            carry(here, there, b"before")
-        bus.stop()
-        lines = iter(process.stderr.readline, b"")
-        assert any(line.endswith(b"; waiting for it\n") for line in lines)
-        with HubThread(path), Client(path) as here:
-            assert next(lines) == b"sbus: joined the bus again\n"
-            carry(here, there, b"after")
-        assert any(line.endswith(b"; waiting for it\n") for line in lines)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE) == 0
-        assert process.stderr.read() == b""
+    server.start()
+    here, there, leaving, _ = bridged(f"nats://127.0.0.1:{server.port}")
+    carry(here, there, b"before")
+    bus.stop()
+    lines = iter(leaving.stderr.readline, b"")
+    assert any(line.endswith(b"; waiting for it\n") for line in lines)
+    with HubThread(path), Client(path) as here:
+        assert next(lines) == b"sbus: joined the bus again\n"
+        carry(here, there, b"after")
+    assert any(line.endswith(b"; waiting for it\n") for line in lines)
+    leaving.send_signal(signal.SIGTERM)
+    assert leaving.wait(PATIENCE) == 0
+    assert leaving.stderr.read() == b""
     server.kill()

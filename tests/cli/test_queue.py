@@ -10,22 +10,15 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from cli.conftest import Program, Run, Start
+from cli.conftest import Program, Run, Start, write_little
 from support import PATIENCE, HubThread
 
 from sbuslib import Job
 from sbuslib.blocking import Client
 
 
-def line(process: Program, text: str) -> str:
-    """The next line on standard error, in which something must be."""
-    found = process.stderr.readline().decode()
-    assert text in found, found + process.stderr.read().decode()
-    return found
-
-
 def last(process: Program) -> str:
-    """The rest of what an ended process said. ``communicate()`` would pass over what :func:`line` read ahead."""
+    """The rest of what an ended process said. ``communicate()`` would pass over what was read ahead."""
     process.wait(PATIENCE)
     return process.stderr.read().decode()
 
@@ -40,12 +33,12 @@ def end(process: Program, number: int = signal.SIGTERM) -> str:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_jobs_outlive_the_program_unless_they_are_in_memory(
-    bus: HubThread, start: Start, path: str, tmp_path: Path, number: int
+    bus: HubThread, ready: Start, path: str, tmp_path: Path, number: int
 ) -> None:
     for options, kept in ((["--store", str(tmp_path / "jobs")], 2), (["--memory"], 0)):
-        command = ["sbuslib", "queue", "-a", path, *options, "mail", "mail/", "post/"]
-        service = start(*command)
-        line(service, f"0 jobs wait in mail on {path}")
+        command = ["queue", *options, "mail", "mail/", "post/"]
+        service = ready(*command)
+        assert service.told == f"sbus: 0 jobs wait in mail on {path} (Ctrl-C ends it)\n"
         begun, go = SimpleQueue[Job](), threading.Event()
 
         def work(job: Job, begun: Any = begun, go: Any = go) -> None:
@@ -62,32 +55,28 @@ def test_jobs_outlive_the_program_unless_they_are_in_memory(
         if number == signal.SIGTERM:
             end_of_two = "2 lost with --memory" if "--memory" in options else "2 kept"
             assert said == f"sbus: 2 jobs accepted, 0 refused, 0 done, {end_of_two}\n"
-        service = start(*command)
-        line(service, f"{kept} jobs wait")
+        service = ready(*command)
+        assert service.told.startswith(f"sbus: {kept} jobs wait")
         end(service)
 
 
-def test_a_file_has_one_service(bus: HubThread, start: Start, run: Run, path: str, tmp_path: Path) -> None:
+def test_a_file_has_one_service(bus: HubThread, ready: Start, run_here: Run, path: str, tmp_path: Path) -> None:
     file = str(tmp_path / "q")
-    in_use = start("sbuslib", "queue", "-a", path, "--store", file, "mail", "mail/")
-    line(in_use, "0 jobs wait")
-    done = run("sbuslib", "queue", "-a", path, "--store", file, "mail", "mail/")
+    in_use = ready("queue", "--store", file, "mail", "mail/")
+    done = run_here("sbuslib", "queue", "-a", path, "--store", file, "mail", "mail/")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "locked" in done.stderr
     end(in_use)
 
 
 @pytest.mark.promise("patterns.md", "One service has a queue")
-def test_a_second_service_of_one_name_ends(bus: HubThread, start: Start, run: Run, path: str) -> None:
-    elder = start("sbuslib", "queue", "-a", path, "--memory", "mail", "mail/")
-    line(elder, "0 jobs wait")
-    younger = start("sbuslib", "queue", "-a", path, "--memory", "mail", "other/")
-    line(younger, "0 jobs wait")
+def test_a_second_service_of_one_name_ends(bus: HubThread, ready: Start, path: str) -> None:
+    elder = ready("queue", "--memory", "mail", "mail/")
+    younger = ready("queue", "--memory", "mail", "other/")
     said = last(younger)
     assert (younger.returncode, said.count("\n")) == (1, 1)
     assert f"/{elder.pid}, has the queue mail already" in said
-    other = start("sbuslib", "queue", "-a", path, "--memory", "post", "mail/")
-    line(other, "0 jobs wait")
+    other = ready("queue", "--memory", "post", "mail/")
     with Client(path) as client:
         client.queue("mail").submit(b"mail/x", timeout=PATIENCE)
         client.queue("post").submit(b"mail/x", timeout=PATIENCE)
@@ -95,13 +84,9 @@ def test_a_second_service_of_one_name_ends(bus: HubThread, start: Start, run: Ru
     end(elder)
 
 
-def test_a_disk_that_is_full_ends_the_program(bus: HubThread, start: Start, path: str, tmp_path: Path) -> None:
+def test_a_disk_that_is_full_ends_the_program(bus: HubThread, ready: Start, path: str, tmp_path: Path) -> None:
     file = tmp_path / "q"
-    service = start(
-        "sbuslib", "queue", "-a", path, "--store", str(file), "mail", "mail/",
-        preexec_fn=lambda: __import__("resource").setrlimit(__import__("resource").RLIMIT_FSIZE, (200_000, 200_000)),
-    )  # fmt: skip
-    line(service, "0 jobs wait")
+    service = ready("queue", "--store", str(file), "mail", "mail/", preexec_fn=write_little)
     with Client(path) as client:
         for _ in range(10):
             client.publish(b"mail/x", os.urandom(100_000))
