@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from cli.conftest import Run
-from support import PATIENCE, ROOT, HubThread
+from support import PATIENCE, ROOT, HubThread, python
 
 from sbuslib.cli import main, manual
 from sbuslib.cli.arguments import Parser
@@ -175,12 +175,4 @@ print(len(manual.files()))
 
 def test_they_are_made_where_nothing_is_installed() -> None:
     """As where pip builds a wheel."""
-    done = subprocess.run(
-        [sys.executable, "-c", NOTHING_INSTALLED],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=True,
-    )
-    assert int(done.stdout) == len(manual.files())
+    assert int(python("-c", NOTHING_INSTALLED)) == len(manual.files())

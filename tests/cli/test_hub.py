@@ -116,17 +116,6 @@ def notices(address: str) -> socket.socket:
     return sock
 
 
-def test_a_hub_says_that_it_is_ready_and_alive(start: Start, folder: str) -> None:
-    address = f"@{folder}/notify"
-    with notices(address) as supervisor:
-        told = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "20000"}
-        hub = start("sbuslib.cli.daemon", "-f", "-a", f"{folder}/bus", env=told)
-        assert supervisor.recv(100) == b"READY=1"
-        assert [supervisor.recv(100) for _ in range(3)] == [b"WATCHDOG=1"] * 3
-        hub.send_signal(signal.SIGTERM)
-        assert hub.wait(PATIENCE) == 0
-
-
 def test_systemd_has_a_hub_replaced(start: Start, folder: str, tmp_path: Path) -> None:
     """As ``systemctl reload`` does it: the unit's command is told nothing, and the old process says who is next."""
     address, rules = f"{folder}/bus", tmp_path / "sbus.toml"
@@ -160,6 +149,13 @@ def test_systemd_has_a_hub_replaced(start: Start, folder: str, tmp_path: Path) -
         rules.write_text("rules = 3")
         assert start("sbuslib.cli.daemon", *arguments).wait(PATIENCE) == 2
         assert client.sync() == "local"
+
+
+def test_a_supervisor_may_have_an_abstract_address(monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    with notices(f"@{folder}") as supervisor:
+        monkeypatch.setenv("NOTIFY_SOCKET", f"@{folder}")
+        process.tell_supervisor(b"READY=1")
+        assert supervisor.recv(100) == b"READY=1"
 
 
 @pytest.mark.parametrize("address", ["", "/nowhere/at/all", "@sbus-nobody", "unix:/tmp", "/" + 200 * "x"])
