@@ -93,13 +93,15 @@ def eventually(condition: Callable[[], object]) -> None:
 
 
 def python(*arguments: str, **environment: str) -> str:
-    """Run another Python with this checkout on its path. Returns what it prints; it must succeed without errors."""
+    """Run another Python with this checkout on its path. Returns what it prints; it must succeed without errors.
+
+    It has as long as the test has, whose alarm ends it.
+    """
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
         env=os.environ | environment,
         check=False,
     )
