@@ -16,7 +16,7 @@ they are awaited; a client that blocks its caller carries the coroutine out, and
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from ..wire.packets import Message
@@ -88,8 +88,6 @@ class Party(Protocol):
 
     async def post(self, key: bytes, payload: bytes, *, together: bool) -> None:
         """Publish a message; ``together``: others are to come, with which it may go in one packet."""
-
-    async def publish_many(self, messages: Sequence[tuple[bytes, bytes]]) -> int: ...
 
     async def sync(self, scope: str = "local") -> str: ...
 

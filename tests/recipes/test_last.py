@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recipes.networks import Stepping
+from recipes.stepping import Stepping
 
 from sbuslib.clients.channel import run
 from sbuslib.covering import covers
