@@ -1,30 +1,22 @@
-"""The asyncio client: its verbs, tasks and event loops that share it."""
+"""The asyncio client: tasks and event loops that share it, cancellation, hubs that go away."""
 
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable
 
 import pytest
-from clients.makers import run
+from clients.drivers import FakeHub
+from clients.makers import StartsHub, run
 from support import PATIENCE, HubThread, own_key, python
 
-from sbuslib import Client, aio
-from sbuslib.errors import StateError
+from sbuslib import Client, aio, blocking
+from sbuslib.errors import DisconnectedError, StateError
+from sbuslib.limits import ClientLimits
 
-
-def test_sending_waits_for_room_while_the_event_loop_runs(server: HubThread, address: str) -> None:
-    async def test() -> None:
-        async with aio.Client(address, soft="block") as reader, aio.Client(address) as writer:
-            await reader.subscribe(b"k")
-            messages = [(b"k", bytes(50_000))] * 300
-            sending = asyncio.create_task(writer.publish_many(messages))
-            got = [len((await reader.receive(timeout=PATIENCE)).payload) for _ in range(300)]
-            assert got == [50_000] * 300
-            assert await sending == 300
-            assert server.call(server.hub.statistics).lost == {}
-
-    run(test())
+SWIFT = ClientLimits(reconnect_pause=0.005, reconnect_pause_most=0.01)
 
 
 def test_the_asyncio_client_never_imports_gevent(address: str) -> None:
@@ -41,15 +33,6 @@ asyncio.run(main())
 """
     with HubThread(address):
         assert python("-c", code, address) == "b'x' False\n"
-
-
-def test_event_loops_in_several_threads(server: HubThread, address: str) -> None:
-    async def test() -> None:
-        async with aio.Client(address) as client:
-            assert await client.hub.whoami() == own_key()
-
-    with ThreadPoolExecutor() as threads:
-        list(threads.map(run, [test() for _ in range(3)]))
 
 
 def test_a_client_that_was_never_entered_says_so(address: str) -> None:
@@ -85,5 +68,151 @@ def test_a_coroutine_that_is_neither_awaited_nor_entered_is_warned_of(server: Hu
         async with aio.Client(address) as client:
             with pytest.warns(RuntimeWarning, match="was never awaited"):
                 client.serve(b"svc", lambda question: b"")
+
+    run(test())
+
+
+VERBS: dict[str, Callable[[aio.Client], Awaitable[object]]] = {
+    "receive": lambda client: client.receive(),
+    "receive_many": lambda client: client.receive_many(),
+    "iteration": lambda client: anext(aiter(client)),
+    "whoami": lambda client: client.hub.whoami(),
+    "sync": lambda client: client.sync(),
+    "subscribe": lambda client: client.subscribe(b"other"),
+    "statistics": lambda client: client.hub.statistics(),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_cancelled_task_leaves_the_client_to_others(server: HubThread, address: str, verb: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address) as client:
+            await client.subscribe(b"a")
+            for steps in range(6):
+                task = asyncio.ensure_future(VERBS[verb](client))
+                other = asyncio.create_task(client.receive(timeout=PATIENCE))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+                await client.publish(b"a", b"%d" % steps)
+                assert (await other).payload == b"%d" % steps
+                assert await client.hub.whoami() == own_key()
+
+    run(test())
+
+
+def test_a_publisher_that_is_cancelled_while_it_waits_for_room(address: str) -> None:
+    async def test() -> None:
+        with FakeHub(address, reads=False) as fake:
+            async with aio.Client(address) as client:
+                messages = [(b"k", bytes(10_000))] * 10_000
+                task = asyncio.create_task(client.publish_many(messages))
+                other = asyncio.create_task(client.publish(b"k", bytes(10_000)))
+                await asyncio.sleep(0.01)
+                assert not task.done()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                while not other.done():  # the other one still gets through
+                    with contextlib.suppress(BlockingIOError):
+                        fake.hear(socket.MSG_DONTWAIT)
+                    await asyncio.sleep(0)
+                await other
+
+    run(test())
+
+
+def test_a_timeout_of_the_caller_reaches_the_caller(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address) as client:
+            with pytest.raises(TimeoutError) as caught:
+                async with asyncio.timeout(0.01):
+                    await client.receive(timeout=PATIENCE)
+            assert str(caught.value) == ""
+            assert await client.hub.whoami() == own_key()
+
+    run(test())
+
+
+@pytest.mark.parametrize("loop_is", ["idle", "closed", "closed under a task that waits"])
+def test_close_where_no_event_loop_runs(server: HubThread, address: str, loop_is: str) -> None:
+    async def open_one() -> aio.Client:
+        client = await aio.Client(address)
+        await client.subscribe(b"k")
+        return client
+
+    loop = asyncio.new_event_loop()
+    loop.set_debug(True)
+    client = loop.run_until_complete(open_one())
+    waiting = None
+    if loop_is == "closed under a task that waits":
+        waiting = loop.create_task(client.receive())
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.set_exception_handler(lambda loop, context: None)
+    if loop_is != "idle":
+        loop.close()
+    client.close()
+    client.close()
+    assert not client.connected
+    if waiting is not None:
+        waiting._log_destroy_pending = False  # type: ignore[attr-defined]
+    if loop_is == "idle":
+        with pytest.raises(DisconnectedError):
+            loop.run_until_complete(client.receive())
+        loop.close()
+    with blocking.Client(address) as asking:
+        while asking.hub.statistics().clients > 1:
+            pass  # the hub sees the end in its own time
+
+
+def test_tasks_that_use_a_client_before_its_first_hub_wait_with_it(address: str) -> None:
+    async def test() -> None:
+        client = aio.Client(address, reconnect=True, limits=SWIFT)
+        with StartsHub(address):
+            connecting = asyncio.ensure_future(client)
+            await asyncio.sleep(0)  # it has begun
+            assert await client.hub.whoami() == own_key()
+            await connecting
+            assert client.epoch == 1
+            client.close()
+
+    run(test())
+
+
+def test_a_client_that_waits_for_its_first_hub_can_be_closed(address: str) -> None:
+    async def test() -> None:
+        client = aio.Client(address, reconnect=True, limits=SWIFT, timeout=None)
+        connecting = asyncio.ensure_future(client)
+        await asyncio.sleep(0)
+        client.close()
+        with pytest.raises(DisconnectedError, match="the client is closed"):
+            await connecting
+
+    run(test())
+
+
+def test_a_callback_is_not_cancelled_when_the_verb_that_calls_it_times_out(address: str) -> None:
+    async def test() -> None:
+        ended: list[str] = []
+
+        async def on_reconnect(client: aio.Client) -> None:
+            try:
+                with contextlib.suppress(TimeoutError):
+                    await client.receive(timeout=0.1)
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+                raise
+            ended.append("by itself")
+
+        with HubThread(address):
+            client = await aio.Client(address, reconnect=True, limits=SWIFT, on_reconnect=on_reconnect)
+        with HubThread(address):
+            while not ended:
+                with contextlib.suppress(TimeoutError):
+                    await client.receive(timeout=0.05)
+        assert ended == ["by itself"]
+        client.close()
 
     run(test())

@@ -233,6 +233,9 @@ class FakeHub:
     def say(self, packet: bytes) -> None:
         self._peers[0].send(packet)
 
+    def hear(self, flags: int) -> bytes:
+        return self._peers[0].recv(500_000, flags)
+
     def __enter__(self) -> Self:
         return self
 

@@ -93,11 +93,13 @@ def test_what_comes_before_a_wrong_message_is_published(
 
 
 def test_an_error_while_sending_is_raised(fake: FakeHub, client: Make) -> None:
-    made, peer = greeted(fake, client, limits=FOUR, timeout=0.01)
+    made, peer = greeted(fake, client, limits=FOUR)
     fill(made)
+    made.timeout = 0.01
     with pytest.raises(TimeoutError, match="takes no more"):
         made.publish_many([(b"k", b"x")] * 5)
     arrived(peer)
+    made.timeout = PATIENCE
     made.publish_many([(b"k", b"y"), (b"k", b"z")])
     assert arrived(peer) == [[b"y", b"z"]]
     peer.close()

@@ -1,178 +1,416 @@
-"""The connection of the gevent and the blocking client: callers that share it, hubs that go away, reconnection."""
+"""The connection of all three clients: its end, callers that share it, hubs that go away, reconnection."""
 
 from __future__ import annotations
 
-import select
+import os
 import socket
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
-import gevent
 import pytest
-from clients.makers import Make, MakeClient, greeted
-from gevent.event import Event
-from support import PATIENCE, WHOAMI, FakeHub, HubThread, eventually, own_key
+from clients.drivers import Bus, FakeHub, script
+from clients.makers import StartsHub, Starved
+from support import PATIENCE, HubThread, own_key
 
-from sbuslib import Client, Hub
-from sbuslib.clients.reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST
-from sbuslib.errors import (
-    DisconnectedError,
-)
-from sbuslib.kernel.sockets import Listener, wait
+from sbuslib import Limits, blocking
+from sbuslib.clients import channel
+from sbuslib.errors import AddressError, DisconnectedError, NoHubError, PeerError
 from sbuslib.limits import ClientLimits
-from sbuslib.wire.addresses import PathAddress
+from sbuslib.wire.packets import Message
 
 SWIFT = ClientLimits(reconnect_pause=0.001, reconnect_pause_most=0.002)
 
 
-def test_notices_are_told_to_a_client_that_receives_with_flags(server: HubThread, make: Make) -> None:
-    notices: list[object] = []
-    client = make(on_notice=notices.append)
-    client.sync()  # by now the hub knows that it wants notices
-    server.call(server.hub.tree.set_prefix, b"!/cred/1/2/3/")
-    assert wait(client.socket, select.POLLIN, PATIENCE)
-    with pytest.raises(BlockingIOError):
-        client.receive(flags=socket.MSG_DONTWAIT)
-    assert len(notices) == 1
+@script
+async def test_what_no_hub_sends_ends_the_connection(bus: Bus) -> None:
+    """Neither reading nor publishing goes on as if nothing had happened."""
+    for packet in (b"SUB a", b"MSG a", b"nonsense", b"CMSG from\0x\0y"):
+        with FakeHub(bus.address) as fake:
+            client = await bus.client(reconnect=False)
+            fake.say(packet)
+            with pytest.raises(PeerError):
+                await client.receive(timeout=PATIENCE)
+            for _ in range(2):
+                with pytest.raises(DisconnectedError, match="no hub sends"):
+                    await client.receive(timeout=PATIENCE)
+                with pytest.raises(DisconnectedError):
+                    await client.publish(b"a")
+                with pytest.raises(DisconnectedError):
+                    await client.hub.whoami()
+        os.unlink(bus.address)
 
 
-def test_a_full_backlog_is_waited_out(address: str, client: MakeClient) -> None:
-    """The client pauses between its attempts."""
-    listener = Listener(PathAddress(address), backlog=0)
-    pauses: list[float] = []
+@script
+async def test_a_hub_that_says_nothing_or_hangs_up(bus: Bus) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(bus.address)
+        listener.listen()
+        with pytest.raises(TimeoutError):
+            await bus.client(timeout=0.02)
 
-    class Counting(Client):
-        async def _sleep(self, seconds: float) -> None:
-            pauses.append(seconds)
-            if len(pauses) == 5:
-                first.close()
-                hub.start()  # which accepts, and so makes room
-            await super()._sleep(seconds)
+        def hang_up() -> None:
+            for _ in range(2):  # the first has given up
+                listener.accept()[0].close()
 
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
-        first.connect(address)
-        hub = Hub(listener)
-        try:
-            with Counting(address, timeout=20) as late:
-                assert late.hub.whoami() == own_key()
-        finally:
-            hub.stop()
-    assert len(pauses) >= 5
-    assert all(CONNECT_PAUSE <= pause <= CONNECT_PAUSE_MOST for pause in pauses)
+        hanging_up = threading.Thread(target=hang_up)
+        hanging_up.start()
+        with pytest.raises(DisconnectedError):
+            await bus.client()
+        hanging_up.join()
 
 
-def test_a_daemon_without_features(fake: FakeHub, client: MakeClient) -> None:
-    plain, peer = greeted(fake, client)
-    assert plain.hub.features is None
-    subscribing = gevent.spawn(plain.subscribe, b"a")
-    assert peer.receive() == b"SUB a"
-    assert peer.receive() == WHOAMI + b"\0"  # which comes after the SUB, and so does its answer
-    assert not subscribing.ready()
-    peer.send(WHOAMI + b"\0" + own_key())
-    subscribing.get(timeout=10)
+@script
+async def test_a_backlog_that_stays_full(bus: Bus) -> None:
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first,
+    ):
+        listener.bind(bus.address)
+        listener.listen(0)
+        first.connect(bus.address)
+        with pytest.raises(TimeoutError, match="backlog"):
+            await bus.client(timeout=0.02)
 
 
-def test_a_hub_with_features_that_are_unknown_here(fake: FakeHub, client: MakeClient) -> None:
-    modern, peer = greeted(fake, client, b"hub/sync time/travel id=1 path=1")
-    assert modern.hub.features is not None
-    assert b"time/travel" in modern.hub.features.words
-    peer.send(b"CMSG time/travel\0 back", b"MSG a\0x")
-    assert modern.receive(timeout=10).payload == b"x"
+@script
+async def test_close(bus: Bus, server: HubThread) -> None:
+    client, other = await bus.client(), await bus.client()
+    await other.subscribe(b"")
+    for number in range(100):
+        await client.publish(b"a", b"%d" % number)
+    await client.close()
+    await client.close()
+    assert not client.connected
+    for verb in (client.receive, client.hub.whoami, client.sync, client.receive_many):
+        with pytest.raises(DisconnectedError, match="closed"):
+            await verb()
+    for verb in (client.publish, client.subscribe, client.request):
+        with pytest.raises(DisconnectedError, match="closed"):
+            await verb(b"a")
+    assert [message async for message in client] == []
+    assert [(await other.receive(timeout=PATIENCE)).payload for _ in range(100)] == [b"%d" % n for n in range(100)]
 
 
-def test_there_are_pauses_between_connections_to_a_hub_that_always_closes_them(fake: FakeHub) -> None:
-    """The hub accepts, greets and closes each connection. The client must still pause between them.
+@script
+async def test_close_wakes_those_who_wait(bus: Bus, server: HubThread) -> None:
+    client = await bus.client(timeout=None)
+    subscription = await client.subscribe(b"a")
 
-    So it is when the hub refuses what the client restores.
-    """
-    pauses: list[float] = []
+    async def fails(verb: Any) -> bool:
+        with pytest.raises(DisconnectedError):
+            await verb()
+        return True
 
-    class Counting(Client):
-        async def _sleep(self, seconds: float) -> None:
-            pauses.append(seconds)
-            await super()._sleep(seconds)
+    async def iterate(over: Any) -> bool:
+        return [message async for message in over] == []
 
-    connections = 0
-    subscribed = Event()
-
-    def serve() -> None:
-        nonlocal connections
-        first = fake.greet()
-        subscribed.wait()
-        first.close()
-        while True:
-            with fake.greet() as peer:
-                assert peer.receive() == b"SUB a"
-            connections += 1
-
-    serving = gevent.spawn(serve)
-    with Counting(fake.socket.getsockname(), reconnect=True, limits=SWIFT) as client:
-        client._session.held[b"a"] = 1
-        subscribed.set()
-        receiving = gevent.spawn(client.receive)
-        eventually(lambda: connections >= 40)
-        receiving.kill()
-        serving.kill()
-    assert len(pauses) >= 30
+    waiting = [bus.spawn(fails(client.receive)), bus.spawn(fails(subscription.receive)), bus.spawn(iterate(client))]
+    await client.sync()
+    await client.sync()
+    await client.close()
+    assert [await each for each in waiting] == [True] * 3
 
 
-def test_close_ends_a_reconnection(hub: Hub, client: MakeClient) -> None:
-    loyal = client(reconnect=True, limits=SWIFT, timeout=None)
-    hub.stop()
-    receiving = gevent.spawn(loyal.receive)
-    gevent.sleep(0.01)
-    loyal.close()
+@script
+async def test_what_came_before_the_hub_closed_is_received(bus: Bus, server: HubThread) -> None:
+    client = await bus.client()
+    await client.subscribe(b"a")
+    for number in range(100):
+        server.call(server.hub.publish, b"a", b"%d" % number)
+    server.stop()
+    assert [(await client.receive(timeout=PATIENCE)).payload for _ in range(100)] == [b"%d" % n for n in range(100)]
+    with pytest.raises(DisconnectedError, match="hub closed"):
+        await client.receive(timeout=PATIENCE)
     with pytest.raises(DisconnectedError):
-        receiving.get(timeout=10)
+        async for _ in client:
+            pass
+    for _ in range(2):
+        with pytest.raises(DisconnectedError):
+            await client.publish(b"a")
 
 
-def test_an_error_in_on_reconnect_reaches_the_caller(make_hub: Callable[..., Hub], client: MakeClient) -> None:
-    def fail(who: object) -> None:
-        raise KeyError("caller's")
-
-    hub = make_hub()
-    loyal = client(reconnect=True, limits=SWIFT, on_reconnect=fail)
-    loyal.subscribe(b"a")
-    hub.stop()
-    hub.start()
-    with pytest.raises(KeyError, match="caller's"):
-        loyal.receive(timeout=10)
-    loyal.sync()
-    hub.publish(b"a", b"x")
-    assert loyal.receive(timeout=10).payload == b"x"
+@pytest.fixture
+def threads_switch_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
 
 
-def test_a_subscription_made_during_a_reconnection_counts_once(fake: FakeHub, client: MakeClient) -> None:
-    loyal, peer = greeted(fake, client, reconnect=True, limits=SWIFT)
-    peer.close()
-    receiving = gevent.spawn(loyal.receive)
-    again = fake.accept()
-    assert again.receive() == b"CMSG hub/features\0"
-    assert again.receive() == WHOAMI + b"\0"
-    subscribing = gevent.spawn(loyal.subscribe, b"a")  # while the new connection waits for its first answer
-    gevent.sleep(0)
-    again.send(WHOAMI + b"\0" + own_key())
-    said: list[bytes] = []
-    while not said or not said[-1].startswith(WHOAMI):
-        said.append(again.receive())
-    again.send(WHOAMI + b"\0" + own_key())
-    subscribing.get(timeout=10)
-    again.send(b"MSG end\0")
-    receiving.get(timeout=10)
-    said += iter(lambda: again.receive() if select.select([again.socket], [], [], 0)[0] else None, None)
-    assert said.count(b"SUB a") == 1
+@script
+async def test_several_share_one_client(bus: Bus, server: HubThread, threads_switch_often: None) -> None:
+    """Each answer and each message reaches one of them."""
+    client = await bus.client()
+    await client.subscribe(b"a")
+
+    async def take() -> list[bytes]:
+        return [(await client.receive(timeout=PATIENCE)).payload for _ in range(250)]
+
+    async def ask() -> list[bytes]:
+        for _ in range(50):
+            assert await client.hub.whoami() == own_key()
+            assert await client.sync() == "local"
+        return []
+
+    async def say() -> list[bytes]:
+        for number in range(0, 500, 2):
+            await client.publish(b"a", b"%d" % number)
+            await client.publish_many([(b"a", b"%d" % (number + 1))])
+        return []
+
+    running = [bus.spawn(work()) for work in (take, take, take, take, ask, ask, say, say)]
+    got = [payload for each in running for payload in await each]
+    assert sorted(got, key=int) == sorted([b"%d" % number for number in range(500)] * 2, key=int)
 
 
-def test_subscribe_over_a_reconnection_returns_when_it_is_in_force(fake: FakeHub, client: MakeClient) -> None:
-    loyal, peer = greeted(fake, client, b"hub/sync id=1 path=1", reconnect=True, limits=SWIFT)
-    subscribing = gevent.spawn(loyal.subscribe, b"a")
-    assert peer.receive() == b"SUB a"
-    peer.close()
-    again = fake.greet(b"hub/sync id=1 path=1")
-    assert again.receive() == b"SUB a"
-    for _ in range(50):
-        gevent.sleep(0)
-    assert not subscribing.ready(), "it returned, though this hub has not acknowledged anything"
-    question = again.receive()
-    assert question.startswith(b"CMSG ")
-    again.send(question if question.startswith(b"CMSG hub/sync") else WHOAMI + b"\0" + own_key())
-    subscribing.get(timeout=10)
+@script
+async def test_reconnect_restores_everything(bus: Bus) -> None:
+    epochs: list[int] = []
+    options: dict[str, Any] = {"echo": False, "senders": True, "soft": "discard", "hard": "block", "order": "stack"}
+    with HubThread(bus.address):
+        client = await bus.client(
+            reconnect=True, limits=SWIFT, on_reconnect=lambda who: epochs.append(who.epoch), **options
+        )
+        plain, taken_back = await client.subscribe(b"a"), await client.subscribe(b"a")
+        secret = await client.subscribe(client.credentials + b"/x")
+        await secret.unsubscribe()
+        secret = await client.subscribe(client.credentials + b"/x")
+        with pytest.raises(TimeoutError):
+            await secret.receive(timeout=0)
+        await taken_back.unsubscribe()
+    for epoch in (2, 3):
+        with HubThread(bus.address) as server, blocking.Client(bus.address) as other:
+            await client.sync()
+            assert epochs[-1] == client.epoch == epoch
+            await client.publish(b"a", b"own")
+            other.publish(b"a", b"1")
+            other.publish(client.credentials + b"/x", b"2")
+            assert await client.receive(timeout=PATIENCE) == Message(b"a", b"1", own_key())
+            assert (await secret.receive(timeout=PATIENCE)).payload == b"2"
+            rows = server.call(server.hub.statistics).per_client
+            assert (2, "discard", "block", "stack") in {(row.patterns, row.soft, row.hard, row.order) for row in rows}
+    assert plain.patterns == (b"a",)
+
+
+@script
+async def test_secrets_are_renewed_when_the_prefix_changes(bus: Bus, server: HubThread) -> None:
+    notices: list[object] = []
+    client, other = await bus.client(reconnect=True, on_notice=notices.append), await bus.client()
+    subscription = await client.subscribe(client.credentials + b"/x")
+    for prefix in (b"!/cred/1/2/3/", b"!/cred/4/5/6/!/cred/1/2/3/", b""):
+        server.call(server.hub.tree.set_prefix, prefix)
+        await client.sync()
+        await client.sync()  # by now what it said on hearing of that is in force
+        assert client.credentials == prefix + own_key()
+        assert subscription.patterns == (prefix + own_key() + b"/x",)
+        await other.publish(client.credentials + b"/x", prefix)
+        await other.publish(b"!/cred/7/8/9/x", b"nobody's")
+        assert (await subscription.receive(timeout=PATIENCE)).payload == prefix
+    assert len(notices) == 3
+
+
+@script
+async def test_a_client_that_reconnects_waits_for_its_first_hub(bus: Bus) -> None:
+    with StartsHub(bus.address) as starter:
+        client = await bus.client(reconnect=True, limits=SWIFT)
+        assert (client.connected, client.epoch) == (True, 1)
+        assert await client.hub.whoami() == own_key()
+    first = f"client of {bus.address}: waiting for a hub: no hub at {bus.address}: No such file or directory"
+    assert starter.logged[0].startswith(first)
+    with pytest.raises(NoHubError, match="No such file or directory"):
+        await bus.client(reconnect=True, limits=SWIFT, timeout=0.02)
+    with pytest.raises(NoHubError):
+        await bus.client()
+    with pytest.raises(AddressError):
+        await bus.client(to="x" * 200, reconnect=True, timeout=None)
+
+
+@script
+async def test_the_state_of_the_connection_is_told(bus: Bus) -> None:
+    told: list[object] = []
+    options: dict[str, Any] = {
+        "limits": SWIFT,
+        "on_reconnect": lambda client: told.append((client.connected, client.epoch)),
+        "on_disconnect": lambda client, error: told.append((client.connected, str(error))),
+    }
+    with HubThread(bus.address):
+        client, other = await bus.client(reconnect=True, **options), await bus.client(**options)
+        assert (client.connected, told) == (True, [])
+    with HubThread(bus.address):
+        assert await client.hub.whoami() == own_key()
+        assert told == [(False, f"{bus.address}: the hub closed the connection"), (True, 2)]
+        told.clear()
+        for verb in (other.hub.whoami, other.hub.whoami):
+            with pytest.raises(DisconnectedError):
+                await verb()
+        assert not other.connected
+        assert told == [(False, f"{bus.address}: the hub closed the connection")], "once"
+        told.clear()
+        await client.close()
+        assert not client.connected
+        assert told == [], "the application knows that it closed the client"
+
+
+@script
+async def test_a_hub_that_stays_away(bus: Bus) -> None:
+    with HubThread(bus.address):
+        client, other = await bus.client(reconnect=True, limits=SWIFT), await bus.client()
+    client.timeout = 0.05
+    for verb in (client.hub.whoami, lambda: client.publish(b"a"), lambda: client.receive(timeout=0.05)):
+        with pytest.raises(TimeoutError):
+            await verb()
+    with pytest.raises(BlockingIOError):
+        await client.receive(flags=socket.MSG_DONTWAIT)
+    with HubThread(bus.address):
+        client.timeout = PATIENCE
+        assert await client.hub.whoami() == own_key()
+        with pytest.raises(DisconnectedError):
+            await other.receive(timeout=PATIENCE)
+        with pytest.raises(DisconnectedError):
+            await other.publish(b"a")
+
+
+@script
+async def test_what_serves_or_watches_outlives_its_hub(bus: Bus) -> None:
+    heard: list[bytes] = []
+    with HubThread(bus.address):
+        serving, watching = await bus.client(limits=SWIFT), await bus.client(limits=SWIFT)
+        told, once = await bus.client(limits=SWIFT, reconnect=False), await bus.client(limits=SWIFT)
+        await serving.serve(b"svc", lambda question: question.payload.upper())
+        await watching.subscribe(b"a", on_message=lambda message: heard.append(message.payload))
+        await told.subscribe(b"a", on_message=lambda message: heard.append(b"never"))
+    assert (serving._reconnect, told._reconnect) == (True, False)
+    with HubThread(bus.address) as server:
+        while server.call(server.hub.statistics).patterns < 2:
+            await serving.sync()
+            await watching.sync()
+        asking = await bus.client()
+        assert await asking.request(b"svc", b"x") == b"X"
+        await asking.publish(b"a", b"1")
+        while not heard:
+            await watching.sync()
+        for client in (told, once):
+            with pytest.raises(DisconnectedError):
+                await client.sync()
+        await serving.drain()
+        await watching.drain()
+    assert heard == [b"1"]
+
+
+@script
+async def test_the_client_counts_messages_that_the_hub_lost(bus: Bus) -> None:
+    with HubThread(bus.address, limits=Limits(queued_packets=10)) as small:
+        client = await bus.client()
+        alone = await client.subscribe(b"k")
+        with blocking.Client(bus.address) as publisher:
+            publisher.publish_many([(b"k", bytes(4_000))] * 2_000)
+            publisher.sync()
+        lost = small.call(small.hub.statistics).lost
+        for _ in range(2_000 - lost["overflow"]):
+            await alone.receive(timeout=PATIENCE)
+        await client.sync()
+        assert client.lost == alone.lost == lost
+
+
+@script
+async def test_sending_waits_while_the_kernel_has_no_memory(
+    bus: Bus, server: HubThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "MEMORY_PAUSE", 0.001)
+    reader, client = await bus.client(), await bus.client()
+    await reader.subscribe(b"k")
+    subscription = await client.subscribe(b"j")
+    core = bus.core(client)
+    for about, verb in ((b"MSG", lambda: client.publish(b"k", b"x")), (b"UNSUB", subscription.unsubscribe)):
+        core._socket = Starved(core._socket, about, 3)
+        await verb()
+    await client.sync()
+    assert (await reader.receive(timeout=PATIENCE)).payload == b"x"
+    assert server.call(server.hub.statistics).patterns == 1
+    client.timeout = 0.01
+    core._socket = Starved(core._socket, b"", 1e9)
+    for verb in (client.publish, client.subscribe):
+        with pytest.raises(TimeoutError, match="takes no more"):
+            await verb(b"k")
+    with pytest.raises(BlockingIOError):
+        await client.publish(b"k", b"x", flags=socket.MSG_DONTWAIT)
+
+
+@script
+async def test_a_question_that_was_not_sent_takes_no_answer_of_another(bus: Bus, server: HubThread) -> None:
+    client = await bus.client()
+    core = bus.core(client)
+    client.timeout, core._socket = 0.01, Starved(core._socket, b"CMSG", 1e9)
+    with pytest.raises(TimeoutError, match="takes no more"):
+        await client.hub.statistics()
+    client.timeout, core._socket = PATIENCE, core._socket._socket
+    assert (await client.hub.statistics()).patterns == 0
+    assert [one.number for one in await client.hub.clients()] == [1]
+
+
+@script
+async def test_sending_goes_on_where_a_receiver_makes_room(bus: Bus, server: HubThread) -> None:
+    reader, writer = await bus.client(soft="block"), await bus.client()
+    await reader.subscribe(b"k")
+
+    async def send() -> int:
+        sent: int = await writer.publish_many([(b"k", bytes(50_000))] * 300)
+        return sent
+
+    sending = bus.spawn(send())
+    assert [len((await reader.receive(timeout=PATIENCE)).payload) for _ in range(300)] == [50_000] * 300
+    assert await sending == 300
+    assert server.call(server.hub.statistics).lost == {}
+
+
+@script
+async def test_sending_waits_for_a_hub_that_does_not_read(bus: Bus) -> None:
+    """Until its time is over, the client closed, or the hub gone."""
+    for end in ("timeout", "close", "hub"):
+        with FakeHub(bus.address + end, reads=False) as fake:
+            client = await bus.client(to=bus.address + end)
+            core, waiting = bus.core(client), threading.Event()
+            with suppress(BlockingIOError):
+                while True:
+                    await client.publish(b"k", bytes(10_000), flags=socket.MSG_DONTWAIT)
+            client.timeout = 0.01 if end == "timeout" else None
+            if end == "timeout":
+                for verb in (client.publish, client.subscribe):
+                    with pytest.raises(TimeoutError, match="takes no more"):
+                        await verb(b"k")
+                continue
+
+            async def wait(fd: int, events: int, timeout: float | None, core: Any = core, told: Any = waiting) -> bool:
+                told.set()
+                there: bool = await type(core)._wait(core, fd, events, timeout)
+                return there
+
+            async def send(client: Any = client) -> bool:
+                with pytest.raises(DisconnectedError):
+                    await client.publish(b"k", bytes(10_000))
+                return True
+
+            core._wait = wait
+            sending = bus.spawn(send())
+            while not waiting.is_set():
+                await core._sleep(0.001)
+            if end == "close":
+                await client.close()
+            else:
+                fake.__exit__()
+            assert await sending
+
+
+@script
+async def test_notices_are_told_to_a_client_that_receives_with_flags(bus: Bus, server: HubThread) -> None:
+    notices: list[object] = []
+    client = await bus.client(on_notice=notices.append)
+    await client.sync()  # by now the hub knows that it wants notices
+    server.call(server.hub.tree.set_prefix, b"!/cred/1/2/3/")
+    while not notices:
+        with pytest.raises(BlockingIOError):
+            await client.receive(flags=socket.MSG_DONTWAIT)
+    assert len(notices) == 1

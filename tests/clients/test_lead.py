@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
@@ -13,7 +12,7 @@ from types import coroutine
 
 import pytest
 from clients.makers import run as run_in_event_loop
-from support import PATIENCE, HubThread, own_key
+from support import PATIENCE
 
 from sbuslib import aio, blocking
 from sbuslib.clients.channel import run
@@ -119,31 +118,6 @@ def test_a_chosen_caller_that_needs_no_lead_passes_it_on() -> None:
 # -- deadlines of tasks -----------------------------------------------------------------------------
 
 
-def aio_lead() -> Lead:
-    return Lead(nullcontext(), aio._Waiter)
-
-
-def test_each_task_waits_until_its_own_deadline() -> None:
-    async def test() -> None:
-        lead = aio_lead()
-        assert await lead.take(never, nothing, None)
-
-        async def wait(seconds: float) -> None:
-            deadline = monotonic() + seconds
-            with pytest.raises(TimeoutError):
-                await lead.take(never, nothing, deadline)
-            assert monotonic() >= deadline
-
-        longest = asyncio.create_task(lead.take(never, nothing, monotonic() + 10 * PATIENCE))
-        await asyncio.sleep(0)
-        async with asyncio.timeout(PATIENCE):
-            await asyncio.gather(*map(wait, (0.02, 0.01, 0.03, 0.01)))
-        lead.give_back()
-        assert await longest, "who gave up is not chosen to read"
-
-    run_in_event_loop(test())
-
-
 def test_a_task_whose_time_is_over_waits_no_more_and_lets_others_run() -> None:
     async def test() -> None:
         others: list[str] = []
@@ -159,7 +133,7 @@ def test_a_task_whose_time_is_over_waits_no_more_and_lets_others_run() -> None:
 
 def test_a_task_that_is_cancelled_as_its_time_is_over() -> None:
     async def test() -> None:
-        lead = aio_lead()
+        lead = Lead(nullcontext(), aio._Waiter)
         assert await lead.take(never, nothing, None)
         deadline = monotonic() + 0.001
         tasks = [asyncio.create_task(lead.take(never, nothing, deadline)) for _ in range(2)]
@@ -175,34 +149,3 @@ def test_a_task_that_is_cancelled_as_its_time_is_over() -> None:
         assert await following
 
     run_in_event_loop(test())
-
-
-def test_several_threads_that_switch_all_the_time(server: HubThread, address: str) -> None:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        with blocking.Client(address) as client:
-            client.subscribe(b"a")
-            results: queue.SimpleQueue[object] = queue.SimpleQueue()
-
-            def work() -> None:
-                try:
-                    for number in range(50):
-                        client.publish(b"a", b"%d" % number)
-                        client.publish_many([(b"a", b"x")] * 3)
-                        for _ in range(4):
-                            client.receive(timeout=PATIENCE)
-                        assert client.hub.whoami() == own_key()
-                        client.sync()
-                    results.put(None)
-                except Exception as error:
-                    results.put(error)
-
-            threads = [threading.Thread(target=work) for _ in range(6)]
-            for thread in threads:
-                thread.start()
-            assert [results.get(timeout=PATIENCE * 2) for _ in threads] == [None] * 6
-            for thread in threads:
-                thread.join()
-    finally:
-        sys.setswitchinterval(before)

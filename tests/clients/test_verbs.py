@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import logging
 import logging.handlers
-import os
 import socket
-import threading
-from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from clients.drivers import Bus, FakeHub, script
-from clients.makers import StartsHub, Starved
+from clients.drivers import Bus, script
 from support import PATIENCE, HubThread, own_key
 
 from sbuslib import Client, Limits, aio, blocking
-from sbuslib.clients import channel, questions
+from sbuslib.clients import questions
 from sbuslib.errors import (
     AddressError,
     DisconnectedError,
     KeyFormatError,
-    NoHubError,
     NoServerError,
     PayloadError,
-    PeerError,
     RefusedError,
     UsageError,
 )
@@ -83,21 +77,6 @@ async def test_subscribe_is_in_force_when_it_returns(bus: Bus, server: HubThread
 
 
 @script
-async def test_subscriptions_are_counted(bus: Bus, server: HubThread) -> None:
-    client = await bus.client()
-    first, second = await client.subscribe(b"a"), await client.subscribe(b"a")
-    await first.unsubscribe()
-    await client.publish(b"a", b"1")
-    await client.sync()
-    await second.unsubscribe()
-    await client.publish(b"a", b"2")
-    await client.sync()
-    assert (await client.receive(timeout=PATIENCE)).payload == b"1"
-    with pytest.raises(TimeoutError):
-        await client.receive(timeout=0)
-
-
-@script
 async def test_many_are_published_in_order_whatever_their_sizes(bus: Bus, server: HubThread) -> None:
     client = await bus.client()
     await client.subscribe(b"")
@@ -115,29 +94,6 @@ async def test_many_are_published_in_order_whatever_their_sizes(bus: Bus, server
         got += some
     assert [(message.key, message.payload) for message in got] == pairs
     assert await client.publish_many([]) == 0
-
-
-@script
-async def test_what_comes_before_a_wrong_message_is_published(bus: Bus, server: HubThread) -> None:
-    client = await bus.client()
-    await client.subscribe(b"")
-    with pytest.raises(KeyFormatError):
-        await client.publish_many([(b"a", b"1"), (b"b", b"2"), (b"\0", b"3"), (b"c", b"4")])
-    await client.sync()
-    assert [message.key for message in await client.receive_many(timeout=PATIENCE)] == [b"a", b"b"]
-
-
-@script
-async def test_receive_many(bus: Bus, server: HubThread) -> None:
-    client = await bus.client()
-    await client.subscribe(b"")
-    for number in range(5):
-        await client.publish(b"k", b"%d" % number)
-    await client.sync()
-    assert [message.payload for message in await client.receive_many(most=2)] == [b"0", b"1"]
-    with pytest.raises(UsageError):
-        await client.receive_many(most=0)
-    assert len(await client.receive_many()) == 3
     with pytest.raises(TimeoutError):
         await client.receive_many(timeout=0)
 
@@ -172,30 +128,6 @@ async def test_flags_of_send_and_recv(bus: Bus, server: HubThread) -> None:
     assert (await client.receive(flags=socket.MSG_DONTWAIT)).payload == b"2"
     with pytest.raises(TimeoutError):
         await client.receive(timeout=0.01, flags=socket.MSG_PEEK)
-
-
-@script
-async def test_choices_are_made_with_the_client(bus: Bus, server: HubThread) -> None:
-    modes = {"soft": "discard", "hard": "error", "order": "stack"}
-    plain, quiet = await bus.client(), await bus.client(echo=False, senders=True, notices=False, **modes)
-    await quiet.subscribe(b"a")
-    await quiet.publish(b"a", b"own")
-    await plain.publish(b"a", b"other")
-    assert await quiet.receive(timeout=PATIENCE) == Message(b"a", b"other", own_key())
-    rows = server.call(server.hub.statistics).per_client
-    assert ("discard", "error", "stack") in {(row.soft, row.hard, row.order) for row in rows}
-
-
-@script
-async def test_secrets(bus: Bus, server: HubThread) -> None:
-    one, other = await bus.client(), await bus.client()
-    await one.subscribe(one.credentials + b"/x")
-    await other.subscribe(b"")
-    await other.publish(one.credentials + b"/x", b"secret")
-    assert (await one.receive(timeout=PATIENCE)).payload == b"secret"
-    await other.sync()
-    with pytest.raises(TimeoutError):
-        await other.receive(timeout=0)
 
 
 # -- errors -----------------------------------------------------------------------------------------
@@ -359,63 +291,6 @@ async def test_a_wildcard_of_another_broker_is_warned_of(bus: Bus, server: HubTh
 
 
 @script
-async def test_what_no_hub_sends_ends_the_connection(bus: Bus) -> None:
-    """Neither reading nor publishing goes on as if nothing had happened."""
-    for packet in (b"SUB a", b"MSG a", b"nonsense", b"CMSG from\0x\0y"):
-        with FakeHub(bus.address) as fake:
-            client = await bus.client(reconnect=False)
-            fake.say(packet)
-            with pytest.raises(PeerError):
-                await client.receive(timeout=PATIENCE)
-            for _ in range(2):
-                with pytest.raises(DisconnectedError, match="no hub sends"):
-                    await client.receive(timeout=PATIENCE)
-                with pytest.raises(DisconnectedError):
-                    await client.publish(b"a")
-                with pytest.raises(DisconnectedError):
-                    await client.hub.whoami()
-        os.unlink(bus.address)
-
-
-@script
-async def test_a_hub_that_says_nothing_or_hangs_up(bus: Bus) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(bus.address)
-        listener.listen()
-        with pytest.raises(TimeoutError):
-            await bus.client(timeout=0.02)
-
-        def hang_up() -> None:
-            for _ in range(2):  # the first has given up
-                listener.accept()[0].close()
-
-        hanging_up = threading.Thread(target=hang_up)
-        hanging_up.start()
-        with pytest.raises(DisconnectedError):
-            await bus.client()
-        hanging_up.join()
-
-
-@script
-async def test_a_backlog_that_stays_full(bus: Bus) -> None:
-    with (
-        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
-        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first,
-    ):
-        listener.bind(bus.address)
-        listener.listen(0)
-        first.connect(bus.address)
-        with pytest.raises(TimeoutError, match="backlog"):
-            await bus.client(timeout=0.02)
-
-
-async def settled(server: HubThread) -> None:
-    """Wait until a hub that was just started knows what is wanted in its tree."""
-    while not server.call(lambda: server.hub.tree.has_settled):
-        pass
-
-
-@script
 async def test_that_nobody_receives_a_key_is_said_at_once(bus: Bus) -> None:
     with HubThread(bus.address, limits=Limits(settle=0.2)) as server:
         client, other = await bus.client(), await bus.client()
@@ -445,7 +320,8 @@ async def test_a_client_is_told_nothing_of_keys_that_it_may_not_publish_to(bus: 
     with HubThread(bus.address, authorize=authorize, limits=Limits(settle=0.02)) as server:
         client, other = await bus.client(), await bus.client()
         await other.subscribe(b"closed", b"open")
-        await settled(server)
+        while not server.call(lambda: server.hub.tree.has_settled):
+            pass
         assert [await client.hub.is_wanted(key) for key in (b"closed", b"open", b"none")] == [None, True, False]
         await client.sync()
         assert server.call(server.hub.statistics).violations == {}
@@ -463,8 +339,6 @@ async def test_a_subscription_has_a_queue_of_its_own(bus: Bus, server: HubThread
         assert [(await rooms.receive(timeout=PATIENCE)).payload for _ in range(3)] == [b"a", b"b", b"d"]
         assert [message.payload for message in await first.receive_many(most=1)] == [b"a"]
         assert [message.payload for message in await first.receive_many(timeout=PATIENCE)] == [b"d"]
-        with pytest.raises(UsageError):
-            await first.receive_many(most=0)
         with pytest.raises(TimeoutError, match=r"no message within 0\.01 s"):
             await rooms.receive(timeout=0.01)
         assert (rooms.patterns, rooms.lost, rooms.closed) == ((b"room/",), {}, False)
@@ -596,345 +470,6 @@ async def test_drain_finishes_what_was_taken_and_closes(bus: Bus, server: HubThr
     await client.drain()
     assert not client.connected
     assert heard == [b"%d" % number for number in range(100)]
-
-
-# -- the end, and reconnection ----------------------------------------------------------------------
-
-
-@script
-async def test_close(bus: Bus, server: HubThread) -> None:
-    client, other = await bus.client(), await bus.client()
-    await other.subscribe(b"")
-    for number in range(100):
-        await client.publish(b"a", b"%d" % number)
-    await client.close()
-    await client.close()
-    assert not client.connected
-    for verb in (client.receive, client.hub.whoami, client.sync, client.receive_many):
-        with pytest.raises(DisconnectedError, match="closed"):
-            await verb()
-    for verb in (client.publish, client.subscribe, client.request):
-        with pytest.raises(DisconnectedError, match="closed"):
-            await verb(b"a")
-    assert [message async for message in client] == []
-    assert [(await other.receive(timeout=PATIENCE)).payload for _ in range(100)] == [b"%d" % n for n in range(100)]
-
-
-@script
-async def test_close_wakes_those_who_wait(bus: Bus, server: HubThread) -> None:
-    client = await bus.client(timeout=None)
-    subscription = await client.subscribe(b"a")
-
-    async def fails(verb: Any) -> bool:
-        with pytest.raises(DisconnectedError):
-            await verb()
-        return True
-
-    async def iterate(over: Any) -> bool:
-        return [message async for message in over] == []
-
-    waiting = [bus.spawn(fails(client.receive)), bus.spawn(fails(subscription.receive)), bus.spawn(iterate(client))]
-    await client.sync()
-    await client.sync()
-    await client.close()
-    assert [await each for each in waiting] == [True] * 3
-
-
-@script
-async def test_what_came_before_the_hub_closed_is_received(bus: Bus, server: HubThread) -> None:
-    client = await bus.client()
-    await client.subscribe(b"a")
-    for number in range(100):
-        server.call(server.hub.publish, b"a", b"%d" % number)
-    server.stop()
-    assert [(await client.receive(timeout=PATIENCE)).payload for _ in range(100)] == [b"%d" % n for n in range(100)]
-    with pytest.raises(DisconnectedError, match="hub closed"):
-        await client.receive(timeout=PATIENCE)
-    with pytest.raises(DisconnectedError):
-        async for _ in client:
-            pass
-    for _ in range(2):
-        with pytest.raises(DisconnectedError):
-            await client.publish(b"a")
-
-
-@script
-async def test_several_share_one_client(bus: Bus, server: HubThread) -> None:
-    """Each answer and each message reaches one of them."""
-    client = await bus.client()
-    await client.subscribe(b"a")
-
-    async def take() -> list[bytes]:
-        return [(await client.receive(timeout=PATIENCE)).payload for _ in range(250)]
-
-    async def ask() -> list[bytes]:
-        for _ in range(50):
-            assert await client.hub.whoami() == own_key()
-            assert await client.sync() == "local"
-        return []
-
-    async def say() -> list[bytes]:
-        for number in range(500):
-            await client.publish(b"a", b"%d" % number)
-        return []
-
-    running = [bus.spawn(work()) for work in (take, take, take, take, ask, ask, say, say)]
-    got = [payload for each in running for payload in await each]
-    assert sorted(got, key=int) == sorted([b"%d" % number for number in range(500)] * 2, key=int)
-
-
-@script
-async def test_reconnect_restores_everything(bus: Bus) -> None:
-    epochs: list[int] = []
-    with HubThread(bus.address):
-        client = await bus.client(
-            reconnect=True,
-            limits=SWIFT,
-            echo=False,
-            senders=True,
-            hard="block",
-            on_reconnect=lambda who: epochs.append(who.epoch),
-        )
-        plain, taken_back = await client.subscribe(b"a"), await client.subscribe(b"a")
-        secret = await client.subscribe(client.credentials + b"/x")
-        await secret.unsubscribe()
-        secret = await client.subscribe(client.credentials + b"/x")
-        with pytest.raises(TimeoutError):
-            await secret.receive(timeout=0)
-        await taken_back.unsubscribe()
-    for epoch in (2, 3):
-        with HubThread(bus.address) as server, blocking.Client(bus.address) as other:
-            await client.sync()
-            assert epochs[-1] == client.epoch == epoch
-            await client.publish(b"a", b"own")
-            other.publish(b"a", b"1")
-            other.publish(client.credentials + b"/x", b"2")
-            assert await client.receive(timeout=PATIENCE) == Message(b"a", b"1", own_key())
-            assert (await secret.receive(timeout=PATIENCE)).payload == b"2"
-            rows = server.call(server.hub.statistics).per_client
-            assert (2, "block") in {(row.patterns, row.hard) for row in rows}
-    assert plain.patterns == (b"a",)
-
-
-@script
-async def test_secrets_are_renewed_when_the_prefix_changes(bus: Bus, server: HubThread) -> None:
-    notices: list[object] = []
-    client, other = await bus.client(reconnect=True, on_notice=notices.append), await bus.client()
-    subscription = await client.subscribe(client.credentials + b"/x")
-    for prefix in (b"!/cred/1/2/3/", b"!/cred/4/5/6/!/cred/1/2/3/", b""):
-        server.call(server.hub.tree.set_prefix, prefix)
-        await client.sync()
-        await client.sync()  # by now what it said on hearing of that is in force
-        assert client.credentials == prefix + own_key()
-        assert subscription.patterns == (prefix + own_key() + b"/x",)
-        await other.publish(client.credentials + b"/x", prefix)
-        await other.publish(b"!/cred/7/8/9/x", b"nobody's")
-        assert (await subscription.receive(timeout=PATIENCE)).payload == prefix
-    assert len(notices) == 3
-
-
-@script
-async def test_a_client_that_reconnects_waits_for_its_first_hub(bus: Bus) -> None:
-    with StartsHub(bus.address) as starter:
-        client = await bus.client(reconnect=True, limits=SWIFT)
-        assert (client.connected, client.epoch) == (True, 1)
-        assert await client.hub.whoami() == own_key()
-    first = f"client of {bus.address}: waiting for a hub: no hub at {bus.address}: No such file or directory"
-    assert starter.logged[0].startswith(first)
-    with pytest.raises(NoHubError, match="No such file or directory"):
-        await bus.client(reconnect=True, limits=SWIFT, timeout=0.02)
-    with pytest.raises(NoHubError):
-        await bus.client()
-    with pytest.raises(AddressError):
-        await bus.client(to="x" * 200, reconnect=True, timeout=None)
-
-
-@script
-async def test_the_state_of_the_connection_is_told(bus: Bus) -> None:
-    told: list[object] = []
-    options: dict[str, Any] = {
-        "limits": SWIFT,
-        "on_reconnect": lambda client: told.append((client.connected, client.epoch)),
-        "on_disconnect": lambda client, error: told.append((client.connected, str(error))),
-    }
-    with HubThread(bus.address):
-        client, other = await bus.client(reconnect=True, **options), await bus.client(**options)
-        assert (client.connected, told) == (True, [])
-    with HubThread(bus.address):
-        assert await client.hub.whoami() == own_key()
-        assert told == [(False, f"{bus.address}: the hub closed the connection"), (True, 2)]
-        told.clear()
-        for verb in (other.hub.whoami, other.hub.whoami):
-            with pytest.raises(DisconnectedError):
-                await verb()
-        assert not other.connected
-        assert told == [(False, f"{bus.address}: the hub closed the connection")], "once"
-        told.clear()
-        await client.close()
-        assert not client.connected
-        assert told == [], "the application knows that it closed the client"
-
-
-@script
-async def test_a_hub_that_stays_away(bus: Bus) -> None:
-    with HubThread(bus.address):
-        client, other = await bus.client(reconnect=True, limits=SWIFT, timeout=0.05), await bus.client()
-    for verb in (client.hub.whoami, lambda: client.publish(b"a"), lambda: client.receive(timeout=0.05)):
-        with pytest.raises(TimeoutError):
-            await verb()
-    with pytest.raises(BlockingIOError):
-        await client.receive(flags=socket.MSG_DONTWAIT)
-    with HubThread(bus.address):
-        client.timeout = PATIENCE
-        assert await client.hub.whoami() == own_key()
-        with pytest.raises(DisconnectedError):
-            await other.receive(timeout=PATIENCE)
-        with pytest.raises(DisconnectedError):
-            await other.publish(b"a")
-
-
-@script
-async def test_what_serves_or_watches_outlives_its_hub(bus: Bus) -> None:
-    heard: list[bytes] = []
-    with HubThread(bus.address):
-        serving, watching = await bus.client(limits=SWIFT), await bus.client(limits=SWIFT)
-        told, once = await bus.client(limits=SWIFT, reconnect=False), await bus.client(limits=SWIFT)
-        await serving.serve(b"svc", lambda question: question.payload.upper())
-        await watching.subscribe(b"a", on_message=lambda message: heard.append(message.payload))
-        await told.subscribe(b"a", on_message=lambda message: heard.append(b"never"))
-    assert (serving._reconnect, told._reconnect) == (True, False)
-    with HubThread(bus.address) as server:
-        while server.call(server.hub.statistics).patterns < 2:
-            await serving.sync()
-            await watching.sync()
-        asking = await bus.client()
-        assert await asking.request(b"svc", b"x") == b"X"
-        await asking.publish(b"a", b"1")
-        while not heard:
-            await watching.sync()
-        for client in (told, once):
-            with pytest.raises(DisconnectedError):
-                await client.sync()
-        await serving.drain()
-        await watching.drain()
-    assert heard == [b"1"]
-
-
-@script
-async def test_the_epoch_tells_whether_a_hub_took_what_was_published(bus: Bus) -> None:
-    with HubThread(bus.address):
-        client = await bus.client(reconnect=True, limits=SWIFT)
-        before = client.epoch
-        await client.publish(b"a")
-        await client.sync()
-        assert client.epoch == before
-        await client.publish(b"a")
-    with HubThread(bus.address):
-        await client.sync()
-        assert client.epoch == before + 1, "the second may be lost"
-
-
-@script
-async def test_the_client_counts_messages_that_the_hub_lost(bus: Bus, server: HubThread) -> None:
-    server.stop()
-    with HubThread(bus.address, limits=Limits(queued_packets=10)) as small:
-        client = await bus.client()
-        alone = await client.subscribe(b"k")
-
-        def publish_all() -> None:
-            with blocking.Client(bus.address) as publisher:
-                publisher.publish_many([(b"k", bytes(4_000))] * 2_000)
-                publisher.sync()
-
-        thread = threading.Thread(target=publish_all)
-        thread.start()
-        thread.join()
-        lost = small.call(small.hub.statistics).lost
-        for _ in range(2_000 - lost["overflow"]):
-            await alone.receive(timeout=PATIENCE)
-        await client.sync()
-        assert client.lost == alone.lost == lost
-
-
-@script
-async def test_sending_waits_while_the_kernel_has_no_memory(bus: Bus, server: HubThread) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(channel, "MEMORY_PAUSE", 0.001)
-        for verb, about in (("publish", b"MSG"), ("publish_many", b"MSG"), ("unsubscribe", b"UNSUB")):
-            reader, client = await bus.client(), await bus.client()
-            await reader.subscribe(b"k")
-            subscriptions = [await client.subscribe(b"j") for _ in range(2)]
-            core = bus.core(client)
-
-            async def say(verb: str, client: Any, subscriptions: list[Any]) -> None:
-                if verb == "unsubscribe":
-                    await subscriptions.pop().unsubscribe()
-                else:
-                    await (client.publish(b"k", b"x") if verb == "publish" else client.publish_many([(b"k", b"x")]))
-
-            core._socket = Starved(core._socket, about, 3)
-            await say(verb, client, subscriptions)
-            await client.publish(b"k", b"after")
-            if verb != "unsubscribe":
-                assert (await reader.receive(timeout=PATIENCE)).payload == b"x"
-            assert (await reader.receive(timeout=PATIENCE)).payload == b"after"
-            client.timeout = 0.01
-            core._socket = Starved(core._socket, about, 1e9)
-            with pytest.raises(TimeoutError, match="takes no more"):
-                await say(verb, client, subscriptions)
-            if verb == "publish":
-                with pytest.raises(BlockingIOError):
-                    await client.publish(b"k", b"x", flags=socket.MSG_DONTWAIT)
-
-
-@script
-async def test_a_question_that_was_not_sent_takes_no_answer_of_another(bus: Bus, server: HubThread) -> None:
-    client = await bus.client()
-    core = bus.core(client)
-    client.timeout, core._socket = 0.01, Starved(core._socket, b"CMSG", 1e9)
-    with pytest.raises(TimeoutError, match="takes no more"):
-        await client.hub.statistics()
-    client.timeout, core._socket = PATIENCE, core._socket._socket
-    assert (await client.hub.statistics()).patterns == 0
-    assert [one.number for one in await client.hub.clients()] == [1]
-
-
-@script
-async def test_sending_waits_for_a_hub_that_does_not_read(bus: Bus) -> None:
-    """Until its time is over, the client closed, or the hub gone."""
-    for end in ("timeout", "close", "hub"):
-        with FakeHub(bus.address + end, reads=False) as fake:
-            client = await bus.client(to=bus.address + end)
-            core, waiting = bus.core(client), threading.Event()
-            with suppress(BlockingIOError):
-                while True:
-                    await client.publish(b"k", bytes(10_000), flags=socket.MSG_DONTWAIT)
-            client.timeout = 0.01 if end == "timeout" else None
-            if end == "timeout":
-                for verb in (client.publish, client.subscribe):
-                    with pytest.raises(TimeoutError, match="takes no more"):
-                        await verb(b"k")
-                continue
-
-            async def wait(fd: int, events: int, timeout: float | None, core: Any = core, told: Any = waiting) -> bool:
-                told.set()
-                there: bool = await type(core)._wait(core, fd, events, timeout)
-                return there
-
-            async def send(client: Any = client) -> bool:
-                with pytest.raises(DisconnectedError):
-                    await client.publish(b"k", bytes(10_000))
-                return True
-
-            core._wait = wait
-            sending = bus.spawn(send())
-            while not waiting.is_set():
-                await core._sleep(0.001)
-            if end == "close":
-                await client.close()
-            else:
-                fake.__exit__()
-            assert await sending
 
 
 @script
