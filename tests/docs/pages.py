@@ -15,12 +15,12 @@ A comment on the line before a fenced block tells what the tests do with it:
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from support import ROOT
-
-__all__ = ["DOCS", "PAGES", "Block", "Desk", "anchors", "blocks", "links", "named", "tables", "text_of"]
 
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
@@ -47,6 +47,20 @@ class Desk:
     folder: Path
     address: str
     environment: dict[str, str]
+
+    def run(self, program: str, name: str = "") -> str:
+        """What a Python program prints, with this address in ``SBUS_ADDRESS``; it may not complain."""
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-"],
+            input=program,
+            env=self.environment | {"SBUS_ADDRESS": self.address},
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), f"{name}: {done.stderr}"
+        return done.stdout
 
 
 def text_of(path: Path) -> str:
@@ -81,19 +95,9 @@ def anchors(path: Path) -> set[str]:
 
 def tables(path: Path) -> list[list[list[str]]]:
     """The tables of a page: the cells of their rows, the heading first."""
-    found: list[list[list[str]]] = []
-    inside = False
-    for line in _prose(path).splitlines():
-        if not line.startswith("|"):
-            inside = False
-            continue
-        if not inside:
-            found.append([])
-            inside = True
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if not all(re.fullmatch(r":?-+:?", cell) for cell in cells):
-            found[-1].append(cells)
-    return found
+    whole = re.findall(r"(?:^\|.*\n)+", _prose(path), re.MULTILINE)
+    rows = ([[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()] for text in whole)
+    return [[cells for cells in table if not re.fullmatch(r"[:-]+", "".join(cells))] for table in rows]
 
 
 def named(cells: list[str]) -> list[str]:

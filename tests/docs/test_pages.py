@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -89,16 +88,7 @@ def test_programs_run(path: Path, desk: Desk) -> None:
             if block.what == "file":
                 (desk.folder / block.name).write_text(text)
                 continue
-            done = subprocess.run(
-                [sys.executable, "-W", "error", "-"],
-                input=text,
-                env=desk.environment | {"SBUS_ADDRESS": desk.address},
-                cwd=desk.folder,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert (done.returncode, done.stderr) == (0, ""), f"{name_of(path)}:{block.line}: {done.stderr}"
+            desk.run(text, f"{name_of(path)}:{block.line}")
 
 
 @pytest.mark.parametrize(("path", "block"), of_language("packets"))
