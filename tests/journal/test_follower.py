@@ -11,7 +11,7 @@ from typing import Any
 import gevent
 import pytest
 from segments.journals import records_of
-from support import PATIENCE, HubThread, Peer, eventually
+from support import PATIENCE, FakeHub, HubThread, Peer, eventually
 
 from sbuslib import Limits
 from sbuslib.blocking import Client
@@ -114,8 +114,6 @@ def test_an_outage_becomes_a_gap_and_another_hub_another_segment(address: str, j
 
 def test_a_hub_without_extensions_is_recorded_without_senders(folder: str, journal: str) -> None:
     """A daemon like the C one tells no senders and no identity."""
-    from support import FakeHub
-
     address = os.path.join(folder, "bus")
     with FakeHub(address) as fake:
         made: list[Follower] = []

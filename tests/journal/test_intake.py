@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 
 import gevent
 import pytest
 from accounting import acting_as
 from journal.disks import Disk
 from segments.journals import records_of
-from support import Peer, eventually
+from support import Connect, MakeHub, eventually
 
 from sbuslib import Hub, Limits
 from sbuslib.errors import JournalError
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.journal.recorder import Recorder
 from sbuslib.wire.control import Away, Lost
-
-MakeHub = Callable[..., Hub]
-
-
-Connect = Callable[..., Peer]
-
 
 SMALL = JournalLimits(block_records=4, queued_records=40)
 
@@ -151,7 +144,7 @@ def test_messages_lost_between_hubs_become_a_gap_row(hub: Hub, journal: str) -> 
 
 
 def test_impossible_counts_of_lost_messages_are_refused_and_large_ones_fit_the_journal(
-    hub: Hub, connect: Callable[[], Peer], journal: str
+    hub: Hub, connect: Connect, journal: str
 ) -> None:
     most = 10**15 - 1
     link = connect()

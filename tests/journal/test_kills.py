@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import pytest
 from segments.journals import records_of
 from support import TESTS, python
 
@@ -13,8 +12,7 @@ from sbuslib import Hub
 from sbuslib.journal.recorder import Recorder
 from sbuslib.segments.layout import Record
 
-ROUNDS, KILLS = 2, 10
-"""Twenty kills, in parts that take a few seconds each."""
+KILLS = 20
 
 
 def gaps_at(records: list[Record]) -> int:
@@ -24,8 +22,7 @@ def gaps_at(records: list[Record]) -> int:
     return 2 if causes[0] == "cut" else 1
 
 
-@pytest.mark.parametrize("number", range(ROUNDS))
-def test_a_killed_recorder_loses_no_durable_row(folder: str, number: int) -> None:
+def test_a_killed_recorder_loses_no_durable_row(folder: str) -> None:
     moments = random.Random()
     seconds = [f"{moments.random() * 0.03:.6f}" for _ in range(KILLS)]
     lines = python(str(Path(__file__).parent / "killed.py"), folder, *seconds, PYTHONPATH=str(TESTS)).splitlines()

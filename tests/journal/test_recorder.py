@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from journal.disks import file_size
 from segments.journals import records_of
-from support import PATIENCE, Peer, eventually, own_key
+from support import PATIENCE, Connect, MakeClient, MakeHub, Peer, eventually, own_key
 
 import sbuslib
 from sbuslib import Hub, Limits, Relay
@@ -30,10 +29,6 @@ from sbuslib.limits import PACKET_BYTES
 from sbuslib.segments.directory import is_recorded, list_segments
 from sbuslib.wire.batches import pack
 from sbuslib.wire.packets import check_key, encode_message
-
-MakeHub = Callable[..., Hub]
-MakeClient = Callable[..., sbuslib.Client]
-Connect = Callable[..., Peer]
 
 
 def test_all_messages_are_recorded_with_their_senders(hub: Hub, client: MakeClient, journal: str) -> None:

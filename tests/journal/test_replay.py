@@ -79,12 +79,6 @@ def test_wrong_speeds_are_refused(speed: float) -> None:
         replay([], Stage(), speed=speed)
 
 
-def test_secret_keys_are_not_played_back(journal: str) -> None:
-    """No secret is ever recorded, but a forged journal could hold one."""
-    write(journal, [[message(1, b"!/cred/1/2/3/x", b"forged"), message(2, b"a/!/b", b"forged"), message(3, b"k", b"")]])
-    assert [packet for run in from_journal(journal) for packet in run.columns.packets()] == [b"MSG k\0"]
-
-
 def test_damage_is_an_error_or_skipped(journal: str) -> None:
     _, path = write(journal, *EXAMPLE)
     flip(path, 200)

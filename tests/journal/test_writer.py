@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -13,9 +12,8 @@ from pathlib import Path
 import pytest
 from journal.disks import Disk, file_size, has_come_to
 from segments.journals import records_of
-from support import eventually
+from support import MakeClient, MakeHub, eventually
 
-import sbuslib
 from sbuslib import Hub
 from sbuslib.core.messages import Batched, Copied
 from sbuslib.errors import JournalError
@@ -27,12 +25,6 @@ from sbuslib.journal.sealer import Sealer
 from sbuslib.segments.directory import DirectoryLock, is_recorded, list_segments
 from sbuslib.wire.batches import coalesce
 from sbuslib.wire.packets import encode_message
-
-# -- The writer of a journal: durability, full disks, sizes and ages of segments, crashes
-
-MakeHub = Callable[..., Hub]
-
-MakeClient = Callable[..., sbuslib.Client]
 
 
 @pytest.mark.promise("journal.md", "Secrets are never recorded")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pandas
-import pyarrow.parquet
 import pytest
 from segments.journals import READERS, START_NS, Row, flip, message_block, rows, segment
 
@@ -204,17 +202,6 @@ def test_a_flipped_bit_of_a_sealed_file_is_told_before_an_engine_sees_it(journal
 
 
 # -- 6. ingest compares ranges
-
-
-def test_the_rest_of_a_file_is_taken_in(journal: Path, tmp_path: Path) -> None:
-    segment(journal, 1, rows(100))
-    ingest([journal], tmp_path / "lake")
-    segment(journal, 1, rows(100), rows(100, 101))
-    shutil.rmtree(journal / "sealed", ignore_errors=True)
-    seal(journal)
-    ingest([journal / "sealed"], tmp_path / "lake")
-    assert told(tmp_path / "lake") == ([*range(1, 201)], [])
-    assert pyarrow.parquet.read_table(tmp_path / "lake").num_rows == 200, "any glob is right"
 
 
 def test_a_hole_in_a_lake_is_filled(journal: Path, tmp_path: Path) -> None:

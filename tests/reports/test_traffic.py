@@ -24,6 +24,7 @@ from sbuslib.reports.by_key import KeyCount, by_level, by_pattern, coverage
 from sbuslib.reports.curves import _round_up, curves
 from sbuslib.reports.exports import Table, write_csv, write_parquet
 from sbuslib.reports.html import Report
+from sbuslib.reports.subscriptions import read_patterns, subscriptions
 
 # -- What a bus carried, counted, and the page that shows it
 
@@ -141,15 +142,6 @@ def test_wrong_periods_are_refused() -> None:
         traffic.summaries(recorded, 0)
 
 
-def test_the_page_tells_what_it_shows_and_which_engine_counted() -> None:
-    html = made(message(b"<a>/b", b"xyz", at=1), gap(7, "overflow", at=61), levels=1).page()
-    assert (tiles(html)["messages"], tiles(html)["distinct keys"]) == ("1", "1")
-    assert "<code>overflow</code>" in html
-    assert "&lt;a&gt;/" in html
-    assert "First 2 segments" not in html
-    assert "Made by sbus with DuckDB on " in html
-
-
 def test_the_busiest_period_is_that_of_all_hubs_together() -> None:
     rows = [message(b"a", at=second / 10, hub=f"hub-{second % 2}") for second in range(20)]
     found = tiles(made(*rows, seconds=1).page())
@@ -225,6 +217,31 @@ def test_coverage_agrees_with_covers() -> None:
         assert found[narrow] == [wide for wide in patterns if wide and wide != narrow and covers(wide, narrow)]
     assert any(found.values())
     assert coverage([b"", b"a/b", b"a/"]) == {b"": [], b"a/b": [b"a/"], b"a/": []}
+
+
+# -- What each pattern would have received, as a page, and the file of patterns
+
+
+def test_the_report_lists_idle_and_covered_patterns() -> None:
+    with in_memory([message(b"a/b", b"xyz")]) as recorded:
+        report = subscriptions(recorded, [b"a/", b"a/b", b"idle"])
+    assert report.tables["patterns"].rows == [
+        (b"a/", 1, 3, 1, []),
+        (b"a/b", 1, 3, 1, [b"a/"]),
+        (b"idle", 0, 0, 0, []),
+    ]
+    html = report.page()
+    assert tiles(html) == {"patterns": "3", "match nothing": "1", "are covered by others": "1"}
+    assert html.count("<code>idle</code>") == 1
+
+
+def test_patterns_are_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "patterns"
+    path.write_bytes(b'# rooms\nroom/*/temp\n\n""\nroom/*/temp\n\xff/\r\n')
+    assert read_patterns(str(path)) == [b"room/*/temp", b"", b"\xff/"]
+    path.write_bytes(b"a\nb\0c\n")
+    with pytest.raises(UsageError, match=r"patterns, line 2: .*NUL"):
+        read_patterns(str(path))
 
 
 # -- Curves of rates over time: their steps, their scale, and the losses in them
