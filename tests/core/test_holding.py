@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from functools import partial
 from typing import Any
 
 import pytest
 from accounting import balance, connection_of, numbers, settle
 from flooding import flood, is_held, slow
-from support import PATIENCE, Bus, Connect, ConnectAs, HubThread, eventually
-
-from sbuslib import Limits, blocking
+from support import PATIENCE, Bus, Connect, ConnectAs, eventually
 
 
 def test_soft_block_lets_go_when_nothing_waits_and_hard_block_at_half(bus: Bus, connect: Connect) -> None:
@@ -83,22 +80,6 @@ def test_a_hub_that_stops_while_publishers_are_held(bus: Bus, connect: Connect) 
     assert holding._timer is None
     assert hub.context.quotas.is_clear()
     balance(hub)
-
-
-def test_a_clients_own_send_waits_while_it_is_held(address: str) -> None:
-    """A publisher that floods a slow reader in block mode has its speed, and nothing is lost."""
-    with HubThread(address, limits=Limits(queued_packets=16)) as server:
-        with blocking.Client(address, hard="block") as reader, blocking.Client(address) as publisher:
-            reader.subscribe(b"k")
-            count = 3_000
-            sending = threading.Thread(
-                target=publisher.publish_many, args=([(b"k", b"%06d" % n + bytes(2_000)) for n in range(count)],)
-            )
-            sending.start()
-            got = [int(reader.receive(timeout=PATIENCE).payload[:6]) for _ in range(count)]
-            sending.join()
-            assert got == list(range(count))
-        assert server.call(server.hub.statistics).lost == {}
 
 
 def test_receiver_that_releases_one_publisher_while_it_holds_another_is_not_kicked(

@@ -67,13 +67,13 @@ def test_a_loss_is_told_before_an_answer_with_all_of_it(bus: Bus, connect: Conne
     assert reader.pending() == []
 
 
-@pytest.mark.parametrize("engine_of", ["deliver", "deliver_packet"])
-def test_a_discarding_receiver_is_told_once_a_gap(bus: Bus, connect: Connect, engine_of: str) -> None:
+@pytest.mark.parametrize("by", ["client", "program"])
+def test_a_discarding_receiver_is_told_once_a_gap(bus: Bus, connect: Connect, by: str) -> None:
     """However much is lost meanwhile, notices do not pile up for a receiver that does not read."""
     hub = bus(queued_answers=3)
     reader, publisher = connect(), connect()
     receiving = slow(hub, reader, b"notices/on", b"blocking/soft/discard")
-    if engine_of == "deliver":
+    if by == "client":
         flood(publisher, 0, 101)
         publisher.barrier()
     else:

@@ -10,7 +10,7 @@ import pytest
 from sbuslib.core.outbox import Action, Outbox, decide
 from sbuslib.core.quotas import Account
 from sbuslib.limits import Limits
-from sbuslib.wire.modes import HARD, ORDER, SOFT, Hard, Order, Soft
+from sbuslib.wire.modes import HARD, ORDER, SOFT, Hard, Soft
 
 SENDER = 7
 
@@ -57,18 +57,6 @@ def test_each_cell_of_the_table(full: bool, soft: Soft, hard: Hard) -> None:
 # -- order ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("order", "expected"), [("stack", b"b3 4444 1 22"), ("random", b"4444 22 b3 1")])
-def test_answers_go_before_all_unless_the_oldest_goes_first(order: Order, expected: bytes) -> None:
-    box = outbox()
-    box.order = order
-    offer(box, b"22", b"1")
-    assert send(box, 0) == []  # what comes from here on is sorted in
-    box.push_answer(b"a1")
-    offer(box, b"4444", b"b3")
-    box.push_answer(b"a2")
-    assert send(box) == [b"a1", b"a2", *expected.split()]
-
-
 @pytest.mark.parametrize("before", ORDER)
 @pytest.mark.parametrize("after", ORDER)
 def test_another_order_takes_effect_at_once(before: str, after: str) -> None:
@@ -95,20 +83,6 @@ def test_frequent_changes_of_order_do_not_sort_each_time() -> None:
         box.settle(0)
         sorted_anew += (box._heap is not None) is not before
     assert sorted_anew == 1
-
-
-@pytest.mark.parametrize("order", ORDER)
-def test_packets_that_were_not_sent_stay_in_place(order: str) -> None:
-    box = outbox()
-    box.order = order  # type: ignore[assignment]
-    offer(box, b"1", b"2", b"3", b"4", b"5")
-    box.push_answer(b"a")
-    whole = box.take(9)
-    assert box.settle(0) == 0
-    assert box.take(4) == whole[:4]
-    sent = box.settle(2)
-    assert sent == sum(packet != b"a" for packet in whole[:2])
-    assert send(box) == whole[2:]
 
 
 @pytest.mark.parametrize("before", ORDER)

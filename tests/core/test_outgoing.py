@@ -23,22 +23,6 @@ def test_unread_answers_pile_up_to_the_limit(make_hub: MakeHub, connect: Connect
     other.barrier()
 
 
-def test_a_slow_receiver_that_asks_is_answered_in_its_place(hub: Hub, connect: Connect) -> None:
-    slow, publisher = connect(), connect()
-    slow.subscribe(b"k")
-    for number in range(500):
-        publisher.publish(b"k", b"%05d" % number + bytes(2_000))
-    publisher.barrier()
-    slow.send(b"CMSG hub/sync\0token")
-    slow.barrier()
-    publisher.publish(b"k", b"after")
-    publisher.barrier()
-    packets = slow.pending()
-    assert packets.index(b"CMSG hub/sync\0token\0local") == 500
-    assert packets[-1] == b"MSG k\0after"
-    assert len(packets) == 502
-
-
 @both_ways
 def test_a_slow_receiver_with_senders(hub: Hub, connect: Connect) -> None:
     slow, publisher = connect(), connect()

@@ -16,34 +16,6 @@ from sbuslib.core.scheduler import Scheduler
 from sbuslib.reasons import Reason
 
 
-def test_postponed_turns_lose_nothing(bus: Bus, connect_as: ConnectAs) -> None:
-    """Clients of two users flood together; all that they sent comes, in order for each of them."""
-    hub = bus({"mode": 0o777})
-    receiver = connect_as(1001)
-    receiver.subscribe(b"")
-    publishers = {(uid, n): connect_as(uid) for uid, count in ((1001, 1), (1002, 15)) for n in range(count)}
-
-    def publish(who: tuple[int, int]) -> None:
-        for number in range(150):
-            publishers[who].publish(b"%d/%d" % who, b"%d" % number)
-            if not number % 10:
-                gevent.sleep(0)
-
-    got: dict[bytes, list[int]] = {}
-
-    def receive() -> None:
-        for _ in range(150 * len(publishers)):
-            key, _, payload = receiver.receive()[4:].partition(b"\0")
-            got.setdefault(key, []).append(int(payload))
-
-    greenlets: list[gevent.Greenlet[..., None]] = [gevent.spawn(receive)]
-    greenlets += [gevent.spawn(publish, who) for who in publishers]
-    gevent.joinall(greenlets, raise_error=True)
-    assert len(got) == len(publishers)
-    assert all(numbers == list(range(150)) for numbers in got.values())
-    assert not hub.context.scheduler.anybody_waits()
-
-
 def test_sending_to_slow_readers_is_a_turn_of_their_user(
     bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -209,20 +207,3 @@ def test_hubs_below_lose_nothing(programs: Programs) -> None:
             take_over(programs)
             below.publish(b"up", b"%d" % number)
             assert above.receive(timeout=PATIENCE).payload == b"%d" % number
-
-
-def test_a_client_in_c_stays_connected(programs: Programs, tmp_path: Path) -> None:
-    program = tmp_path / "c_client"
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler")
-    subprocess.run(["cc", "-o", program, ROOT / "examples" / "c_client.c"], check=True)
-    programs.start("bus", None, "-o")
-    with Popen([program, programs.address("bus"), "room/", "2"], stdout=PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()  # who it is, once it has subscribed
-        for number in range(2):
-            take_over(programs)
-            with Client(programs.address("bus")) as client:
-                client.publish(b"room/1", b"%d" % number)
-            assert process.stdout.readline() == b"room/1: %d\n" % number
-        assert process.wait(PATIENCE) == 0

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from descriptors import MOST, Closers, can_refuse, ends, lingering, refusing, send_with
@@ -125,43 +126,34 @@ def hostile(address: str) -> Iterator[HostileHub]:
     hub.join()
 
 
-def receive_gevent(address: str) -> bytes:
-    with Client(address) as client:
-        return client.receive(timeout=PATIENCE).payload
+def receive(kind: type[Any], address: str) -> bytes:
+    async def receive_in_loop() -> bytes:
+        async with kind(address) as client:
+            return (await client.receive(timeout=PATIENCE)).payload  # type: ignore[no-any-return]
+
+    if kind is aio.Client:
+        return asyncio.run(receive_in_loop())
+    with kind(address) as client:
+        return client.receive(timeout=PATIENCE).payload  # type: ignore[no-any-return]
 
 
-def receive_blocking(address: str) -> bytes:
-    with blocking.Client(address) as client:
-        return client.receive(timeout=PATIENCE).payload
-
-
-def receive_asyncio(address: str) -> bytes:
-    async def receive() -> bytes:
-        async with aio.Client(address) as client:
-            return (await client.receive(timeout=PATIENCE)).payload
-
-    return asyncio.run(receive())
-
-
-receivers = pytest.mark.parametrize(
-    "receive", [receive_gevent, receive_blocking, receive_asyncio], ids=lambda one: one.__name__
-)
+each_kind = pytest.mark.parametrize("kind", [Client, blocking.Client, aio.Client], ids=["gevent", "blocking", "aio"])
 
 
 @refusing
-@receivers
-def test_a_client_refuses_descriptors(hostile: HostileHub, address: str, receive: Callable[[str], bytes]) -> None:
-    assert receive(address) == b"without"
+@each_kind
+def test_a_client_refuses_descriptors(hostile: HostileHub, address: str, kind: type[Any]) -> None:
+    assert receive(kind, address) == b"without"
     hostile.join()
     assert hostile.refused
 
 
-@receivers
+@each_kind
 def test_a_client_on_an_old_kernel_ends_the_connection(
-    old_kernel: None, hostile: HostileHub, address: str, closers: Closers, receive: Callable[[str], bytes]
+    old_kernel: None, hostile: HostileHub, address: str, closers: Closers, kind: type[Any]
 ) -> None:
     with pytest.raises(PeerError, match="descriptors"):
-        receive(address)
+        receive(kind, address)
     hostile.join()
     eventually(lambda: closers.closed)
     assert closers.elsewhere

@@ -12,6 +12,7 @@ import time
 import gevent
 import pytest
 from accounting import balance, big, connection_of, narrow, numbers, settle
+from flooding import flood, slow
 from support import Bus, Connect, ConnectAs, Peer, eventually
 
 from sbuslib.wire.control import Lost, decode_notice
@@ -61,10 +62,8 @@ def test_losses_are_told_whatever_the_clock_says(
 
     monkeypatch.setattr("sbuslib.core.outgoing.time", jumping)
     loser, publisher = connect(), connect()
-    loser.send(b"SUB l", b"CMSG notices/on")
-    losing = narrow(hub, loser)
-    for number in range(10):
-        publisher.publish(b"l", big(number))
+    losing = slow(hub, loser, b"notices/on")
+    flood(publisher, 0, 10)
     publisher.barrier()
     assert losing.outgoing.lost == {"overflow": 6}
     *messages, told = [loser.receive() for _ in range(5)]

@@ -9,16 +9,16 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import NoReturn
 
 import gevent
-import gevent.subprocess
 import pytest
 from accounting import balance
-from support import Bus, Connect, eventually
+from programs import Programs
+from support import PATIENCE, Bus, Connect, eventually
 
 import sbuslib
-from sbuslib import Hub
 
 Start = Callable[..., int]
 
@@ -48,11 +48,8 @@ def start(address: str) -> Iterator[Start]:
 
     yield run
     for pid in children:
-        try:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        except (ProcessLookupError, ChildProcessError):
-            pass
+        with suppress(ProcessLookupError, ChildProcessError):
+            end(pid)
 
 
 def end(pid: int, number: int = signal.SIGKILL) -> None:
@@ -133,46 +130,29 @@ def test_a_subscriber_that_is_stopped_and_continued(bus: Bus, connect: Connect, 
     assert hub.statistics().waiting > 0
     balance(hub)
     os.kill(pid, signal.SIGCONT)
-    status: list[int] = []
+    ended = (0, 0)
 
-    def ended() -> bool:
-        found, code = os.waitpid(pid, os.WNOHANG)
-        if found:
-            status.append(code)
-        return bool(found)
+    def has_ended() -> bool:
+        nonlocal ended
+        ended = os.waitpid(pid, os.WNOHANG)
+        return ended != (0, 0)
 
-    eventually(ended)
-    assert status == [0]
+    eventually(has_ended)
+    assert ended == (pid, 0)
 
 
-def test_a_hub_that_is_stopped_and_continued(folder: str) -> None:
+def test_a_hub_that_is_stopped_and_continued(programs: Programs) -> None:
     """Its clients wait, no longer than their timeout, and nothing is lost."""
-    address = f"{folder}/bus"
-    ready, tell = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            gevent.reinit()
-            hub = Hub(address)
-            hub.start()
-            os.write(tell, b"x")
-            hub.serve_forever()
-        finally:
-            os._exit(1)
-    try:
-        os.read(ready, 1)
-        os.close(ready)
-        os.close(tell)
-        with sbuslib.Client(address) as reader, sbuslib.Client(address) as publisher:
-            reader.subscribe(b"k")
-            os.kill(pid, signal.SIGSTOP)
-            publisher.timeout = 0.02
-            publisher.publish(b"k", b"while it sleeps")
-            with pytest.raises(TimeoutError):
-                publisher.sync()
-            os.kill(pid, signal.SIGCONT)
-            publisher.timeout = 20
-            publisher.publish(b"k", b"after")
-            assert [reader.receive(timeout=20).payload for _ in range(2)] == [b"while it sleeps", b"after"]
-    finally:
-        end(pid)
+    programs.start("bus")
+    address = programs.address("bus")
+    with sbuslib.Client(address) as reader, sbuslib.Client(address) as publisher:
+        reader.subscribe(b"k")
+        programs.send("bus", signal.SIGSTOP)
+        publisher.timeout = 0.02
+        publisher.publish(b"k", b"while it sleeps")
+        with pytest.raises(TimeoutError):
+            publisher.sync()
+        programs.send("bus", signal.SIGCONT)
+        publisher.timeout = PATIENCE
+        publisher.publish(b"k", b"after")
+        assert [reader.receive(timeout=PATIENCE).payload for _ in range(2)] == [b"while it sleeps", b"after"]

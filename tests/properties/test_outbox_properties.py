@@ -54,13 +54,20 @@ class OutboxMachine(RuleBasedStateMachine):
     places; unit tests test the others.
     """
 
-    @initialize(packets=st.integers(1, 6), size=st.integers(1, 60), answers=st.integers(1, 4), blocks=st.booleans())
-    def begin(self, packets: int, size: int, answers: int, blocks: bool) -> None:
+    @initialize(
+        packets=st.integers(1, 6),
+        size=st.integers(1, 60),
+        answers=st.integers(1, 4),
+        blocks=st.booleans(),
+        order=st.sampled_from(ORDER),
+    )
+    def begin(self, packets: int, size: int, answers: int, blocks: bool, order: Order) -> None:
         self.limits = Limits(queued_packets=packets, queued_bytes=size, queued_answers=answers)
         self.account = Account(1000, self.limits)
         self.box = Outbox(self.limits, self.account)
         if blocks:
             self.box.soft = self.box.hard = "block"
+        self.box.order = order
         self.model: list[tuple[bytes, int | None]] = []
         self.lost = 0
         self.count = 0
@@ -97,9 +104,21 @@ class OutboxMachine(RuleBasedStateMachine):
     def pop(self, data: st.DataObject) -> None:
         taken = data.draw(st.integers(0, len(self.model) + 1))
         sent = data.draw(st.integers(0, min(taken, len(self.model))))
-        assert self.box.take(taken) == [packet for packet, _ in self.model[:taken]]
-        assert self.box.settle(sent) == sum(sender is not None for _, sender in self.model[:sent])
-        del self.model[:sent]
+        going = self.in_order()
+        assert self.box.take(taken) == [packet for packet, _ in going[:taken]]
+        assert self.box.settle(sent) == sum(sender is not None for _, sender in going[:sent])
+        for one in going[:sent]:
+            self.model.remove(one)
+
+    def in_order(self) -> list[tuple[bytes, int | None]]:
+        """The model in the order in which it goes: answers before all, unless the oldest goes first."""
+        if self.box.order == "queue":
+            return self.model
+        answers = [one for one in self.model if one[1] is None]
+        messages = [one for one in self.model if one[1] is not None]
+        if self.box.order == "stack":
+            return answers + messages[::-1]
+        return answers + sorted(messages, key=lambda one: -len(one[0]))
 
     @rule()
     def hand_over(self) -> None:
