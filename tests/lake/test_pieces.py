@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from segments.journals import START_NS, message_block, rows, segment
 
-from sbuslib.errors import CorruptJournalError
 from sbuslib.lake import segment_rows
 from sbuslib.lake.blocks import blocks
 from sbuslib.lake.decode import batches
@@ -141,15 +140,3 @@ def test_a_plan_has_each_row_once_and_no_hole(files: list[tuple[int, int, bool]]
     assert [row for piece in found for row in range(piece.first, piece.before or 0)] == expected
     missing = [row for piece in found if piece.file is None for row in range(piece.first, piece.before or 0)]
     assert missing == [row for row in expected if row not in there]
-
-
-def test_a_damaged_sealed_file_is_named_and_a_missing_one_is_a_gap(journal: Path) -> None:
-    sealed_and_open(journal)
-    (path,) = (journal / "sealed").glob("*.parquet")
-    path.write_bytes(path.read_bytes()[:-50])
-    planned = pieces(journal)
-    with pytest.raises(CorruptJournalError, match=path.name):
-        sequences(planned)
-    path.unlink()
-    assert sequences(planned) == [10, *range(11, 31)]
-    assert sequences(pieces(journal)) == [*range(11, 31)], "what was deleted before the first row is not told"

@@ -24,7 +24,7 @@ from web.conftest import screenshots as screenshots
 from sbuslib.errors import StateError
 from sbuslib.reports.curves import curves
 from sbuslib.reports.exports import Table
-from sbuslib.reports.html import HtmlPage, check_page, duration, heading, human, losses, show, shown
+from sbuslib.reports.html import HtmlPage, check_page, duration, heading, human, show, shown
 
 NASTY = [
     b"<script>alert(1)</script>",
@@ -146,13 +146,6 @@ def test_figures_are_short() -> None:
     assert {n: human(n) for n in numbers} == numbers
     assert [human(n, "B") for n in (0, 1_023, 1_024, 10**9)] == ["0 B", "1,023 B", "1.00 KiB", "954 MiB"]
     assert [duration(n) for n in (0.025, 10, 7_199, 90_000, 1e6)] == ["25 ms", "10 s", "120 min", "25 h", "12 days"]
-
-
-def test_a_loss_is_told_with_what_is_known_and_what_is_not() -> None:
-    assert losses(0, 0, "lost") == ("0", "lost", False)
-    assert losses(17, 0, "lost") == ("17", "lost", True)
-    assert losses(17, 2, "lost") == ("17 + ?", "lost, and 2 times nobody knows how many", True)
-    assert losses(0, 1, "lost") == ("?", "lost: once, and nobody knows how many", True)
 
 
 def test_only_so_many_rows_are_shown() -> None:

@@ -185,7 +185,7 @@ def test_levels_come_busiest_first_with_another_separator() -> None:
 def test_matches_are_those_of_the_matcher() -> None:
     """For the keys and patterns of the protocol's vectors, all at once."""
     cases = [case for case in vectors() if not case[2].startswith(b"!/")]
-    patterns, keys = sorted({pattern for _, pattern, _ in cases})[::5], {key for _, _, key in cases}
+    patterns, keys = sorted({pattern for _, pattern, _ in cases})[::30], {key for _, _, key in cases}
     assert len(patterns) * len(keys) > 3_000
     for pattern, messages, size, distinct in by_pattern(counts(*keys), patterns):
         assert messages == distinct == size // 2 == sum(matches(pattern, key) for key in keys), pattern
@@ -210,7 +210,7 @@ def test_secret_keys_match_nothing() -> None:
 
 
 def test_coverage_agrees_with_covers() -> None:
-    patterns = sorted({pattern for _, pattern, _ in vectors()})[::8]
+    patterns = sorted({pattern for _, pattern, _ in vectors()})[::20]
     assert len(patterns) > 100
     found = coverage([b"", *patterns])
     for narrow in patterns:

@@ -66,10 +66,11 @@ def segment_of(
     ended: bool = True,
     journal: str = "0123456789abcdef",
     boot: bytes = bytes(16),
+    hub: str = "fedcba9876543210",
+    separator: bytes = b"/",
 ) -> bytes:
     """A whole segment."""
-    first = blocks[0][0].sequence
-    header = SegmentHeader(journal, "fedcba9876543210", b"/", START_NS, first, SALT, boot)
+    header = SegmentHeader(journal, hub, separator, START_NS, blocks[0][0].sequence, SALT, boot)
     parts: list[bytes | bytearray] = [header.encode(), *map(block, blocks)]
     if ended:
         parts.append(encode_end(SALT, blocks[-1][-1].sequence + 1))
@@ -130,10 +131,15 @@ def rows(count: int, first: int = 1, keys: int = 7) -> list[Row]:
     ]
 
 
+def numbered(first: int, messages: Sequence[Row]) -> list[Record]:
+    """Messages as rows, numbered from ``first`` on."""
+    rows = enumerate(messages, first)
+    return [Record(row.time_ns, n, "message", row.key, row.payload, row.sender, *row.ids) for n, row in rows]
+
+
 def message_block(first: int, messages: Sequence[Row]) -> bytearray:
     """A block of messages numbered from ``first`` on."""
-    numbered = enumerate(messages, first)
-    return block([Record(row.time_ns, n, "message", row.key, row.payload, row.sender, *row.ids) for n, row in numbered])
+    return block(numbered(first, messages))
 
 
 def segment(
@@ -142,24 +148,20 @@ def segment(
     *blocks: Sequence[Row] | tuple[int, str, int | None],
     sealed: bool = True,
     hub: str = "hub-1",
-    journal: str = "0123456789abcdef",
-    separator: bytes = b"/",
+    **header: Any,
 ) -> Path:
     """Write a segment whose first row is numbered ``first``: each block a list of messages, or one gap.
 
     A gap is a time, a cause and a count, ``None`` where nobody knows it.
     """
-    directory.mkdir(exist_ok=True)
-    path = directory / segment_name(first)
-    data = SegmentHeader(journal, hub, separator, START_NS, first, SALT).encode()
+    rows, number = list[list[Record]](), first
     for one in blocks:
         if isinstance(one, tuple):
-            data += encode_gaps(SALT, first, [one])
-            first += 1
+            rows.append([gap(number, *one[1:])._replace(time_ns=one[0])])
         else:
-            data += message_block(first, one)
-            first += len(one)
-    if sealed:
-        data += encode_end(SALT, first)
-    path.write_bytes(data)
+            rows.append(numbered(number, one))
+        number += len(rows[-1])
+    directory.mkdir(exist_ok=True)
+    path = directory / segment_name(first)
+    path.write_bytes(segment_of(rows, ended=sealed, hub=hub, **header))
     return path

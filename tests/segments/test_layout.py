@@ -9,12 +9,12 @@ from zlib import crc32
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from segments.journals import EXAMPLE, SALT, SENDER, block, gap, records_of, write
+from segments.journals import EXAMPLE, SALT, SENDER, block, gap, write
 from support import python
 
 from sbuslib.errors import CorruptJournalError, JournalInUseError
 from sbuslib.segments.decoding import decode_block
-from sbuslib.segments.directory import DirectoryLock, durable_sequence, is_recorded, list_segments, read_header
+from sbuslib.segments.directory import DirectoryLock, durable_sequence, is_recorded
 from sbuslib.segments.layout import (
     SEGMENT_HEADER_BYTES,
     Block,
@@ -127,17 +127,7 @@ def test_the_sample_is_written_as_it_is_stored(journal: str) -> None:
         assert Path(path).read_bytes() == (SAMPLE / os.path.basename(path)).read_bytes()
 
 
-# -- Directories of segments: the order, and the lock
-
-ROWS = [record for blocks in EXAMPLE for rows in blocks for record in rows]
-
-
-def test_segments_are_listed_in_order_without_other_files(journal: str) -> None:
-    write(journal, *reversed(EXAMPLE))
-    Path(journal, "notes.txt").write_text("mine")
-    assert [one.first_sequence for one in list_segments(journal)] == [1, 4]
-    assert records_of(journal) == ROWS
-    assert [read_header(one.path).first_sequence for one in list_segments(journal)] == [1, 4]
+# -- Directories of segments: the lock
 
 
 def test_the_last_durable_row_stays_known_while_the_next_recorder_starts(folder: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyspark
 import pytest
+from lake.conftest import journal as journal
 
 from sbuslib.spark.sessions import QUICK, session
 
@@ -86,9 +87,3 @@ def _no_leaks(_no_hang: None) -> Iterator[None]:
     gc.collect()  # readers of Parquet files that are in a circle with the error that ended them
     leaked = _open_files() - before
     assert not leaked, f"left open: {sorted(leaked)}"
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Path:
-    """The path for the journal of a test."""
-    return tmp_path / "journal"
