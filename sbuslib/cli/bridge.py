@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from ..bridge import AioBridge
 
-__all__ = ["add_bridge"]
-
 _AWAY_SECONDS = 0.2
 """Seconds between two looks for a bus that has gone."""
 
@@ -59,10 +57,8 @@ def add_bridge(parser: Parser) -> None:
     add(parser, "--credentials FILE", "NATS: a file with a JWT and a seed")
     add_tls(parser, "our own certificate (PEM)", "who signs the server's certificate (PEM)")
 
-    parser.set_defaults(run=_bridge)
 
-
-def _bridge(arguments: Namespace) -> None:
+def run_bridge(arguments: Namespace) -> None:
     import asyncio
     import logging
 

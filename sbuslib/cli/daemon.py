@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..wire.addresses import Address
     from .config import HubSettings
 
-__all__ = ["PID_FILE", "add_hub_arguments", "build_parser", "main", "run_hub"]
+__all__ = ["PID_FILE", "add_hub_arguments", "build_parser", "main", "serve_hub"]
 
 PID_FILE = "/run/sbus.pid"
 NO_PID_FILE = "/dev/null"
@@ -131,7 +131,7 @@ def build_parser() -> Parser:
     add(parser, "-p --pid-file FILE", what, default=PID_FILE)
     add_hub_arguments(parser)
     add_program_options(parser)
-    parser.set_defaults(run=lambda arguments: run_hub("sbusd", arguments, background=not arguments.foreground))
+    parser.set_defaults(run=lambda arguments: serve_hub("sbusd", arguments, background=not arguments.foreground))
     return parser
 
 
@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return finish("sbusd", build_parser().parse_args(argv))
 
 
-def run_hub(
+def serve_hub(
     program: str,
     arguments: Namespace,
     *,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..secrets import Namespace as Secrets
     from .config import HubSettings
 
-__all__ = ["CONFIG_PLACE", "add_hub_explain", "sentence", "why_refused"]
+__all__ = ["CONFIG_PLACE", "sentence", "why_refused"]
 
 CONFIG_PLACE = "/etc/sbus.toml"
 """Where the hub of the machine has its configuration file."""
@@ -46,10 +46,8 @@ def add_hub_explain(parser: Parser) -> None:
     add(parser, "--separator BYTE", "as the hub was given it")
     add(parser, "--json", "as JSON in a line")
 
-    parser.set_defaults(run=_explain)
 
-
-def _explain(arguments: Namespace) -> int:
+def run_hub_explain(arguments: Namespace) -> int:
     from ..kernel.users import resolve_user
     from ..wire.packets import check_key
     from .config import read_settings

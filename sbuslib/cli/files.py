@@ -13,8 +13,6 @@ TYPE_CHECKING = False  # the typing module would take as long to load as argpars
 if TYPE_CHECKING:
     from ..clients.endpoint import Files
 
-__all__ = ["add_receive", "add_send"]
-
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Why one file cannot be written, and another may be."""
 
@@ -43,10 +41,8 @@ def add_send(parser: Parser) -> None:
     add(parser, "--timeout TIME", "give up those that do not go on for so long (30)", default=30.0)
     add_door_folder(parser)
 
-    parser.set_defaults(run=_send)
 
-
-def _send(arguments: Namespace) -> int:
+def run_send(arguments: Namespace) -> int:
     from . import messages
 
     status = EXIT_SUCCESS
@@ -79,10 +75,8 @@ def add_receive(parser: Parser) -> None:
     add(parser, "--timeout TIME", "exit with status 1 when no file is offered for so long")
     add_door_folder(parser)
 
-    parser.set_defaults(run=_receive)
 
-
-def _receive(arguments: Namespace) -> None:
+def run_receive(arguments: Namespace) -> None:
     from . import messages
 
     with (

@@ -13,8 +13,6 @@ TYPE_CHECKING = False  # the typing module would take as long to load as argpars
 if TYPE_CHECKING:
     from ..monitor.rates import Row
 
-__all__ = ["add_bench", "add_doctor", "add_hz", "add_ping", "add_whoami"]
-
 
 def add_ping(parser: Parser) -> None:
     """Complete the parser of the command."""
@@ -39,10 +37,9 @@ def add_ping(parser: Parser) -> None:
     add(parser, "--timeout TIME", "wait for no answer longer (10)", default=10.0)
     add(parser, "--tree", "ask the whole tree")
     add(parser, "--json", "a JSON object a line for each answer, in seconds")
-    parser.set_defaults(run=_ping)
 
 
-def _ping(arguments: Namespace) -> int:
+def run_ping(arguments: Namespace) -> int:
     from itertools import count as numbers
     from time import perf_counter, sleep
 
@@ -107,10 +104,8 @@ def add_hz(parser: Parser) -> None:
     add(parser, "--timeout TIME", "exit with status 1 when no message comes for so long")
     add(parser, "--json", "a JSON object for each table: intervals in seconds, keys as in sub --json, null for others")
 
-    parser.set_defaults(run=_hz)
 
-
-def _hz(arguments: Namespace) -> None:
+def run_hz(arguments: Namespace) -> None:
     from ..monitor.rates import measure
     from . import messages
 
@@ -170,10 +165,8 @@ def add_doctor(parser: Parser) -> None:
     add_address(parser)
     add(parser, "--json", "a JSON object a line for each finding")
 
-    parser.set_defaults(run=_doctor)
 
-
-def _doctor(arguments: Namespace) -> int:
+def run_doctor(arguments: Namespace) -> int:
     from ..monitor.diagnosis import examine
 
     begin_to_show()
@@ -196,10 +189,9 @@ def add_whoami(parser: Parser) -> None:
     parser.epilog = "examples:\n  sbus whoami\n  sbus whoami --json | jq .uid"
     add_address(parser)
     add(parser, "--json", "as JSON in a line, with gid, uid and pid")
-    parser.set_defaults(run=_whoami)
 
 
-def _whoami(arguments: Namespace) -> None:
+def run_whoami(arguments: Namespace) -> None:
     from ..wire.text import printable
     from . import messages
 
@@ -240,10 +232,8 @@ def add_bench(parser: Parser) -> None:
     add(parser, "--runs FILE", "write every run to a file, as JSON")
     add(parser, "--list", "list the scenarios")
 
-    parser.set_defaults(run=_bench)
 
-
-def _bench(arguments: Namespace) -> int:
+def run_bench(arguments: Namespace) -> int:
     import tempfile
     from contextlib import ExitStack
     from pathlib import Path

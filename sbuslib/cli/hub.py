@@ -11,9 +11,9 @@ from pathlib import Path
 from ..errors import StateError, UsageError
 from .arguments import Parser, add, add_address
 from .console import tell
-from .daemon import add_hub_arguments, run_hub
+from .daemon import add_hub_arguments, serve_hub
 
-__all__ = ["add_hub", "add_hub_reload", "add_hub_units", "program_folder", "read_unit", "unit_names"]
+__all__ = ["program_folder", "read_unit", "unit_names"]
 
 
 def add_hub(parser: Parser) -> None:
@@ -30,10 +30,9 @@ def add_hub(parser: Parser) -> None:
     )
     add_address(parser)
     add_hub_arguments(parser)
-    parser.set_defaults(run=_hub)
 
 
-def _hub(arguments: Namespace) -> int:
+def run_hub(arguments: Namespace) -> int:
     from ..wire.defaults import default_addresses
 
     default = default_addresses()[0]
@@ -44,7 +43,7 @@ def _hub(arguments: Namespace) -> int:
     def announce(address: str) -> None:
         tell(f"listening at {address} (Ctrl-C ends it)")
 
-    return run_hub("sbus", arguments, on_ready=announce, default=default)
+    return serve_hub("sbus", arguments, on_ready=announce, default=default)
 
 
 def add_hub_reload(parser: Parser) -> None:
@@ -56,10 +55,9 @@ def add_hub_reload(parser: Parser) -> None:
     )
     parser.epilog = "examples:\n  sbus hub reload -a /run/sbus.socket"
     add_address(parser)
-    parser.set_defaults(run=_reload)
 
 
-def _reload(arguments: Namespace) -> None:
+def run_hub_reload(arguments: Namespace) -> None:
     from . import messages
 
     with messages.connected(arguments) as client:
@@ -91,8 +89,6 @@ def add_hub_units(parser: Parser) -> None:
     add(parser, "--install [DIR]", "write units to DIR, or where systemd looks", const="")
     add(parser, "--session", "only the units of a user session, not of the machine")
 
-    parser.set_defaults(run=_units)
-
 
 def unit_names(user: bool | None = None) -> list[str]:
     """The names of the units: of user sessions, of the machine, or all."""
@@ -116,7 +112,7 @@ def read_unit(name: str, folder: str) -> str:
     return (_UNITS / name).read_text("utf-8").replace(_PLACEHOLDER, folder)
 
 
-def _units(arguments: Namespace) -> None:
+def run_hub_units(arguments: Namespace) -> None:
     session: bool = arguments.session
     if arguments.install is not None:
         _install(_target(arguments.install, session), session)

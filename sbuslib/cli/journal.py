@@ -21,18 +21,7 @@ if TYPE_CHECKING:
     from ..lake.selection import Selection
     from ..segments.layout import Record, Skipped
 
-__all__ = [
-    "add_journal_cat",
-    "add_journal_consume",
-    "add_journal_info",
-    "add_journal_query",
-    "add_journal_verify",
-    "add_selection",
-    "add_skipping",
-    "selection",
-    "tell_gap",
-    "tell_skipped",
-]
+__all__ = ["add_selection", "add_skipping", "selection", "tell_gap", "tell_skipped"]
 
 
 def add_journal_info(parser: Parser) -> None:
@@ -40,7 +29,6 @@ def add_journal_info(parser: Parser) -> None:
     parser.epilog = "examples:\n  sbus journal info /var/lib/sbus/journal"
     _add_directories(parser, "+")
     add(parser, "--json", "a line of JSON for each; times are nanoseconds since 1970")
-    parser.set_defaults(run=_info)
 
 
 def add_journal_cat(parser: Parser) -> None:
@@ -55,14 +43,12 @@ def add_journal_cat(parser: Parser) -> None:
     add(parser, "-n --count N", "exit after N messages")
     add_skipping(parser, "go on after what is damaged, and tell it")
     add_forms(parser)
-    parser.set_defaults(run=_cat)
 
 
 def add_journal_verify(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.epilog = "examples:\n  sbus journal verify journal      ends with status 1 if anything is damaged or missing"
     _add_directories(parser, "+")
-    parser.set_defaults(run=_verify)
 
 
 def add_journal_query(parser: Parser) -> None:
@@ -77,7 +63,6 @@ def add_journal_query(parser: Parser) -> None:
     _add_directories(parser, None)
     add(parser, "SQL", "the question, about the table journal")
     add(parser, "--json", "a line of JSON for each row")
-    parser.set_defaults(run=_query)
 
 
 def add_selection(parser: Parser, verb: str) -> None:
@@ -118,7 +103,7 @@ def _when(time_ns: int | None) -> str:
     return datetime.fromtimestamp(time_ns / 1e9).astimezone().isoformat(timespec="milliseconds")
 
 
-def _info(arguments: Namespace) -> int:
+def run_journal_info(arguments: Namespace) -> int:
     begin_to_show()
     return _each(arguments, partial(_show_info, as_json=arguments.json))
 
@@ -159,7 +144,7 @@ def selection(arguments: Namespace) -> Selection:
     return Selection(arguments.start, arguments.end, patterns=patterns)
 
 
-def _cat(arguments: Namespace) -> int:
+def run_journal_cat(arguments: Namespace) -> int:
     from ..lake.blocks import read_records
 
     begin_to_show()
@@ -187,7 +172,7 @@ def tell_gap(row: Record) -> None:
     complain("sbus", f"row {row.sequence:,}: {lost} messages were lost: {row.cause}")
 
 
-def _query(arguments: Namespace) -> None:
+def run_journal_query(arguments: Namespace) -> None:
     from ..errors import UsageError
     from ..reading import read
 
@@ -224,7 +209,7 @@ def tell_skipped(path: str, skipped: Skipped) -> None:
     complain("sbus", f"{path}: {skipped.length:,} bytes at {skipped.position:,} skipped")
 
 
-def _verify(arguments: Namespace) -> int:
+def run_journal_verify(arguments: Namespace) -> int:
     begin_to_show()
     return _each(arguments, _verify_one)
 
@@ -296,10 +281,8 @@ def add_journal_consume(parser: Parser) -> None:
     add_skipping(parser, "go on after what is damaged, and tell it")
     add_forms(parser)
 
-    parser.set_defaults(run=_consume)
 
-
-def _consume(arguments: Namespace) -> None:
+def run_journal_consume(arguments: Namespace) -> None:
     from ..errors import StateError
     from ..journal.consume import consume
 

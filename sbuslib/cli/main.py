@@ -1,9 +1,9 @@
 """``sbus``: the command line of the bus.
 
-A command is one word, or two: ``pub``, ``journal record``. Its parser is completed by the function ``add_pub``,
-``add_journal_record``, in the module that :data:`COMMANDS` names, which sets with ``set_defaults(run=...)`` what runs
-it. Only the module of the command that is run is loaded: a shell script that publishes must not pay for all
-the others. ``docs/shell.md`` has the families and the table of options.
+A command is one word, or two: ``pub``, ``journal record``. In the module that :data:`COMMANDS` names, ``add_pub`` and
+``add_journal_record`` complete its parser, and ``run_pub`` and ``run_journal_record`` run it. Only the module of the
+command that is run is loaded: a shell script that publishes must not pay for all the others. ``docs/shell.md`` has the
+families and the table of options.
 """
 
 from __future__ import annotations
@@ -55,28 +55,16 @@ COMMANDS = {
     "journal replay": ("recordings", "record", "publish again what was recorded"),
     "journal info": ("recordings", "journal", "what journals hold, from when to when, and their files"),
     "journal cat": ("recordings", "journal", "show the recorded messages, as sbus sub shows those of a bus"),
-    "journal verify": (
-        "recordings",
-        "journal",
-        "read all of journals, and tell what is damaged, missing or lost",
-    ),
+    "journal verify": ("recordings", "journal", "read all of journals, and tell what is damaged, missing or lost"),
     "journal query": ("recordings", "journal", "answer a question in SQL about what was recorded, with DuckDB"),
     "journal consume": ("recordings", "journal", "messages of a journal from where you stopped, as they come"),
     "journal seal": ("recordings", "record", "rewrite the ended segments of a journal as Parquet files"),
     "journal ingest": ("recordings", "record", "take what journals hold into a lake, each record once"),
-    "report traffic": (
-        "recordings",
-        "report",
-        "volume by time, key, sender, user and size, and what was lost",
-    ),
+    "report traffic": ("recordings", "report", "volume by time, key, sender, user and size, and what was lost"),
     "report subscriptions": ("recordings", "report", "what each pattern would have received, and which match nothing"),
     "retain": ("services", "services", "keep the newest message of each key, for those that come later"),
     "queue": ("services", "services", "share jobs out among workers, and keep them until they are done"),
-    "peer": (
-        "networks",
-        "networks",
-        "pass messages between programs and machines over TCP",
-    ),
+    "peer": ("networks", "networks", "pass messages between programs and machines over TCP"),
     "gateway": ("networks", "networks", "join this machine's bus to those of other machines over TCP"),
     "bridge": ("networks", "bridge", "join this machine's bus to a NATS, MQTT or Redis server"),
     "bench": ("tools", "health", "measure what a hub costs on this machine"),
@@ -152,7 +140,9 @@ def command_parser(name: str) -> Parser:
     """The parser of one command. Loads its module."""
     _, module, help = COMMANDS[name]
     parser = Parser(prog=f"sbus {name}", description=f"{help[0].upper()}{help[1:]}.")
-    getattr(import_module(f"{__package__}.{module}"), f"add_{name.replace(' ', '_')}")(parser)
+    functions, of = import_module(f"{__package__}.{module}"), name.replace(" ", "_")
+    getattr(functions, f"add_{of}")(parser)
+    parser.set_defaults(run=getattr(functions, f"run_{of}"), parser=parser)
     add_verbosity(parser)
     if "--address" in parser._option_string_actions:
         parser.epilog = f"{parser.epilog}\n\n{ADDRESSES}"

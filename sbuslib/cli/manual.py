@@ -19,7 +19,7 @@ TYPE_CHECKING = False  # the typing module would take as long to load as argpars
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["SCRIPTS", "add_completion", "add_help", "candidates", "files", "pages"]
+__all__ = ["SCRIPTS", "candidates", "files", "pages"]
 
 
 _BASH = """\
@@ -73,10 +73,9 @@ def add_completion(parser: Parser) -> None:
     )
     add(parser, "SHELL", "bash, zsh or fish", choices=tuple(SCRIPTS))
     parser.add_argument("words", nargs=REMAINDER, help=SUPPRESS)  # a command line, for which candidates are printed
-    parser.set_defaults(run=_completion)
 
 
-def _completion(arguments: Namespace) -> None:
+def run_completion(arguments: Namespace) -> None:
     if not arguments.words:
         sys.stdout.write(SCRIPTS[arguments.shell])
         return
@@ -129,10 +128,9 @@ def add_help(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.epilog = "examples:\n  sbus help pub\n  sbus help journal record\n  sbus help                all commands"
     add(parser, "[COMMAND...]", "the command, of one word or two", dest="words")
-    parser.set_defaults(run=_help)
 
 
-def _help(arguments: Namespace) -> None:
+def run_help(arguments: Namespace) -> None:
     from .main import main
 
     main([*arguments.words, "--help"])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Work = Callable[[], object]
 
-__all__ = ["add_gateway", "add_peer", "add_tls"]
+__all__ = ["add_tls"]
 
 _CERTIFICATES = (
     "WHERE is HOST:PORT, [IPV6]:PORT, or :PORT for this machine alone; port 0 takes a free one, which is printed. "
@@ -85,10 +85,8 @@ def add_peer(parser: Parser) -> None:
         parser.add_argument(f"--{option}", metavar=operands, nargs=2, action="append", default=[], help=what)
     add(parser, "--timeout TIME", "wait so long for a peer with --pub, --send (30)", default=30.0)
 
-    parser.set_defaults(run=_run_peer)
 
-
-def _run_peer(arguments: Namespace) -> None:
+def run_peer(arguments: Namespace) -> None:
 
     def begin(peer: Peer, stack: ExitStack) -> list[Work]:
         from ..tcp.large import receive_large
@@ -158,10 +156,8 @@ def add_gateway(parser: Parser) -> None:
     add(parser, "--name NAME", "what the joined buses are called, at each gateway alike (bus)", default="bus")
     _add_ends(parser)
 
-    parser.set_defaults(run=_run_gateway)
 
-
-def _run_gateway(arguments: Namespace) -> None:
+def run_gateway(arguments: Namespace) -> None:
 
     def begin(peer: Peer, stack: ExitStack) -> list[Work]:
         from ..tcp import Gateway

@@ -16,7 +16,7 @@ TYPE_CHECKING = False  # the typing module would take as long to load as argpars
 if TYPE_CHECKING:
     from argparse import Namespace
 
-__all__ = ["add_pub", "publish_once"]
+__all__ = ["publish_once"]
 
 _SHORT = 65_536
 """Bytes of a packet for which the send buffer of any socket has room."""
@@ -51,21 +51,19 @@ def add_pub(parser: Parser) -> None:
     add(source, "--file FILE", "the contents of a file as one payload")
     add(source, "--json", "a message for each line of standard input, as sbus sub --json writes them")
 
-    parser.set_defaults(run=lambda arguments: _publish(arguments, parser))
 
-
-def _publish(arguments: Namespace, parser: Parser) -> None:
+def run_pub(arguments: Namespace) -> None:
     if arguments.payload == b"-":
         arguments.lines, arguments.payload = True, None
     sources = [arguments.lines, arguments.stdin, arguments.file is not None, arguments.json]
     if (arguments.key is None) is not arguments.json:
-        parser.error(
+        arguments.parser.error(
             "KEY is missing"
             if arguments.key is None
             else "--json takes KEY from the lines of standard input: leave it out"
         )
     if sum(sources) + (arguments.payload is not None) != 1:
-        parser.error("give one PAYLOAD, or one of -, -l, --stdin, --file and --json")
+        arguments.parser.error("give one PAYLOAD, or one of -, -l, --stdin, --file and --json")
 
     if arguments.payload is not None and not arguments.verbose:
         yield_to_signals()

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ..segments.layout import Skipped
     from ..wire.columns import Columns
 
-__all__ = ["add_journal_ingest", "add_journal_record", "add_journal_replay", "add_journal_seal"]
-
 
 def add_journal_record(parser: Parser) -> None:
     """Complete the parser of the command."""
@@ -59,10 +57,8 @@ def add_journal_record(parser: Parser) -> None:
     add(parser, "--on PATTERN", "with --last: record when a message matches; may be repeated", action="append")
     add(parser, "--max-memory SIZE", "with --last: keep no more bytes (64MB)", default=64 << 20)
 
-    parser.set_defaults(run=_record)
 
-
-def _record(arguments: Namespace) -> None:
+def run_journal_record(arguments: Namespace) -> None:
     from ..errors import UsageError
 
     if arguments.on and arguments.last is None:
@@ -129,10 +125,8 @@ def add_journal_replay(parser: Parser) -> None:
     add(parser, "--remap OLD=NEW", what, action="append", default=[])
     add(parser, "--loop", "begin again at the end, until Ctrl-C")
 
-    parser.set_defaults(run=_replay)
 
-
-def _replay(arguments: Namespace) -> None:
+def run_journal_replay(arguments: Namespace) -> None:
     from ..blocking import Client
     from ..journal.replay import Renaming, from_journal, replay
 
@@ -232,10 +226,8 @@ def add_journal_ingest(parser: Parser) -> None:
     add_skipping(parser, "where a journal is damaged, take a gap in, and go on")
     jobs.add_spark_arguments(parser)
 
-    parser.set_defaults(run=_ingest)
 
-
-def _ingest(arguments: Namespace) -> None:
+def run_journal_ingest(arguments: Namespace) -> None:
     with nullcontext() if arguments.master is None else jobs.spark(arguments) as session:
         _ingest_with(arguments, session)
 
@@ -292,10 +284,8 @@ def add_journal_seal(parser: Parser) -> None:
     add(parser, "DIR", "the journal's directory", dest="directory")
     add_skipping(parser, "where the journal is damaged, write a gap row, and go on")
 
-    parser.set_defaults(run=_run)
 
-
-def _run(arguments: Namespace) -> None:
+def run_journal_seal(arguments: Namespace) -> None:
     from ..lake.places import absolute, sealed_of
     from ..lake.sealing import seal
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .arguments import Parser, add, add_address, add_patterns, add_program_options
 from .console import finish
-from .daemon import ADDRESS_FORMS, add_hub_arguments, run_hub
+from .daemon import ADDRESS_FORMS, add_hub_arguments, serve_hub
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -84,7 +84,7 @@ def _run_relay(arguments: Namespace, parser: Parser) -> int:
         relays.append(relay)
         return relay
 
-    status = run_hub("sbus-relay", arguments, on_hub=join, default=None)
+    status = serve_hub("sbus-relay", arguments, on_hub=join, default=None)
     for relay in relays:
         if relay.service.error is not None:
             raise relay.service.error

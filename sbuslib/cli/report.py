@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from ..reports.sql import Recorded
     from ..reports.watch import Alert, RateRule, Window
 
-__all__ = ["add_report_subscriptions", "add_report_traffic", "add_watch"]
 
-
-def _add_counting(parser: Parser, kind: str, work: Callable[[Namespace], object], examples: str) -> None:
+def _add_counting(parser: Parser, kind: str, examples: str) -> None:
     """Add what the reports have that count the records of a lake."""
     parser.description = (
         f"{parser.description} Make one HTML file about what was recorded, which loads nothing else, and with "
@@ -42,7 +40,6 @@ def _add_counting(parser: Parser, kind: str, work: Callable[[Namespace], object]
     add(parser, "--engine", what, choices=("duckdb", "spark"))
     jobs.add_spark_arguments(parser)
     add(parser, "--separator BYTE", "separator of the hub's keys (/)", default="/")
-    parser.set_defaults(run=work)
 
 
 def _check_output(arguments: Namespace) -> None:
@@ -117,7 +114,6 @@ def add_report_traffic(parser: Parser) -> None:
     _add_counting(
         parser,
         "traffic",
-        _traffic,
         "  sbus report traffic lake                        makes traffic.html\n"
         "  sbus report traffic lake --csv tables --output -   tables, and no page",
     )
@@ -125,7 +121,7 @@ def add_report_traffic(parser: Parser) -> None:
     add(parser, "-i --interval TIME", "whole seconds between points of a curve; else what fits")
 
 
-def _traffic(arguments: Namespace) -> None:
+def run_report_traffic(arguments: Namespace) -> None:
     from ..reports.traffic import traffic
 
     _check_output(arguments)
@@ -142,13 +138,12 @@ def add_report_subscriptions(parser: Parser) -> None:
     _add_counting(
         parser,
         "subscriptions",
-        _subscriptions,
         "  sbus report subscriptions lake patterns.txt     of the patterns in a file, one a line",
     )
     add(parser, "PATTERNS", 'file of patterns, one a line; "" is the empty pattern, and # begins a comment')
 
 
-def _subscriptions(arguments: Namespace) -> None:
+def run_report_subscriptions(arguments: Namespace) -> None:
     from ..errors import UsageError
     from ..reports.subscriptions import read_patterns, subscriptions
 
@@ -186,10 +181,9 @@ def add_watch(parser: Parser) -> None:
         parser.add_argument(f"--{kind}", help=what, **pair)
     add(parser, "--window TIME", "how long a window is (10)", default=10.0)
     add(parser, "--separator BYTE", "separator of the hub's keys (/)", default="/")
-    parser.set_defaults(run=_watch)
 
 
-def _watch(arguments: Namespace) -> None:
+def run_watch(arguments: Namespace) -> None:
     from ..reports.watch import OnBus, check_windows, follow
 
     check_windows(arguments.window)

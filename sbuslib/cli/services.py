@@ -15,8 +15,6 @@ from .tables import plain, show_json
 if TYPE_CHECKING:
     from ..recipes.request import Answer, Question
 
-__all__ = ["add_queue", "add_request", "add_retain", "add_serve"]
-
 
 def add_request(parser: Parser) -> None:
     """Complete the parser of the command."""
@@ -46,14 +44,12 @@ def add_request(parser: Parser) -> None:
     add(parser, "--json", "each answer, or the error of its server, as JSON in a line")
     add(parser, "--not-secret", "for the C daemon, which has no secret keys: others on the bus could read the answer")
 
-    parser.set_defaults(run=lambda arguments: _request(arguments, parser))
 
-
-def _request(arguments: Namespace, parser: Parser) -> int:
+def run_request(arguments: Namespace) -> int:
     from . import messages
 
     if arguments.stdin and arguments.payload is not None:
-        parser.error("give a PAYLOAD or --stdin")
+        arguments.parser.error("give a PAYLOAD or --stdin")
     key, secret = arguments.key, not arguments.not_secret
     with messages.connected(arguments) as client:
         payload = messages.read_stdin() if arguments.stdin else arguments.payload or b""
@@ -121,10 +117,8 @@ def add_serve(parser: Parser) -> None:
     add(parser, "COMMAND...", "the command and its arguments, after --", dest="command")
     add(parser, "-j --jobs N", "so many commands at a time (1)", default=1)
 
-    parser.set_defaults(run=_serve)
 
-
-def _serve(arguments: Namespace) -> None:
+def run_serve(arguments: Namespace) -> None:
     from shutil import which
 
     from ..errors import UsageError
@@ -190,10 +184,8 @@ def add_retain(parser: Parser) -> None:
     add(parser, "--max-keys N", "keep no more keys (100000)", default=100_000)
     add(parser, "--max-bytes SIZE", "keep no more (64MB)", default=2**26)
 
-    parser.set_defaults(run=_retain)
 
-
-def _retain(arguments: Namespace) -> None:
+def run_retain(arguments: Namespace) -> None:
     import gevent
 
     from ..services.retain import Retain
@@ -238,10 +230,8 @@ def add_queue(parser: Parser) -> None:
     add(parser, "--ordered", "give the jobs of each key in order, one at a time")
     add(parser, "--trusted USER", "its processes may work, too; may be repeated", action="append", default=[])
 
-    parser.set_defaults(run=_queue)
 
-
-def _queue(arguments: Namespace) -> None:
+def run_queue(arguments: Namespace) -> None:
     from contextlib import nullcontext
 
     from ..kernel.users import resolve_user

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..monitor.survey import SeenHub, SeenLink
     from ..statistics import HubStatistics, LinkStatistics
 
-__all__ = ["ORDERS", "add_stat", "describe", "draw"]
+__all__ = ["ORDERS", "describe", "draw"]
 
 CLIENTS = 10
 """Clients that are shown: those with the most losses, then those with the most messages that wait."""
@@ -54,10 +54,8 @@ def add_stat(parser: Parser) -> None:
     add(parser, "-i --interval TIME", "show it so often, until Ctrl-C")
     add(parser, "--json", "all that is known, as JSON in one line")
 
-    parser.set_defaults(run=_stat)
 
-
-def _stat(arguments: Namespace) -> None:
+def run_stat(arguments: Namespace) -> None:
     from time import sleep
 
     begin_to_show()

@@ -9,7 +9,7 @@ from ..wire.modes import HARD, ORDER, SOFT
 from .arguments import Parser, add, add_address
 from .console import EXIT_FAILURE, EXIT_SUCCESS
 
-__all__ = ["add_forms", "add_get", "add_sub", "wants_senders"]
+__all__ = ["add_forms", "wants_senders"]
 
 
 def add_sub(parser: Parser) -> None:
@@ -43,8 +43,6 @@ def add_sub(parser: Parser) -> None:
     ):
         add(parser, f"--{mode}", what, choices=words)
 
-    parser.set_defaults(run=_subscribe)
-
 
 def add_forms(parser: Parser) -> None:
     """Add the options that say how messages are shown."""
@@ -55,15 +53,13 @@ def add_forms(parser: Parser) -> None:
     add(form, "--raw", "exactly the payloads, with nothing between them: take one message with -n 1, or use --json")
     add(form, "--format TEXT", "a line with {key}, {payload}, {size}, {sender} and {time} filled in")
 
-    parser.set_defaults(parser=parser)
-
 
 def wants_senders(arguments: Namespace) -> bool:
     """Whether senders are shown, by the options of :func:`add_forms`."""
     return arguments.senders or "{sender}" in (arguments.format or "")
 
 
-def _subscribe(arguments: Namespace) -> None:
+def run_sub(arguments: Namespace) -> None:
     from . import messages
 
     show = messages.shower(arguments)
@@ -101,10 +97,8 @@ def add_get(parser: Parser) -> None:
     add(parser, "KEY", "key, or pattern of keys", dest="pattern")
     add_forms(parser)
 
-    parser.set_defaults(run=_get)
 
-
-def _get(arguments: Namespace) -> int:
+def run_get(arguments: Namespace) -> int:
     from . import messages
     from .console import complain
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..blocking import Client
     from ..monitor.rates import Look, Row
 
-__all__ = ["Screen", "add_top", "add_web", "to_json", "to_lines"]
+__all__ = ["Screen", "to_json", "to_lines"]
 
 _KEY = re.compile(r"\x1b\[[A-D]|.", re.DOTALL)
 _KINDS = {kind[0]: kind for kind in KINDS}
@@ -57,10 +57,9 @@ def add_top(parser: Parser) -> None:
     add(parser, "-i --interval TIME", "how often (1)", default=1.0)
     add(parser, "-n --count N", "print N tables, and exit")
     add(parser, "--json", "print a JSON object a line until Ctrl-C; rates are messages a second")
-    parser.set_defaults(run=_top)
 
 
-def _top(arguments: Namespace) -> None:
+def run_top(arguments: Namespace) -> None:
     from ..blocking import Client
 
     rated = {"published", "delivered", "up", "down"}
@@ -215,10 +214,8 @@ def add_web(parser: Parser) -> None:
     add_address(parser)
     add(parser, "--listen WHERE", "a loopback address and port, or a path (127.0.0.1, any port)", default="127.0.0.1:0")
 
-    parser.set_defaults(run=_web)
 
-
-def _web(arguments: Namespace) -> None:
+def run_web(arguments: Namespace) -> None:
     import gevent
 
     from ..client import Client

@@ -119,9 +119,8 @@ def test_a_wrong_option_of_the_daemon_shows_the_nearest(run_here: Run) -> None:
 )
 def test_old_names_are_the_new_ones(words: str, same: str) -> None:
     old, new = vars(parse(words.split())), vars(parse(same.split()))
-    assert {name: value for name, value in old.items() if not callable(value)} == {
-        name: value for name, value in new.items() if not callable(value)
-    }
+    assert old.pop("parser").prog == new.pop("parser").prog
+    assert old == new
 
 
 def test_help_fills_paragraphs_and_keeps_examples(run: Run) -> None:
