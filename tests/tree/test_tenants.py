@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 from accounting import acting_as
-from support import PATIENCE, ROOT, WHOAMI, Peer
+from support import PATIENCE, ROOT, Peer
+from worlds import key_of_link
 
 from sbuslib.blocking import Client
 from sbuslib.cli.hub import read_unit
@@ -112,16 +113,6 @@ def host(folder: str) -> Iterator[Host]:
         yield Host(folder, stack)
 
 
-def received(client: Client) -> list[bytes]:
-    """The keys of what has come until now."""
-    client.sync()
-    keys = []
-    with contextlib.suppress(TimeoutError):
-        while True:
-            keys.append(client.receive(timeout=0).key)
-    return keys
-
-
 def test_honest_tenants_and_the_host_speak_with_each_other(host: Host) -> None:
     """So that what fails below fails for its reason."""
     operator = host.client("root")
@@ -195,40 +186,40 @@ def test_it_cannot_find_out_what_its_neighbour_subscribes_to(host: Host) -> None
     assert {packet.partition(b"\0")[2] for packet in told} == {own}
 
 
-@pytest.mark.parametrize("pattern", [b"", b"*/*", b"tenants/*/", b"tenants/bin/", b"*", b"tenants/bi*/plan"])
-def test_it_cannot_read_what_its_neighbour_publishes(host: Host, pattern: bytes) -> None:
-    client, link = host.peer(), host.link()
-    client.send(b"CMSG notices/on", b"SUB " + pattern)
-    assert client.receive() == b"CMSG notice/kicked\0subscription refused"
-    link.send(b"SUB " + pattern)
-    link.pending()
+def test_it_cannot_read_what_its_neighbour_publishes(host: Host) -> None:
+    link = host.link()
+    for pattern in (b"", b"*", b"*/", b"*/*", b"tenants/", b"tenants/*/", b"tenants/bin/", b"tenants/bi*/plan"):
+        client = host.peer()
+        client.send(b"CMSG notices/on", b"SUB " + pattern)
+        assert client.receive() == b"CMSG notice/kicked\0subscription refused"
+        link.subscribe(pattern)
     host.client(HONEST).publish(b"tenants/bin/plan", b"which nobody else may know")
     operator = host.client("root")
     operator.publish(b"tenants/daemon/news")
     operator.sync("tree")
-    assert not [packet for packet in link.pending() if b"tenants/bin" in packet]
+    packets = link.pending()
+    assert b"MSG tenants/daemon/news\0" in packets
+    assert not [packet for packet in packets if b"tenants/bin" in packet]
 
 
-@pytest.mark.parametrize("key", [b"host/reboot", b"tenants/bin/status", b"tenants/daemon"])
-def test_it_cannot_speak_as_the_host_or_its_neighbour(host: Host, key: bytes) -> None:
+def test_it_cannot_speak_as_the_host_or_its_neighbour(host: Host) -> None:
     operator = host.client("root")
     operator.subscribe(b"")
     below = host.client(HONEST, host.bus_of(HONEST))
     below.subscribe(b"host/", b"tenants/bin/")
     assert below.sync("tree") == "tree"
-    client, link = host.peer(), host.link()
-    link.send(WHOAMI)
-    while not (answer := link.receive()).startswith(WHOAMI):
-        pass
-    own = answer.partition(b"\0")[2]
-    link.publish(key, b"as a relay")
-    link.send(b"CMSG from\0%b/!/cred/2/2/7\0MSG %b\0as a client of its own" % (own, key))
-    link.barrier()
-    client.send(b"CMSG notices/on", b"MSG %b\0as a client" % key)
-    assert client.receive() == b"CMSG notice/kicked\0publishing refused"
-    forger = host.link()
-    forger.send(b"CMSG from\0!/cred/0/0/1\0MSG %b\0as root" % key)
-    assert not [packet for packet in iter(forger.receive, b"") if b"as root" in packet], "it is disconnected"
-    operator.sync("tree")
-    below.sync("tree")
-    assert received(operator) == received(below) == []
+    link = host.link()
+    own = key_of_link(link)
+    for key in (b"host/reboot", b"tenants/bin/status", b"tenants/daemon", b"elsewhere"):
+        client, forger = host.peer(), host.link()
+        link.publish(key, b"as a relay")
+        link.send(b"CMSG from\0%b/!/cred/2/2/7\0MSG %b\0as a client of its own" % (own, key))
+        link.barrier()
+        client.send(b"CMSG notices/on", b"MSG %b\0as a client" % key)
+        assert client.receive() == b"CMSG notice/kicked\0publishing refused"
+        forger.send(b"CMSG from\0!/cred/0/0/1\0MSG %b\0as root" % key)
+        assert not [packet for packet in iter(forger.receive, b"") if b"as root" in packet], "it is disconnected"
+    for reader in (operator, below):
+        reader.sync("tree")
+        with pytest.raises(TimeoutError):
+            reader.receive(timeout=0)
