@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 
@@ -25,6 +26,16 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
+@contextmanager
+def handed(source: object) -> Iterator[int]:
+    """The descriptor that receivers are handed of it."""
+    fd, _ = open_file(source)  # type: ignore[arg-type]
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def copied(fd: int, to: Path, size: int, goes_on: Callable[[], bool] = lambda: True) -> bytes:
     with open(to, "w+b") as file:
         copy_file(fd, file.fileno(), size, goes_on)
@@ -32,13 +43,9 @@ def copied(fd: int, to: Path, size: int, goes_on: Callable[[], bool] = lambda: T
 
 
 def test_ten_receivers_copy_from_one_descriptor(source: Path, tmp_path: Path) -> None:
-    fd, name = open_file(source)
-    try:
+    with handed(source) as fd:
         os.lseek(fd, 5, os.SEEK_SET)
-        assert name == "source"
         assert [copied(fd, tmp_path / str(number), len(DATA)) == DATA for number in range(10)] == [True] * 10
-    finally:
-        os.close(fd)
 
 
 def test_a_copy_to_another_file_system(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,33 +53,24 @@ def test_a_copy_to_another_file_system(source: Path, tmp_path: Path, monkeypatch
         raise OSError(errno.EXDEV, "")
 
     monkeypatch.setattr(os, "copy_file_range", refuse)
-    fd, _ = open_file(source)
-    try:
+    with handed(source) as fd:
         assert copied(fd, tmp_path / "copy", len(DATA)) == DATA
-    finally:
-        os.close(fd)
 
 
 @pytest.mark.parametrize("make", [bytes, bytearray, memoryview, BytesIO])
 def test_bytes_are_handed_out_as_sealed_memory(make: Callable[[bytes], object], tmp_path: Path) -> None:
-    fd, name = open_file(make(DATA))
-    try:
+    with handed(make(DATA)) as fd:
         check_readable(fd)
-        assert (name, copied(fd, tmp_path / "copy", len(DATA))) == ("", DATA)
-    finally:
-        os.close(fd)
+        assert copied(fd, tmp_path / "copy", len(DATA)) == DATA
 
 
 def test_receivers_of_an_open_file_cannot_write_to_it(source: Path) -> None:
     with open(source, "r+b") as file:
         file.write(b"first")
-        fd, _ = open_file(file)
-    try:
-        assert os.pread(fd, 5, 0) == b"first"
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.write(fd, b"x")
-    finally:
-        os.close(fd)
+        with handed(file) as fd:
+            assert os.pread(fd, 5, 0) == b"first"
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.write(fd, b"x")
 
 
 def test_what_has_no_size_cannot_be_sent(tmp_path: Path) -> None:
@@ -88,26 +86,19 @@ def test_what_has_no_size_cannot_be_sent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 100, len(DATA) + CHUNK])
 def test_a_file_that_changes_while_it_is_copied_is_an_error(size: int, source: Path, tmp_path: Path) -> None:
-    fd, _ = open_file(source)
-
     def change() -> bool:
         os.truncate(source, size)
         return True
 
-    try:
-        with pytest.raises(DoorError, match="changed while it was copied"):
-            copied(fd, tmp_path / "copy", len(DATA), change)
-    finally:
-        os.close(fd)
+    with handed(source) as fd, pytest.raises(DoorError, match="changed while it was copied"):
+        copied(fd, tmp_path / "copy", len(DATA), change)
 
 
 def test_a_file_of_another_size_or_kind_is_an_error(source: Path, tmp_path: Path) -> None:
-    fd, _ = open_file(source)
-    with socket.socket() as sock:
+    with handed(source) as fd, socket.socket() as sock:
         for descriptor, size in ((fd, 5), (sock.fileno(), 0)):
             with pytest.raises(DoorError, match="another size"):
                 copied(descriptor, tmp_path / "copy", size)
-    os.close(fd)
 
 
 def test_a_stranger_cannot_hand_out_what_waits_for_others(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,32 +26,21 @@ from sbuslib.errors import DoorError, PayloadError, StateError
 from sbuslib.wire.offers import ASK, GIVEN, GONE, MOST_TOKENS, TOKEN_BYTES
 
 
-def test_who_has_the_token_is_handed_the_descriptor(door: Door, asker: Asker) -> None:
-    offers = [memory(door, b"a"), memory(door, b"b")]
-    assert [read(found) for found in fetch(asker, *offers)] == [b"a", b"b"]
-    assert [read(found) for found in fetch(asker, offers[1])] == [b"b"], "as often as it is asked for"
-
-
-def test_a_guessed_token_is_told_to_be_gone(door: Door, asker: Asker) -> None:
+def test_who_has_the_token_is_handed_the_descriptor_as_often_as_it_asks(door: Door, asker: Asker) -> None:
     offer = memory(door, b"a")
     first, guessed, last = fetch(asker, offer, offer_of(door, os.urandom(TOKEN_BYTES)), offer)
     assert (read(first), guessed, read(last)) == (b"a", None, b"a")
 
 
-def test_what_is_offered_is_kept_for_a_count(make_door: MakeDoor, asker: Asker) -> None:
-    door = make_door(offered=2)
-    offers = [memory(door, b"%d" % number) for number in range(3)]
-    first, *others = fetch(asker, *offers)
-    assert (first, [read(other) for other in others]) == (None, [b"1", b"2"])
-
-
-def test_what_is_offered_is_kept_for_a_number_of_bytes(make_door: MakeDoor, asker: Asker) -> None:
-    door = make_door(offered_bytes=5)
-    offers = [memory(door, b"%d%d" % (number, number)) for number in range(3)]
+@pytest.mark.parametrize("limit", [{"offered": 2}, {"offered_bytes": 5}])
+def test_so_much_of_what_is_offered_is_kept(make_door: MakeDoor, asker: Asker, limit: dict[str, int]) -> None:
+    door = make_door(**limit)
+    offers = [memory(door, data) for data in (b"00", b"11", b"22")]
     first, *others = fetch(asker, *offers)
     assert (first, [read(other) for other in others]) == (None, [b"11", b"22"])
-    with pytest.raises(PayloadError, match=r"6 bytes are more than ClientLimits\.offered_bytes, 5"):
-        memory(door, b"123456")
+    if "offered_bytes" in limit:
+        with pytest.raises(PayloadError, match=r"6 bytes are more than ClientLimits\.offered_bytes, 5"):
+            memory(door, b"123456")
 
 
 def test_what_is_offered_is_kept_for_a_time(make_door: MakeDoor, asker: Asker) -> None:
@@ -111,6 +100,8 @@ def test_a_door_that_was_closed_hands_out_its_last_offers_for_a_while(
     assert read(fetch(asker, offer)[0]) == b"a"
     with pytest.raises(StateError):
         memory(door)
+    with pytest.raises(StateError):
+        door.lend(Transfer(1, 1.0, 0.0))
     monkeypatch.setattr(doors, "LINGER", 0.0)
     door.close()
     with pytest.raises(DoorError, match="no door"):
@@ -132,22 +123,6 @@ def test_a_door_in_a_folder(make_door: MakeDoor, folder: str) -> None:
             fetch(outside, memory(door))
     door.close()
     assert os.listdir(folder) == []
-
-
-def test_a_closed_door_takes_nothing(door: Door) -> None:
-    door.close()
-    door.close()
-    with pytest.raises(StateError):
-        memory(door)
-    with pytest.raises(StateError):
-        door.lend(Transfer(1, 1.0, 0.0))
-
-
-def test_another_user_with_the_token_is_handed_it_as_well(door: Door) -> None:
-    offer = memory(door, b"a")
-    with visit_as_stranger(door.name) as sock:
-        words, (found,) = ask(sock, offer.token)
-        assert (words, read(found)) == (bytes([GIVEN]), b"a")
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,14 @@ import socket
 from array import array
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from fcntl import F_SEAL_GROW, F_SEAL_SHRINK, F_SEAL_WRITE
 
 import pytest
 
-from sbuslib.doors.memory import MappedFrame, Memory, PacketFrame, bytes_of, check_memory, map_memory
+from sbuslib.doors.memory import Memory, PacketFrame, bytes_of, check_memory, map_memory
 from sbuslib.errors import DoorError, UsageError
 
-SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+SEALS = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW
 
 
 def sealed(data: bytes) -> int:
@@ -98,22 +99,17 @@ def test_memory_that_somebody_made_writable_cannot_be_sealed() -> None:
         assert os.pread(memory.fd, 3, 0) == b"ghi"
 
 
-@pytest.mark.parametrize("missing", [fcntl.F_SEAL_WRITE, fcntl.F_SEAL_SHRINK, fcntl.F_SEAL_GROW])
-def test_memory_that_could_change_is_refused(missing: int) -> None:
-    with opened(made(b"abc", 3, SEALS & ~missing)) as descriptor, pytest.raises(DoorError, match="no sealed memory"):
-        check_memory(descriptor, 3, is_ours=False)
-
-
-def test_another_size_than_told_is_refused() -> None:
-    for told in (2, 4, 1 << 40):
-        with opened(sealed(b"abc")) as descriptor, pytest.raises(DoorError, match="another size than told"):
-            check_memory(descriptor, told, is_ours=False)
-
-
-def test_memory_with_holes_is_refused() -> None:
-    """To read it would fill the memory of whoever reads."""
-    with opened(made(b"abc", 1 << 40, SEALS)) as descriptor, pytest.raises(DoorError, match="memory with holes"):
-        check_memory(descriptor, 1 << 40, is_ours=False)
+@pytest.mark.parametrize(
+    ("size", "seals", "told", "why"),
+    [
+        *((3, SEALS & ~missing, 3, "no sealed memory") for missing in (F_SEAL_WRITE, F_SEAL_SHRINK, F_SEAL_GROW)),
+        *((3, SEALS, told, "another size than told") for told in (2, 4, 1 << 40)),
+        (1 << 40, SEALS, 1 << 40, "memory with holes"),  # to read it would fill the memory of whoever reads
+    ],
+)
+def test_memory_that_could_change_or_is_not_as_told_is_refused(size: int, seals: int, told: int, why: str) -> None:
+    with opened(made(b"abc", size, seals)) as descriptor, pytest.raises(DoorError, match=why):
+        check_memory(descriptor, told, is_ours=False)
 
 
 def test_a_descriptor_of_another_kind_is_refused() -> None:
@@ -123,24 +119,14 @@ def test_a_descriptor_of_another_kind_is_refused() -> None:
                 check_memory(descriptor, 1, is_ours=False)
 
 
-def test_a_mapped_frame_is_a_buffer_that_cannot_be_written() -> None:
+def test_a_mapped_frame_is_a_buffer_that_cannot_be_written_and_stays_while_it_is_looked_at() -> None:
     with opened(sealed(b"abc")) as descriptor:
         frame = map_memory(descriptor, 3)
-    with frame:
-        assert (bytes(frame), len(frame), frame.size, memoryview(frame).readonly) == (b"abc", 3, 3, True)
+    assert "3 bytes" in repr(frame)
+    with frame, memoryview(frame) as view:
+        assert (len(frame), frame.size, view.readonly) == (3, 3, True)
         with pytest.raises(TypeError):
             frame[0] = 1
-    assert "3 bytes" in repr(map_memory_of(b"abc"))
-
-
-def map_memory_of(data: bytes) -> MappedFrame:
-    with opened(sealed(data)) as descriptor:
-        return map_memory(descriptor, len(data))
-
-
-def test_a_frame_that_is_looked_at_stays_until_nobody_does() -> None:
-    frame = map_memory_of(b"abc")
-    with frame, memoryview(frame) as view:
         frame.close()
         assert bytes(view) == b"abc"
     with pytest.raises(ValueError, match="closed"):
