@@ -98,8 +98,7 @@ with Client(top.address) as above, Client(below.address) as client:
 """
 
 
-@pytest.mark.parametrize("fork", ["os", "gevent"])
-@pytest.mark.parametrize("master", ["there", "away"])
+@pytest.mark.parametrize(("fork", "master"), [("os", "away"), ("gevent", "there")])
 def test_a_forked_child_has_no_relay_and_leaves_its_parents_alone(folder: str, fork: str, master: str) -> None:
     code = f"import logging; logging.disable()\n{FORKED}"
     assert python("-c", code, folder, fork, master) == "stopped 0 1 1\n"

@@ -13,54 +13,40 @@ from worlds import FAST, FEATURES, OWN, World, join, key_of, received, settle
 from sbuslib.wire.packets import Message
 
 
-def test_messages_pass_in_both_directions_below_a_daemon_that_refuses_secrets(world: World) -> None:
+@pytest.mark.promise("relay.md", "No secrets cross, in either direction")
+def test_messages_and_no_secrets_pass_below_a_daemon_that_refuses_them(world: World) -> None:
     with PlainDaemon(world.address("top")) as daemon:
         for name in ("left", "right"):
             world.hub(name)
             world.relay(name, "top")
-        assert daemon.accepted == 2, "no relay asks it for secrets, or it would have to join again"
-        above = world.peer("top")
-        clients = [world.client(name) for name in ("left", "right")]
-        above.subscribe(b"k")
-        for client in clients:
-            client.subscribe(b"k")
-        settle(*clients)
-        above.barrier()
-        for n in range(100):
-            clients[0].publish(b"k", b"%d" % n)
-        for client in clients:
+        above, (left, right) = world.peer("top"), map(world.client, ("left", "right"))
+        above.subscribe(b"")  # such a daemon delivers secrets to that
+        box = key_of(left) + b"/box"
+        assert box.count(b"!/cred/") == 1, "there is no way to it from above"
+        left.subscribe(b"k", box)
+        right.subscribe(b"k")
+        settle(left, right)
+
+        # Up, over to the other, and to oneself once.
+        right.publish(b"!/cred/1/2/3/box", b"secret of somebody")
+        right.publish_many([(b"k", b"%d" % n) for n in range(100)])
+        for client in (left, right):
             assert [client.receive(timeout=PATIENCE).payload for _ in range(100)] == [b"%d" % n for n in range(100)]
-        assert [above.receive() for _ in range(100)] == [b"MSG k\0%d" % n for n in range(100)]
+        world.client("left").publish(box, b"secret")
+        assert left.receive(timeout=PATIENCE).payload == b"secret"
+        assert [above.receive() for _ in range(100)] == [b"MSG k\0%d" % n for n in range(100)] == daemon.published
+
+        # And down.
+        above.publish(box, b"from above")
         above.publish(b"k", b"down")
-        assert [client.receive(timeout=PATIENCE).payload for client in clients] == [b"down", b"down"]
-        assert [received(client) for client in clients] == [[], []]
-        assert daemon.accepted == 3
+        assert [client.receive(timeout=PATIENCE).payload for client in (left, right)] == [b"down", b"down"]
+        settle(left, right)
+        assert (received(left), received(right)) == ([], [])
         for relay in world.relays.values():
             statistics = relay.statistics()
             assert (statistics.state, statistics.epoch, statistics.mode) == ("joined", 1, "plain")
             assert not statistics.secrets
-
-
-@pytest.mark.promise("relay.md", "No secrets cross, in either direction")
-def test_secrets_stay_below_a_daemon_that_refuses_them(world: World) -> None:
-    with PlainDaemon(world.address("top")) as daemon:
-        world.hub("left")
-        world.relay("left", "top")
-        client, other = world.client("left"), world.client("left")
-        everything = world.peer("top")
-        everything.subscribe(b"")  # such a daemon delivers secrets to that
-        assert key_of(client).count(b"!/cred/") == 1, "there is no way to it from above"
-        client.subscribe(client.hub.whoami() + b"/box")
-        other.publish(client.hub.whoami() + b"/box", b"secret")
-        other.publish(b"!/cred/1/2/3/box", b"secret of another")
-        other.publish(b"k", b"plain")
-        assert client.receive(timeout=PATIENCE).payload == b"secret"
-        assert everything.receive() == b"MSG k\0plain"
-        assert daemon.published == [b"MSG k\0plain"]
-        everything.publish(client.hub.whoami() + b"/box", b"from above")
-        everything.publish(b"k")
-        settle(client)
-        assert received(client) == []
+        assert daemon.accepted == 3, "no relay asks it for secrets, or it would have to join again"
 
 
 def test_another_daemon_at_the_same_address_is_asked_for_secrets_again(world: World) -> None:
