@@ -29,7 +29,7 @@ def source(tmp_path: Path) -> Path:
 @contextmanager
 def handed(source: object) -> Iterator[int]:
     """The descriptor that receivers are handed of it."""
-    fd, _ = open_file(source)  # type: ignore[arg-type]
+    fd, _ = open_file(source)
     try:
         yield fd
     finally:

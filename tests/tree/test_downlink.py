@@ -160,26 +160,6 @@ def test_no_pattern_is_told_to_a_link_of_another_user(world: World) -> None:
     assert spy.pending() == [b"CMSG interest/complete\0", b"CMSG interest/prune\0elsewhere"]
 
 
-def test_a_relay_of_an_unknown_user_works_as_a_plain_client(world: World) -> None:
-    world.hub("top")
-    world.hub("left")
-    world.uids["top"] = 12_345
-    relay = world.relay("left", "top")
-    world.uids.clear()
-    assert relay.statistics().mode == "plain"
-    subscriber, publisher = world.client("top"), world.client("left")
-    subscriber.subscribe(b"a")
-    publisher.subscribe(b"b")
-    assert publisher.sync("tree") == "tree"
-    publisher.publish(b"a", b"1")
-    subscriber.publish(b"b", b"2")
-    assert (subscriber.receive(timeout=PATIENCE).payload, publisher.receive(timeout=PATIENCE).payload) == (b"1", b"2")
-    publisher.publish(b"b", b"own")
-    assert publisher.receive(timeout=PATIENCE).payload == b"own"
-    settle(publisher)
-    assert received(publisher) == []
-
-
 def test_a_link_with_too_many_patterns_still_receives_all_that_it_wants(world: World) -> None:
     world.hub("top", limits=msgspec.structs.replace(FAST, user_patterns=20))
     world.hub("left")

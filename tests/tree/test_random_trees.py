@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from support import PATIENCE, eventually
-from worlds import FAST, World, settle
+from worlds import FAST, OTHER, RELAY, World, settle
 
 from sbuslib import Client, Subscription
 from sbuslib.core import acceptor
@@ -24,17 +24,20 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* is no wildcard here")
 
 MOST_HUBS = 7
 DEPTH = 3
-LIMITS = msgspec.structs.replace(FAST, link_patterns=4, prefix_wait=0.01)
-"""So few patterns that interest is widened now and then. A client of a hub whose hub above is stopped waits for its
-credential key; many clients that wait for long, one after the other, take longer than a test may."""
+LIMITS = msgspec.structs.replace(FAST, link_patterns=4, pruned_keys=2, prefix_wait=0.01)
+"""So few patterns that interest is widened now and then, and so few keys that the oldest makes room. A client of a hub
+whose hub above is stopped waits for its credential key: many that wait for long take longer than a test may."""
 
 segment = st.sampled_from([b"a", b"b", b"*", b"**"])
-patterns = st.lists(segment, min_size=0, max_size=3).map(b"/".join) | st.sampled_from([b"a/", b"a/*/", b""])
-keys = st.lists(st.sampled_from([b"a", b"b", b"*", b"c"]), min_size=1, max_size=3).map(b"/".join)
+users = st.sampled_from([0, RELAY, OTHER])
+"""Who runs a hub, as the one above sees it: somebody who is trusted, may relay, or is nobody to it."""
+patterns = st.lists(segment, min_size=0, max_size=2).map(b"/".join) | st.sampled_from([b"a/", b"a/*/", b""])
+wanted = st.lists(patterns, max_size=2)
+keys = st.lists(st.sampled_from([b"a", b"b", b"*"]), min_size=1, max_size=2).map(b"/".join)
 
 
 class TreeMachine(RuleBasedStateMachine):
-    """Hub ``0`` is the root; a user that may only relay runs every other one of the rest."""
+    """Hub ``0`` is the root. The others join it as one of ``users``, and after an outage as the trusted one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,22 +58,25 @@ class TreeMachine(RuleBasedStateMachine):
 
     # -- the tree -----------------------------------------------------------------------------------
 
-    @initialize(above=st.lists(st.integers(0, MOST_HUBS), max_size=MOST_HUBS - 1))
-    def plant(self, above: list[int]) -> None:
+    @initialize(hubs=st.lists(st.tuples(st.integers(0, MOST_HUBS), users, wanted), max_size=MOST_HUBS - 1))
+    def plant(self, hubs: list[tuple[int, int, list[bytes]]]) -> None:
         depth = {0: 1}
-        for n, wanted in enumerate(above, 1):
+        self.start_hub(0)
+        self.connect(0, [])
+        for n, (above, user, wanted) in enumerate(hubs, 1):
             parents = [hub for hub in depth if depth[hub] < DEPTH]
-            self.above[n] = parents[wanted % len(parents)]
+            self.above[n] = parents[above % len(parents)]
             depth[n] = depth[self.above[n]] + 1
-        for n in depth:
             self.start_hub(n)
+            self.join_anew(n, user)
+            self.connect(n, wanted)
 
     @property
     def size(self) -> int:
         return len(self.above) + 1
 
     def start_hub(self, n: int) -> None:
-        self.world.hub(str(n), limits=LIMITS, relays=[54_321])
+        self.world.hub(str(n), limits=LIMITS, relays=[RELAY])
         self.start_link(n)
 
     def start_link(self, n: int) -> None:
@@ -98,11 +104,10 @@ class TreeMachine(RuleBasedStateMachine):
         if relay is not None and relay.above.joined is not None:
             relay.above.joined.outgoing.socket.shutdown(2)
 
-    @rule(n=st.integers(1, MOST_HUBS))
-    def join_anew(self, n: int) -> None:
+    @rule(n=st.integers(1, MOST_HUBS), user=users)
+    def join_anew(self, n: int, user: int) -> None:
         if n in self.above and self.is_up(n):
-            # The hub above takes the next one for the relay of a user of whom it knows no more.
-            self.world.uids[str(self.above[n])] = 54_321 if n % 2 else 0
+            self.world.uids[str(self.above[n])] = user  # for whom the hub above takes the next one that comes
             self.world.relays[str(n)].stop()
             self.start_link(n)
             if self.is_up(self.above[n]):
@@ -118,15 +123,23 @@ class TreeMachine(RuleBasedStateMachine):
 
     # -- clients ------------------------------------------------------------------------------------
 
-    @rule(n=st.integers(0, MOST_HUBS), wanted=st.lists(patterns, max_size=3))
+    @rule(n=st.integers(0, MOST_HUBS), wanted=wanted)
     def connect(self, n: int, wanted: list[bytes]) -> None:
         n %= self.size
         if self.is_up(n) and len(self.clients) < 8:
             client = self.world.client(str(n), on_notice=lambda notice: None)
             self.clients[client] = (n, [], [])
             for pattern in wanted:
-                self.subscribed[client, pattern].append(client.subscribe(pattern))
-                self.clients[client][1].append(pattern)
+                self.subscribe(client, pattern)
+
+    def subscribe(self, client: Client, pattern: bytes) -> None:
+        self.subscribed[client, pattern].append(client.subscribe(pattern))
+        self.clients[client][1].append(pattern)
+
+    @rule(data=st.data(), pattern=patterns)
+    def want(self, data: st.DataObject, pattern: bytes) -> None:
+        if self.clients:
+            self.subscribe(data.draw(st.sampled_from(list(self.clients))), pattern)
 
     @rule(data=st.data())
     def unsubscribe(self, data: st.DataObject) -> None:
