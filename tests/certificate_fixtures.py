@@ -42,34 +42,19 @@ def certificates(folder: str) -> Callable[..., dict[str, str]]:
         return path
 
     def make(label: str = "one") -> dict[str, str]:
-        now = datetime.datetime.now(datetime.UTC)
+        now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+        key, authority_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+        roles = f"authority {label}", f"peer {label}"
+        issuer, subject = (x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, role)]) for role in roles)
 
-        def certificate(name: str, key: Any, issuer: Any, signer: Any, extensions: list[Any]) -> Any:
-            subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-            builder = (
-                x509.CertificateBuilder()
-                .subject_name(subject)
-                .issuer_name(issuer or subject)
-                .public_key(key.public_key())
-                .serial_number(x509.random_serial_number())
-                .not_valid_before(now - datetime.timedelta(days=1))
-                .not_valid_after(now + datetime.timedelta(days=1))
-            )
-            for extension, critical in extensions:
-                builder = builder.add_extension(extension, critical)
-            return builder.sign(signer, hashes.SHA256())
+        def certificate(name: x509.Name, key: Any, extension: x509.ExtensionType, critical: bool) -> Any:
+            builder = x509.CertificateBuilder(issuer, name, key.public_key(), x509.random_serial_number())
+            builder = builder.not_valid_before(now - day).not_valid_after(now + day)
+            return builder.add_extension(extension, critical).sign(authority_key, hashes.SHA256())
 
-        authority_key = ec.generate_private_key(ec.SECP256R1())
-        authority = certificate(
-            f"authority {label}",
-            authority_key,
-            None,
-            authority_key,
-            [(x509.BasicConstraints(ca=True, path_length=None), True)],
-        )
-        key = ec.generate_private_key(ec.SECP256R1())
+        authority = certificate(issuer, authority_key, x509.BasicConstraints(ca=True, path_length=None), True)
         loopback = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-        own = certificate(f"peer {label}", key, authority.subject, authority_key, [(loopback, False)])
+        own = certificate(subject, key, loopback, False)
         pem = serialization.Encoding.PEM
         private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         return {

@@ -99,11 +99,11 @@ def test_a_claim_to_be_another_hub_is_not_believed(claim: Claim, folder: str) ->
     assert claim(f"{folder}/top").why == f"{folder}/top: another hub listens there", "the hub above itself"
 
 
-@pytest.mark.parametrize("address", ["/nowhere/at/all", "/dev/fd/0", "/dev/unix/abstract", "no path", "/etc/passwd"])
-def test_a_claim_that_leads_nowhere_is_told(claim: Claim, address: str) -> None:
-    seen = claim(address)
-    assert seen.hub is None
-    assert seen.why
+def test_a_claim_that_leads_nowhere_is_told(claim: Claim) -> None:
+    for address in ("/nowhere/at/all", "/dev/fd/0", "/dev/unix/abstract", "no path", "/etc/passwd", ""):
+        seen = claim(address)
+        assert (seen.hub, bool(seen.why), seen.link.state) == (None, True, "joined")
+    assert seen.why == "it does not say where it listens"
 
 
 def test_a_claim_to_a_descriptor_leaves_that_of_this_process_alone(claim: Claim, folder: str) -> None:
@@ -123,11 +123,6 @@ def test_hubs_that_do_not_answer_are_waited_for_a_few_times(folder: str, monkeyp
         told = [seen.why for seen in survey(top.hub.address, timeout=1).below]
     assert told[0].startswith(f"{folder}/silent: nothing came in time")
     assert told[1:] == [f"not asked: hubs of user {os.getuid()} take too long"] * 2
-
-
-def test_a_relay_that_claims_nothing_is_shown_as_a_link(claim: Claim) -> None:
-    seen = claim("")
-    assert (seen.hub, seen.why, seen.link.state) == (None, "it does not say where it listens", "joined")
 
 
 def test_a_claim_to_the_address_of_another_user_is_not_believed(folder: str) -> None:

@@ -195,6 +195,7 @@ def shape(value: object) -> object:
 
 
 TestIndexMachine = IndexMachine.TestCase
+TestIndexMachine.settings = settings(max_examples=60)
 
 
 # -- The router: what is remembered is what would be found
@@ -277,6 +278,7 @@ class RouterMachine(RuleBasedStateMachine):
 
 
 TestRouterMachine = RouterMachine.TestCase
+TestRouterMachine.settings = settings(max_examples=60)
 
 
 # -- No client subscribes to secrets of another process, whatever it tries

@@ -231,5 +231,6 @@ class BatchMachine(RuleBasedStateMachine):
 
 
 TestOutboxMachine = OutboxMachine.TestCase
+TestOutboxMachine.settings = settings(max_examples=60)
 TestBatchMachine = BatchMachine.TestCase
 TestBatchMachine.settings = settings(max_examples=60, stateful_step_count=30)
