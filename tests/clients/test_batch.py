@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
-import gevent
 import pytest
-from clients.makers import fill
-from support import PATIENCE, FakeHub, Peer, choose
+from clients.makers import MakeClient, fill, greeted
+from support import PATIENCE, FakeHub, Peer
 
 import sbuslib
 from sbuslib import Client, Hub, aio, blocking
 from sbuslib.errors import DisconnectedError, KeyFormatError, PayloadError
 from sbuslib.limits import PACKET_BYTES, ClientLimits
 from sbuslib.wire.batches import BATCH, Batch
-
-Make: TypeAlias = Callable[..., Client]
+from sbuslib.wire.packets import Message
 
 FOUR = ClientLimits(batch_messages=4, batch_bytes=1_000)
 """Four short messages fill a packet."""
 
 
-def greeted(fake: FakeHub, client: Make, features: bytes = b"batch/on", **options: Any) -> tuple[Client, Peer]:
-    """A client of a fake hub, and the hub's end of the connection."""
-    greeting = gevent.spawn(fake.greet, features)
-    connected = client(**options)
-    peer = greeting.get()
-    if features:
-        assert peer.receive() == b"CMSG batch/on\0"
-    return connected, peer
+def batching(fake: FakeHub, client: MakeClient, **options: Any) -> tuple[Client, Peer]:
+    """A client of a fake hub that takes batches, and the hub's end of the connection."""
+    made, peer = greeted(fake, client, b"batch/on", **options)
+    assert peer.receive() == b"CMSG batch/on\0"
+    return made, peer
 
 
 def arrived(peer: Peer) -> list[list[bytes]]:
@@ -46,15 +40,15 @@ def arrived(peer: Peer) -> list[list[bytes]]:
     return packets
 
 
-def test_the_kernel_has_a_message_when_publish_returns(fake: FakeHub, client: Make) -> None:
-    made, peer = greeted(fake, client)
+def test_the_kernel_has_a_message_when_publish_returns(fake: FakeHub, client: MakeClient) -> None:
+    made, peer = batching(fake, client)
     for number in range(5):
         made.publish(b"k", b"%d" % number)
         assert arrived(peer) == [[b"%d" % number]]
 
 
-def test_many_go_in_as_few_packets_as_they_fit(fake: FakeHub, client: Make) -> None:
-    made, peer = greeted(fake, client, limits=FOUR)
+def test_many_go_in_as_few_packets_as_they_fit(fake: FakeHub, client: MakeClient) -> None:
+    made, peer = batching(fake, client, limits=FOUR)
     assert made.publish_many((b"k/%d" % (number % 2), b"%d" % number) for number in range(10)) == 10
     assert arrived(peer) == [[b"0", b"1", b"2", b"3"], [b"4", b"5", b"6", b"7"], [b"8", b"9"]]
     made.publish_many([(b"k", b"x"), (b"k", bytes(1_000))])  # as many bytes as a packet takes
@@ -63,8 +57,8 @@ def test_many_go_in_as_few_packets_as_they_fit(fake: FakeHub, client: Make) -> N
     assert arrived(peer) == []
 
 
-def test_a_hub_without_batches_gets_plain_packets(fake: FakeHub, client: Make) -> None:
-    made, peer = greeted(fake, client, b"")
+def test_a_hub_without_batches_gets_plain_packets(fake: FakeHub, client: MakeClient) -> None:
+    made, peer = greeted(fake, client)
     made.publish_many([(b"k", b"%d" % number) for number in range(3)])
     assert arrived(peer) == [[b"0"], [b"1"], [b"2"]]
 
@@ -81,7 +75,7 @@ def test_a_hub_without_batches_gets_plain_packets(fake: FakeHub, client: Make) -
     ],
 )
 def test_what_comes_before_a_wrong_message_is_published(
-    hub: Hub, client: Make, key: Any, payload: Any, error: type[Exception]
+    hub: Hub, client: MakeClient, key: Any, payload: Any, error: type[Exception]
 ) -> None:
     made, inbox = client(), hub.subscribe(b"k")
     for publisher in (made, hub):
@@ -92,8 +86,8 @@ def test_what_comes_before_a_wrong_message_is_published(
         assert not len(inbox)
 
 
-def test_an_error_while_sending_is_raised(fake: FakeHub, client: Make) -> None:
-    made, peer = greeted(fake, client, limits=FOUR)
+def test_an_error_while_sending_is_raised(fake: FakeHub, client: MakeClient) -> None:
+    made, peer = batching(fake, client, limits=FOUR)
     fill(made)
     made.timeout = 0.01
     with pytest.raises(TimeoutError, match="takes no more"):
@@ -108,31 +102,22 @@ def test_an_error_while_sending_is_raised(fake: FakeHub, client: Make) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3_000])
-def test_a_batch_of_the_hub(hub: Hub, client: Make, count: int) -> None:
+def test_a_batch_of_the_hub(hub: Hub, client: MakeClient, count: int) -> None:
     """Some keys have other receivers than the rest, so the batch cannot be handed over whole."""
     pairs = [(b"k/%d" % (number % 300), b"%d" % number) for number in range(count)]
-    everything, some = client(), client()
+    everything, some = client(senders=True), client()
     everything.subscribe(b"k/")
     some.subscribe(b"k/1")
     inbox = hub.subscribe(b"k/")
     for _ in range(2):
         assert hub.publish_many(iter(pairs)) == count
         got = [everything.receive(timeout=PATIENCE) for _ in pairs]
-        assert [(message.key, message.payload) for message in got] == pairs
+        assert got == [Message(*pair, hub.whoami()) for pair in pairs]
         assert [inbox.receive(timeout=PATIENCE).payload for _ in pairs] == [payload for _, payload in pairs]
         wanted = [payload for key, payload in pairs if key == b"k/1"]
         assert [some.receive(timeout=PATIENCE).payload for _ in wanted] == wanted
     assert hub.statistics().published == 2 * count
     assert not len(inbox)
-
-
-def test_messages_of_a_hubs_batch_carry_their_sender(hub: Hub, client: Make) -> None:
-    made = client()
-    made.subscribe(b"k")
-    choose(made, b"senders/on")
-    made.sync()
-    hub.publish_many([(b"k", b"0"), (b"k", b"1")])
-    assert [made.receive(timeout=PATIENCE).sender for _ in range(2)] == [hub.whoami()] * 2
 
 
 def test_the_clients_and_the_hub_publish_with_the_same_verbs() -> None:

@@ -24,7 +24,6 @@ from sbuslib.clients.endpoint import Endpoint
 from sbuslib.clients.handing import MOST_IN_PACKET
 from sbuslib.doors.memory import MappedFrame, PacketFrame
 from sbuslib.errors import DisconnectedError, DoorError
-from sbuslib.limits import ClientLimits
 from sbuslib.wire.offers import MAGIC, TOKEN_BYTES, Offer, encode_offer
 
 BIG = os.urandom(1_000_001)
@@ -114,43 +113,7 @@ async def test_a_descriptor_is_the_senders_as_well(bus: Bus, server: HubThread) 
             assert here.recv(1) == b"y"
 
 
-def test_who_comes_too_late_is_told(server: HubThread, make: Make) -> None:
-    sender, receiver = make(limits=ClientLimits(offered=1)), make()
-    with receiver.frames.subscribe("a") as frames:
-        for _ in range(2):
-            sender.frames.publish("a", BIG)
-        lost_one(frames, "gone")
-        frames.receive(timeout=PATIENCE).close()
-
-
-def test_a_receiver_that_does_not_ask_keeps_nothing(server: HubThread, make: Make) -> None:
-    sender, receiver, other = make(limits=ClientLimits(offered=2)), make(), make()
-    with receiver.frames.subscribe("a"), other.frames.subscribe("a") as frames:
-        for _ in range(10):
-            sender.frames.publish("a", BIG)
-            frames.receive(timeout=PATIENCE).close()
-        assert len(sender._door._offered) == 2
-
-
 SENDER = """
-import os, sys
-from sbuslib.blocking import Client
-client = Client(sys.argv[1])
-client.frames.publish("a", bytes(1_000_000))
-os._exit(0)
-"""
-
-
-def test_a_sender_that_died_has_no_door(server: HubThread, make: Make, address: str) -> None:
-    receiver = make()
-    with receiver.frames.subscribe("a") as frames:
-        subprocess.run(
-            [sys.executable, "-c", SENDER, address], env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=60, check=True
-        )
-        lost_one(frames, "no door")
-
-
-ENDING_SENDER = """
 import atexit, sys
 from sbuslib.blocking import Client
 from sbuslib.doors import door
@@ -167,7 +130,7 @@ atexit.register(print, "ends", flush=True)
 def test_the_last_frame_of_a_program_that_ends_arrives(
     closes: bool, server: HubThread, make: Make, address: str
 ) -> None:
-    command = [sys.executable, "-c", ENDING_SENDER, address, *["close"] * closes]
+    command = [sys.executable, "-c", SENDER, address, *["close"] * closes]
     with make().frames.subscribe("a") as frames:
         sender = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE)
         try:

@@ -64,21 +64,6 @@ def test_no_wildcard_of_a_mailbox_reaches_a_secret_key() -> None:
     assert (keys(everything), keys(secret), inbox(session)) == ([b"r"], [b"!/cred/1/2/3/r"], [])
 
 
-def test_a_secret_mailbox_has_another_name_after_new_credentials() -> None:
-    session, box = Session(), Mailbox(b"!/cred/1/2/3/r")
-    session.credentials = b"!/cred/1/2/3"
-    session.restore()
-    session.open(box)
-    subscribe(session, *box.patterns)
-    put(session, b"!/cred/9/9/9/!/cred/1/2/3/r")
-    assert len(inbox(session)) == 1
-    session.credentials = b"!/cred/9/9/9/!/cred/1/2/3"
-    assert session.renew()
-    assert box.patterns == [b"!/cred/9/9/9/!/cred/1/2/3/r"]
-    put(session, b"!/cred/9/9/9/!/cred/1/2/3/r")
-    assert len(keys(box)) == 1
-
-
 def test_what_is_remembered_of_keys_is_bounded() -> None:
     session, box = Session(), Mailbox(b"")
     session.open(box)

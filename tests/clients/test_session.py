@@ -13,10 +13,8 @@ from sbuslib.limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES
 from sbuslib.recipes.mailbox import Mailbox
 from sbuslib.wire import control
 from sbuslib.wire.packets import (
-    Control,
     Message,
     encode_control,
-    parse,
 )
 
 
@@ -67,29 +65,6 @@ def test_unknown_control_messages_are_ignored() -> None:
     session = Session()
     assert feed(session, b"CMSG notice/later\0 7", b"CMSG \0", b"CMSG hub/sync\0unasked\0local") is False
     assert not session.inbox
-
-
-def test_the_first_packets_ask_for_features_and_credentials() -> None:
-    session = Session()
-    assert [parse(packet) for packet in session.hello()] == [
-        Control(control.FEATURES, b""),
-        Control(control.WHOAMI, b""),
-    ]
-    assert not session.knows_itself()
-    feed(session, encode_control(control.FEATURES, b"hub/sync id=1 path=1"), whoami(b"!/cred/1/2/3"))
-    assert session.knows_itself()
-    assert session.credentials == b"!/cred/1/2/3"
-    assert session.can(control.SYNC)
-    assert not session.can(control.SENDERS_ON)
-
-
-def test_a_hub_without_features() -> None:
-    session = Session()
-    session.hello()
-    feed(session, whoami(b"!/cred/1/2/1"))
-    assert session.knows_itself()
-    assert session.features is None
-    assert not session.can(control.SYNC)
 
 
 def test_a_wrapped_message_has_its_sender() -> None:
