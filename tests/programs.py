@@ -50,7 +50,7 @@ for line in sys.stdin:
 """
 
 
-def wait_until(condition: Callable[[], object], what: str) -> None:
+def wait_until(condition: Callable[[], object], what: str = "what the test waits for") -> None:
     """Wait for other processes and threads."""
     end = monotonic() + PATIENCE
     pause = threading.Event()

@@ -8,8 +8,13 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from cli.conftest import environment as environment
+from cli.conftest import path as path
+from cli.conftest import ready as ready
+from cli.conftest import start as start
 from support import HubThread, eventually
 
+from sbuslib.limits import Limits
 from sbuslib.recipes import queue as patterns
 from sbuslib.services import queue_rules
 from sbuslib.services.queue_rules import Jobs
@@ -27,10 +32,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def bus(folder: str) -> Iterator[HubThread]:
-    """A hub in a thread."""
-    with HubThread(f"{folder}/bus") as thread:
-        yield thread
+def server(address: str) -> Iterator[HubThread]:
+    """A hub in a thread, which soon knows what nobody receives."""
+    with HubThread(address, limits=Limits(settle=0.01)) as server:
+        yield server
 
 
 @pytest.fixture

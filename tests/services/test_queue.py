@@ -7,10 +7,11 @@ import threading
 from collections import Counter
 from contextlib import ExitStack
 from queue import SimpleQueue
-from time import monotonic, sleep
 
 import pytest
+from gevent import get_hub
 from gevent.event import Event
+from programs import wait_until
 from services.conftest import Serve, stop
 from support import PATIENCE, HubThread, Peer, eventually
 from worlds import STRANGER, World
@@ -21,15 +22,6 @@ from sbuslib.recipes.queue import JOB_BYTES, Delivery, Job, decode, encode
 from sbuslib.services.queue_service import QueueService
 
 
-def until(condition: object) -> None:
-    """As ``eventually``, where nothing here needs gevent's event loop."""
-    assert callable(condition)
-    end = monotonic() + PATIENCE
-    while not condition():
-        assert monotonic() < end, "it never came true"
-        sleep(0.002)
-
-
 def publish(service: QueueService, *payloads: bytes, key: bytes = b"mail/x") -> None:
     """Publish jobs as a plain client, and wait until they are in."""
     wanted = service.accepted + service.refused + len(payloads)
@@ -38,7 +30,7 @@ def publish(service: QueueService, *payloads: bytes, key: bytes = b"mail/x") -> 
     with peer:
         for payload in payloads:
             peer.publish(key, payload)
-        until(lambda: service.accepted + service.refused == wanted)
+        wait_until(lambda: service.accepted + service.refused == wanted)
 
 
 class Collected:
@@ -55,20 +47,20 @@ class Collected:
         return [job.payload for job in self.jobs]
 
 
-def test_a_job_of_a_plain_client_goes_to_one_worker(bus: HubThread, serve: Serve) -> None:
+def test_a_job_of_a_plain_client_goes_to_one_worker(server: HubThread, serve: Serve) -> None:
     service = serve()
     one, other = Collected(), Collected()
-    with blocking.Client(bus.hub.address) as client, client.queue("mail").work(one), client.queue("mail").work(other):
+    with blocking.Client(server.address) as client, client.queue("mail").work(one), client.queue("mail").work(other):
         payloads = [b"%d" % number for number in range(100)]
         publish(service, *payloads)
-        until(lambda: not service.jobs.jobs)
+        wait_until(lambda: not service.jobs.jobs)
         assert sorted(one.payloads + other.payloads) == sorted(payloads)
         assert not any(job.again for job in one.jobs + other.jobs)
         assert client.credentials in {key[: len(client.credentials)] for key in service.jobs.workers}
-    until(lambda: not service.jobs.workers)  # they said that they leave
+    wait_until(lambda: not service.jobs.workers)  # they said that they leave
 
 
-def test_a_worker_of_asyncio(bus: HubThread, serve: Serve) -> None:
+def test_a_worker_of_asyncio(server: HubThread, serve: Serve) -> None:
     service = serve()
     publish(service, b"1", b"2", b"3")
     collected: list[bytes] = []
@@ -78,7 +70,7 @@ def test_a_worker_of_asyncio(bus: HubThread, serve: Serve) -> None:
         collected.append(job.payload)
 
     async def main() -> None:
-        async with aio.Client(bus.hub.address) as client, client.queue("mail").work(work, at_once=2):
+        async with aio.Client(server.address) as client, client.queue("mail").work(work, at_once=2):
             while service.jobs.jobs:
                 await asyncio.sleep(0.01)
 
@@ -86,7 +78,7 @@ def test_a_worker_of_asyncio(bus: HubThread, serve: Serve) -> None:
     assert sorted(collected) == [b"1", b"2", b"3"]
 
 
-def test_a_job_that_fails_is_given_again_and_then_published_as_dead(bus: HubThread, serve: Serve) -> None:
+def test_a_job_that_fails_is_given_again_and_then_published_as_dead(server: HubThread, serve: Serve) -> None:
     service = serve(attempts=3)
     seen: list[int] = []
 
@@ -94,24 +86,24 @@ def test_a_job_that_fails_is_given_again_and_then_published_as_dead(bus: HubThre
         seen.append(job.attempt)
         raise ValueError("it fails")
 
-    with blocking.Client(bus.hub.address) as client, blocking.Client(bus.hub.address) as other:
+    with blocking.Client(server.address) as client, blocking.Client(server.address) as other:
         other.subscribe(b"queue/mail/dead/")
         with client.queue("mail").work(fail):
             publish(service, b"poison", key=b"mail/x/y")
             message = other.receive(timeout=PATIENCE)
             assert (message.key, message.payload) == (b"queue/mail/dead/mail/x/y", b"poison")
     assert seen == [1, 2, 3]
-    until(lambda: not service.jobs.jobs)
+    wait_until(lambda: not service.jobs.jobs)
 
 
-def test_a_silent_worker_is_taken_for_gone(bus: HubThread, serve: Serve) -> None:
+def test_a_silent_worker_is_taken_for_gone(server: HubThread, serve: Serve) -> None:
     service, collected = serve(), Collected()
-    silent = Silent(bus.hub.address)
+    silent = Silent(server.address)
     with silent.peer:
         publish(service, b"1")
         assert silent.receive().jobs[0].attempt == 1
-        with blocking.Client(bus.hub.address) as client, client.queue("mail").work(collected):
-            until(lambda: not service.jobs.jobs)
+        with blocking.Client(server.address) as client, client.queue("mail").work(collected):
+            wait_until(lambda: not service.jobs.jobs)
     assert [(job.payload, job.attempt) for job in collected.jobs] == [(b"1", 2)]
 
 
@@ -139,7 +131,7 @@ class Silent:
                 return word
 
 
-def test_order_is_kept_for_each_key(bus: HubThread, serve: Serve) -> None:
+def test_order_is_kept_for_each_key(server: HubThread, serve: Serve) -> None:
     service = serve(ordered=True)
     done: dict[bytes, list[bytes]] = {b"mail/a": [], b"mail/b": []}
 
@@ -151,18 +143,18 @@ def test_order_is_kept_for_each_key(bus: HubThread, serve: Serve) -> None:
     payloads = [b"%d" % number for number in range(20)]
     with ExitStack() as stack:
         for _ in range(3):
-            client = stack.enter_context(blocking.Client(bus.hub.address))
+            client = stack.enter_context(blocking.Client(server.address))
             stack.enter_context(client.queue("mail").work(work))
         for payload in payloads:
             for key in done:
                 publish(service, payload, key=key)
-        until(lambda: not service.jobs.jobs)
+        wait_until(lambda: not service.jobs.jobs)
     assert done == {b"mail/a": payloads, b"mail/b": payloads}
 
 
-def test_jobs_outlive_the_service_and_those_that_were_given_are_marked(bus: HubThread, serve: Serve) -> None:
+def test_jobs_outlive_the_service_and_those_that_were_given_are_marked(server: HubThread, serve: Serve) -> None:
     service = serve(file="q")
-    with blocking.Client(bus.hub.address) as client:
+    with blocking.Client(server.address) as client:
         begun, go = SimpleQueue[Job](), threading.Event()
 
         def work(job: Job) -> None:
@@ -172,34 +164,34 @@ def test_jobs_outlive_the_service_and_those_that_were_given_are_marked(bus: HubT
         with client.queue("mail").work(work, room=2):
             publish(service, b"1", b"2", b"3", b"4")
             done, held = begun.get(timeout=PATIENCE), begun.get(timeout=PATIENCE)
-            until(lambda: done.number not in service.jobs.jobs)
+            wait_until(lambda: done.number not in service.jobs.jobs)
             stop(service)
             go.set()
         service._store.__exit__()  # type: ignore[union-attr]
         collected = Collected()
         service = serve(file="q")
         with client.queue("mail").work(collected):
-            until(lambda: not service.jobs.jobs)
+            wait_until(lambda: not service.jobs.jobs)
     assert held.payload in {job.payload for job in collected.jobs if job.again}
     assert {job.payload for job in collected.jobs} == {b"1", b"2", b"3", b"4"} - {done.payload}
     assert b"4" in {job.payload for job in collected.jobs if not job.again}, "it was never given"
 
 
-def test_a_full_queue_refuses_and_loses_nothing(bus: HubThread, serve: Serve) -> None:
+def test_a_full_queue_refuses_and_loses_nothing(server: HubThread, serve: Serve) -> None:
     service, collected = serve(jobs=5), Collected()
     publish(service, *(b"%d" % number for number in range(9)))
     assert (service.accepted, service.refused) == (5, 4)
     publish(service, bytes(JOB_BYTES))
     assert service.refused == 5
-    with blocking.Client(bus.hub.address) as client, client.queue("mail").work(collected):
-        until(lambda: not service.jobs.jobs)
+    with blocking.Client(server.address) as client, client.queue("mail").work(collected):
+        wait_until(lambda: not service.jobs.jobs)
     assert collected.payloads == [b"0", b"1", b"2", b"3", b"4"]
 
 
 @pytest.mark.promise("patterns.md", "Submitting tells")
-def test_a_job_is_stored_when_its_caller_is_told(bus: HubThread, serve: Serve) -> None:
+def test_a_job_is_stored_when_its_caller_is_told(server: HubThread, serve: Serve) -> None:
     service = serve(file="q", jobs=20_000)
-    with blocking.Client(bus.hub.address) as client:
+    with blocking.Client(server.address) as client:
         client.queue("mail").submit(b"mail/x", b"1")
         assert [job.payload for job in service.jobs.jobs.values()] == [b"1"]
         assert service._store is not None
@@ -208,16 +200,16 @@ def test_a_job_is_stored_when_its_caller_is_told(bus: HubThread, serve: Serve) -
         assert len(service._store.load()) == 10_001 == service.accepted
 
 
-def test_jobs_are_submitted_with_all_clients(bus: HubThread, serve: Serve) -> None:
+def test_jobs_are_submitted_with_all_clients(server: HubThread, serve: Serve) -> None:
     service = serve(jobs=4)
 
     async def main() -> None:
-        async with aio.Client(bus.hub.address) as client:
+        async with aio.Client(server.address) as client:
             await client.queue("mail").submit(b"mail/x", b"1")
             await client.queue("mail").submit_many([(b"mail/x", b"2")])
 
     asyncio.run(main())
-    with Client(bus.hub.address) as client:
+    with Client(server.address) as client:
         client.queue("mail").submit(b"mail/x", b"3")
         with pytest.raises(AnswerError, match="full"):
             client.queue("mail").submit_many([(b"mail/x", b"4"), (b"mail/x", b"5")])
@@ -232,9 +224,9 @@ def test_jobs_are_submitted_with_all_clients(bus: HubThread, serve: Serve) -> No
     assert [job.payload for job in service.jobs.jobs.values()] == [b"1", b"2", b"3", b"4"]
 
 
-def test_submissions_that_no_client_makes_are_refused(bus: HubThread, serve: Serve) -> None:
+def test_submissions_that_no_client_makes_are_refused(server: HubThread, serve: Serve) -> None:
     service = serve(jobs=10_000)
-    with blocking.Client(bus.hub.address) as client:
+    with blocking.Client(server.address) as client:
         for payload in (b"", b"\xc1", encode(([(b"mail/x", 1)],)), encode(([(b"mail/x", b"")] * 4_097,))):
             with pytest.raises(AnswerError, match="such keys"):
                 client.request(b"queue/mail/submit", payload)
@@ -251,15 +243,16 @@ def test_service_and_workers_go_on_after_a_restart_of_the_hub(folder: str, serve
         client = stack.enter_context(blocking.Client(hub.hub.address, reconnect=True))
         stack.enter_context(client.queue("mail").work(collected))
         publish(service, b"1")
-        until(lambda: not service.jobs.jobs)
+        wait_until(lambda: not service.jobs.jobs)
         epoch = service.client.epoch
         hub.stop()
         with HubThread(f"{folder}/bus"):
-            until(lambda: service.client.epoch > epoch and service.client.connected)
+            wait_until(lambda: service.client.epoch > epoch and service.client.connected)
             service.client.sync()
             publish(service, b"2", b"3")
-            until(lambda: not service.jobs.jobs)
+            wait_until(lambda: not service.jobs.jobs)
             stack.close()
+            stop(service)
     assert {b"1", b"2", b"3"} == set(collected.payloads)
     assert max(Counter(job.payload for job in collected.jobs if not job.again).values()) == 1
 
@@ -271,7 +264,7 @@ def test_a_queue_over_two_relays(world: World, serve: Serve) -> None:
     world.chain("top", "middle", "low")
     world.hub("right")
     world.relay("right", "top")
-    service = _in_thread(lambda: serve(world.address("middle")))
+    service = get_hub().threadpool.apply(serve, (world.address("middle"),))
     collected = Collected()
     with world.client("low").queue("mail").work(collected), world.client("right").queue("mail").work(collected):
         eventually(lambda: len(service.jobs.workers) == 2)
@@ -283,7 +276,7 @@ def test_a_queue_over_two_relays(world: World, serve: Serve) -> None:
 
 def test_words_of_strangers_do_nothing(world: World, serve: Serve) -> None:
     world.hub("bus")
-    service = _in_thread(lambda: serve(world.address("bus")))
+    service = get_hub().threadpool.apply(serve, (world.address("bus"),))
     client = world.client("bus")
     taken, go = list[Job](), Event()
 
@@ -317,7 +310,7 @@ def test_words_of_strangers_do_nothing(world: World, serve: Serve) -> None:
 
 def test_a_worker_of_another_user_works_if_it_is_trusted(world: World, serve: Serve) -> None:
     world.hub("bus")
-    service = _in_thread(lambda: serve(world.address("bus"), trusted=[STRANGER]))
+    service = get_hub().threadpool.apply(serve, (world.address("bus"),), {"trusted": [STRANGER]})
     other = Silent("", peer=world.peer_of("bus", STRANGER))
     world.client("bus").publish(b"mail/x", b"1")
     word = other.receive()
@@ -329,7 +322,7 @@ def test_a_worker_of_another_user_works_if_it_is_trusted(world: World, serve: Se
 
 def test_strangers_get_no_more_than_half_of_the_queue(world: World, serve: Serve) -> None:
     world.hub("bus")
-    service = _in_thread(lambda: serve(world.address("bus"), jobs=10))
+    service = get_hub().threadpool.apply(serve, (world.address("bus"),), {"jobs": 10})
     stranger = world.peer_of("bus", STRANGER)
     for _ in range(20):
         stranger.publish(b"mail/x", b"theirs")
@@ -339,13 +332,3 @@ def test_strangers_get_no_more_than_half_of_the_queue(world: World, serve: Serve
         world.client("bus").publish(b"mail/x", b"ours")
     eventually(lambda: service.accepted + service.refused == 26)
     assert service.accepted == 10
-
-
-def _in_thread(function: object) -> QueueService:
-    """Call a function that blocks, while the hubs of this thread serve it."""
-    assert callable(function)
-    found: list[QueueService] = []
-    thread = threading.Thread(target=lambda: found.append(function()))
-    thread.start()
-    eventually(lambda: not thread.is_alive())
-    return found[0]

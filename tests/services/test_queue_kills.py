@@ -7,16 +7,15 @@ import random
 import signal
 import sqlite3
 import stat
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
-from support import ROOT
+from cli.conftest import Start
+from support import ROOT, TESTS
 
 from sbuslib.blocking import Client
 from sbuslib.errors import NoServerError, StateError
@@ -25,46 +24,19 @@ from sbuslib.services.queue_store import Store
 
 # -- A queue whose parties are killed and stopped: no accepted job is lost, none is done twice without the mark
 
-WORKING = Path(__file__).parent / "working.py"
-
-Start = Callable[..., "subprocess.Popen[bytes]"]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Start a program of ours, or a file; killed after the test."""
-    with ExitStack() as stack:
-
-        def start(*arguments: str) -> subprocess.Popen[bytes]:
-            process = subprocess.Popen(
-                [sys.executable, *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=os.environ | {"PYTHONPATH": str(ROOT)},
-            )
-            stack.enter_context(process)
-            stack.callback(process.kill)
-            return process
-
-        yield start
-
 
 class Party:
-    """A process that is killed and started again."""
+    """A process that is killed and started again: a program of ours, or :mod:`services.working`."""
 
-    def __init__(self, start: Start, sign: bytes, *arguments: str) -> None:
+    def __init__(self, start: Start, *arguments: str) -> None:
         self._start = start
-        self._sign = sign
         self._arguments = arguments
         self.begin()
 
     def begin(self) -> None:
-        self.process = self._start(*self._arguments)
-        pipe = self.process.stderr if self._sign == b"Ctrl-C" else self.process.stdout
-        assert pipe is not None
-        line = pipe.readline()
-        assert self._sign in line, line
+        self.process = self._start(*self._arguments, env={"PYTHONPATH": f"{ROOT}{os.pathsep}{TESTS}"})
+        line = self.process.stderr.readline()
+        assert b"(Ctrl-C ends it)" in line, line
 
     def kill(self) -> None:
         self.process.kill()
@@ -76,16 +48,15 @@ class Worker(Party):
 
     def __init__(self, start: Start, address: str, done: list[tuple[int, int]]) -> None:
         self._done = done
-        super().__init__(start, b"ready", str(WORKING), address)
+        super().__init__(start, "services.working", address)
 
     def begin(self) -> None:
         super().begin()
-        threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
+        threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True).start()
 
-    def _read(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
+    def _read(self, lines: Iterable[bytes]) -> None:
         with suppress(ValueError):  # it is closed when the test ends
-            for line in process.stdout:
+            for line in lines:
                 if line.endswith(b"\n"):
                     number, attempt = line.split()
                     self._done.append((int(number), int(attempt)))
@@ -95,9 +66,9 @@ class Worker(Party):
 @pytest.mark.seconds(120)
 def test_no_accepted_job_is_lost_and_none_is_done_twice_without_the_mark(start: Start, folder: str) -> None:
     address = f"{folder}/bus"
-    hub = Party(start, b"Ctrl-C", "-m", "sbuslib", "hub", "-r", "-a", address)
+    hub = Party(start, "sbuslib", "hub", "-r", "-a", address)
     options = ["--store", f"{folder}/jobs", "--limit", "1", "--attempts", "1000"]
-    service = Party(start, b"Ctrl-C", str(WORKING), "queue", "-a", address, *options, "mail", "mail/")
+    service = Party(start, "services.working", "queue", "-a", address, *options, "mail", "mail/")
     done: list[tuple[int, int]] = []
     workers = [Worker(start, address, done) for _ in range(2)]
     accepted: set[int] = set()

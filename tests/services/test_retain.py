@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import signal
 import sqlite3
-import subprocess
-import sys
+import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import gevent
 import pytest
+from cli.conftest import Start
 from clients.conftest import kind as kind
 from clients.conftest import make as make
 from clients.makers import Make, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import Programs, wait_until
-from support import PATIENCE, HubThread, eventually
+from support import PATIENCE, HubThread, MakeHub, eventually
 from worlds import STRANGER, World
 
-from sbuslib import Hub, Subscription, aio, blocking
+from sbuslib import Limits, Subscription, aio, blocking
 from sbuslib.errors import NoServerError, StateError
 from sbuslib.matcher import matches
 from sbuslib.recipes.last import CaughtUp
@@ -71,8 +71,6 @@ def test_kept_is_what_a_plain_model_keeps(batches: list[list[Told]], keys: int, 
 @settings(max_examples=10)
 @given(st.lists(MESSAGES, max_size=4))
 def test_a_file_has_it_after_each_batch(batches: list[list[Told]]) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         for batch in batches:
             kept = Kept(f"{folder}/last.db", keys=3)
@@ -145,24 +143,6 @@ def retaining(address: str, *patterns: bytes, **options: Any) -> Iterator[Retain
     finally:
         service.stop()
         greenlet.get(timeout=PATIENCE)
-
-
-class Process:
-    """``sbus retain`` as a process."""
-
-    def __init__(self, address: str, *arguments: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "sbuslib", "retain", "-a", address, *arguments], stderr=subprocess.PIPE
-        )
-        assert self._process.stderr is not None
-        while b"keys are kept" not in (line := self._process.stderr.readline()):
-            assert line, "it did not start"
-        self.line = line.decode()
-
-    def end(self, number: int = signal.SIGKILL) -> int:
-        self._process.send_signal(number)
-        with self._process:
-            return self._process.wait(PATIENCE)
 
 
 def until_marker(subscription: Subscription, count: int = 1) -> list[tuple[bytes, bytes]]:
@@ -246,7 +226,8 @@ def test_without_a_service_there_is_an_error_and_no_subscription(server: HubThre
         client.receive(timeout=0.01)
 
 
-def test_many_values_come_in_pages(hub: Hub) -> None:
+def test_many_values_come_in_pages(make_hub: MakeHub) -> None:
+    hub = make_hub(limits=Limits(settle=0.01))
     eventually(lambda: hub.tree.has_settled)  # from then on it knows that there is no other service
     with hub.client() as client, retaining(hub.address, b"") as service:
         pairs = [(b"k/%05d" % number, bytes(300)) for number in range(3_000)]
@@ -255,87 +236,75 @@ def test_many_values_come_in_pages(hub: Hub) -> None:
         assert list(service.kept.values) == [key for key, _ in pairs], "its own questions are not kept"
 
 
-def test_a_second_service_takes_over_what_the_first_keeps(tmp_path: Path) -> None:
-    address, file = str(tmp_path / "bus"), str(tmp_path / "last.db")
-    with HubThread(address), blocking.Client(address) as client:
-        take_over(client, address, file)
+def test_a_second_service_takes_over_what_the_first_keeps(server: HubThread, ready: Start, tmp_path: Path) -> None:
+    file = str(tmp_path / "last.db")
+    with blocking.Client(server.address) as client:
 
+        def kept() -> list[bytes]:
+            return [message.payload for message in client.last(b"a/")]
 
-def take_over(client: blocking.Client, address: str, file: str) -> None:
-    first = Process(address, "a/")
-    client.publish_many([(b"a/1", b"x"), (b"a/2", b"y")])
-    stale = Kept(file)
-    stale.take([Told(b"a/9", b"stale")])
-    stale.close()
-    second = Process(address, "a/", "--store", file)
-    assert "2 keys are kept" in second.line
-    try:
-        assert [message.payload for message in client.last(b"a/")] == [b"x", b"y"]
-        first.end()
-        assert [message.payload for message in client.last(b"a/")] == [b"x", b"y"]
+        first = ready("retain", "a/")
+        client.publish_many([(b"a/1", b"x"), (b"a/2", b"y")])
+        stale = Kept(file)
+        stale.take([Told(b"a/9", b"stale")])
+        stale.close()
+        second = ready("retain", "a/", "--store", file)
+        assert "2 keys are kept" in second.told
+        assert kept() == [b"x", b"y"]
+        first.kill()
+        first.wait()
+        assert kept() == [b"x", b"y"]
         client.publish(b"a/2", b"z")
-        assert [message.payload for message in client.last(b"a/")] == [b"x", b"z"]
-        second.end()
-        second = Process(address, "a/", "--store", file)
-        assert "2 keys are kept" in second.line
-        assert [message.payload for message in client.last(b"a/")] == [b"x", b"z"]
-    finally:
-        assert second.end(signal.SIGTERM) == 0
+        assert kept() == [b"x", b"z"]
+        second.kill()
+        second.wait()
+        assert "2 keys are kept" in ready("retain", "a/", "--store", file).told
+        assert kept() == [b"x", b"z"]
 
 
-def test_subscriptions_over_relays_miss_nothing_while_many_publish(tmp_path: Path) -> None:
+def test_subscriptions_over_relays_miss_nothing_while_many_publish(programs: Programs, ready: Start) -> None:
     """The newest of each key that one publisher numbers: what is kept, and then each that follows."""
-    programs = Programs(str(tmp_path))
-    stop, stack = threading.Event(), ExitStack()
-    try:
-        programs.start("top")
-        for name in ("left", "right"):
-            programs.start(name, "top")
-            programs.wait_until_joined(name)
-        service = Process(programs.address("left"), "n/")
-        stack.callback(service.end)
-        with blocking.Client(programs.address("right")) as one, blocking.Client(programs.address("top")) as other:
-            last: dict[bytes, int] = {}
+    programs.start("top")
+    for name in ("bus", "right"):
+        programs.start(name, "top")
+        programs.wait_until_joined(name)
+    ready("retain", "n/")
+    stop, keys = threading.Event(), {b"n/1": "right", b"n/2": "right", b"n/3": "top", b"n/4": "top"}
 
-            def publish(client: blocking.Client, keys: list[bytes]) -> None:
-                number = 0
-                while not stop.is_set():
-                    number += 1
-                    client.publish_many([(key, b"%d" % number) for key in keys])
-                    client.sync("tree")
-                for key in keys:
-                    last[key] = number
+    def publish(hub: str) -> None:
+        number = 0
+        with blocking.Client(programs.address(hub)) as client:
+            while not stop.is_set():
+                number += 1
+                client.publish_many([(key, b"%d" % number) for key, where in keys.items() if where == hub])
+                client.sync("tree")
 
-            threads = [
-                threading.Thread(target=publish, args=(one, [b"n/1", b"n/2"])),
-                threading.Thread(target=publish, args=(other, [b"n/3", b"n/4"])),
-            ]
-            for thread in threads:
-                thread.start()
-            with blocking.Client(programs.address("left")) as near, blocking.Client(programs.address("right")) as far:
-                wait_until(lambda: len(near.last(b"n/")) == 4, "all have published")
-                got: list[tuple[blocking.Client, list[Message]]] = []
-                for client in (near, far) * 3:
-                    subscription = client.subscribe(b"n/", last=True)
-                    messages = [subscription.receive(timeout=PATIENCE)]
-                    while not isinstance(messages[-1], CaughtUp):
-                        messages.append(subscription.receive(timeout=PATIENCE))
-                    messages += [subscription.receive(timeout=PATIENCE) for _ in range(20)]
-                    got.append((client, messages))
-                    subscription.unsubscribe()
+    def subscribed(client: blocking.Client) -> list[Message]:
+        with client.subscribe(b"n/", last=True) as subscription:
+            messages = [subscription.receive(timeout=PATIENCE)]
+            while not isinstance(messages[-1], CaughtUp):
+                messages.append(subscription.receive(timeout=PATIENCE))
+            return messages + [subscription.receive(timeout=PATIENCE) for _ in range(20)]
+
+    with (
+        ThreadPoolExecutor() as threads,
+        blocking.Client(programs.address("bus")) as near,
+        blocking.Client(programs.address("right")) as far,
+    ):
+        publishing = [threads.submit(publish, hub) for hub in ("right", "top")]
+        try:
+            wait_until(lambda: len(near.last(b"n/")) == 4, "all have published")
+            got = [subscribed(client) for client in (near, far) * 3]
+        finally:
             stop.set()
-            for thread in threads:
-                thread.join()
-            for _, messages in got:
-                marker = next(at for at, message in enumerate(messages) if isinstance(message, CaughtUp))
-                assert {message.key for message in messages[:marker]} == {b"n/1", b"n/2", b"n/3", b"n/4"}
-                for key in last:
-                    numbers = [int(message.payload) for message in messages if message.key == key and message.payload]
-                    assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), "one is missing or came twice"
-    finally:
-        stop.set()
-        stack.close()
-        programs.close()
+        for each in publishing:
+            each.result()
+    for messages in got:
+        marker = next(at for at, message in enumerate(messages) if isinstance(message, CaughtUp))
+        assert {message.key for message in messages[:marker]} == {*keys}
+        for key in keys:
+            numbers = [int(message.payload) for message in messages if message.key == key]
+            assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), "one is missing or came twice"
 
 
 def test_a_stranger_cannot_have_the_values_of_others_forgotten(world: World) -> None:
