@@ -103,7 +103,7 @@ class Player:
         self.settled = False
         self.ended = False
         self._asked = 0  # whoamis of the script whose answers it has not read
-        self._early: list[bytes] = []
+        self.early: list[bytes] = []  # what came before it was expected
 
     def send(self, packet: bytes) -> None:
         self._asked += packet.partition(b"\0")[0] == WHOAMI
@@ -114,7 +114,7 @@ class Player:
             self.ended = True  # a script may go on after what disconnects it
 
     def receive(self) -> bytes:
-        packet = self._early.pop(0) if self._early else self.peer.receive()
+        packet = self.early.pop(0) if self.early else self.peer.receive()
         self._asked -= packet.startswith(WHOAMI + b"\0")
         return packet
 
@@ -133,15 +133,12 @@ class Player:
             packet = self.peer.receive()
             if not packet:
                 self.ended = True
-                self._early.append(packet)
+                self.early.append(packet)
                 return
             left -= packet.startswith(WHOAMI + b"\0")
             if not left:
                 return
-            self._early.append(packet)
-
-    def waiting(self) -> list[bytes]:
-        return self._early
+            self.early.append(packet)
 
 
 def _shown(packet: bytes) -> str:
@@ -169,7 +166,7 @@ def run(case: Case, address: str) -> None:
             elif step.verb == ".":
                 player.settled = False  # what others did may have reached it since
                 player.settle()
-                assert not player.waiting(), where + f"there came {_shown(player.waiting()[0])}"
+                assert not player.early, where + f"there came {_shown(player.early[0])}"
             elif step.verb == "x":
                 got = player.receive()
                 assert not got, where + f"instead of the end there came {_shown(got)}"

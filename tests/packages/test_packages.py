@@ -83,16 +83,12 @@ def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(next(folder.iterdir()), "wheel")
 
 
-def names_in(sdist: Path) -> set[str]:
-    with tarfile.open(sdist) as archive:
-        return {member.name.partition("/")[2] for member in archive if member.isfile()}
-
-
 def test_the_source_distribution_has_every_file_of_the_checkout(checkout: Path, sdist: Path) -> None:
     files = (path.relative_to(checkout) for path in checkout.rglob("*") if path.is_file())
     wanted = {str(path) for path in files if not set(path.parts) & {"build", "dist", "sbuslib.egg-info", "__pycache__"}}
     assert "tests/vectors/matching.tsv" in wanted
-    assert wanted - names_in(sdist) == set()
+    with tarfile.open(sdist) as archive:
+        assert wanted - {member.name.partition("/")[2] for member in archive if member.isfile()} == set()
 
 
 def test_the_wheel_has_what_belongs_to_the_programs(wheel: Path) -> None:
