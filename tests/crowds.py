@@ -27,25 +27,13 @@ __all__ = ["KINDS", "STRANGER", "Crowd", "Reader"]
 STRANGER = 12_345
 """Another user, of whom there are clients where the tests run as root."""
 
-KINDS = (
-    "plain",
-    "batch/on",
-    "senders/on",
-    "echo/off",
-    "blocking/soft/discard",
-    "blocking/soft/block",
-    "blocking/hard/block",
-    "order/stack",
-    "order/random",
-    "twice",
-    "secret",
-)
-"""What a reader asks for. ``twice`` subscribes twice and takes one back; ``secret`` wants its user's secrets, too."""
-
-LAZY = frozenset({"blocking/soft/discard", "blocking/soft/block", "blocking/hard/block", "order/stack", "order/random"})
+SORTED = ("order/stack", "order/random")
+LAZY = ("blocking/soft/discard", "blocking/soft/block", "blocking/hard/block", *SORTED)
 """Those that read now and then only, so that something waits for them."""
 
-SORTED = frozenset({"order/stack", "order/random"})
+KINDS = ("plain", "batch/on", "senders/on", "echo/off", *LAZY, "twice", "secret")
+"""What a reader asks for. ``twice`` subscribes twice and takes one back; ``secret`` wants its user's secrets, too."""
+
 TALKS = 1_000_000
 """What the numbers of publishers begin with that are readers, too."""
 
