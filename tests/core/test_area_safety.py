@@ -120,13 +120,6 @@ def traffic(hub: Hub, connect: Connect) -> None:
     assert inbox.lost == tap.lost == {}
 
 
-def test_the_watch_notices_a_switch(watch: Watch) -> None:
-    watch.holds_packets = True
-    gevent.sleep(0)
-    watch.holds_packets = False
-    assert watch.wrong
-
-
 @pytest.mark.promise("architecture.md", "While the area is in use, no other code runs")
 def test_no_switch_within_a_turn_that_asks_and_logs(watch: Watch, make_hub: MakeHub, connect: Connect) -> None:
     hubs: list[Hub] = []

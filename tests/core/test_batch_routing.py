@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from accounting import balance, big, connection_of, narrow, opened, settle
+from accounting import balance, big, connection_of, narrow, numbers, opened, settle
 from support import Bus, Connect, MakeHub, Peer, own_key
 
 from sbuslib import Hub, Limits
@@ -210,11 +210,6 @@ def numbered(count: int, start: int = 0) -> Pairs:
     return [(b"k", big(number)) for number in range(start, start + count)]
 
 
-def read_all(peer: Peer) -> list[int]:
-    """The numbers of all messages that come, batched or not."""
-    return [int(packet.partition(b"\0")[2][:8]) for packet in opened(peer.pending()) if packet.startswith(b"MSG ")]
-
-
 @pytest.mark.parametrize("hard", [b"", b"blocking/hard/block"], ids=["soft", "hard"])
 def test_block_holds_the_publisher_of_a_batch(bus: Bus, connect: Connect, hard: bytes) -> None:
     hub = bus(queued_packets=8 if hard else 100, batch=2)
@@ -226,7 +221,7 @@ def test_block_holds_the_publisher_of_a_batch(bus: Bus, connect: Connect, hard: 
     settle(hub)
     assert receiving.outgoing.held
     assert receiving.outgoing.queued < 30
-    assert [number for _ in range(70) for number in read_all(reader)] == list(range(61))
+    assert [number for _ in range(70) for number in numbers(opened(reader.pending()))] == list(range(61))
     publisher.barrier()
     assert receiving.outgoing.lost == {}
     balance(hub)

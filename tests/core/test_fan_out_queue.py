@@ -92,30 +92,14 @@ def test_a_users_own_messages_do_not_stand_in_line(hub: Hub, connect_as: Connect
         assert sorted(reader.pending()) == [message(b"k", 1), message(b"k", 2)]
 
 
-def test_order_where_keys_go_to_many_and_to_few(hub: Hub, connect_as: ConnectAs) -> None:
+@pytest.mark.parametrize("form", ["packets", "batches", "batches to some"])
+def test_order_where_keys_go_to_many_and_to_few(hub: Hub, connect_as: ConnectAs, form: str) -> None:
     """One reader wants more than the others: messages for it alone stay behind those in the fan-out queue."""
-    publisher = connect_as(PUBLISHER)
-    first, *others = readers_of(connect_as, b"all")
-    first.subscribe(b"one")
-    witness = connect_as(PUBLISHER)
-    witness.subscribe(b"")
-    sent = [message((b"all", b"one", b"none")[n % 3], n) for n in range(60)]
-    publisher.send(*sent)
-    publisher.barrier()
-    settle(hub)
-    assert witness.pending() == sent
-    assert first.pending() == [packet for packet in sent if b"none" not in packet]
-    for other in others:
-        assert other.pending() == [packet for packet in sent if b"all" in packet]
-
-
-@pytest.mark.parametrize("takes_batches", [False, True])
-def test_batches_stand_in_line_and_keep_their_order(hub: Hub, connect_as: ConnectAs, takes_batches: bool) -> None:
     publisher = connect_as(PUBLISHER)
     publisher.send(b"CMSG batch/on")
     first, *others = readers_of(connect_as, b"all")
     first.subscribe(b"one")
-    if takes_batches:
+    if form == "batches to some":
         others[0].send(b"CMSG batch/on")
         others[0].barrier()
     sent = [message((b"all", b"one", b"none")[n % 7 % 3], n) for n in range(40)]
@@ -124,16 +108,14 @@ def test_batches_stand_in_line_and_keep_their_order(hub: Hub, connect_as: Connec
         for some in (sent, same):
             batch = coalesce(some)
             assert batch is not None
-            publisher.send(batch.packet)
+            publisher.send(*(some if form == "packets" else [batch.packet]))
             publisher.barrier()
             publisher.send(*[b"CMSG overwrites the area".ljust(5_000, b"!")] * 64)
             publisher.barrier()
     settle(hub)
     assert first.pending() == [packet for packet in [*sent, *same] if b"none" not in packet]
     wanted = [packet for packet in [*sent, *same] if b"all" in packet]
-    assert others[-1].pending() == wanted
-    if takes_batches:
-        assert opened(others[0].pending()) == wanted
+    assert [opened(other.pending()) for other in others] == [wanted] * len(others)
 
 
 def test_messages_that_find_the_fan_out_queue_full_are_lost_and_counted(bus: Bus, connect_as: ConnectAs) -> None:

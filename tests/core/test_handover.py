@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gevent.socket
 import msgspec
 import pytest
 from accounting import acting_as
@@ -108,13 +109,7 @@ class OldHub:
 def connections(count: int) -> tuple[list[socket.SocketType], list[Peer]]:
     """The hub's ends and the clients' ends of some connections."""
     pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(count)]
-    return [pair[0] for pair in pairs], [Peer(gevent_socket(pair[1])) for pair in pairs]
-
-
-def gevent_socket(sock: socket.socket) -> Any:
-    from gevent.socket import socket as make
-
-    return make(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, sock.detach())
+    return [pair[0] for pair in pairs], [Peer(gevent.socket.socket(fileno=pair[1].detach())) for pair in pairs]
 
 
 # -- records of other versions -----------------------------------------------------------------------------

@@ -10,9 +10,9 @@ import threading
 import gevent
 import gevent.os
 import pytest
-from support import PATIENCE, ROOT, Connect, MakeClient, MakeHub, Peer, eventually, in_thread, python
+from support import PATIENCE, ROOT, Connect, HubThread, MakeClient, MakeHub, Peer, eventually, in_thread, python
 
-from sbuslib import Client, Hub
+from sbuslib import Client, Hub, blocking
 from sbuslib.core import members
 from sbuslib.errors import StateError
 from sbuslib.kernel.sockets import Listener
@@ -331,32 +331,16 @@ def test_a_program_that_is_started_inherits_nothing(address: str) -> None:
     assert python("-c", EXECUTED, address) == "['0', '1', '2', '3']\n"  # the last is ls's own
 
 
-def test_fork_with_the_hub_in_another_thread(address: str) -> None:
+def test_fork_with_the_hub_in_another_thread(server: HubThread) -> None:
     """The child has only the thread that forked, and not the hub's."""
-    code = """
-import os, sys, threading
-import gevent, gevent.event
-import sbuslib
-from sbuslib import blocking
-ready = threading.Event()
-def serve():
-    hub = sbuslib.Hub(sys.argv[1])
-    hub.start()
-    ready.set()
-    hub.serve_forever()
-threading.Thread(target=serve, daemon=True).start()
-ready.wait()
-with blocking.Client(sys.argv[1]) as client:
-    client.subscribe(b"k")
-    child = os.fork()
-    if not child:
-        os._exit(0 if os.path.exists(sys.argv[1]) else 1)
-    print(os.waitpid(child, 0)[1])
-    client.publish(b"k", b"x")
-    print(client.receive(timeout=10).payload)
-os._exit(0)
-"""
-    assert python("-u", "-c", code, address) == "0\nb'x'\n"
+    with blocking.Client(server.address) as client:
+        client.subscribe(b"k")
+        child = os.fork()
+        if not child:
+            os._exit(0 if os.path.exists(server.address) else 1)
+        assert os.waitpid(child, 0) == (child, 0)
+        client.publish(b"k", b"x")
+        assert client.receive(timeout=PATIENCE).payload == b"x"
 
 
 # -- programs -------------------------------------------------------------------------------------------

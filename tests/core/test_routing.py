@@ -9,7 +9,7 @@ from typing import Any
 import gevent
 import pytest
 from accounting import connection_of, opened
-from support import Connect, MakeHub, both_ways, eventually
+from support import Connect, MakeHub, Peer, both_ways, eventually
 
 from sbuslib import Hub, Limits
 from sbuslib.core import batch_routing, routing
@@ -119,6 +119,15 @@ def test_a_turn_that_is_too_much_goes_on_later(make_hub: MakeHub, connect: Conne
     assert hub.statistics().violations == ({"unknown verb": 1} if ending else {})
 
 
+def publish(publisher: Peer, how: str, pairs: list[tuple[bytes, bytes]]) -> list[bytes]:
+    """Publish messages as a batch or not, and return when the hub has acted on them. Returns a packet for each."""
+    packets = [b"MSG %b\0%b" % pair for pair in pairs]
+    batches = [packet for packet, _ in pack(pairs, check_key, PACKET_BYTES)]
+    publisher.send(b"CMSG batch/on", *(batches if how == "batch" else packets))
+    publisher.barrier()
+    return packets
+
+
 @pytest.mark.parametrize("how", ["batch", "packets", "one packet"])
 def test_a_turn_ends_in_time_between_two_receivers_and_loses_nothing(
     make_hub: MakeHub, connect: Connect, monkeypatch: pytest.MonkeyPatch, how: str
@@ -135,8 +144,6 @@ def test_a_turn_ends_in_time_between_two_receivers_and_loses_nothing(
     monkeypatch.setattr(Connection, "take_turn", count)
     hub = make_hub(limits=Limits(turn_time=1e-9))
     publisher = connect()
-    publisher.send(b"CMSG batch/on")
-    publisher.barrier()
     wanted, some = {}, random.Random(7)
     for number in range(80):
         peer = connect()
@@ -149,9 +156,7 @@ def test_a_turn_ends_in_time_between_two_receivers_and_loses_nothing(
     before = turns
     chosen = [some.randrange(16) for _ in range(40)] if how != "one packet" else []
     pairs = [(b"k%d" % key, b"%d" % place) for place, key in enumerate(chosen)] + [(b"all", b"end")]
-    packets = [b"MSG %b\0%b" % pair for pair in pairs]
-    publisher.send(*([packed for packed, _ in pack(pairs, check_key, PACKET_BYTES)] if how == "batch" else packets))
-    publisher.barrier()
+    packets = publish(publisher, how, pairs)
     assert turns - before >= len(wanted)
     for peer, keys in wanted.items():
         expected = [packet for packet, key in zip(packets, chosen, strict=False) if key in keys] + packets[-1:]
@@ -175,15 +180,10 @@ def test_no_more_is_planned_at_once_than_a_few_turns_may_deliver(
         monkeypatch.setattr(module, "by_receiver", count)
     hub = make_hub(limits=Limits(turn_deliveries=50, turn_time=1e6))
     publisher, some = connect(), random.Random(7)
-    publisher.send(b"CMSG batch/on")
-    publisher.barrier()
     wanted = {connect(): some.sample(range(60), 30) for _ in range(30)}
     for peer, keys in wanted.items():
         peer.subscribe(*(b"k%d" % key for key in keys))
-    pairs = [(b"k%d" % key, b"%d" % key) for key in range(60)]
-    packets = [b"MSG %b\0%b" % pair for pair in pairs]
-    publisher.send(*([packed for packed, _ in pack(pairs, check_key, PACKET_BYTES)] if how == "batch" else packets))
-    publisher.barrier()
+    packets = publish(publisher, how, [(b"k%d" % key, b"%d" % key) for key in range(60)])
     assert 50 < max(planned) <= PLANNED * 50
     for peer, keys in wanted.items():
         assert peer.pending() == [packets[key] for key in sorted(keys)]

@@ -143,6 +143,11 @@ class World:
         return [sum(client.worked for client in clients) - had for clients, had in zip(users, before, strict=True)]
 
 
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
 # -- shares ---------------------------------------------------------------------------------------------
 
 
@@ -161,10 +166,7 @@ def test_two_busy_users_get_equal_time_whatever_a_turn_costs(
 
 @pytest.mark.parametrize("many", [33, 1_025])
 @pytest.mark.parametrize("cost", [2e-5, 1e-3])
-def test_a_user_with_many_waiting_clients_has_a_smaller_share(
-    monkeypatch: pytest.MonkeyPatch, many: int, cost: float
-) -> None:
-    world = World(monkeypatch)
+def test_a_user_with_many_waiting_clients_has_a_smaller_share(world: World, many: int, cost: float) -> None:
     (one, others) = world.add(1, 1e-4), world.add(2, cost, count=many)
     world.run(0.5)
     had = world.worked(1.0, one, others)
@@ -172,8 +174,7 @@ def test_a_user_with_many_waiting_clients_has_a_smaller_share(
     assert had[0] == pytest.approx(had[1] * weight, rel=0.15)
 
 
-def test_a_fan_out_counts_as_the_clients_that_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
+def test_a_fan_out_counts_as_the_clients_that_it_serves(world: World) -> None:
     one, fan_out, worked = world.add(1, 1e-4), 2, 0.0
 
     def go_on() -> None:
@@ -189,11 +190,8 @@ def test_a_fan_out_counts_as_the_clients_that_it_serves(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("pause", [2e-5, 1e-4, 3e-4])
-def test_a_user_that_answers_at_once_waits_for_one_turn_of_another(
-    monkeypatch: pytest.MonkeyPatch, pause: float
-) -> None:
+def test_a_user_that_answers_at_once_waits_for_one_turn_of_another(world: World, pause: float) -> None:
     """It is not in the queue when the next turn is given, however many clients the other has."""
-    world = World(monkeypatch)
     (good,) = world.add(1, 1e-4, lambda: pause)
     world.add(2, 2e-3, count=100)
     world.run(0.5)
@@ -203,8 +201,7 @@ def test_a_user_that_answers_at_once_waits_for_one_turn_of_another(
     assert max(good.waits) < 2e-3 + 1e-4 + SLICE
 
 
-def test_time_that_is_charged_to_a_user_counts_as_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
+def test_time_that_is_charged_to_a_user_counts_as_its_own(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other, accepting = (world.add(uid, 1e-4) for uid in (1, 2, 3))
     turn = world.turn
 
@@ -222,9 +219,8 @@ def test_time_that_is_charged_to_a_user_counts_as_its_own(monkeypatch: pytest.Mo
 
 
 def test_while_turns_wait_the_only_user_that_is_connected_does_not_go_before_accepting(
-    monkeypatch: pytest.MonkeyPatch,
+    world: World,
 ) -> None:
-    world = World(monkeypatch)
     world.scheduler.several = False
     clients, acceptor = world.add(1, 1e-4, count=100), world.add(ACCEPTOR, 1e-4)
     for client in clients:
@@ -234,16 +230,14 @@ def test_while_turns_wait_the_only_user_that_is_connected_does_not_go_before_acc
     assert had[0] > had[1]
 
 
-def test_accepting_takes_a_fifth_of_the_time_beside_one_busy_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
+def test_accepting_takes_a_fifth_of_the_time_beside_one_busy_client(world: World) -> None:
     one, acceptor = world.add(1, 1e-4), world.add(ACCEPTOR, 1e-4)
     world.run(0.5)
     had = world.worked(3.0, one, acceptor)
     assert had[1] / sum(had) == pytest.approx(1 / 5, rel=0.1)
 
 
-def test_a_user_that_was_busy_long_ago_owes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
+def test_a_user_that_was_busy_long_ago_owes_nothing(world: World) -> None:
     world.add(1, 0.5)
     world.run(0.4)  # one turn
     world.clients.clear()
@@ -254,9 +248,8 @@ def test_a_user_that_was_busy_long_ago_owes_nothing(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("jump", [-3_600.0, -1.0, 1.0, 3_600.0])
-def test_setting_the_clock_changes_no_share(monkeypatch: pytest.MonkeyPatch, jump: float) -> None:
+def test_setting_the_clock_changes_no_share(world: World, jump: float) -> None:
     """The loop's time is that of the wall."""
-    world = World(monkeypatch)
     one, other = world.add(1, 1e-4), world.add(2, 1e-4)
     world.run(0.2)
     world.loop.jumped = jump
@@ -269,11 +262,8 @@ def test_setting_the_clock_changes_no_share(monkeypatch: pytest.MonkeyPatch, jum
 
 @pytest.mark.parametrize("many", [1, 3, 20])
 @pytest.mark.parametrize("cost", [1e-4, 2e-3])
-def test_a_newcomer_waits_for_no_more_than_a_turn_of_each(
-    monkeypatch: pytest.MonkeyPatch, many: int, cost: float
-) -> None:
+def test_a_newcomer_waits_for_no_more_than_a_turn_of_each(world: World, many: int, cost: float) -> None:
     """A turn of each other, one that is under way, and what is not noticed before a slice has passed."""
-    world = World(monkeypatch)
     for n in range(many):
         world.add(100 + n, cost)
     some = random.Random(1)
@@ -301,8 +291,7 @@ def test_no_user_starves(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
 
 
 @pytest.mark.parametrize(("count", "cost"), [(66, 1e-2), (96, 3e-3), (127, 1e-3), (130, 1e-5)])
-def test_clients_of_one_user_go_in_turn(monkeypatch: pytest.MonkeyPatch, count: int, cost: float) -> None:
-    world = World(monkeypatch)
+def test_clients_of_one_user_go_in_turn(world: World, count: int, cost: float) -> None:
     clients = world.add(1, cost, count=count)
     world.run(12 * count * cost)
     turns = [len(client.waits) for client in clients]
@@ -310,9 +299,8 @@ def test_clients_of_one_user_go_in_turn(monkeypatch: pytest.MonkeyPatch, count: 
     assert max(turns) <= 2 * min(turns) + 2
 
 
-def test_work_that_goes_on_leaves_turns_to_clients_of_the_same_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_that_goes_on_leaves_turns_to_clients_of_the_same_user(world: World) -> None:
     """A fan-out queue that is filled all the time, or what is left of a batch, has its turns in between."""
-    world = World(monkeypatch)
     world.add(1, 1e-4)
     (client,) = world.add(2, 1e-4)
     worked = 0
@@ -332,8 +320,7 @@ def test_work_that_goes_on_leaves_turns_to_clients_of_the_same_user(monkeypatch:
 # -- what is kept, and errors -------------------------------------------------------------------------
 
 
-def test_with_one_user_connected_every_turn_goes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
+def test_with_one_user_connected_every_turn_goes_at_once(world: World) -> None:
     world.scheduler.several = False
     clients = world.add(1, 1e-4, count=20)
     world.run(0.1)
@@ -342,8 +329,7 @@ def test_with_one_user_connected_every_turn_goes_at_once(monkeypatch: pytest.Mon
     assert world.loop.next_due() == float("inf")
 
 
-def test_users_that_are_not_busy_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
+def test_users_that_are_not_busy_are_forgotten(world: World) -> None:
     for uid in range(100):
         world.add(uid, 1e-4)
     world.run(0.1)
@@ -352,8 +338,7 @@ def test_users_that_are_not_busy_are_forgotten(monkeypatch: pytest.MonkeyPatch) 
     assert len(world.scheduler._shares) == 1
 
 
-def test_an_error_in_a_postponed_turn_stops_no_other_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
+def test_an_error_in_a_postponed_turn_stops_no_other_user(world: World) -> None:
     resumed: list[int] = []
 
     def fail() -> None:
@@ -367,8 +352,7 @@ def test_an_error_in_a_postponed_turn_stops_no_other_user(monkeypatch: pytest.Mo
     assert resumed == [2]
 
 
-def test_a_scheduler_that_is_closed_in_a_turn_gives_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
+def test_a_scheduler_that_is_closed_in_a_turn_gives_no_other(world: World) -> None:
     resumed: list[Any] = []
 
     def close() -> None:

@@ -47,18 +47,7 @@ def make(*queues: Queue, wait: float = 60.0) -> tuple[Unsent, Timers, list[int]]
     return backlog, timers, []
 
 
-def test_the_answer_waits_for_receivers_with_messages_then_and_not_for_later_ones() -> None:
-    one, other = Queue(10), Queue(3)
-    backlog, _, answers = make(one, other)
-    backlog.when_passed(lambda: answers.append(1))
-    one.queued += 5
-    one.send(10, backlog)
-    assert not answers
-    other.send(3, backlog)
-    assert answers == [1]
-
-
-def test_answers_come_in_the_order_of_the_questions() -> None:
+def test_answers_come_in_the_order_of_the_questions_and_wait_for_no_later_messages() -> None:
     one = Queue(10)
     backlog, _, answers = make(one)
     for n in range(3):

@@ -23,12 +23,6 @@ import sbuslib
 Start = Callable[..., int]
 
 
-def connected(address: str) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    sock.connect(address)
-    return sock
-
-
 @pytest.fixture
 def start(address: str) -> Iterator[Start]:
     """Run a function of a connected socket in a process of its own, which is killed after the test."""
@@ -40,7 +34,8 @@ def start(address: str) -> Iterator[Start]:
             children.append(pid)
             return pid
         try:
-            with connected(address) as sock:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+                sock.connect(address)
                 function(sock, *arguments)
             os._exit(0)
         finally:

@@ -22,10 +22,6 @@ from sbuslib.wire.defaults import SYSTEM_ADDRESS, default_addresses
 from sbuslib.wire.modes import HARD, ORDER, SOFT, Hard, Order, Soft, mode_keys
 from sbuslib.wire.packets import (
     Control,
-    Message,
-    Packet,
-    Subscribe,
-    Unsubscribe,
     check_key,
     encode_control,
     encode_message,
@@ -37,40 +33,6 @@ from sbuslib.wire.packets import (
 from sbuslib.wire.text import plainly, printable
 
 # -- The grammar of a packet
-
-
-@pytest.mark.parametrize(
-    ("packet", "value"),
-    [
-        (b"SUB a/*", Subscribe(b"a/*")),
-        (b"SUB ", Subscribe(b"")),
-        (b"SUB a\0ignored\0too", Subscribe(b"a")),
-        (b"SUB \0", Subscribe(b"")),
-        (b"SUB  a ", Subscribe(b" a ")),
-        (b"UNSUB a", Unsubscribe(b"a")),
-        (b"UNSUB ", Unsubscribe(b"")),
-        (b"UNSUB a\0b", Unsubscribe(b"a")),
-        (b"MSG a\0b", Message(b"a", b"b")),
-        (b"MSG a\0", Message(b"a", b"")),
-        (b"MSG \0b", Message(b"", b"b")),
-        (b"MSG \0", Message(b"", b"")),
-        (b"MSG a\0b\0c\n\xff", Message(b"a", b"b\0c\n\xff")),
-        (b"MSG \xff\xfe\n\0", Message(b"\xff\xfe\n", b"")),
-        (b"CMSG a", Control(b"a", None)),
-        (b"CMSG ", Control(b"", None)),
-        (b"CMSG a\0", Control(b"a", b"")),
-        (b"CMSG a\0b\0c", Control(b"a", b"b\0c")),
-    ],
-)
-def test_parse(packet: bytes, value: Packet) -> None:
-    assert parse(packet) == value
-
-
-@pytest.mark.parametrize("start", b"MSG,msg,MSG\0a, MSG a,SUB,SUB\0,UNSUB,CMSG,CMSG\0a,PUB a,MSG\ta,\0".split(b","))
-def test_a_packet_without_a_verb_and_its_blank_is_refused(start: bytes) -> None:
-    for packet in (start, start + b"\0b"):
-        with pytest.raises(PacketError, match="unknown verb"):
-            parse(packet)
 
 
 def test_the_longest_control_packet() -> None:
