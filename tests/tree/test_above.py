@@ -49,10 +49,6 @@ def keys_at(client: Any) -> list[bytes]:
     return [message.key for message in received(client)]
 
 
-def of_another_user(sock: Any) -> Credentials:
-    return Credentials(gid=1, uid=os.getuid() + 1, pid=1)
-
-
 def test_a_secret_of_a_client_here_never_goes_up(world: World) -> None:
     world.chain("top", "left")
     tap = world.hubs["top"].tap(secrets=True)
@@ -110,7 +106,7 @@ def test_a_relay_without_exports_to_the_hub_of_another_user_logs_that_once(
     export: list[bytes] | None,
 ) -> None:
     if other:
-        monkeypatch.setattr(above, "peer_credentials", of_another_user)
+        monkeypatch.setattr(above, "peer_credentials", lambda sock: Credentials(gid=1, uid=os.getuid() + 1, pid=1))
     for name in ("top", "left"):
         world.hub(name)
     relay = world.relay("left", "top", export=export)

@@ -9,7 +9,7 @@ from worlds import FAST, World, received, settle
 
 def test_messages_beyond_the_bound_are_lost_counted_and_told(world: World) -> None:
     world.hub("top")
-    world.hub("left", limits=msgspec.structs.replace(FAST, link_buffer=10 * len(b"MSG k\0x")))
+    world.hub("left", limits=msgspec.structs.replace(FAST, link_buffer=10 * len(b"MSG k\0x"), link_notices=0.01))
     relay = world.relay("left", "top")
     notices: list[object] = []
     publisher, before = world.client("left", on_notice=notices.append), world.client("top")
@@ -21,7 +21,7 @@ def test_messages_beyond_the_bound_are_lost_counted_and_told(world: World) -> No
     publisher.sync()
     statistics = relay.statistics()
     assert (statistics.waiting, statistics.lost, statistics.uncertain) == (10, {"upstream": 15}, 0)
-    world.hub("top", limits=msgspec.structs.replace(FAST, settle=0.2))
+    world.hub("top", limits=msgspec.structs.replace(FAST, settle=0.2, link_notices=0.01))
     above: list[object] = []
     client = world.client("top", on_notice=above.append)
     client.subscribe(b"k")

@@ -20,34 +20,19 @@ def receive_until(peer: Peer, start: bytes) -> bytes:
     return packet
 
 
-def test_a_question_while_the_link_joins_is_answered_after_it_has_joined(world: World) -> None:
+def test_a_question_while_the_link_joins_comes_after_what_is_kept(world: World) -> None:
     with FakeHub(world.address("top")) as master:
         world.hub("left", limits=msgspec.structs.replace(FAST, prefix_wait=0.001))
         relay = world.relay("left", "top", wait=False)
         client = world.client("left")
         link = master.accept()
         eventually(lambda: relay.state == "joining")
-        asked = gevent.spawn(client.sync, "tree")
-        world.client("left").sync()  # so that the question has come
-        greet_relay(link)
-        link.send(b"CMSG interest/complete")
-        token = receive_until(link, b"CMSG hub/sync\0t").split(b"\0")[1]
-        link.send(b"CMSG hub/sync\0%b\0tree" % token)
-        assert asked.get(timeout=PATIENCE) == "tree"
-
-
-def test_a_question_comes_after_what_is_kept_until_the_hub_above_knows_what_it_wants(world: World) -> None:
-    with FakeHub(world.address("top")) as master:
-        world.hub("left", limits=msgspec.structs.replace(FAST, prefix_wait=0.001))
-        relay = world.relay("left", "top", wait=False)
-        client = world.client("left")
-        link = master.accept()
-        greet_relay(link)
-        link.send(b"CMSG interest/add\0k")
-        relay.wait(PATIENCE)
         client.publish(b"k", b"kept")
         asked = gevent.spawn(client.sync, "tree")
         world.client("left").sync()  # so that the question has come
+        greet_relay(link)
+        link.send(b"CMSG interest/add\0k")
+        relay.wait(PATIENCE)
         link.send(b"CMSG interest/complete")
         came = []
         while not (packet := link.receive()).startswith(b"CMSG hub/sync\0t"):
@@ -58,22 +43,16 @@ def test_a_question_comes_after_what_is_kept_until_the_hub_above_knows_what_it_w
         assert asked.get(timeout=PATIENCE) == "tree"
 
 
-def test_a_question_before_the_first_connection_is_answered_after_joining(world: World) -> None:
-    world.hub("top")
+@pytest.mark.parametrize(("listens", "answer"), [(True, "tree"), (False, "partial")])
+def test_a_question_before_the_first_connection_waits_for_it(world: World, listens: bool, answer: str) -> None:
+    if listens:
+        world.hub("top")
     hub = world.hub("left")
     client = world.client("left")
     world.relay("left", "top", wait=False)
     assert hub.tree.above is not None
     assert not hub.tree.above.settled, "it has not dialled yet"
-    assert client.sync("tree") == "tree"
-
-
-def test_a_question_before_the_first_connection_is_partial_where_nobody_listens(world: World) -> None:
-    hub = world.hub("left")
-    client = world.client("left")
-    world.relay("left", "top", wait=False)
-    asked = gevent.spawn(client.sync, "tree")
-    assert asked.get(timeout=PATIENCE) == "partial"
+    assert client.sync("tree") == answer
     assert not hub.tree.questions._rounds
 
 

@@ -7,8 +7,8 @@ from collections import Counter
 import gevent
 import msgspec
 import pytest
-from support import PATIENCE, WHOAMI, Peer, choose, eventually
-from worlds import FAST, World, key_of, received, settle
+from support import PATIENCE, choose, eventually
+from worlds import FAST, World, key_of, key_of_link, received, settle
 
 from sbuslib.limits import PACKET_BYTES
 from sbuslib.wire.batches import BATCH, Batch, pack
@@ -86,21 +86,14 @@ def test_messages_that_wait_for_the_next_turn_keep_their_order(world: World, her
     assert [b"MSG %b\0%b" % (m.key, m.payload) for m in (told.receive(timeout=PATIENCE) for _ in expected)] == expected
 
 
-def link_of(world: World, name: str) -> tuple[Peer, bytes]:
-    """A raw link below a hub, past its greeting, and its credential key."""
-    peer = world.peer(name)
-    peer.send(b"CMSG batch/on", b"CMSG interest/on", WHOAMI)
-    while not (packet := peer.receive()).startswith(WHOAMI):
-        assert packet
-    return peer, packet.split(b"\0")[1]
-
-
 def test_a_wrong_batch_of_a_link_is_dropped_and_counted(world: World) -> None:
     hub = world.hub("top")
     reader = world.client("top")
     choose(reader, b"senders/on")
     reader.subscribe(b"")
-    link, key = link_of(world, "top")
+    link = world.link("top")
+    link.send(b"CMSG batch/on")
+    key = key_of_link(link)
     below = key + b"/!/cred/1/2/3"
     good = [(b"k", b"1"), (b"l", b"2")]
     bad = [(b"k", b"3"), (b"!/x", b"4"), (b"!/x", b"5"), (b"l", b"6")]

@@ -70,7 +70,7 @@ def test_a_hub_that_waits_for_links_counts_them_so_that_the_next_process_waits_t
 
 def test_messages_that_were_kept_and_are_not_wanted_any_more_are_lost_and_told(world: World) -> None:
     world.hub("top")
-    world.hub("left")
+    world.hub("left", limits=msgspec.structs.replace(FAST, link_notices=0.01))
     relay = world.relay("left", "top")
     notices: list[object] = []
     subscriber, publisher = world.client("top"), world.client("left", on_notice=notices.append)

@@ -25,7 +25,7 @@ from programs import Programs, Publisher, Subscriber, wait_until
 
 from sbuslib.matcher import matches
 
-RUNS = int(os.environ.get("SBUS_TREE_RUNS", "6"))
+RUNS = int(os.environ.get("SBUS_TREE_RUNS", "4"))
 SEED = int(os.environ.get("SBUS_TREE_SEED", "1"))
 DEPTH = 4
 STOPPED = 1.5
