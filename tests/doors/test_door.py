@@ -6,7 +6,6 @@ import errno
 import os
 import resource
 import socket
-import threading
 from collections import deque
 from contextlib import ExitStack, closing, suppress
 
@@ -260,24 +259,6 @@ def test_a_socket_that_closes_slowly_delays_nobody_at_the_door(
         if not refused:
             assert visitor.recv(1) == b"", "it is let go"
         assert ends(other)
-
-
-def test_a_sender_that_computes_answers_between_its_turns(door: Door, asker: Asker) -> None:
-    offer = memory(door, b"a")
-    done = False
-
-    def compute() -> None:
-        while not done:
-            sum(range(1_000))
-
-    thread = threading.Thread(target=compute)
-    thread.start()
-    try:
-        for _ in range(10):
-            assert read(fetch(asker, offer)[0]) == b"a"
-    finally:
-        done = True
-        thread.join()
 
 
 def test_the_child_of_a_fork_has_no_door(door: Door, asker: Asker) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from random import Random
 from time import monotonic
@@ -211,24 +210,16 @@ class Run:
         return missing, known
 
 
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as made:
-        yield made
-
-
 @pytest.mark.parametrize("seed", range(SEED, SEED + RUNS))
-def test_a_tree_in_unrest_delivers_what_a_flat_hub_would_but_for_what_is_told(
-    folder: str, stack: ExitStack, seed: int
-) -> None:
-    programs = stack.enter_context(closing(Programs(folder)))
-    run = Run(programs, seed, stack)
-    try:
-        run.plant()
-        run.live()
-        run.rest()
-        missing, known = run.check()
-    except BaseException:
-        print(f"seed {seed}: {programs.above} {'; '.join(run.happened)}")
-        raise
-    print(f"seed {seed}: {len(run.happened)} events, {missing} missing, {known} told or uncertain")
+def test_a_tree_in_unrest_delivers_what_a_flat_hub_would_but_for_what_is_told(programs: Programs, seed: int) -> None:
+    with ExitStack() as stack:
+        run = Run(programs, seed, stack)
+        try:
+            run.plant()
+            run.live()
+            run.rest()
+            missing, known = run.check()
+        except BaseException:
+            print(f"seed {seed}: {programs.above} {'; '.join(run.happened)}")
+            raise
+        print(f"seed {seed}: {len(run.happened)} events, {missing} missing, {known} told or uncertain")
