@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import gevent
 import pytest
 from gevent import socket
+from support import PATIENCE
 
 from sbuslib.kernel.hosts import parse_host_port
 from sbuslib.tcp import Peer, TcpLimits
-
-PATIENCE = 20.0
 
 
 class Raw:
@@ -50,6 +49,11 @@ class Raw:
         assert rest == b""
 
 
+Make: TypeAlias = Callable[..., Peer]
+Connect: TypeAlias = Callable[..., Raw]
+"""What the fixtures ``make_peer`` and ``raw`` give."""
+
+
 @pytest.fixture
 def limits() -> TcpLimits:
     """Limits with short pauses, so that tests are quick."""
@@ -57,7 +61,7 @@ def limits() -> TcpLimits:
 
 
 @pytest.fixture
-def make_peer(limits: TcpLimits) -> Iterator[Callable[..., Peer]]:
+def make_peer(limits: TcpLimits) -> Iterator[Make]:
     """Make and start a peer, at a free port of the loopback address; stopped after the test."""
     peers: list[Peer] = []
 
@@ -77,7 +81,7 @@ def make_peer(limits: TcpLimits) -> Iterator[Callable[..., Peer]]:
 
 
 @pytest.fixture
-def raw() -> Iterator[Callable[..., Raw]]:
+def raw() -> Iterator[Connect]:
     """Connect a raw connection to a peer; closed after the test."""
     with contextlib.ExitStack() as stack:
 

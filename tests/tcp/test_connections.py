@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import gevent
 import pytest
@@ -14,8 +12,7 @@ from support import PATIENCE, eventually
 from sbuslib.errors import StateError, UsageError
 from sbuslib.tcp import Peer, TcpLimits
 
-Make = Callable[..., Peer]
-Connect = Callable[..., Any]
+from .conftest import Connect, Make
 
 
 def test_the_number_of_connections_is_bounded(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
@@ -45,7 +42,10 @@ def test_a_lost_connection_is_made_again(make_peer: Make, limits: TcpLimits) -> 
     assert not other.is_dialling(address)
 
 
-def test_connect_without_waiting_returns_at_once(make_peer: Make) -> None:
+def test_connect_without_waiting_returns_at_once_and_that_nobody_listens_is_told_once(
+    make_peer: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "sbuslib")
     one = make_peer()
     address = one.address
     one.stop()
@@ -54,22 +54,14 @@ def test_connect_without_waiting_returns_at_once(make_peer: Make) -> None:
         other.connect(address)
     assert not other.is_dialling(address)
     other.connect(address, wait=False)
+    eventually(lambda: len(caplog.records) >= 3)
+    assert caplog.messages[0] == f"peer: {address}: Connection refused; it is tried again"
+    assert [record.levelname for record in caplog.records[:3]] == ["WARNING", "DEBUG", "DEBUG"]
     one = make_peer(address)
     eventually(lambda: other.links)
     assert other.address == ""
     with pytest.raises(UsageError):
         one.connect(one.address)
-
-
-def test_an_address_at_which_nobody_listens_is_told_once(make_peer: Make, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG", "sbuslib")
-    gone = make_peer()
-    address = gone.address
-    gone.stop()
-    make_peer(None).connect(address, wait=False)
-    eventually(lambda: len(caplog.records) >= 3)
-    assert caplog.messages[0] == f"peer: {address}: Connection refused; it is tried again"
-    assert [record.levelname for record in caplog.records[:3]] == ["WARNING", "DEBUG", "DEBUG"]
 
 
 def test_an_impossible_host_name_is_refused(make_peer: Make) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import msgspec
 import pytest
 from support import eventually
@@ -14,8 +11,7 @@ from sbuslib.kernel.hosts import HostPort
 from sbuslib.tcp import Discovery, Peer, TcpLimits
 from sbuslib.tcp.discovery import networks_of, parse_announcement
 
-Make = Callable[..., Peer]
-Connect = Callable[..., Any]
+from .conftest import Connect, Make, Raw
 
 HELLO = b"sub //peers/myorg\nsub //fwd/peers/myorg\nsub //hop/\n"
 
@@ -24,24 +20,24 @@ def neighbours(peer: Peer) -> list[str]:
     return sorted(link.who or "" for link in peer.links)
 
 
-def test_peers_find_each_other_from_one_seed(make_peer: Make) -> None:
+def announce(connection: Raw, who: str, address: str) -> bytes:
+    """Pass on where a peer says that it is; returns how that goes on."""
+    data = address.replace(":", " ").encode()
+    message = b"pub //fwd/peers/myorg/%b %d %b\n" % (who.encode(), len(data), data)
+    connection.send(message)
+    return message
+
+
+def test_peers_find_each_other_from_one_seed_and_one_that_is_lost_is_found_again(make_peer: Make) -> None:
     whos = ["seed", "a", "b", "y", "z"]
     peers = {who: make_peer(discover=Discovery(org="myorg", who=who)) for who in whos}
     for who in whos[1:]:
         peers[who].connect(peers["seed"].address)
-    eventually(lambda: all(neighbours(peer) == sorted(set(whos) - {who}) for who, peer in peers.items()))
-
-
-def test_a_newcomer_hears_of_all_peers_and_a_peer_that_restarts_is_found_again(make_peer: Make) -> None:
-    seed, early = (make_peer(discover=Discovery(org="myorg", who=who)) for who in ("seed", "m"))
-    early.connect(seed.address)
-    eventually(lambda: neighbours(early) == ["seed"])
-    late = make_peer(discover=Discovery(org="myorg", who="n"))
-    late.connect(seed.address)
-    eventually(lambda: neighbours(late) == ["m", "seed"])
-    [link] = [link for link in late.links if link.who == "m"]
-    late.end_link(link, "lost", False)
-    eventually(lambda: neighbours(late) == ["m", "seed"] and neighbours(early) == ["n", "seed"])
+        known = whos[: whos.index(who) + 1]
+        eventually(lambda known=known: all(neighbours(peers[one]) == sorted({*known} - {one}) for one in known))  # type: ignore[misc]
+    [link] = [link for link in peers["z"].links if link.who == "a"]
+    peers["z"].end_link(link, "lost", False)
+    eventually(lambda: neighbours(peers["z"]) == ["a", "b", "seed", "y"] and "z" in neighbours(peers["a"]))
 
 
 def test_discovery_on_the_wire(make_peer: Make, raw: Connect) -> None:
@@ -51,37 +47,27 @@ def test_discovery_on_the_wire(make_peer: Make, raw: Connect) -> None:
     connection.expect(HELLO)
     connection.send(b"sub //peers/myorg/\n")
     connection.expect(b"pub //peers/myorg/bob 14 127.0.0.1 4242\n")
-    host, port = other.address.split(":")
-    data = f"{host} {port}".encode()
-    connection.send(b"pub //fwd/peers/myorg/other %d %b\n" % (len(data), data))
+    said = announce(connection, "other", other.address)
     eventually(lambda: other.links)
     late = raw(peer)
     late.expect(HELLO)
     late.send(b"sub //fwd/peers/\n")
     # Copies of both: of what this peer says of itself, and of what it has heard.
-    late.expect(b"pub //fwd/peers/myorg/bob 14 127.0.0.1 4242\npub //fwd/peers/myorg/other %d %b\n" % (len(data), data))
+    late.expect(b"pub //fwd/peers/myorg/bob 14 127.0.0.1 4242\n" + said)
 
 
-def test_a_peer_connects_only_to_allowed_hosts(make_peer: Make, raw: Connect) -> None:
-    peer = make_peer(discover=Discovery(org="myorg", who="bob", allow=("127.0.0.2",)))
-    forbidden = make_peer()
-    allowed = make_peer("127.0.0.2:0")
+def test_a_peer_connects_to_allowed_hosts_and_what_it_cannot_connect_to_does_not_end_discovery(
+    make_peer: Make, raw: Connect
+) -> None:
+    discovery = Discovery(org="myorg", who="bob", advertise="127.0.0.2:9", allow=("127.0.0.2",))
+    peer = make_peer("127.0.0.2:0", discover=discovery)
+    forbidden, allowed = make_peer(), make_peer("127.0.0.2:0")
     connection = raw(peer)
-    for name, target in (("one", forbidden), ("two", allowed)):
-        data = target.address.replace(":", " ").encode()
-        connection.send(b"pub //fwd/peers/myorg/%b %d %b\n" % (name.encode(), len(data), data))
+    places = [peer.address, "a..b:1", "nobody.invalid:1", forbidden.address, allowed.address]
+    for number, place in enumerate(places):
+        announce(connection, f"p{number}", place)
     eventually(lambda: allowed.links)
     assert not forbidden.links
-
-
-def test_announcements_that_cannot_be_connected_to_do_not_end_discovery(make_peer: Make, raw: Connect) -> None:
-    peer = make_peer(discover=Discovery(org="myorg", who="bob", advertise="127.0.0.1:9"))
-    last = make_peer()
-    connection = raw(peer)
-    announced = [peer.address.replace(":", " "), "a..b 1", "nobody.invalid 1", last.address.replace(":", " ")]
-    for number, data in enumerate(announced):
-        connection.send(b"pub //fwd/peers/myorg/p%d %d %b\n" % (number, len(data), data.encode()))
-    eventually(lambda: last.links)
     peer.greenlets.check()
 
 
@@ -92,8 +78,7 @@ def test_the_number_of_discovered_connections_is_bounded(make_peer: Make, raw: C
     inbox = peer.subscribe("end")
     connection = raw(peer)
     for number, target in enumerate(targets):
-        data = target.address.replace(":", " ").encode()
-        connection.send(b"pub //fwd/peers/myorg/p%d %d %b\n" % (number, len(data), data))
+        announce(connection, f"p{number}", target.address)
     connection.send(b"pub end 1 x\n")
     inbox.receive(timeout=10)
     eventually(lambda: sum(bool(target.links) for target in targets) == 2)

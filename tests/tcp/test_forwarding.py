@@ -47,18 +47,6 @@ def test_an_id_is_new_once() -> None:
     assert seen.numbered("r1", "d", 0) == (set(), True)  # long forgotten: the table is bounded
 
 
-def test_equal_data_straight_from_publishers_counts_each_time() -> None:
-    here, there = Seen(TcpLimits()), Seen(TcpLimits())
-    digest = digest_of("//a", b"hi")
-    ids = [here.direct(digest, 0)[0] for _ in range(3)]
-    assert len(set(ids)) == 3
-    # Another peer to which the same publisher is connected gives the same ids, so each is told from the others.
-    for identity in ids:
-        assert there.numbered(identity, digest, 0)[1]
-    assert [there.direct(digest, 0.1)[::2] for _ in range(3)] == [(identity, False) for identity in ids]
-    assert there.direct(digest, 0.2)[2]
-
-
 def test_equal_data_later_is_another_message() -> None:
     seen = Seen(TcpLimits(same_seconds=2))
     digest = digest_of("//a", b"hi")

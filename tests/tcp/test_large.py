@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import gevent
@@ -17,7 +16,8 @@ from sbuslib.errors import PeerError, UsageError
 from sbuslib.tcp import Peer, Publish, large
 from sbuslib.tcp.large import PeerFiles, receive_large, send_large
 
-Make = Callable[..., Peer]
+from .conftest import Make
+
 DATA = os.urandom(6_000_000)
 
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from typing import Any
-
 import gevent
 import pytest
-from support import eventually
+from support import eventually, in_thread
 
 from sbuslib.errors import NameFormatError, PayloadError, ServiceError, StateError, UsageError
 from sbuslib.tcp import Peer
 
-Make = Callable[..., Peer]
-Connect = Callable[..., Any]
+from .conftest import Connect, Make
 
 
 def test_an_unforeseen_error_ends_the_peer_and_serve_forever_raises_it(
@@ -75,15 +70,4 @@ def test_wrong_calls_raise_and_stop_ends_serve_forever(make_peer: Make) -> None:
 
 def test_another_thread_is_refused(make_peer: Make) -> None:
     peer = make_peer()
-    errors: list[BaseException] = []
-
-    def use() -> None:
-        try:
-            peer.subscribe("a")
-        except StateError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=use)
-    thread.start()
-    thread.join()
-    assert len(errors) == 1
+    assert isinstance(in_thread(lambda: peer.subscribe("a")), StateError)

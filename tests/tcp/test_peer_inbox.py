@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from msgspec import structs
 from support import eventually
 
 from sbuslib.errors import DisconnectedError
-from sbuslib.tcp import Peer, TcpLimits
+from sbuslib.tcp import TcpLimits
 
-Make = Callable[..., Peer]
-Connect = Callable[..., Any]
+from .conftest import Connect, Make
 
 
 def test_a_full_inbox_counts_what_it_loses(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import gevent
 import pytest
 from msgspec import structs
 from support import eventually
 
-from sbuslib.tcp import Peer, Publish, TcpLimits
+from sbuslib.tcp import Publish, TcpLimits
 
-Make = Callable[..., Peer]
-Connect = Callable[..., Any]
+from .conftest import Connect, Make
 
 
 def test_the_three_commands_on_the_wire(make_peer: Make, raw: Connect) -> None:
@@ -32,17 +29,6 @@ def test_the_three_commands_on_the_wire(make_peer: Make, raw: Connect) -> None:
     inbox.unsubscribe()
     connection.expect(b"unsub //myorg/chat/\n")
     assert peer.statistics().unwanted == 1
-
-
-def test_commands_that_come_byte_by_byte(make_peer: Make, raw: Connect) -> None:
-    peer = make_peer()
-    inbox = peer.subscribe("chat")
-    connection = raw(peer)
-    for byte in b"pub //chat 5 hello\nsub x\n":
-        connection.send(bytes([byte]))
-        gevent.sleep(0)
-    assert inbox.receive(timeout=10) == Publish("//chat", b"hello")
-    peer.wait_for_subscriber("x", timeout=10)
 
 
 def test_subscriptions_are_counted(make_peer: Make, raw: Connect) -> None:

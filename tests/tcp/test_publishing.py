@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from sbuslib.errors import PayloadError
-from sbuslib.tcp import Peer
 
-Make = Callable[..., Peer]
-Connect = Callable[..., Any]
+from .conftest import Connect, Make
 
 
 def test_messages_keep_their_order(make_peer: Make) -> None:

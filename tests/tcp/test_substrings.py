@@ -54,26 +54,3 @@ def test_the_index_agrees_with_a_plain_search(index: Substrings[str]) -> None:
         assert set(found) == expected, (name, step)
         assert len(index) == len(model)
         assert index.count(who) == sum(w == who for _, w in model)
-
-
-def test_each_of_many_substrings_is_found_until_it_is_removed(index: Substrings[str]) -> None:
-    for number in range(2_000):
-        index.add(f"/{number}/", "peer")
-    assert index.subscribers("//org/77/x") == ("peer",)
-    assert index.subscribers("//org/2000/x") == ()
-    for number in range(2_000):
-        index.remove(f"/{number}/", "peer")
-        assert index.subscribers(f"//org/{number}/x") == ()
-    assert len(index) == 0
-
-
-def test_subscriptions_in_the_index_are_counted(index: Substrings[str]) -> None:
-    index.add("a", "x")
-    index.add("a", "x")
-    assert index.count("x") == 1
-    assert index.remove("a", "x") is False
-    assert index.subscribers("banana") == ("x",)
-    assert index.remove("a", "x") is True
-    assert index.subscribers("banana") == ()
-    assert index.remove("a", "x") is None
-    assert not index.count("x")
