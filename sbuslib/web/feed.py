@@ -15,7 +15,7 @@ from gevent.event import Event
 
 from ..client import Client
 from ..errors import SbusError
-from ..monitor.rates import Look, Rates, Row, watch
+from ..monitor.rates import PAUSE, Look, Rates, Row, watch
 from ..monitor.survey import SeenHub, survey
 
 __all__ = ["CLIENTS_SHOWN", "LINKS_SHOWN", "Feed", "Moment"]
@@ -78,7 +78,7 @@ class Feed:
         return self.now
 
     def _run(self) -> None:
-        for seen in watch(lambda: Client(self._address, timeout=10), gevent.sleep):
+        for seen in watch(lambda: Client(self._address, timeout=10), gevent.sleep, interval=PAUSE):
             number, now = self.now.number + 1, time.time()
             if isinstance(seen, Look):
                 self._tell(_moment(number, now, seen, self._tree))

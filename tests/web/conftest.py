@@ -1,4 +1,4 @@
-"""Fixtures: a real browser, and the programs as processes."""
+"""Fixtures: a real browser."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cli.conftest import environment as environment
-from cli.conftest import start as start
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")

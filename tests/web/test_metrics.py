@@ -23,7 +23,7 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from sbuslib.journal.recorder import Recorder
-from sbuslib.web import metrics
+from sbuslib.web import metrics, serving
 from sbuslib.web.metrics import HubCollector, serve_metrics
 from sbuslib.web.serving import LocalServer
 
@@ -119,7 +119,10 @@ def test_a_hub_that_is_not_started_has_no_metrics(make_hub: MakeHub, serve: Call
     assert list(HubCollector(hub).collect()) == []
 
 
-def test_asking_for_metrics_does_not_stop_the_hub(make_hub: MakeHub, connect: Connect) -> None:
+def test_asking_for_metrics_does_not_stop_the_hub(
+    make_hub: MakeHub, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "_PAUSE", 0.0)
     hub = make_hub()
     server = serve_metrics(hub, "127.0.0.1:0")
     asking = [gevent.spawn(numbers_of, server) for _ in range(100)]
@@ -131,6 +134,7 @@ def test_asking_for_metrics_does_not_stop_the_hub(make_hub: MakeHub, connect: Co
 def test_numbers_are_gathered_at_most_once_a_second_for_all_who_ask(
     make_hub: MakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(serving, "_PAUSE", 0.0)
     clock = [0.0]
     gathered = []
     hub = make_hub()

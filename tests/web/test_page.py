@@ -1,29 +1,74 @@
-"""The live page in a real browser, served by the real command."""
+"""The live page in a real browser."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import gevent
 import pytest
-from support import PATIENCE
+from support import PATIENCE, HubThread
 from web.http import get
 
-from sbuslib import blocking
+from sbuslib import Hub, Relay, blocking
 from sbuslib.web import Page
-
-Start = Callable[..., "subprocess.Popen[bytes]"]
-Serve = Callable[..., str]
 
 HOSTILE = b"evil/<script>document.title='taken'</script>\n\x1b[31m\xff" + b"k" * 4_000
 
 
-def see(browser: Any, what: Callable[[], object]) -> None:
+class Stage(HubThread):
+    """A thread where hubs, relays and the page run, beside a hub at which nobody looks."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(os.path.join(folder, "stage"))
+        self.path = os.path.join(folder, "bus")
+        """Of the hub that the page is about."""
+        self.started: list[Hub | Page] = []
+
+    def start_hub(self, address: str = "", above: str = "") -> Hub:
+        """Start a hub, at :attr:`path` unless another is given, and join it to the one above it."""
+
+        def start() -> Hub:
+            hub = Hub(address or self.path)
+            self.started.append(hub)
+            hub.start()
+            if above:
+                Relay(hub, above).start()
+            return hub
+
+        return self.call(start)
+
+    def stop_hub(self, hub: Hub) -> None:
+        self.call(hub.stop, 0)
+
+    def serve(self) -> str:
+        """Serve the page. Returns its address."""
+
+        def start() -> str:
+            page = Page(self.path)
+            self.started.insert(0, page)
+            page.start()
+            return page.url
+
+        return self.call(start)
+
+
+@pytest.fixture
+def stage(folder: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """The page looks at hubs more often than once a second."""
+    monkeypatch.setattr("sbuslib.web.feed.PAUSE", 0.05)
+    monkeypatch.setattr("sbuslib.web.feed._SURVEY_PAUSE", 0.05)
+    stage = Stage(folder)
+    with stage:
+        yield stage
+        for one in stage.started:
+            stage.call(one.stop)
+
+
+def see(what: Callable[[], object]) -> None:
     """Wait until the page shows something."""
     while not what():
         time.sleep(0.02)
@@ -50,43 +95,19 @@ def waiting(browser: Any) -> list[int]:
     return [int(cell.replace(",", "")) for cell in texts(browser, "#clients tbody td:nth-child(2)")]
 
 
-def serve_hub(start: Start, address: str, *options: str) -> subprocess.Popen[bytes]:
-    hub = start("sbuslib", "hub", "-a", address, *options)
-    assert hub.stderr is not None
-    assert b"listening" in hub.stderr.readline()
-    return hub
-
-
-@pytest.fixture
-def serve(start: Start, address: str) -> Serve:
-    """Serve the page about a hub. Returns its address."""
-
-    def run(hub: str = address) -> str:
-        page = start("sbuslib", "web", "-a", hub)
-        assert page.stdout is not None
-        return page.stdout.readline().decode().strip()
-
-    return run
-
-
-@pytest.fixture
-def address(folder: str) -> str:
-    return os.path.join(folder, "bus")
-
-
 def test_clients_appear_the_busiest_first_and_the_filter_finds_the_others(
-    browser: Any, start: Start, serve: Serve, address: str, screenshots: str
+    browser: Any, stage: Stage, screenshots: str
 ) -> None:
-    serve_hub(start, address)
-    browser.get(serve())
-    see(browser, lambda: text(browser, "state") == "connected")
-    see(browser, lambda: tile(browser, "clients") == 1)  # the page; for a moment it has a second client, for the tree
+    stage.start_hub()
+    browser.get(stage.serve())
+    see(lambda: text(browser, "state") == "connected")
+    see(lambda: tile(browser, "clients") == 1)  # the page; for a moment it has a second client, for the tree
     with ExitStack() as stack:
-        clients = [stack.enter_context(blocking.Client(address)) for _ in range(40)]
+        clients = [stack.enter_context(blocking.Client(stage.path)) for _ in range(40)]
         clients[0].subscribe("room/")
         for _ in range(2_000):
             clients[1].publish("room/1", b"x" * 1_000)
-        see(browser, lambda: tile(browser, "clients") == 41 and max(waiting(browser), default=0) > 100)
+        see(lambda: tile(browser, "clients") == 41 and max(waiting(browser), default=0) > 100)
         assert tile(browser, "waiting") > 100
         assert len(texts(browser, "#clients tbody tr")) == 10
         assert waiting(browser)[0] > 100
@@ -96,33 +117,31 @@ def test_clients_appear_the_busiest_first_and_the_filter_finds_the_others(
         browser.save_screenshot(os.path.join(screenshots, "page.png"))
 
         browser.find_element("id", "filter").send_keys("cred")
-        see(browser, lambda: len(waiting(browser)) == 41)
+        see(lambda: len(waiting(browser)) == 41)
         browser.find_element("id", "filter").clear()
         with_phone = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", with_phone)
         try:
-            see(browser, lambda: browser.execute_script("return innerWidth") == 390)
+            see(lambda: browser.execute_script("return innerWidth") == 390)
             assert [one.split("\n")[1] for one in texts(browser, ".tile")][:2] == ["waiting", "lost in all"]
             right = "return document.querySelector('#clients th[data-column=lost]').getBoundingClientRect().right"
-            see(browser, lambda: browser.execute_script(right) <= 390)
+            see(lambda: browser.execute_script(right) <= 390)
             browser.save_screenshot(os.path.join(screenshots, "phone.png"))
         finally:
             browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    see(browser, lambda: tile(browser, "clients") == 1)
+    see(lambda: tile(browser, "clients") == 1)
 
 
-def test_hostile_keys_and_payloads_show_as_text(
-    browser: Any, start: Start, serve: Serve, address: str, screenshots: str
-) -> None:
-    serve_hub(start, address)
-    browser.get(serve())
-    see(browser, lambda: text(browser, "state") == "connected")
+def test_hostile_keys_and_payloads_show_as_text(browser: Any, stage: Stage, screenshots: str) -> None:
+    stage.start_hub()
+    browser.get(stage.serve())
+    see(lambda: text(browser, "state") == "connected")
     browser.find_element("id", "pattern").send_keys("evil/")
     browser.find_element("id", "follow").click()
-    see(browser, lambda: text(browser, "tail-state") == "following")
-    with blocking.Client(address) as publisher:
+    see(lambda: text(browser, "tail-state") == "following")
+    with blocking.Client(stage.path) as publisher:
         publisher.publish(HOSTILE, b"<img src=x onerror=\"document.title='taken'\">")
-    see(browser, lambda: texts(browser, "#messages .key"))
+    see(lambda: texts(browser, "#messages .key"))
     (key,) = texts(browser, "#messages .key")
     assert key.startswith("evil/<script>document.title='taken'</script>\\n\\x1b[31m\\xffkkk")
     assert len(key) > 4_000
@@ -132,27 +151,22 @@ def test_hostile_keys_and_payloads_show_as_text(
     browser.save_screenshot(os.path.join(screenshots, "hostile.png"))
 
 
-def test_the_page_says_when_the_hub_is_away_and_goes_on_when_it_is_back(
-    browser: Any, start: Start, serve: Serve, address: str
-) -> None:
-    hub = serve_hub(start, address)
-    browser.get(serve())
-    see(browser, lambda: text(browser, "state") == "connected")
-    hub.kill()
-    hub.wait()
-    see(browser, lambda: "no hub" in text(browser, "state"))
+def test_the_page_says_when_the_hub_is_away_and_goes_on_when_it_is_back(browser: Any, stage: Stage) -> None:
+    hub = stage.start_hub()
+    browser.get(stage.serve())
+    see(lambda: text(browser, "state") == "connected")
+    stage.stop_hub(hub)
+    see(lambda: "no hub" in text(browser, "state"))
     assert "bad" in browser.find_element("id", "state").get_attribute("class")
-    serve_hub(start, address, "-r")
-    see(browser, lambda: text(browser, "state") == "connected")
+    stage.start_hub()
+    see(lambda: text(browser, "state") == "connected")
 
 
-def test_names_of_hubs_side_by_side_are_whole_in_a_wide_font(
-    browser: Any, start: Start, serve: Serve, address: str
-) -> None:
-    serve_hub(start, address)
+def test_names_of_hubs_side_by_side_are_whole_in_a_wide_font(browser: Any, stage: Stage) -> None:
+    stage.start_hub()
     for number in range(3):
-        start("sbuslib.cli.relay", "--upstream", address, "--listen", f"{address}-{number}-with-a-long-name")
-    browser.get(serve())
+        stage.start_hub(f"{stage.path}-{number}-with-a-long-name", stage.path)
+    browser.get(stage.serve())
     browser.execute_script("document.styleSheets[0].insertRule('#tree text { font: 20px monospace !important }')")
 
     def fit() -> bool:
@@ -165,53 +179,44 @@ def test_names_of_hubs_side_by_side_are_whole_in_a_wide_font(
         starts = [*[start for start, _ in sorted(boxes)][1:], edge]
         return len(boxes) == 3 and all(end <= limit for (_, end), limit in zip(sorted(boxes), starts, strict=True))
 
-    see(browser, fit)
+    see(fit)
 
 
 def test_the_link_to_the_hub_above_goes_red_when_that_dies_and_green_again(
-    browser: Any, start: Start, serve: Serve, address: str, folder: str, screenshots: str
+    browser: Any, stage: Stage, folder: str, screenshots: str
 ) -> None:
-    above = os.path.join(folder, "above")
-    root = serve_hub(start, above)
-    below = start("sbuslib.cli.relay", "--upstream", above, "--listen", address)
-    slave = start("sbuslib.cli.relay", "--upstream", address, "--listen", os.path.join(folder, "below"))
-    while not os.path.exists(address):
-        assert below.poll() is None
-        time.sleep(0.01)
-    browser.get(serve())
+    above, below = os.path.join(folder, "above"), os.path.join(folder, "below")
+    root = stage.start_hub(above)
+    stage.start_hub(above=above)
+    slave = stage.start_hub(below, stage.path)
+    browser.get(stage.serve())
 
     def links() -> list[str]:
         script = "return [...document.querySelectorAll('#tree g')].map((link) => link.getAttribute('class'))"
         return [str(one) for one in browser.execute_script(script)]
 
-    see(browser, lambda: links() == ["good", "good"])
-    leaf = start(
-        "sbuslib.cli.relay", "--upstream", os.path.join(folder, "below"), "--listen", os.path.join(folder, "leaf")
-    )
-    see(browser, lambda: links() == ["good", "good", "good"])
-    root.kill()
-    root.wait()
-    see(browser, lambda: links() == ["bad", "good", "good"])
+    see(lambda: links() == ["good", "good"])
+    leaf = stage.start_hub(os.path.join(folder, "leaf"), below)
+    see(lambda: links() == ["good", "good", "good"])
+    stage.stop_hub(root)
+    see(lambda: links() == ["bad", "good", "good"])
     browser.save_screenshot(os.path.join(screenshots, "outage.png"))
-    serve_hub(start, above, "-r")
-    see(browser, lambda: links() == ["good", "good", "good"])
-    for relay in (leaf, slave):
-        relay.kill()
-        relay.wait()
-    see(browser, lambda: links() == ["good"])
+    stage.start_hub(above)
+    see(lambda: links() == ["good", "good", "good"])
+    for hub in (leaf, slave):
+        stage.stop_hub(hub)
+    see(lambda: links() == ["good"])
 
 
-def test_keys_and_a_narrow_window_in_the_dark(
-    browser: Any, start: Start, serve: Serve, address: str, screenshots: str
-) -> None:
-    serve_hub(start, address)
+def test_keys_and_a_narrow_window_in_the_dark(browser: Any, stage: Stage, screenshots: str) -> None:
+    stage.start_hub()
     dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
     size = browser.get_window_size()
     browser.set_window_size(500, 1_400)
     try:
-        browser.get(serve())
-        see(browser, lambda: text(browser, "state") == "connected")
+        browser.get(stage.serve())
+        see(lambda: text(browser, "state") == "connected")
         body = browser.find_element("tag name", "body")
         assert body.value_of_css_property("background-color") == "rgba(13, 17, 23, 1)"
         assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
@@ -226,9 +231,9 @@ def test_keys_and_a_narrow_window_in_the_dark(
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
-def test_a_wrong_token_gets_nothing_and_the_right_one_no_secrets(start: Start, serve: Serve, address: str) -> None:
-    serve_hub(start, address)
-    url, token = serve().rstrip("/").rsplit("/", 1)
+def test_a_wrong_token_gets_nothing_and_the_right_one_no_secrets(stage: Stage) -> None:
+    stage.start_hub()
+    url, token = stage.serve().rstrip("/").rsplit("/", 1)
     good = get(url, f"/{token}/")
     assert (good.status, b"<title>sbus</title>" in good.body) == (200, True)
     assert "script-src 'self'" in good.headers["content-security-policy"]

@@ -129,7 +129,8 @@ def test_a_connection_that_neither_asks_nor_reads_makes_room(
     assert capfd.readouterr().err == ""
 
 
-def test_the_oldest_silent_connection_gives_way_to_one_that_asks(serve: Serve) -> None:
+def test_the_oldest_silent_connection_gives_way_to_one_that_asks(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_CONNECTIONS", 3)
     server = serve("127.0.0.1:0")
     where = server.socket.getsockname()
     with ExitStack() as stack:
