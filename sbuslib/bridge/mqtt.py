@@ -40,6 +40,8 @@ _VERSIONS: Final = {"5": MQTTProtocolVersion.MQTTv5, "3.1.1": MQTTProtocolVersio
 _LEVELS: Final = 200
 """Segments of a topic: mosquitto takes no more."""
 _KEEPALIVE: Final = 15
+_PAUSE: Final = 1
+"""Seconds between attempts to connect, and for the last word."""
 _WINDOW: Final = 64
 """Messages without confirmation: for each that comes, the client library looks at all."""
 _NO_PROPERTIES: Final = Properties(PacketTypes.PUBLISH)
@@ -95,7 +97,7 @@ class Mqtt(Broker):
             client.username_pw_set(user, options.password or (place.password and unquote(place.password)))
         client.max_inflight_messages_set(_WINDOW)
         client.manual_ack_set(True)
-        client.reconnect_delay_set(1, 1)
+        client.reconnect_delay_set(_PAUSE, _PAUSE)
         properties = None
         if self.has_origins:
             properties = Properties(PacketTypes.CONNECT)
@@ -202,9 +204,10 @@ class Mqtt(Broker):
         if self.connected.is_set():
             told = client.publish(self._status, b"away", self._options.qos, retain=True)
             with suppress(RuntimeError):  # the connection has just ended
-                await asyncio.to_thread(told.wait_for_publish, 1.0)
+                await asyncio.to_thread(told.wait_for_publish, _PAUSE)
         client.disconnect()
         await asyncio.to_thread(client.loop_stop)  # up to a second, while the server is away
+        client._reset_sockets()  # its pair would stay open until the garbage is collected
 
 
 def _send_at_once(client: Client, userdata: object, sock: Any) -> None:

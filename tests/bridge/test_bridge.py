@@ -9,7 +9,6 @@ import re
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from itertools import chain
 from typing import Any
@@ -20,40 +19,20 @@ from support import HubThread
 from sbuslib.aio import Client
 from sbuslib.border.fellows import decode_here
 from sbuslib.border.keys import CONTROL
-from sbuslib.bridge import AioBridge, BrokerOptions, nats, redis
+from sbuslib.bridge import AioBridge, nats, redis
 from sbuslib.errors import UsageError
 from sbuslib.wire.packets import Message
 
-from .conftest import KINDS, Cluster
+from .conftest import KINDS, Buses, Cluster, joined, ready, receive, until
 from .servers import nats_server
 
-Buses = tuple[str, str]
 with_origins = pytest.mark.parametrize(
     "cluster", [kind for kind in KINDS if kind not in ("mqtt 3.1.1", "redis")], indirect=True
 )
 
 
 def bridge(address: str, cluster: Cluster, export: Any = (), import_: Any = (), **options: Any) -> AioBridge:
-    return AioBridge(
-        address, cluster.url, export=export, import_=import_, options=BrokerOptions(**cluster.options), **options
-    )
-
-
-async def ready(*bridges: AioBridge) -> None:
-    for one in bridges:
-        await one.ready()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
-
-
-async def receive(client: Client, count: int) -> list[Message]:
-    found: list[Message] = []
-    while len(found) < count:
-        found += await client.receive_many()
-    return found
+    return AioBridge(address, cluster.url, export=export, import_=import_, options=cluster.options, **options)
 
 
 def random_keys(chance: random.Random, count: int, start: bytes) -> list[bytes]:
@@ -142,13 +121,8 @@ async def test_a_broker_without_origins_refuses_lists_that_overlap(cluster: Clus
 
 
 async def test_secrets_and_what_was_not_asked_for_do_not_cross(cluster: Cluster, buses: Buses) -> None:
-    async with (
-        bridge(buses[0], cluster, [b"", b"a/"]) as one,
-        bridge(buses[1], cluster, (), [b"a/t*", b"!a/", b"last"]) as two,
-        Client(buses[0]) as here,
-        Client(buses[1]) as there,
-    ):
-        await ready(one, two)
+    lists = [b"", b"a/"], [b"a/t*", b"!a/", b"last"]
+    async with joined(buses, cluster.url, *lists, options=cluster.options) as (one, _, here, there):
         await there.subscribe(b"", b"!/cred////x")
         keys = [b"a/x", b"!/cred////x", b"!a/b", b"b", b"a/t1", b"a/t1/2", b"last"]
         await here.publish_many([(key, b"") for key in keys])
@@ -158,13 +132,8 @@ async def test_secrets_and_what_was_not_asked_for_do_not_cross(cluster: Cluster,
 
 async def test_only_claims_that_are_trusted_come_in(cluster: Cluster, buses: Buses) -> None:
     async def imported(trust: list[bytes]) -> bool:
-        async with (
-            bridge(buses[0], cluster, [b"k"]) as one,
-            bridge(buses[1], cluster, (), [b"k"], trust=trust) as two,
-            Client(buses[0]) as here,
-        ):
-            await ready(one, two)
-            await here.publish(b"k", b"1")
+        async with joined(buses, cluster.url, options=cluster.options, trust=trust) as (_, two, here, _):
+            await here.publish(b"a", b"1")
             await until(lambda: two.statistics().imported or two.statistics().refused)
             assert two.statistics().imported or two.statistics().refused == {"untrusted": 1}
             return bool(two.statistics().imported)
@@ -180,9 +149,7 @@ async def test_what_an_absent_broker_does_not_get_is_kept_up_to_a_bound(cluster:
         bridge(buses[0], cluster, [b"a"], keep_bytes=36_600) as one,
         bridge(buses[1], cluster, (), [b"a"]) as two,
         Client(buses[0]) as here,
-        Client(buses[1]) as there,
     ):
-        await there.subscribe(b"a")
         await here.publish_many([(b"a", b"%09d" % number) for number in range(150)])
         await until(lambda: one.statistics().kept + sum(one.statistics().lost.values()) == 150)
         kept = one.statistics().kept
@@ -190,8 +157,7 @@ async def test_what_an_absent_broker_does_not_get_is_kept_up_to_a_bound(cluster:
         assert one.statistics().lost == {"outage": 150 - kept}
         assert one._sending.kept_bytes <= 36_600
         cluster.server.start()
-        await ready(two)
-        await ready(one)
+        await ready(two, one)
         await until(lambda: one.statistics().kept == 0)
         assert one.statistics().exported == kept
 
@@ -230,13 +196,9 @@ async def test_a_bridge_closes_in_time_while_its_server_stands_still(
 async def test_a_spare_takes_over_without_loss_from_a_bridge_that_is_closed(cluster: Cluster, buses: Buses) -> None:
     async with (
         bridge(buses[0], cluster, [b"a"]) as older,
-        bridge(buses[0], cluster, [b"a"]) as spare,
-        bridge(buses[1], cluster, (), [b"a"]) as two,
-        Client(buses[0]) as here,
-        Client(buses[1]) as there,
+        joined(buses, cluster.url, options=cluster.options) as (spare, _, here, there),
     ):
-        await ready(older, spare, two)
-        await there.subscribe(b"a")
+        await older.ready()
         await until(lambda: older.statistics().spares == spare.statistics().spares == 1)
         published = 0
 
@@ -261,7 +223,6 @@ async def test_a_spare_takes_over_without_loss_from_a_bridge_that_is_closed(clus
 async def test_each_failure_is_logged_once_for_each_outage(
     buses: Buses, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nats, "_PAUSE", 0.01)
     monkeypatch.setattr(nats, "_CONNECT_SECONDS", 3_600.0)  # an attempt that is given up would cost an answer
     answers = [b"-ERR 'one'\r\n", b"-ERR 'two'\r\n"] * 3 + [b"PONG\r\n"] + [b"-ERR 'one'\r\n"] * 3
     left = iter(answers)
@@ -292,13 +253,8 @@ async def test_each_failure_is_logged_once_for_each_outage(
 
 
 async def test_a_publisher_s_order_holds_over_several_patterns(cluster: Cluster, buses: Buses) -> None:
-    async with (
-        bridge(buses[0], cluster, [b"a/"]) as one,
-        bridge(buses[1], cluster, (), [b"a/1/", b"a/2", b"a/3/*/x"]) as two,
-        Client(buses[1]) as there,
-    ):
-        await ready(one, two)
-        await there.subscribe(b"a/")
+    lists = [b"a/"], [b"a/1/", b"a/2", b"a/3/*/x"]
+    async with joined(buses, cluster.url, *lists, options=cluster.options) as (_, _, _, there):
         sent = await publish(buses[0], b"me", [b"a/1/x", b"a/1/y/z", b"a/2", b"a/3/t/x"])
         assert [(message.key, message.payload) for message in await receive(there, len(sent))] == sent
 
@@ -334,14 +290,7 @@ async def test_from_a_broker_that_is_killed_under_load_nothing_comes_twice_or_ou
     for broker in (nats, redis):
         monkeypatch.setattr(broker, "_AGAIN_SECONDS", 1.0)
     monkeypatch.setattr(nats, "_CONFIRM_SECONDS", 2.0)  # a stream that is just starting may never answer
-    async with (
-        bridge(buses[0], cluster, [b"a/"]) as one,
-        bridge(buses[1], cluster, (), [b"a/"]) as two,
-        Client(buses[0]) as here,
-        Client(buses[1]) as there,
-    ):
-        await ready(one, two)
-        await there.subscribe(b"a/")
+    async with joined(buses, cluster.url, [b"a/"], options=cluster.options) as (one, two, here, there):
         published, stop = 0, False
 
         async def load() -> None:

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from sbuslib.aio import Client
 from sbuslib.bridge import AioBridge, BrokerOptions, broker
 from sbuslib.bridge.broker import Broker, make_broker
 from sbuslib.errors import UsageError
 
+from .conftest import Buses, joined, until
 from .servers import nats_server, secure_server
-from .test_bridge import Buses, ready, until
 
 pytest_plugins = ["certificate_fixtures"]
 
@@ -50,19 +49,11 @@ def urls(request: pytest.FixtureRequest, folder: str, ours: Authority) -> tuple[
 async def test_a_message_crosses_with_certificates_at_both_ends(
     urls: tuple[str, str], ours: Authority, buses: Buses, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = BrokerOptions(**files_of(ours))
-
-    bridges = (
-        AioBridge(buses[0], urls[0], export=[b"a"], options=options),
-        AioBridge(buses[1], urls[1], import_=[b"a"], options=options),
-    )
-    async with AsyncExitStack() as stack, Client(buses[0]) as here, Client(buses[1]) as there:
-        await asyncio.gather(*map(stack.enter_async_context, bridges))
-        await ready(*bridges)
-        await there.subscribe(b"a")
-        payload = bytes(range(256)) * 200  # more than TLS enciphers at once
-        await here.publish(b"a", payload)
-        assert (await there.receive()).payload == payload
+    payload = bytes(range(256)) * 200  # more than TLS enciphers at once
+    for url in urls:
+        async with joined(buses, url, options=BrokerOptions(**files_of(ours))) as (_, _, here, there):
+            await here.publish(b"a", payload)
+            assert (await there.receive()).payload == payload
     assert not [one for one in caplog.records if one.name == "sbuslib"]
 
 

@@ -15,8 +15,8 @@ from sbuslib.aio import Client
 from sbuslib.bridge import AioBridge, BrokerOptions
 from sbuslib.errors import UsageError
 
+from .conftest import Buses, receive, until
 from .servers import mosquitto
-from .test_bridge import Buses, receive, until
 
 pytest_plugins = ["certificate_fixtures"]
 

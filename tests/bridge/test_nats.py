@@ -6,7 +6,6 @@ import asyncio
 import re
 import sys
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ from sbuslib.errors import UsageError
 from sbuslib.wire.packets import Message
 
 from .accounts import Operator, make_pair
-from .servers import Server, free_port, nats_server
-from .test_bridge import Buses, ready, receive, until
+from .conftest import Buses, joined, ready, receive, until
+from .servers import free_port, nats_server
 
 
 async def know_each_other(servers: list[str], last: str) -> None:
@@ -54,10 +53,6 @@ async def test_a_cluster_of_three_goes_on_when_one_is_killed(buses: Buses, folde
     # What is published while nobody listens is lost in NATS. So the bridge that listens is at the server that stays.
     *others, stays = (f"nats://127.0.0.1:{server.port}" for server in servers)
 
-    def server_of(bridge: AioBridge) -> Server:
-        port = bridge._broker._client.connected_url.port  # type: ignore[attr-defined]
-        return next(server for server in servers if server.port == port)
-
     for server in servers:
         server.start(wait=False)
     for server in servers:
@@ -68,8 +63,7 @@ async def test_a_cluster_of_three_goes_on_when_one_is_killed(buses: Buses, folde
         Client(buses[0]) as here,
         Client(buses[1]) as there,
     ):
-        await one.ready()
-        await two.ready()
+        await ready(one, two)
         await there.subscribe(b"a/")
         published = 0
 
@@ -83,7 +77,8 @@ async def test_a_cluster_of_three_goes_on_when_one_is_killed(buses: Buses, folde
 
         await know_each_other(others, stays)
         await carry(100)
-        server_of(one).kill()
+        port = one._broker._client.connected_url.port  # type: ignore[attr-defined]
+        next(server for server in servers if server.port == port).kill()
         await until(lambda: one.statistics().connected)
         await carry(two.statistics().imported + 100)
 
@@ -105,10 +100,12 @@ async def test_a_bridge_goes_on_where_it_stopped_in_a_stream(buses: Buses, folde
     async with AioBridge(buses[0], url, export=[b"a"], options=options) as one, Client(buses[0]) as here:
         await one.ready()
         for part in range(3):
-            async with Client(buses[1]) as there, AsyncExitStack() as stack:
+            async with (
+                Client(buses[1]) as there,
+                AioBridge(buses[1], url, import_=[b"a"], options=options) as two,
+            ):
                 await there.subscribe(b"a")
-                two = AioBridge(buses[1], url, import_=[b"a"], options=options)
-                await (await stack.enter_async_context(two)).ready()
+                await two.ready()
                 await here.publish(b"a", b"%d here" % part)
                 wanted = [b"%d here" % part] if not part else [b"%d away" % (part - 1), b"%d here" % part]
                 assert [message.payload for message in await receive(there, len(wanted))] == wanted
@@ -123,11 +120,8 @@ async def test_what_others_publish_in_another_form_does_not_end_the_reading(
     server = nats_server(folder).start()
     headers = [b"", b"X", b"NATS/1.0", b"NATS/1.0 \xff\xff\xff\r\n\r\n", b"NATS/1.0\r\nSbus-Origin: \xff\r\n\r\n"]
 
-    options = BrokerOptions(stream=stream)
-    url = f"nats://127.0.0.1:{server.port}"
-    async with AioBridge(buses[1], url, import_=[b"a"], options=options) as two, Client(buses[1]) as there:
-        await two.ready()
-        await there.subscribe(b"a")
+    url, options = f"nats://127.0.0.1:{server.port}", BrokerOptions(stream=stream)
+    async with joined(buses, url, options=options) as (_, _, _, there):
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b'CONNECT {"verbose": false, "headers": true}\r\n')
         for header in headers:
@@ -144,18 +138,10 @@ async def test_a_server_that_stood_still_gets_what_it_did_not_confirm(
     buses: Buses, folder: str, monkeypatch: pytest.MonkeyPatch, stream: str | None
 ) -> None:
     monkeypatch.setattr(nats, "_CONFIRM_SECONDS", 0.1)
-    monkeypatch.setattr(nats, "_PAUSE", 0.1)
     server = nats_server(folder).start()
     url, options = f"nats://127.0.0.1:{server.port}", BrokerOptions(stream=stream)
 
-    async with (
-        AioBridge(buses[0], url, export=[b"a"], options=options) as one,
-        AioBridge(buses[1], url, import_=[b"a"], options=options) as two,
-        Client(buses[0]) as here,
-        Client(buses[1]) as there,
-    ):
-        await ready(one, two)
-        await there.subscribe(b"a")
+    async with joined(buses, url, options=options) as (one, _, here, there):
         server.pause()
         await here.publish(b"a", b"waits")
         await until(lambda: not one.statistics().connected)
@@ -192,16 +178,8 @@ async def test_a_key_that_no_subject_can_hold_is_lost_and_told(
 ) -> None:
     monkeypatch.setattr(bridge, "_TELL_SECONDS", 0.0)
     server = nats_server(folder).start()
-    url = f"nats://127.0.0.1:{server.port}"
 
-    async with (
-        AioBridge(buses[0], url, export=[b"a/"]),
-        AioBridge(buses[1], url, import_=[b"a/"]) as two,
-        Client(buses[0]) as here,
-        Client(buses[1]) as there,
-    ):
-        await two.ready()
-        await there.subscribe(b"a/")
+    async with joined(buses, f"nats://127.0.0.1:{server.port}", [b"a/"]) as (_, _, here, there):
         await here.subscribe(LOST, CONTROL)
         await here.publish_many([(b"a/" + b"k" * 3_100, b"too long"), (b"a/" + b"k" * 2_900, b"fits")])
         assert (await there.receive()).payload == b"fits"
@@ -265,21 +243,18 @@ async def test_a_user_is_known_by_a_seed(
     buses: Buses, folder: str, caplog: pytest.LogCaptureFixture, option: str, make: Callable[[], tuple[str, str, str]]
 ) -> None:
     configuration, *texts = make()
-    files = {name: Path(folder, name) for name in ("configuration", "right", "wrong")}
-    for file, text in zip(files.values(), (configuration, *texts), strict=True):
+    files = [Path(folder, name) for name in ("configuration", "right", "wrong")]
+    for file, text in zip(files, (configuration, *texts), strict=True):
         file.write_text(text)
-    server = nats_server(folder, "-c", str(files["configuration"]), streams=False).start()
+    server = nats_server(folder, "-c", str(files[0]), streams=False).start()
     url = f"nats://127.0.0.1:{server.port}"
-    given: list[dict[str, Any]] = [{option: str(files[name])} for name in ("right", "wrong")]
+    given: list[dict[str, Any]] = [{option: str(file)} for file in files[1:]]
     right, wrong = (BrokerOptions(**one) for one in given)
 
-    one = AioBridge(buses[0], url, export=[b"a"], options=right)
-    two = AioBridge(buses[1], url, import_=[b"a"], options=right)
-    stranger = AioBridge(buses[0], url, export=[b"b"], options=wrong)
-    async with AsyncExitStack() as stack, Client(buses[0]) as here, Client(buses[1]) as there:
-        await asyncio.gather(*map(stack.enter_async_context, (one, two, stranger)))
-        await ready(one, two)
-        await there.subscribe(b"a")
+    async with (
+        joined(buses, url, options=right) as (_, _, here, there),
+        AioBridge(buses[0], url, export=[b"b"], options=wrong) as stranger,
+    ):
         await here.publish(b"a", b"signed for")
         assert (await there.receive()).payload == b"signed for"
         await until(lambda: "Authorization Violation" in caplog.text)
@@ -292,7 +267,6 @@ async def test_a_user_that_is_taken_away_comes_back(
     buses: Buses, folder: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server ends the connection as it does when credentials expire."""
-    monkeypatch.setattr(nats, "_PAUSE", 0.05)
     (public, seed), (other, _) = make_pair(), make_pair()
     configuration, file = Path(folder, "configuration"), Path(folder, "seed")
     file.write_text(seed)
@@ -316,6 +290,9 @@ async def test_a_user_that_is_taken_away_comes_back(
         allow(public)
         server.reload()
         await until(lambda: one.statistics().connected)
+        monkeypatch.setitem(sys.modules, "nkeys", None)
+        with pytest.raises(UsageError, match=r"nkeys.*pip install 'sbuslib\[nats\]'"):
+            await AioBridge(buses[0], "nats://127.0.0.1:1", export=[b"a"], options=options).__aenter__()
 
 
 @pytest.mark.parametrize(
@@ -329,16 +306,6 @@ async def test_a_file_without_a_seed_is_refused(buses: Buses, folder: str, text:
         with pytest.raises(UsageError, match="this file has no") as caught:
             await AioBridge(buses[0], "nats://127.0.0.1:1", export=[b"a"], options=options).__aenter__()
         assert len(text) < 20 or text not in str(caught.value)
-
-
-async def test_a_package_that_is_missing_is_named(buses: Buses, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = Path(folder, "seed")
-    file.write_text(make_pair()[1])
-    monkeypatch.setitem(sys.modules, "nkeys", None)
-
-    options = BrokerOptions(nkey=str(file))
-    with pytest.raises(UsageError, match=r"nkeys.*pip install 'sbuslib\[nats\]'"):
-        await AioBridge(buses[0], "nats://127.0.0.1:1", export=[b"a"], options=options).__aenter__()
 
 
 async def test_a_server_without_tls_is_told_nothing_where_tls_is_wanted(

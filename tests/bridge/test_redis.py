@@ -10,10 +10,9 @@ import redis.asyncio
 
 from sbuslib.aio import Client
 from sbuslib.bridge import AioBridge, BrokerOptions
-from sbuslib.bridge import redis as broker
 
+from .conftest import Buses, ready, until
 from .servers import redis_server
-from .test_bridge import Buses, ready, until
 
 
 async def test_a_password_is_asked_for(buses: Buses, folder: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -39,23 +38,23 @@ async def test_a_password_is_asked_for(buses: Buses, folder: str, caplog: pytest
 
 @pytest.mark.parametrize("stream", [None, "stream"])
 async def test_a_bridge_that_sends_and_receives_goes_on_after_an_outage(
-    buses: Buses, folder: str, monkeypatch: pytest.MonkeyPatch, stream: str | None
+    buses: Buses, folder: str, stream: str | None
 ) -> None:
     """The connection for what is sent fails when the one that receives is there again already."""
-    monkeypatch.setattr(broker, "_PAUSE", 0.05)
-    monkeypatch.setattr(broker, "_BLOCK_MILLISECONDS", 50)
     server = redis_server(folder).start()
     url, options = f"redis://127.0.0.1:{server.port}", BrokerOptions(stream=stream)
 
-    one = AioBridge(buses[0], url, export=[b"a"], import_=[b"b"], options=options)
-    two = AioBridge(buses[1], url, export=[b"b"], import_=[b"a"], options=options)
-    async with AsyncExitStack() as stack, Client(buses[0]) as here, Client(buses[1]) as there:
-        await asyncio.gather(*map(stack.enter_async_context, (one, two)))
+    async with (
+        AioBridge(buses[0], url, export=[b"a"], import_=[b"b"], options=options) as one,
+        AioBridge(buses[1], url, export=[b"b"], import_=[b"a"], options=options) as two,
+        Client(buses[0]) as here,
+        Client(buses[1]) as there,
+    ):
         await ready(one, two)
 
         async def cross() -> None:
-            before = [bridge.statistics().imported for bridge in (one, two)]
-            while any(now.statistics().imported == past for now, past in zip((one, two), before, strict=True)):
+            before = one.statistics().imported, two.statistics().imported
+            while one.statistics().imported == before[0] or two.statistics().imported == before[1]:
                 await here.publish(b"a", b"")
                 await there.publish(b"b", b"")
                 await asyncio.sleep(0.01)
@@ -89,9 +88,8 @@ async def test_a_stream_that_refuses_messages_says_so_and_they_are_kept(
 
 
 async def test_a_server_whose_answers_cannot_be_read_is_an_outage(
-    buses: Buses, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    buses: Buses, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(broker, "_PAUSE", 0.01)
     answers = [b":\r\n", b"$x\r\n", b"*1\r\n%1\r\n", b"\xff\xff\r\n", b"*2\r\n$-1\r\n:1\r\n"]
     left = iter(answers)
     over = asyncio.Event()
