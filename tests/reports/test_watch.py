@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from support import HubThread
 from sbuslib.blocking import Client
 from sbuslib.errors import UsageError
 from sbuslib.limits import Limits
-from sbuslib.reports.watch import Alert, Judge, OnBus, RateRule, Row, Window, follow, under_way
+from sbuslib.reports.watch import Alert, OnBus, RateRule, Row, Window, follow, under_way
 
 SECOND = 1_000_000_000
 
@@ -66,13 +65,15 @@ def test_windows_are_counted_and_broken_rules_cause_alerts() -> None:
     ]
 
 
-def test_a_loss_of_unknown_size_is_told_as_that_and_windows_without_rows_are_told() -> None:
+def test_an_alert_is_repeated_in_each_window_and_a_loss_of_unknown_size_is_told_as_that() -> None:
     windows, alerts = list[Window](), list[Alert]()
-    played = Played((35, [Row(None, lost=None)]))
-    follow(played.new, [], stop=played.stop, clock=played.clock, on_window=windows.append, on_alert=alerts.append)
+    played, rules = Played((35, [Row(None, lost=None)])), [RateRule("below", b"beat", 0.1)]
+    follow(played.new, rules, stop=played.stop, clock=played.clock, on_window=windows.append, on_alert=alerts.append)
     assert [(one.lost, one.unknown, one.start.second) for one in windows] == [(0, 1, 40), (0, 0, 50), (0, 0, 0)]
-    (key, what), (cleared, _) = told(alerts)
-    assert (key, what["messages"], what["rate"], cleared) == (b"alerts/lost", None, None, b"alerts/cleared/lost")
+    below = b"alerts/below/beat"
+    assert [one.key for one in alerts] == [below, b"alerts/lost", below, b"alerts/cleared/lost", below]
+    _, what = told(alerts)[1]
+    assert (what["messages"], what["rate"]) == (None, None)
 
 
 def seen(source: OnBus, until: Callable[[list[Row]], object]) -> list[Row]:
@@ -112,22 +113,6 @@ def test_a_bus_is_watched_and_what_the_hub_could_not_send_is_a_gap(folder: str) 
 def test_wrong_rules_are_refused(rule: RateRule) -> None:
     with pytest.raises(UsageError):
         rule.check()
-
-
-def test_what_is_over_is_told_once() -> None:
-    judge = Judge([RateRule("above", b"a", 1)], 10)
-    window = Window(datetime(2026, 1, 1), 0, 0, 0, 0, ())
-    keys = [
-        [alert.key for alert in judge.alerts(window._replace(lost=lost), [messages])]
-        for messages, lost in ((5, 0), (20, 0), (20, 3), (5, 0), (5, 0))
-    ]
-    assert keys == [
-        [],
-        [b"alerts/above/a"],
-        [b"alerts/above/a", b"alerts/lost"],
-        [b"alerts/cleared/above/a", b"alerts/cleared/lost"],
-        [],
-    ]
 
 
 @pytest.mark.parametrize("seconds", [0.5, 86_401, float("nan"), float("inf")])

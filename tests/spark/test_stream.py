@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import chain
 from pathlib import Path
 from shutil import rmtree
@@ -28,9 +29,8 @@ JOURNAL = "0123456789abcdef"
 
 def reader(*journals: Path, **options: str) -> JournalStreamReader:
     """The reader that Spark makes for ``readStream``."""
-    source = JournalSource({})
-    chosen = Options.read({"paths": str([str(journal) for journal in journals]).replace("'", '"'), **options})
-    return JournalStreamReader(chosen, source.schema())
+    chosen = Options.read({"paths": json.dumps([*map(str, journals)]), **options})
+    return JournalStreamReader(chosen, JournalSource({}).schema())
 
 
 def numbers(stream: JournalStreamReader, start: dict[str, Any], end: dict[str, Any], **options: str) -> list[int]:
