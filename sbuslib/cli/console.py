@@ -48,6 +48,8 @@ EXTRAS: Final = {
     "pyspark": "spark",
 }
 """What brings a package that a command may miss."""
+_LOOK_SECONDS = 0.5
+"""Seconds after which a signal is seen that came just before the main thread began to wait: it does not end a wait."""
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that stop a program that serves."""
 
@@ -133,14 +135,31 @@ def begin_to_show() -> None:
 
 
 def wait_for_ctrl_c(wait: Callable[[], object]) -> None:
-    """Call ``wait``, which a signal that stops this process ends: for a command that serves until then."""
+    """Call ``wait`` in a thread until it ends, or a signal comes that stops this process. Raises what it raises.
 
-    def stop() -> NoReturn:
-        raise KeyboardInterrupt
+    A signal handler must not raise: ``wait`` may hold a lock of a client then, and the client could never be closed.
+    """
+    import threading
+    from queue import Empty, SimpleQueue
 
-    on_stop(stop)
-    with suppress(KeyboardInterrupt):
-        wait()
+    ended: SimpleQueue[BaseException | None] = SimpleQueue()  # its put() is safe in a signal handler
+
+    def run() -> None:
+        try:
+            wait()
+        except BaseException as error:
+            ended.put(error)
+        else:
+            ended.put(None)
+
+    on_stop(lambda: ended.put(None))
+    threading.Thread(target=run, name="wait", daemon=True).start()
+    while True:
+        with suppress(Empty):
+            error = ended.get(timeout=_LOOK_SECONDS)
+            break
+    if error is not None:
+        raise error
 
 
 def explain(error: BaseException, address: str | None = None) -> str:

@@ -9,10 +9,11 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, NoReturn
 
 from .arguments import Parser, add, add_address
-from .console import begin_to_show, explain, on_stop, wait_for_ctrl_c
+from .console import begin_to_show, explain, on_stop
 from .tables import KINDS, View, plain, table, title
 
 if TYPE_CHECKING:
@@ -120,7 +121,10 @@ class Screen:
         tty.setcbreak(0)
         os.write(1, b"\x1b[?1049h\x1b[?25l\x1b[?7l")  # another screen, without a cursor; long lines are cut
         try:
-            wait_for_ctrl_c(lambda: [*map(self._see, self._looks)])
+            on_stop(_quit)
+            with suppress(KeyboardInterrupt):
+                for seen in self._looks:
+                    self._see(seen)
         finally:
             os.write(1, b"\x1b[?7h\x1b[?25h\x1b[?1049l")
             termios.tcsetattr(0, termios.TCSADRAIN, before)
@@ -150,7 +154,7 @@ class Screen:
         view = self.view
         for key in _KEY.findall(typed):
             if key == "q":
-                raise KeyboardInterrupt
+                _quit()
             if key in _KINDS or key == "\t":
                 view.change(_KINDS.get(key) or KINDS[(KINDS.index(view.kind) + 1) % len(KINDS)])
             elif key in _STEPS:
@@ -170,6 +174,10 @@ class Screen:
             *(f"\x1b[{_colour(row)}m{line}\x1b[m" for row, line in zip(rows or [], lines, strict=True)),
         ][: os.get_terminal_size(1).lines - 1]
         print("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in picture) + f"{_HELP}\x1b[J", end="", flush=True)
+
+
+def _quit() -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def _colour(row: Row) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 
@@ -11,7 +12,7 @@ from cli.conftest import Run
 from support import PATIENCE, HubThread
 
 import sbuslib
-from sbuslib.cli import jobs, messages
+from sbuslib.cli import console, jobs, messages
 from sbuslib.cli.main import every_parser, parse
 from sbuslib.cli.values import count, moment, prefixes, seconds, separator, size, speed
 
@@ -192,3 +193,23 @@ def test_a_signal_may_come_while_the_event_is_locked(monkeypatch: pytest.MonkeyP
         installed[0]()
         assert not event.is_set()
     assert event.wait(PATIENCE)
+
+
+def test_a_signal_ends_the_wait_and_interrupts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits may hold a lock of a client, which would stay locked for ever."""
+    installed: list[Callable[[], object]] = []
+    monkeypatch.setattr(console, "on_stop", installed.append)
+    waits, may_end, ended = (threading.Event() for _ in range(3))
+
+    def wait() -> None:
+        waits.set()
+        may_end.wait(PATIENCE)
+        ended.set()
+
+    threading.Thread(target=lambda: waits.wait(PATIENCE) and installed[0]()).start()
+    console.wait_for_ctrl_c(wait)
+    assert not ended.is_set()
+    may_end.set()
+    assert ended.wait(PATIENCE)
+    with pytest.raises(ZeroDivisionError):
+        console.wait_for_ctrl_c(lambda: 1 // 0)
