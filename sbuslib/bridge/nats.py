@@ -195,14 +195,25 @@ class Nats(Broker):
                 try:
                     await self._client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}", question, inbox)
                     left = BATCH
-                    while left > 0:
-                        async with asyncio.timeout(2 * _ASK_SECONDS):
-                            messages = await next_batch(self._unread)
+                    while left > 0 and (messages := await self._more()):
                         came = [one for one in messages if one.reply]  # without, it says that no more comes
                         left = left - len(came) if len(came) == len(messages) else 0
                         await take([_incoming(one) for one in came], partial(self._acknowledge, came))
                 except (Error, TimeoutError):  # the connection ended
                     await asyncio.sleep(0.1)
+
+    async def _more(self) -> list[Msg]:
+        """Wait for what the stream sends next. Nothing if no more comes: a server may forget a question without a word.
+
+        A slow server has not forgotten it. What comes when nobody waits any more is sent again too late, out of order.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2 * _ASK_SECONDS):
+                return await next_batch(self._unread)
+        if self.connected.is_set():
+            async with asyncio.timeout(_CONFIRM_SECONDS):
+                await self._client.ask()
+        return [] if self._unread.empty() else await next_batch(self._unread)
 
     async def _use_stream(self, stream: str) -> None:
         """Make the stream, unless it is there: then it is used as it is."""
