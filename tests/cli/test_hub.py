@@ -18,7 +18,7 @@ import gevent
 import pytest
 from cli.conftest import Run, Start
 from docs.pages import DOCS, blocks
-from support import PATIENCE, ROOT, HubThread, Peer
+from support import PATIENCE, ROOT, HubThread, Peer, eventually
 
 from sbuslib.blocking import Client
 from sbuslib.cli import process, relay
@@ -137,6 +137,7 @@ def test_systemd_has_a_hub_replaced(start: Start, folder: str, tmp_path: Path) -
             assert said == b"WATCHDOG=1"
         process_id = said.removeprefix(b"MAINPID=").removesuffix(b"\nWATCHDOG=1")
         assert old.wait(PATIENCE) == 0
+        stack.callback(eventually, lambda: not os.path.exists(address))  # the new process takes it away as it ends
         stack.callback(os.kill, int(process_id), signal.SIGTERM)
         assert [supervisor.recv(100) for _ in range(2)] == [b"WATCHDOG=1"] * 2
 
