@@ -96,9 +96,11 @@ class Interest:
         return reader
 
     def forget(self, link: Hashable) -> None:
-        """A link has ended."""
+        """A link has ended. After the last one, nobody says what changes until the next."""
         self.readers.pop(link, None)
         self.listening.pop(link, None)
+        if not self.readers:
+            self._all = self._page = None
 
     def changed(self, pattern: bytes, subscriber: Hashable, wanted: bool) -> Iterable[Hashable]:
         """A subscriber began or ceased to hold a pattern: the router knows that already.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support import Peer, eventually
+from support import PATIENCE, Peer, eventually
 from worlds import RELAY, STRANGER, World
 
 from sbuslib.tree import tree
@@ -39,6 +39,18 @@ def test_links_are_told_in_turns_of_the_user_who_subscribes(
     stranger.subscribe(*patterns)
     eventually(lambda: len(told) == 50)
     assert set(told) == {STRANGER}
+
+
+def test_the_first_link_of_a_while_is_told_what_changed_since_the_last(world: World) -> None:
+    world.chain("top", "left")
+    world.relays["left"].stop()
+    receiver, publisher = world.client("top"), world.client("left")
+    eventually(lambda: not world.hubs["top"].tree.links)
+    receiver.subscribe(b"k")
+    receiver.sync()
+    world.relay("left", "top")
+    publisher.publish(b"k", b"1")
+    assert receiver.receive(timeout=PATIENCE).payload == b"1"
 
 
 def test_a_plain_relay_is_no_link(world: World) -> None:
