@@ -107,7 +107,7 @@ class Settling:
         self._context.after(max(0.001, when - monotonic()), self._on_time)
 
     def _on_time(self) -> None:
+        now = monotonic()  # before the check: a timer may end a moment early, and the check would come too early then
         self.check()
         if not self.done:
-            now = monotonic()
             self._wait_until(next((when for when in (self._quiet_at, self._end_at) if when > now), now + _LOOK))

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import chain, repeat
+from types import SimpleNamespace
+from typing import Any
+
 import msgspec
+import pytest
 from support import PATIENCE, Peer, eventually
 from worlds import FAST, World, settle
 
-from sbuslib import Hub
+from sbuslib import Hub, Limits
+from sbuslib.tree.settling import Settling
 
 COMPLETE = b"CMSG interest/complete\0"
 IDS = [b"%016x" % n for n in range(9)]
@@ -66,6 +72,21 @@ def test_a_hub_that_waits_for_links_counts_them_so_that_the_next_process_waits_t
     be_quiet(hub)
     assert link.receive() == COMPLETE
     assert link.receive() == b"CMSG interest/links\0001", "it does not wait any longer"
+
+
+def test_a_timer_that_ends_a_moment_early_does_not_make_the_wait_ten_times_as_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = chain([0.0] * 3, [0.9999], repeat(1.0001))
+    monkeypatch.setattr("sbuslib.tree.settling.monotonic", lambda: next(clock))
+    waits: list[float] = []  # seconds until each timer ends
+    context: Any = SimpleNamespace(
+        limits=Limits(settle=1.0), is_serving=True, after=lambda seconds, call: waits.append(seconds)
+    )
+    settling = Settling(context, list, lambda: True, lambda: None)
+    settling.begin()
+    settling._on_time()
+    assert settling.done or waits[-1] < 0.1
 
 
 def test_messages_that_were_kept_and_are_not_wanted_any_more_are_lost_and_told(world: World) -> None:
