@@ -7,13 +7,7 @@ event loop.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
-
-from gevent.event import Event
-from gevent.timeout import Timeout
-
-from ..errors import DisconnectedError, KeyFormatError, PacketError
+from ..errors import KeyFormatError, PacketError
 from ..limits import PACKET_BYTES, check_count
 from ..statistics import ClientStatistics
 from ..wire import control
@@ -22,6 +16,7 @@ from ..wire.control import Away, Lost
 from ..wire.packets import MSG, Message, check_key, encode_message, parse
 from ..wire.text import printable
 from .context import Context
+from .greenlet_inbox import GreenletInbox
 from .messages import Batched, Copied, Messages
 from .protocols import Holdable, Receiver, Routes, Sender
 
@@ -94,7 +89,7 @@ class Embedder:
             receiver.deliver(self, messages)
 
 
-class Inbox:
+class Inbox(GreenletInbox[Message]):
     """What an embedder subscribed to: a :class:`~sbuslib.Subscription`. ``hub.subscribe`` and ``hub.tap`` return it.
 
     Its queue is the hub's, as for any client: ``lost`` counts all that was lost there. Each message carries its sender.
@@ -103,29 +98,16 @@ class Inbox:
     takes_batches = False
 
     def __init__(self, context: Context, *patterns: bytes) -> None:
+        super().__init__()  # a packet waits with the credential key of its sender
         self._context = context
         self.patterns = patterns  # what is subscribed to; none for a tap
         self.credentials = context.credentials  # this process
         self.account = context.quotas.account(self.credentials.uid)  # of the hub's own user
         self._limits = context.limits  # the hub's
-        self._waiting: deque[tuple[bytes, bytes]] = deque()  # credential key of the sender, and packet
-        self._bytes = 0  # of the packets that wait
-        self._ready = Event()  # set when a message comes, or the end
-        self.closed = False  # it receives nothing more
         self.routed = 0  # messages that were to come here, ever
         self.taken = 0  # messages that the application has taken
         self.peak = 0  # most messages that waited
         self.lost: dict[str, int] = {}  # messages without room, by cause
-
-    def __enter__(self) -> Inbox:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.unsubscribe()
-
-    def __len__(self) -> int:
-        """How many messages wait."""
-        return len(self._waiting)
 
     def deliver(self, sender: Sender, messages: Messages) -> None:
         """Keep copies of messages: the hub's side."""
@@ -167,20 +149,16 @@ class Inbox:
             order="queue",
         )
 
-    def receive(self, *, timeout: float | None = None) -> Message:
-        """The next message, oldest first.
+    def _check_here(self) -> None:
+        self._context.check_here()
 
-        Raises :exc:`TimeoutError` after ``timeout`` seconds, and
-        :exc:`~sbuslib.errors.DisconnectedError` when this inbox or its hub was closed and nothing is left.
-        """
-        while not self._waiting:
-            if not self.closed:
-                self._context.check_here()
-            else:
-                raise DisconnectedError("the subscription was taken back")
-            self._ready.clear()
-            with Timeout(timeout, TimeoutError(f"no message within {timeout} s")):
-                self._ready.wait()
+    def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[Message]:
+        check_count(most, "most")
+        self._wait(timeout)
+        count = len(self._waiting) if most is None else min(most, len(self._waiting))
+        return [self._take() for _ in range(count)]
+
+    def _take(self) -> Message:
         sender, packet = self._waiting.popleft()
         self._bytes -= len(packet)
         self.taken += 1
@@ -188,25 +166,7 @@ class Inbox:
         assert isinstance(message, Message)
         return Message(message.key, message.payload, sender)
 
-    def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[Message]:
-        """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
-        check_count(most, "most")
-        messages = [self.receive(timeout=timeout)]
-        while self._waiting and (most is None or len(messages) < most):
-            messages.append(self.receive())
-        return messages
-
-    def __iter__(self) -> Iterator[Message]:
-        """Messages as they come, until this inbox or its hub is closed."""
-        while True:
-            try:
-                message = self.receive()
-            except DisconnectedError:
-                return
-            yield message
-
     def unsubscribe(self) -> None:
-        """Receive no more. Messages that wait can still be taken."""
         if not self.closed:
             if self._context.is_serving:
                 self._context.check_here()

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 
-from gevent.event import Event
-from gevent.timeout import Timeout
-
-from ..errors import DisconnectedError
+from ..core.greenlet_inbox import GreenletInbox
 from .framing import Publish
 from .limits import TcpLimits
 
@@ -21,30 +17,17 @@ def _size(message: Publish) -> int:
     return len(message.name) + len(message.data)
 
 
-class PeerInbox:
+class PeerInbox(GreenletInbox[Publish]):
     """Messages for the application: iterate, :meth:`receive`, or :meth:`receive_many`. What ``peer.subscribe`` returns.
 
     ``lost`` counts messages that came while the queue was full. The end of its ``with`` takes it back.
     """
 
     def __init__(self, limits: TcpLimits, forget: Callable[[PeerInbox], None]) -> None:
+        super().__init__()
         self._limits = limits
         self._forget = forget
-        self._waiting: deque[Publish] = deque()  # oldest first
-        self._bytes = 0  # of all that wait
-        self._ready = Event()  # set when something waits, or nothing more comes
-        self.closed = False  # whether nothing more comes
         self.lost = 0  # messages for which there was no room
-
-    def __enter__(self) -> PeerInbox:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.unsubscribe()
-
-    def __len__(self) -> int:
-        """How many messages wait."""
-        return len(self._waiting)
 
     def take(self, messages: Sequence[Publish], source: object) -> None:
         """Keep messages that came over the connection ``source``. Called by the peer."""
@@ -68,24 +51,9 @@ class PeerInbox:
                 self._waiting.append(message)
         self._ready.set()
 
-    def receive(self, *, timeout: float | None = None) -> Publish:
-        """The next message, oldest first.
-
-        Raises :exc:`TimeoutError` after ``timeout`` seconds, and :exc:`~sbuslib.errors.DisconnectedError` when
-        the subscription was taken back or the peer closed, and nothing is left.
-        """
-        return self.receive_many(most=1, timeout=timeout)[0]
-
     def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[Publish]:
-        """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
+        self._wait(timeout)
         waiting = self._waiting
-        while not waiting:
-            if self.closed:
-                raise DisconnectedError("the subscription was taken back")
-            self._ready.clear()
-            with Timeout(timeout, TimeoutError(f"no message within {timeout} s")):
-                self._ready.wait()
-
         if most is None or most >= len(waiting):
             taken = list(waiting)
             waiting.clear()
@@ -97,17 +65,7 @@ class PeerInbox:
             self._bytes -= _size(message)
         return taken
 
-    def __iter__(self) -> Iterator[Publish]:
-        """Messages as they come, until the subscription is taken back or the peer closed."""
-        while True:
-            try:
-                message = self.receive()
-            except DisconnectedError:
-                return
-            yield message
-
     def unsubscribe(self) -> None:
-        """Stop receiving; what waits can still be received."""
         if not self.closed:
             self.closed = True
             self._forget(self)

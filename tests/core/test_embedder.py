@@ -82,6 +82,19 @@ def test_several_greenlets_wait_for_one_inbox(hub: Hub) -> None:
     assert sorted(one.get().payload for one in getting) == [b"0", b"1", b"2"]
 
 
+def test_a_wait_is_no_longer_while_others_take_what_comes(hub: Hub) -> None:
+    inbox = hub.subscribe(b"a")
+    waiting = gevent.spawn(inbox.receive, timeout=0.05)
+    gevent.sleep(0)
+    for _ in range(200):
+        hub.publish(b"a", b"x")
+        assert inbox.receive(timeout=0).payload == b"x"
+        gevent.sleep(0.005)
+        if waiting.ready():
+            break
+    assert isinstance(waiting.exception, TimeoutError)
+
+
 def test_a_full_inbox(make_hub: MakeHub) -> None:
     hub = make_hub(limits=Limits(queued_packets=2, queued_bytes=100))
     inbox = hub.subscribe(b"a")

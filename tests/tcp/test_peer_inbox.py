@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gevent
 import pytest
 from msgspec import structs
 from support import eventually
 
 from sbuslib.errors import DisconnectedError
 from sbuslib.tcp import TcpLimits
+from sbuslib.tcp.framing import Publish
+from sbuslib.tcp.peer_inbox import PeerInbox
 
 from .conftest import Connect, Make
 
@@ -51,3 +54,16 @@ def test_several_inboxes_subscribe_once_at_other_peers(make_peer: Make, raw: Con
     with pytest.raises(DisconnectedError):
         two.receive()
     assert list(two) == []
+
+
+def test_a_wait_is_no_longer_while_others_take_what_comes(limits: TcpLimits) -> None:
+    inbox = PeerInbox(limits, lambda inbox: None)
+    waiting = gevent.spawn(inbox.receive, timeout=0.05)
+    gevent.sleep(0)
+    for _ in range(200):
+        inbox.take([Publish("a", b"x")], None)
+        assert inbox.receive(timeout=0).data == b"x"
+        gevent.sleep(0.005)
+        if waiting.ready():
+            break
+    assert isinstance(waiting.exception, TimeoutError)
