@@ -38,6 +38,12 @@ _RECEIVE_BYTES: Final = 262_144
 logger = logging.getLogger("sbuslib")
 
 
+class _Dialled:
+    """A connection that this end made, or is making."""
+
+    keeper: gevent.Greenlet[..., Any] | None = None  # serves it, and makes it again; None during the first attempt
+
+
 class Connections(Owner):
     """The connections of one peer, which is a class below this one."""
 
@@ -60,7 +66,7 @@ class Connections(Owner):
         self._accepted = 0  # connections that others made, handshakes included
         self._shaking_hands: set[Any] = set()  # greenlets that wait for a TLS handshake
         self._links: dict[PeerLink, None] = {}  # in the order in which they came
-        self._dialling: dict[HostPort, gevent.Greenlet[..., Any]] = {}  # what keeps each connection that this end made
+        self._dialled: dict[HostPort, _Dialled] = {}  # connections that this end made, or is making
         self._violations = Violations(self.limits.logged_violations)  # of other peers
         self._links_changed = Event()  # set when a connection came or went, or another peer wants something new
         self._links_total = 0  # connections that there ever were
@@ -121,8 +127,8 @@ class Connections(Owner):
             for link in self.links:
                 self._forget(link)
             gevent.killall(list(self._shaking_hands))
-            gevent.killall(list(self._dialling.values()), block=False)
-            self._dialling.clear()
+            gevent.killall([one.keeper for one in self._dialled.values() if one.keeper is not None], block=False)
+            self._dialled.clear()
             if self._server is not None:
                 self._server.close()
                 self._server = None
@@ -203,18 +209,34 @@ class Connections(Owner):
         :param wait: return once connected, or raise. Without it, the first attempt is as any later one.
 
         Raises :exc:`~sbuslib.errors.AddressError`, :exc:`~sbuslib.errors.StateError` when that address is connected
-        to already, :exc:`OSError` when it does not answer or its certificate is wrong, and :exc:`TimeoutError`.
+        to already, or disconnected meanwhile, :exc:`OSError` when it does not answer or its certificate is wrong, and
+        :exc:`TimeoutError`.
         """
         self._check_here()
         remote = parse_host_port(address)
         if str(remote) == self.address:
             raise UsageError(f"{remote}: that is where this peer listens itself")
-        if remote in self._dialling:
-            raise StateError(f"{remote}: connected already")
         if self._tls is None and not self._insecure and not is_loopback(remote.host):
             logger.warning("peer: what is sent to %s can be read on the way: there is no TLS", remote)
-        sock = self._dial(remote, timeout) if wait else None
-        self._dialling[remote] = self.greenlets.spawn(self._keep, remote, sock, keep)
+
+        # 1. The address is taken from here on, so that there is one connection to it.
+        if remote in self._dialled:
+            raise StateError(f"{remote}: connected already")
+        dialled = self._dialled[remote] = _Dialled()
+
+        # 2. The first attempt, unless it is as any later one. Meanwhile others may disconnect, or stop this peer.
+        try:
+            sock = self._dial(remote, timeout) if wait else None
+        except BaseException:
+            self._forget_dialled(remote, dialled)
+            raise
+        if self._dialled.get(remote) is not dialled:
+            if sock is not None:
+                sock.close()
+            raise StateError(f"{remote}: disconnected meanwhile")
+
+        # 3. It is served, and made again.
+        dialled.keeper = self.greenlets.spawn(self._keep, remote, dialled, sock, keep)
         if wait:
             gevent.sleep(0)  # lets the greenlet run that adds the connection to the others
 
@@ -222,15 +244,20 @@ class Connections(Owner):
         """End the connection that :meth:`connect` made to ``address``, and do not make it again."""
         self._check_here()
         remote = parse_host_port(address)
-        greenlet = self._dialling.pop(remote, None)
+        dialled = self._dialled.pop(remote, None)
         for link in [link for link in self._links if link.dialled == remote]:
             self._forget(link)
-        if greenlet is not None:
-            greenlet.kill(block=False)
+        if dialled is not None and dialled.keeper is not None:
+            dialled.keeper.kill(block=False)
 
     def is_dialling(self, address: str) -> bool:
         """Whether a connection to ``address`` was made and is there, or is being made."""
-        return parse_host_port(address) in self._dialling
+        return parse_host_port(address) in self._dialled
+
+    def _forget_dialled(self, remote: HostPort, dialled: _Dialled) -> None:
+        """An attempt failed, or a connection ended that is not made again. Another one may have its place by now."""
+        if self._dialled.get(remote) is dialled:
+            del self._dialled[remote]
 
     def _dial(self, remote: HostPort, timeout: float | None = None) -> Any:
         """A connected socket. Raises :exc:`OSError`, of which :exc:`TimeoutError` is one."""
@@ -246,7 +273,7 @@ class Connections(Owner):
                 sock.close()
                 raise
 
-    def _keep(self, remote: HostPort, sock: Any, keep: bool) -> None:
+    def _keep(self, remote: HostPort, dialled: _Dialled, sock: Any, keep: bool) -> None:
         """Serve the connection to ``remote``, and make it again when it ends."""
         backoff = Backoff(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
         told = False
@@ -271,8 +298,7 @@ class Connections(Owner):
                     return
                 gevent.sleep(backoff.next())
         finally:
-            if self._dialling.get(remote) is gevent.getcurrent():
-                del self._dialling[remote]
+            self._forget_dialled(remote, dialled)
 
     def _watch_time(self) -> None:
         """Close connections whose other end is too slow."""

@@ -64,6 +64,29 @@ def test_connect_without_waiting_returns_at_once_and_that_nobody_listens_is_told
         one.connect(one.address)
 
 
+def test_there_is_one_connection_to_an_address_whoever_asks_for_it_at_once(make_peer: Make) -> None:
+    peer, other = make_peer(), make_peer()
+    asking = [gevent.spawn(other.connect, peer.address) for _ in range(2)]
+    gevent.joinall(asking, timeout=PATIENCE)
+    assert [type(one.exception) for one in asking] == [type(None), StateError]
+    assert len(other.links) == 1
+    assert other.statistics().links_total == 1
+
+
+def test_disconnect_ends_a_connection_that_is_still_being_made(make_peer: Make) -> None:
+    peer, other = make_peer(), make_peer()
+    asking = gevent.spawn(other.connect, peer.address)
+    gevent.sleep(0)
+    assert other.is_dialling(peer.address)
+    other.disconnect(peer.address)
+    asking.join(PATIENCE)
+    assert isinstance(asking.exception, StateError)
+    assert not other.is_dialling(peer.address)
+    assert other.statistics().links_total == 0
+    other.connect(peer.address)
+    assert len(other.links) == 1
+
+
 def test_an_impossible_host_name_is_refused(make_peer: Make) -> None:
     peer = make_peer(None, insecure=True)
     with pytest.raises(OSError, match="cannot be the name of a host"):
