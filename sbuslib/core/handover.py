@@ -17,8 +17,8 @@ old hub      ``abort``                it took too long: I go on
 ``ready`` decides. Before it the old hub serves, which does nothing else meanwhile, so what clients send waits in their
 sockets. After it the new process serves, and the old hub only closes its copies. Where ``ready`` does not come in time,
 the old hub shuts its end for reading, and looks once more: either it is there now, or it can never be sent. So a new
-process that cannot send it waits for the reason. ``abort``: the old hub goes on. The end of the connection: the old hub
-is dead, and all is the new one's.
+process that cannot send it waits for the reason. The end of the connection: the old hub is dead, and all is the new
+one's. ``abort``, or nothing for :data:`ANSWER_WAIT` seconds: the old hub goes on.
 
 Nothing here reads or writes what belongs to the hub: see :mod:`.replacement`.
 """
@@ -39,6 +39,7 @@ from ..errors import DoorError, NoHubError, PacketError, SbusError, StateError
 from ..kernel.descriptors import CONTROL_BYTES, descriptors_in
 from ..kernel.own_hub import serving
 from ..kernel.sockets import Listener, connect, peer_credentials
+from ..kernel.users import name_of_user
 from ..limits import ClientLimits
 from ..wire import control
 from ..wire.addresses import AbstractAddress, DescriptorAddress, PathAddress
@@ -138,7 +139,7 @@ def ask_for(address: PathAddress | AbstractAddress, separator: bytes) -> Estate:
     owner = peer_credentials(sock).uid
     if owner not in (os.getuid(), 0) and os.getuid() != 0:
         sock.close()
-        raise HandoverError(f"{address}: the hub belongs to user {owner}")
+        raise HandoverError(f"{address}: the hub belongs to user {name_of_user(owner)}")
     if serving(sock) is not None:
         sock.close()
         raise HandoverError(f"{address}: this process serves it already")
@@ -231,17 +232,21 @@ class Estate:
         try:
             _send(self._sock, b"ready")
         except OSError:
-            self._sock.settimeout(None)  # it says what it did, or dies
-            if self._what_it_did():
+            if not self._is_dead():
                 raise HandoverError("the hub went on by itself: this process took too long") from None
 
-    def _what_it_did(self) -> bytes:
-        """That it went on, in one word or another; nothing where it is dead."""
+    def _is_dead(self) -> bool:
+        """Whether the hub is dead, which could not be told that this process is ready.
+
+        Else it goes on, and says so. It does, too, if it says nothing: a process that is stopped goes on later.
+        """
         while True:
             try:
-                return _receive(self._sock)[0]
+                return not _receive(self._sock)[0]
             except ConnectionResetError:
                 continue  # told once, before what it said
+            except TimeoutError:
+                return False
 
     def close(self) -> None:
         """Let go of the connection to the old hub, and of what was not taken."""

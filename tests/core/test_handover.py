@@ -327,3 +327,29 @@ def test_a_record_that_cannot_be(
         ):
             Hub(address, take_over=True).start()
         assert isinstance(old.error, HandoverError)
+
+
+def test_a_hub_that_hears_no_more_and_says_nothing_is_not_waited_for_without_end(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover, "ANSWER_WAIT", 0.2)
+    monkeypatch.setattr(handover, "_await_ready", lambda sock: deaf(sock))
+    given_up = threading.Event()
+
+    def deaf(sock: socket.SocketType) -> None:
+        sock.shutdown(socket.SHUT_RD)
+        shut.set()
+        given_up.wait(PATIENCE)
+
+    shut, commit = threading.Event(), handover.Estate.commit
+    monkeypatch.setattr(handover.Estate, "commit", lambda estate: shut.wait(PATIENCE) and commit(estate))
+    ours, theirs = connections(len(RECORD.clients))
+    with contextlib.ExitStack() as stack:
+        for one in ours:
+            stack.callback(one.close)
+        for peer in theirs:
+            stack.enter_context(peer)
+        stack.enter_context(OldHub(address, lambda sock, listener: hand_over(sock, RECORD, listener, ours)))
+        stack.callback(given_up.set)
+        with gevent.Timeout(PATIENCE), pytest.raises(HandoverError, match="went on by itself"):
+            Hub(address, take_over=True).start()
