@@ -139,7 +139,8 @@ class Hub:
         self._review = Review(context, self._clients.connections)  # of what clients hold, after a reload
         self.tree = Tree(context, self._clients, settings.relays)
         """The hubs above and below. An embedder does not need it: relays do."""
-        self._reporter = Reporter(context, self._clients, self.tree, LinkReport(self.tree))  # gathers statistics
+        self.reporter = Reporter(context, self._clients, self.tree, LinkReport(self.tree))
+        """Gathers statistics. An embedder does not need it: daemons do."""
         self.reloads = Reloads(self._review)
         """What is done where a trusted client says ``hub/reload``: set its ``function``."""
         self.replacement = Replacement(
@@ -149,7 +150,7 @@ class Hub:
         self.replaced_by: int | None = None
         """The id of the process that has taken the hub over, which is stopped here; ``None``: none has."""
         # What clients begin as.
-        self._role = ClientRole(context, self.tree, self._reporter, self.reloads, self.replacement)
+        self._role = ClientRole(context, self.tree, self.reporter, self.reloads, self.replacement)
 
     def _make_parts(self, context: Context) -> tuple[Clients, FanOuts]:
         self._clients = Clients(context, lambda client: self.tree.forget(client), self._on_last, self._on_outbox_empty)
@@ -162,7 +163,7 @@ class Hub:
 
     def __dir__(self) -> list[str]:
         """Its names without those that only relays and recorders need."""
-        return [name for name in super().__dir__() if name not in ("context", "replacement", "tree")]
+        return [name for name in super().__dir__() if name not in ("context", "replacement", "reporter", "tree")]
 
     # -- lifecycle ----------------------------------------------------------------------------------
 
@@ -470,4 +471,4 @@ class Hub:
 
         Without ``clients``, those of each client are left out: of ten thousand clients they take some 60 ms.
         """
-        return self._reporter.hub(clients)
+        return self.reporter.hub(clients)

@@ -139,7 +139,7 @@ def test_statistics_that_do_not_fit_one_packet(bus: Bus, connect: Connect, monke
     connect().barrier()
     sizes = []
     for clients, users in ((1, 1), (0, 1), (0, 0)):
-        encoded = hub._reporter.statistics()
+        encoded = hub.reporter.statistics()
         told = decode_statistics(encoded, "")
         assert (len(told.per_client), len(told.per_user), told.clients) == (clients, users, 1)
         sizes.append(len(encoded))

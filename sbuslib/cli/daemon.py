@@ -267,6 +267,7 @@ def _serve(
     )
     hub.replacement.handed_on = process.supervision()
     hub.start()
+    log = HubLog(hub)
 
     # 2. What goes with it.
     relay = on_hub(hub, settings) if on_hub is not None else None
@@ -288,11 +289,10 @@ def _serve(
     ready()
     is_new = not arguments.take_over or not process.take_supervision(hub.replacement.handed_on)
     if is_new:  # else the supervisor of the hub before knows that it is ready
-        hub.replacement.handed_on = process.supervision()
+        hub.replacement.handed_on = process.supervision() | log.handed_on
         process.tell_supervisor(b"READY=1")
     beat = process.watchdog(hub.context.loop)
     process.look_once()
-    log = HubLog(hub)
     if arguments.metrics and arguments.take_over:
         metrics = _serve_metrics(lambda: serve_metrics(hub, arguments.metrics, relay=relay))
 

@@ -9,10 +9,13 @@ import logging
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from ..kernel.users import name_of_user
+import msgspec
+
+from ..kernel.users import name_of_user, program_of
 from ..wire.text import printable
 
 if TYPE_CHECKING:
+    from ..core.protocols import Receiver
     from ..hub import Hub
     from ..statistics import HubStatistics, LinkStatistics
 
@@ -33,6 +36,12 @@ LINKS_A_LOOK: Final = 16
 QUIET_SECONDS: Final = 10.0
 """When nothing was lost for so long, the losing has ended, and the sum is told."""
 
+LONGEST_PATTERN: Final = 80
+"""Bytes of a pattern that a line shows."""
+
+_LOST: Final = "lost"
+"""The word under which counts are handed on."""
+
 logger = logging.getLogger("sbuslib")
 
 
@@ -46,17 +55,25 @@ class _Losing:
 
 
 class HubLog:
-    """Looks at a hub, which has to be started, every :data:`LOOK_SECONDS`, until it is closed."""
+    """Looks at a hub, which has to be started, every :data:`LOOK_SECONDS`, until it is closed.
+
+    It is made before the hub serves. What the log of a hub that was taken over has seen is not told again.
+    """
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._counts: dict[tuple[int, str], int] = {}  # lost until the last look, by user and cause
+        self._counts = _counts_of(hub)  # lost until the last look, by user and cause
         self._losing: dict[tuple[int, str], _Losing] = {}  # what is being lost
         self._links: dict[int, tuple[str, str]] = {}  # name and state of each link below, by its number
         self._looks = 0  # since the hubs below were asked
         self._not_before = 0.0  # when the next look may be
         self._timer: Any = hub.context.loop.timer(LOOK_SECONDS, LOOK_SECONDS)
         self._timer.start(self.look)
+
+    @property
+    def handed_on(self) -> dict[str, str]:
+        """What the log of a hub that takes over begins with."""
+        return {_LOST: msgspec.json.encode([(*who, count) for who, count in self._counts.items()]).decode()}
 
     def close(self) -> None:
         """Look no more, and log the sums of losses that have not ended. The hub may be stopped."""
@@ -71,6 +88,7 @@ class HubLog:
             return
         seen = self._hub.statistics(clients=False)
         self._look_at_losses(seen, began if now is None else now)
+        self._hub.replacement.handed_on.update(self.handed_on)
         self._look_at_links([link for link in seen.per_link if link.direction == "below"])
         self._looks += 1
         if self._links and self._looks >= ASK_LOOKS:
@@ -79,7 +97,7 @@ class HubLog:
         self._not_before = began + (monotonic() - began) / SHARE
 
     def _look_at_losses(self, seen: HubStatistics, now: float, *, ends: bool = False) -> None:
-        counts = {(user.uid, cause): count for user in seen.per_user for cause, count in user.lost.items() if count}
+        counts, news = _lost(seen), list[tuple[str, tuple[int, str]]]()
 
         # 1. What begins, and what goes on.
         for who, count in counts.items():
@@ -87,7 +105,7 @@ class HubLog:
             if count > before and who not in self._losing:
                 self._losing[who] = _Losing(before, now)
                 if not ends:
-                    logger.warning("user %s loses messages: %s", name_of_user(who[0]), who[1])
+                    news.append((f"user {name_of_user(who[0])} loses messages: {who[1]}", who))
             if count > before:
                 self._losing[who].grew = now
 
@@ -96,11 +114,24 @@ class HubLog:
             if ends or now - losing.grew >= QUIET_SECONDS or who not in counts:
                 lost = counts.get(who, self._counts.get(who, 0)) - losing.before
                 span = losing.grew - losing.began
-                logger.warning(
-                    "user %s lost %s messages in %.0f s: %s", name_of_user(who[0]), f"{lost:,}", span, who[1]
-                )
+                news.append((f"user {name_of_user(who[0])} lost {lost:,} messages in {span:.0f} s: {who[1]}", who))
                 del self._losing[who]
         self._counts = counts
+
+        # 3. Whose process it is: those that are connected are looked at once for all of that.
+        losers = self._hub.reporter.losers() if news else {}
+        for text, who in news:
+            logger.warning("%s%s", text, self._describe(*losers[who]) if who in losers else "")
+
+    def _describe(self, key: str, receiver: Receiver) -> str:
+        """A receiver as a clause for a line: its process, and what it is subscribed to, but for secrets."""
+        pid = int(key.rpartition(key[1])[2])
+        program = program_of(pid) if pid else ""
+        process = f"process {pid or 'unknown'}{f' ({printable(program.encode())})' if program else ''}"
+        patterns = self._hub.context.router.plain_patterns_of(receiver)
+        shown = ", ".join(_shown(pattern) for pattern in patterns[:2]) or "no pattern but secrets"
+        more = f" and {len(patterns) - 2:,} more" if len(patterns) > 2 else ""
+        return f"; most so far: {process}, subscribed to {shown}{more}"
 
     def _look_at_links(self, links: list[LinkStatistics]) -> None:
         before, self._links = self._links, {}
@@ -125,3 +156,22 @@ class HubLog:
             logger.log(level, "%s", text)
         if len(news) > LINKS_A_LOOK:
             logger.info("likewise of %s other links", f"{len(news) - LINKS_A_LOOK:,}")
+
+
+def _lost(seen: HubStatistics) -> dict[tuple[int, str], int]:
+    """Messages lost ever, by user and cause."""
+    return {(user.uid, cause): count for user in seen.per_user for cause, count in user.lost.items() if count}
+
+
+def _counts_of(hub: Hub) -> dict[tuple[int, str], int]:
+    """What the log of the hub before has seen; of a hub that handed nothing on, an older one, all until now."""
+    try:
+        rows = msgspec.json.decode(hub.replacement.handed_on[_LOST], type=list[tuple[int, str, int]])
+    except (KeyError, msgspec.DecodeError):
+        return _lost(hub.statistics(clients=False))
+    return {(uid, cause): count for uid, cause, count in rows}
+
+
+def _shown(pattern: bytes) -> str:
+    """A pattern that may be long, or empty, for a line."""
+    return f"{printable(pattern[:LONGEST_PATTERN])}{'...' if len(pattern) > LONGEST_PATTERN else ''}" or "everything"

@@ -10,6 +10,7 @@ from typing import Final
 
 from ..kernel.descriptors import disown
 from ..kernel.sockets import peer_groups
+from ..kernel.users import name_of_user
 from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control
@@ -113,8 +114,9 @@ class Clients:
     def report(self, reason: Reason, credentials: Credentials) -> None:
         """Count a violation, and log it the first time."""
         if self.violations.note(reason, credentials.uid):
-            text = "sbus hub at %s disconnected process %d of user %d: %s (further ones are only counted)"
-            log(logging.WARNING, text, self._context.address(), credentials.pid, credentials.uid, reason)
+            text = "sbus hub at %s disconnected process %d of user %s: %s (further ones are only counted)"
+            user = name_of_user(credentials.uid)
+            log(logging.WARNING, text, self._context.address(), credentials.pid, user, reason)
 
     def forget(self, member: Receiver) -> None:
         """Close a connection, and keep only its counts."""

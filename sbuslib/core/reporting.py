@@ -16,6 +16,7 @@ from .connection import Connection
 from .context import Context
 from .embedder import Inbox
 from .members import Clients
+from .outgoing import Outgoing
 from .quotas import Account
 from .records import Totals
 from .violations import Violations
@@ -127,6 +128,22 @@ class Reporter:
         Raises :exc:`~sbuslib.errors.PacketError` for a key under which nobody may publish.
         """
         return msgspec.json.encode(self._links.page(start, LINKS_PAGE, key))
+
+    def losers(self) -> dict[tuple[int, str], tuple[str, Outgoing | Inbox]]:
+        """The receiver that lost most so far, by user and cause: its credential key, and it. Takes as long as
+        :meth:`hub`."""
+        found: dict[tuple[int, str], tuple[int, str, Outgoing | Inbox]] = {}
+        members: list[tuple[Outgoing | Inbox, Connection | Inbox]] = [
+            *((one.outgoing, one) for one in self._clients.connections.values()),
+            *((one, one) for one in self._clients.inboxes),
+        ]
+        for receiver, member in members:
+            told = member.statistics()
+            for cause, count in told.lost.items():
+                who = receiver.account.uid, cause
+                if count > (found[who][0] if who in found else 0):
+                    found[who] = count, told.credentials, receiver
+        return {who: (key, receiver) for who, (_, key, receiver) in found.items()}
 
     def _tell_clients(self, connections: Iterable[Connection], inboxes: bool) -> tuple[ClientStatistics, ...]:
         members: list[Connection | Inbox] = [*(self._clients.inboxes if inboxes else ()), *connections]

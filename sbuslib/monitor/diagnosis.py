@@ -145,7 +145,9 @@ def _forbidden(path: str) -> str:
         found = os.stat(closed)
     except OSError:
         return f"permission denied at {closed}"
-    return f"permission denied at {closed}, which is {stat.filemode(found.st_mode)} of user {found.st_uid}"
+    return (
+        f"permission denied at {closed}, which is {stat.filemode(found.st_mode)} of user {name_of_user(found.st_uid)}"
+    )
 
 
 def _folder(address: str) -> Iterator[Finding]:
@@ -181,7 +183,7 @@ def _process(client: Client) -> Iterator[Finding]:
     if not peer.pid:
         yield Finding("ok", "hub", "in another pid namespace: its process cannot be seen from here")
     else:
-        yield Finding("ok", "hub", f"process {peer.pid} of user {peer.uid}")
+        yield Finding("ok", "hub", f"process {peer.pid} of user {name_of_user(peer.uid)}")
         yield from _descriptors(peer.pid)
     size, needed = client.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF), ClientLimits().send_buffer
     if size < needed:

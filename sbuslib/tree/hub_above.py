@@ -18,6 +18,7 @@ from ..core.connection import Connection
 from ..core.losses import Losses
 from ..core.protocols import Routes
 from ..core.violations import Violations
+from ..kernel.users import name_of_user
 from ..secrets import Credentials
 from ..statistics import LinkStatistics
 from ..wire import control
@@ -175,8 +176,8 @@ class HubAbove:
         """Log once that all that is wanted goes up, if the hub above is that of another user: that may not be meant."""
         if uid != os.getuid() and not self.demand.is_bounded and not self._logged_open:
             self._logged_open = True
-            text = "sbus hub at %s: what is wanted above goes up to the hub of user %d at %s: name what may with export"
-            log(logging.WARNING, text, self.context.address(), uid, self.address)
+            text = "sbus hub at %s: what is wanted above goes up to the hub of user %s at %s: name what may with export"
+            log(logging.WARNING, text, self.context.address(), name_of_user(uid), self.address)
 
     # -- its life -----------------------------------------------------------------------------------
 

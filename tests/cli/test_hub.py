@@ -24,7 +24,7 @@ from sbuslib.blocking import Client
 from sbuslib.cli import process, relay
 from sbuslib.cli.hub import read_unit, unit_names
 from sbuslib.cli.log import QUIET_SECONDS, HubLog
-from sbuslib.kernel.users import name_of_user
+from sbuslib.kernel.users import name_of_user, program_of
 from sbuslib.limits import Limits
 
 # -- ``sbus hub`` as a program: a hub in the foreground
@@ -81,7 +81,33 @@ def test_losing_is_told_when_it_begins_and_with_the_sum_when_it_ends(
                 bus.call(lambda: log.look(2.0 + QUIET_SECONDS))
             bus.call(log.close)
     ours = [record.getMessage() for record in caplog.records if record.getMessage().startswith(f"user {user} ")]
-    assert ours == [f"user {user} loses messages: overflow", f"user {user} lost {lost:,} messages in 1 s: overflow"]
+    whose = f"; most so far: process {os.getpid()} ({program_of(os.getpid())}), subscribed to k"
+    assert ours == [
+        f"user {user} loses messages: overflow{whose}",
+        f"user {user} lost {lost:,} messages in 1 s: overflow{whose}",
+    ]
+
+
+def test_what_was_lost_before_a_hub_was_taken_over_is_not_told_again(ready: Start, path: str) -> None:
+    old = ready("hub")
+    with Peer(path) as slow, Peer(path) as publisher:
+        slow.send(b"CMSG blocking/soft/discard")
+        slow.subscribe(b"k")
+        for _ in range(500):
+            publisher.publish(b"k", bytes(10_000))
+        publisher.barrier()
+        told = old.stderr.readline().decode()
+        hubs = [old, ready("hub", "--take-over")]
+        for _ in range(500):
+            publisher.publish(b"k", bytes(10_000))
+        publisher.barrier()
+        hubs.append(ready("hub", "--take-over"))
+        with Client(path) as client:
+            lost = sum(client.hub.statistics().lost.values())
+        hubs[-1].send_signal(signal.SIGINT)
+        told += "".join(hub.stderr.read().decode() for hub in hubs)
+    sums = [int(count) for count in re.findall(r" lost (\d+) messages in", told)]
+    assert (sum(sums), len(sums)) == (lost, 2), told
 
 
 def test_a_link_is_told_when_it_joins_does_not_answer_and_ends(path: str, caplog: pytest.LogCaptureFixture) -> None:
