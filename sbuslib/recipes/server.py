@@ -116,6 +116,10 @@ class Server:
         except AnswerError as error:
             return encode_answer(FAILED, question.number, str(error).encode("utf-8", "replace")[:LONGEST_TEXT])
         except (Exception, SystemExit) as error:  # the latter would end this thread alone
+            if isinstance(error, TimeoutError) and question.until is not None and self._clock() >= question.until:
+                logger.info("a question under %s was ended: its caller has given up", printable(question.key))
+                return encode_answer(FAILED, question.number, b"it took too long")
+
             # Its text is the server's own: it may name what a caller is not to know.
             logger.exception("a question under %s failed", printable(question.key))
             return encode_answer(FAILED, question.number, type(error).__name__.encode())

@@ -281,7 +281,9 @@ def test_with_asyncio_a_function_ends_when_its_caller_has_given_up(server: HubTh
     assert set(ended) == {b"slow"}
 
 
-def test_with_gevent_a_function_ends_when_its_caller_has_given_up(server: HubThread, address: str) -> None:
+def test_with_gevent_a_function_ends_when_its_caller_has_given_up(
+    server: HubThread, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
     ended: list[bytes] = []
 
     def answer(question: Question) -> bytes:
@@ -300,6 +302,7 @@ def test_with_gevent_a_function_ends_when_its_caller_has_given_up(server: HubThr
                 one.request(b"svc", b"slow", timeout=0.1)
         assert one.request(b"svc", b"quick", timeout=PATIENCE) == b"done", "its worker is free again"
     assert set(ended) == {b"slow"}
+    assert not [record for record in caplog.records if record.exc_info], "that is no error of the server"
 
 
 def test_a_task_that_is_cancelled_asks_no_more(server: HubThread, address: str) -> None:
