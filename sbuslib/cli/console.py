@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from ..wire.text import escape
 
@@ -62,6 +64,7 @@ def finish(program: str, arguments: Namespace) -> int:
     from ..errors import JournalError, SbusError, ServiceError, UsageError
 
     set_verbosity(program, verbose=arguments.verbose, quiet=arguments.quiet)
+    warnings.showwarning = partial(_show_warning, program)
     if (stdout := sys.stdout) is not None and hasattr(stdout, "reconfigure"):
         stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark
     try:
@@ -84,6 +87,10 @@ def finish(program: str, arguments: Namespace) -> int:
         traceback.print_exc()
         command = vars(arguments).get("command") or program
         return complain(program, f"{command} ended by an unforeseen error: {type(error).__name__}: {error}")
+
+
+def _show_warning(program: str, warning: Warning | str, *_: object) -> None:
+    complain(program, str(warning))
 
 
 def end_by(number: int) -> NoReturn:
@@ -192,8 +199,13 @@ def advise(error: BaseException, arguments: Namespace) -> str:
         return "; --skip-corrupt goes on after it"
     refused: dict[str, str] = {Reason.PUBLISHING_REFUSED: "publish", Reason.SUBSCRIPTION_REFUSED: "subscribe"}
     if verb := refused.get(getattr(error, "reason", None) or ""):
+        from .explain import CONFIG_PLACE
+
         key = shlex.quote(os.fsdecode(given.get("key") or "KEY"))
-        return f"; sbus hub explain {os.geteuid()} {verb} {key} tells the rule"
+        return (
+            f"; sbus hub explain {os.geteuid()} {verb} {key} tells the rule, with --config FILE unless its hub reads "
+            f"{CONFIG_PLACE}"
+        )
     return ""
 
 

@@ -241,7 +241,8 @@ def run_queue(arguments: Namespace) -> None:
 
     jobs = Jobs(arguments.max_jobs, arguments.max_bytes, arguments.limit, arguments.attempts, ordered=arguments.ordered)
     address, arguments.address = arguments.address, None  # errors tell of files, too, and name the hub themselves
-    arguments.store = arguments.store or _default_store(arguments.name)
+    if not arguments.memory:
+        arguments.store = arguments.store or _default_store(arguments.name)
     with nullcontext() if arguments.memory else Store(arguments.store) as store:
         with progress(lambda: "waiting for a hub"):
             service = QueueService(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from typing import Self
@@ -14,17 +15,30 @@ from ..wire.text import printable
 
 __all__ = ["HubQuestion", "PatternRequest", "SyncScope", "warn_of_wildcard"]
 
+_WILDCARDS = {b"#", b">", b"**"}
+_ALL_BELOW = re.compile(rb"(?:(.*)([./]))?(#|>|\*\*)", re.DOTALL)
+"""All below some key, as MQTT, NATS and patterns of files write it: what is above, the separator, the wildcard."""
+
 _warned_of: set[bytes] = set()  # patterns
 
 
 def warn_of_wildcard(pattern: bytes, separator: bytes) -> None:
-    """Warn, once for each, of a segment that is a wildcard elsewhere: here it stands for itself."""
-    for segment in {b"#", b">", b"**"}.intersection(pattern.split(separator)):
-        if pattern not in _warned_of:
-            _warned_of.add(pattern)
-            what = f"{printable(segment)} is no wildcard here, in {printable(pattern)}"
-            how = "* is one segment, and a pattern that ends with the separator matches all below"
-            warnings.warn(f"{what}: {how}", UserWarning, stacklevel=2)
+    """Warn, once for each pattern, of what is a wildcard elsewhere: here it stands for itself."""
+    how = "* is one segment, and a pattern that ends with the separator matches all below"
+
+    # 1. At the end: NATS cuts keys at the full stop, MQTT and patterns of files at the slash.
+    if (found := _ALL_BELOW.fullmatch(pattern.replace(separator, b"/"))) is not None:
+        start, stop, foreign = found.groups()
+        here = printable(start.replace(stop, separator) + separator) if start else "the empty pattern"
+        how = f"NATS and MQTT write it so; here it is {here}"
+
+    # 2. Elsewhere.
+    else:
+        foreign = next(iter(_WILDCARDS.intersection(pattern.split(separator))), None)
+    if foreign is not None and pattern not in _warned_of:
+        _warned_of.add(pattern)
+        what = f"{printable(foreign)} is no wildcard here, in {printable(pattern)}"
+        warnings.warn(f"{what}: {how}", UserWarning, stacklevel=2)
 
 
 class PatternRequest:

@@ -60,6 +60,10 @@ def test_jobs_outlive_the_program_unless_they_are_in_memory(
         end(service)
 
 
+def test_a_queue_in_memory_needs_no_place_for_files(bus: HubThread, ready: Start) -> None:
+    end(ready("queue", "--memory", "mail", "mail/", env={"HOME": "/dev/null"}))
+
+
 def test_a_file_has_one_service(bus: HubThread, ready: Start, run_here: Run, path: str, tmp_path: Path) -> None:
     file = str(tmp_path / "q")
     in_use = ready("queue", "--store", file, "mail", "mail/")

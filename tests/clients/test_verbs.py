@@ -283,10 +283,17 @@ async def test_a_wrong_payload_is_refused_under_a_key_that_was_used_before(bus: 
 async def test_a_wildcard_of_another_broker_is_warned_of(bus: Bus, server: HubThread) -> None:
     client = await bus.client()
     questions._warned_of.clear()
-    for pattern in ("mqtt/#", "nats/>", "files/**"):
-        with pytest.warns(UserWarning, match="is no wildcard here"):
+    for pattern, here in {
+        "mqtt/#": "mqtt/",
+        "n.*.x.>": r"n/\*/x/",
+        "files/**": "files/",
+        "#": "the empty pattern",
+    }.items():
+        with pytest.warns(UserWarning, match=f"is no wildcard here, .*: NATS and MQTT write it so; here it is {here}$"):
             await client.subscribe(pattern)
         await client.subscribe(pattern)  # once
+    with pytest.warns(UserWarning, match="# is no wildcard here, in a/#/b: "):
+        await client.subscribe("a/#/b")
     await client.subscribe("a#b/c")
 
 
