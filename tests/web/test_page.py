@@ -19,6 +19,24 @@ from sbuslib.web import Page
 HOSTILE = b"evil/<script>document.title='taken'</script>\n\x1b[31m\xff" + b"k" * 4_000
 
 
+BROKEN = r"""
+const broken = [];
+for (const cell of document.querySelectorAll(arguments[0])) {
+  const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    for (const found of node.data.matchAll(/\d+/g)) {
+      const range = document.createRange();
+      range.setStart(node, found.index);
+      range.setEnd(node, found.index + found[0].length);
+      if (range.getClientRects().length > 1) broken.push(found[0]);
+    }
+  }
+}
+return broken;
+"""
+"""The numbers in some elements that stand in more than one line."""
+
+
 class Stage(HubThread):
     """A thread where hubs, relays and the page run, beside a hub at which nobody looks."""
 
@@ -126,6 +144,9 @@ def test_clients_appear_the_busiest_first_and_the_filter_finds_the_others(
             assert [one.split("\n")[1] for one in texts(browser, ".tile")][:2] == ["waiting", "lost in all"]
             right = "return document.querySelector('#clients th[data-column=lost]').getBoundingClientRect().right"
             see(lambda: browser.execute_script(right) <= 390)
+            assert browser.execute_script(BROKEN, "#clients td:first-child") == [], (
+                "no number is broken by a line's end"
+            )
             browser.save_screenshot(os.path.join(screenshots, "phone.png"))
         finally:
             browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

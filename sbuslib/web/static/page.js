@@ -11,6 +11,13 @@ function make(name, text, cls) {
   return element;
 }
 
+function makeId(name, text, cls) {
+  // A line ends after a separator, if there is one: half a number would be another number.
+  const element = make(name, undefined, cls);
+  text.split(/(?<=[^0-9A-Za-z])/).forEach((part) => element.append(part, make("wbr")));
+  return element;
+}
+
 function draw(name, attributes, text) {
   const element = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
@@ -121,7 +128,7 @@ function showTable(name) {
   $(name).tBodies[0].replaceChildren(...rows.map((row) => {
     const line = make("tr");
     for (const [column] of COLUMNS[name]) {
-      line.append(make("td", number(row[column]), (column === "lost" || column === "waiting") && row[column] ? "bad" : ""));
+      line.append((column === "who" ? makeId : make)("td", number(row[column]), (column === "lost" || column === "waiting") && row[column] ? "bad" : ""));
     }
     return line;
   }));
@@ -249,7 +256,7 @@ function showMessages(told) {
   for (const message of told.shown) {
     const line = make("li");
     line.append(make("span", message.key, "key"), make("span", message.payload, "payload"),
-      make("span", message.sender, "sender"));
+      makeId("span", message.sender, "sender"));
     list.prepend(line);
   }
   while (list.children.length > MESSAGES_KEPT) list.lastChild.remove();
