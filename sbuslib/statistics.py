@@ -55,6 +55,8 @@ class ClientStatistics(_Statistics, frozen=True, kw_only=True):
     """Those of them that wait."""
     waiting_peak: Count = 0
     """The most that ever waited for it."""
+    full: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """How much of its queue is taken, of the messages or the bytes that may wait: 1 is all."""
     lost: dict[str, Count] = {}
     """Those of them that were lost, by [cause](#causes-of-loss)."""
     soft: str = ""

@@ -201,6 +201,7 @@ class Connection(Publisher):
             delivered=outgoing.delivered,
             waiting=outgoing.queued,
             waiting_peak=outbox.peak if outbox is not None else 0,
+            full=round(outbox.full, 3) if outbox is not None else 0.0,
             lost=outgoing.lost,
             soft=outbox.soft if outbox is not None else "queue",
             hard=outbox.hard if outbox is not None else "discard",

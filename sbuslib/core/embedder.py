@@ -134,6 +134,8 @@ class Inbox(GreenletInbox[Message]):
 
     def statistics(self) -> ClientStatistics:
         """This inbox at this instant."""
+        limits = self._limits
+
         return ClientStatistics(
             number=0,
             credentials=self._context.router.namespace.credential_key(self.credentials).decode(),
@@ -143,6 +145,7 @@ class Inbox(GreenletInbox[Message]):
             delivered=self.taken,
             waiting=len(self._waiting),
             waiting_peak=self.peak,
+            full=round(max(len(self._waiting) / limits.queued_packets, self._bytes / limits.queued_bytes), 3),
             lost=dict(self.lost),
             soft="queue",
             hard="discard",

@@ -351,6 +351,11 @@ class Outbox:
         self._account_for(items, [packet for packet, _ in items], -1)
         self.losses.add(cause, self._count(items), now)
 
+    @property
+    def full(self) -> float:
+        """How much of the room is taken; 1 is all."""
+        return max(len(self) / self._limits.queued_packets, self.bytes / self._limits.queued_bytes)
+
     def is_half_empty(self) -> bool:
         """Whether half of the room is free. A publisher that is held for a full queue waits for this."""
         return len(self) * 2 <= self._limits.queued_packets and self.bytes * 2 <= self._limits.queued_bytes

@@ -11,7 +11,7 @@ import resource
 import socket
 import stat
 from collections.abc import Callable, Iterator
-from time import monotonic, time
+from time import monotonic, sleep, time
 from typing import Final, Literal
 
 import msgspec
@@ -26,7 +26,7 @@ from ..limits import PACKET_BYTES, ClientLimits
 from ..matcher import SEPARATOR
 from ..reasons import Reason
 from ..secrets import OVERFLOW_ID
-from ..statistics import HubStatistics, LinkStatistics
+from ..statistics import ClientStatistics, HubStatistics, LinkStatistics
 from ..wire.addresses import PathAddress, parse_address
 from ..wire.control import STATISTICS, SUPPORTED
 from ..wire.defaults import default_addresses
@@ -39,6 +39,15 @@ __all__ = ["Finding", "bridges_heard", "examine"]
 
 _FULL: Final = 0.8
 """A hub that has this share of its descriptors open is warned about."""
+
+_LOOK_SECONDS: Final = 0.5
+"""Between two looks at queues: long enough for a batch that came at once to be read."""
+
+_HALF: Final = 0.5
+"""A queue that is fuller is warned about. The receiver of one that holds publishers back lets go of them at half."""
+
+_MOST_NAMED: Final = 3
+"""Receivers that are named because their queues fill. A flood to many would fill the screen."""
 
 _EARLIEST: Final = 1_577_836_800
 """No clock that is right stands before 2020."""
@@ -246,7 +255,8 @@ def _told(client: Client) -> Iterator[Finding]:
 
     yield Finding("ok", "trust", f"trusted; {hub.clients:,} clients, {hub.waiting:,} messages wait")
     yield from _losses("lost", hub)
-    if any(hub.lost.values()):
+    yield from _over_quota(hub)
+    if hub.waiting or any(hub.lost.values()):
         yield from _culprits(client, hub)
     for reason, count in hub.violations.items():
         advice = "the hub's log names their users"
@@ -255,22 +265,51 @@ def _told(client: Client) -> Iterator[Finding]:
         yield Finding("warning", "kicked", f"{count:,} clients: {reason}", advice)
 
 
-def _culprits(client: Client, hub: HubStatistics) -> Iterator[Finding]:
-    """Who reads too slowly, who publishes most, and for whom more waits than one user may have."""
+def _over_quota(hub: HubStatistics) -> Iterator[Finding]:
+    """For whom more waits than one user may have."""
     for user in hub.per_user:
         if count := user.lost.get("quota"):
             text = f"user {name_of_user(user.uid)}: {count:,} messages lost, {user.waiting_bytes:,} bytes wait"
             yield Finding("warning", "over quota", text, "sbus top --by users shows the others")
-    clients = list(hub.per_client) if len(hub.per_client) >= hub.clients else client.hub.clients()
-    rows = Rates(local=is_local(client)).look(0.0, client.address, hub, clients, ()).clients or []
+
+
+def _culprits(client: Client, hub: HubStatistics) -> Iterator[Finding]:
+    """Who reads too slowly, and who publishes most: by two looks, a moment apart."""
+    rates = Rates(local=is_local(client))
+    first = _each_client(client, hub)
+    rates.look(monotonic(), client.address, hub, first, ())
+    sleep(_LOOK_SECONDS)
+    hub = client.hub.statistics()
+    now = _each_client(client, hub)
+    rows = rates.look(monotonic(), client.address, hub, now, ()).clients or []
+
+    # 1. Those whose queue is filling, while nothing may be lost yet.
+    before = {one.number: one.waiting for one in first if one.number}  # inboxes of the hub's program have none
+    filling = []
+    for one, row in zip(now, rows, strict=True):
+        more = one.waiting - before.get(one.number, one.waiting)
+        text = f"{_who(row)}: {one.waiting:,} messages wait"
+        if one.full > _HALF:
+            filling.append((one.full, f"{text}, its queue is {one.full:.0%} full"))
+        elif 0 < more < one.waiting:  # there were some before
+            filling.append((one.full, f"{text}, {more:,} more than {_LOOK_SECONDS:g} s before"))
+    for _, text in sorted(filling, reverse=True)[:_MOST_NAMED]:
+        yield Finding("warning", "slow receiver", text, "sbus stat --clients --sort waiting shows the others")
+
+    # 2. Who has lost most, and who publishes most now, or did.
     slow = max(rows, key=lambda row: (row["lost"], row["waiting"]), default=None)
     if slow is not None and slow["lost"]:
         text = f"{_who(slow)}: {slow['lost']:,} messages lost, {slow['waiting']:,} wait"
         yield Finding("warning", "slowest receiver", text, "sbus stat --clients --sort lost shows the others")
-    busy = max(rows, key=lambda row: row["published"], default=None)
+    busy = max(rows, key=lambda row: (row["published_rate"], row["published"]), default=None)
     if busy is not None and busy["published"]:
-        text = f"{_who(busy)}: {busy['published']:,} messages published"
+        text = f"{_who(busy)}: {busy['published']:,} messages published, {busy['published_rate']:,.0f}/s now"
         yield Finding("ok", "busiest publisher", text, "sbus top shows who publishes now")
+
+
+def _each_client(client: Client, hub: HubStatistics) -> list[ClientStatistics]:
+    """The clients of a hub, which has told them already where they are few."""
+    return list(hub.per_client) if len(hub.per_client) >= hub.clients else client.hub.clients()
 
 
 def _who(row: Row) -> str:

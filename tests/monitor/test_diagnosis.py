@@ -9,11 +9,12 @@ from typing import Any
 
 import gevent
 import pytest
-from support import FakeHub, Peer, PlainDaemon, eventually
+from support import FakeHub, HubThread, Peer, PlainDaemon, eventually, own_key
 from worlds import World
 
 from sbuslib import Hub, Limits
 from sbuslib.border.fellows import BridgeStatistics, Here
+from sbuslib.kernel.users import name_of_user, program_of
 from sbuslib.monitor import diagnosis
 from sbuslib.monitor.diagnosis import Finding, examine
 from sbuslib.wire import defaults
@@ -152,6 +153,30 @@ def test_lost_messages_and_kicked_clients_are_told_with_their_causes(address: st
     assert told.text == f"{lost:,} messages: overflow"
     assert "sbus stat --clients --sort lost" in told.advice
     assert of("kicked", found, "warning").text == "1 clients: unknown verb"
+
+
+def test_a_queue_that_fills_is_told_before_anything_is_lost(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = Limits(queued_packets=100)
+    with HubThread(address, limits=limits) as bus, Peer(address) as reader, Peer(address) as publisher:
+
+        def publish_until(waiting: int) -> None:
+            while bus.call(lambda: bus.hub.statistics().waiting) < waiting:
+                publisher.publish(b"k", bytes(10_000))
+                publisher.barrier()
+
+        def warnings(waiting: int) -> list[str]:
+            monkeypatch.setattr(diagnosis, "sleep", lambda seconds: publish_until(waiting))
+            return [one.text for one in examine(address) if one.level == "warning"]
+
+        reader.subscribe(b"k")
+        publish_until(10)
+        who = f"user {name_of_user(os.getuid())}, {program_of(os.getpid())} {os.getpid()} ({own_key().decode()})"
+        assert warnings(10) == [], "it has 10 of 100, and they are not more after a while"
+        assert warnings(20) == [f"{who}: 20 messages wait, 10 more than 0.5 s before"]
+        publish_until(51)
+        assert warnings(51) == [f"{who}: 51 messages wait, its queue is 51% full"]
+        assert of("busiest publisher", [*examine(address)], "ok").text.startswith(f"{who}: ")
+        assert not bus.call(lambda: bus.hub.statistics().lost)
 
 
 def test_links_are_followed_up_to_the_root(world: World) -> None:
