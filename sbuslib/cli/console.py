@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Final, NoReturn
 
 __all__ = [
+    "CONFIG_PLACE",
     "EXIT_FAILURE",
     "EXIT_SUCCESS",
     "EXIT_USAGE",
@@ -40,6 +41,8 @@ EXIT_FAILURE = 1
 """An error outside the program: no hub, refused, connection lost, address in use."""
 EXIT_USAGE = 2
 """The arguments are wrong, or a file that they name. argparse uses this status, too."""
+CONFIG_PLACE = "/etc/sbus.toml"
+"""Where the hub of the machine has its configuration file."""
 EXTRAS: Final = {
     "duckdb": "query",
     "jinja2": "report",
@@ -199,8 +202,6 @@ def advise(error: BaseException, arguments: Namespace) -> str:
         return "; --skip-corrupt goes on after it"
     refused: dict[str, str] = {Reason.PUBLISHING_REFUSED: "publish", Reason.SUBSCRIPTION_REFUSED: "subscribe"}
     if verb := refused.get(getattr(error, "reason", None) or ""):
-        from .explain import CONFIG_PLACE
-
         key = shlex.quote(os.fsdecode(given.get("key") or "KEY"))
         return (
             f"; sbus hub explain {os.geteuid()} {verb} {key} tells the rule, with --config FILE unless its hub reads "

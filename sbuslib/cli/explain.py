@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from .arguments import Parser, add
-from .console import EXIT_FAILURE, EXIT_SUCCESS
+from .console import CONFIG_PLACE, EXIT_FAILURE, EXIT_SUCCESS
 from .tables import show_json
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from ..secrets import Namespace as Secrets
     from .config import HubSettings
 
-__all__ = ["CONFIG_PLACE", "sentence", "why_refused"]
-
-CONFIG_PLACE = "/etc/sbus.toml"
-"""Where the hub of the machine has its configuration file."""
+__all__ = ["sentence", "why_refused"]
 
 
 def add_hub_explain(parser: Parser) -> None:
