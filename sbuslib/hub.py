@@ -76,7 +76,7 @@ class Hub:
     :param relays: names or ids of users, and of groups as ``@name``, whose relays may join without learning what
         anybody else wants: they are only told which of the keys that they published nobody wants.
     :param separator: the byte between the segments of a key.
-    :param reuse: replace a socket that is already at the address.
+    :param reuse: replace an empty file at the address, as a socket that nobody listens at always is.
     :param authorize: decides on each ``SUB`` and each new key of a ``MSG``; it is called in the event loop, so
         it must not block. A client that it refuses is disconnected.
     :param stop_when_empty: stop once the last client has left.

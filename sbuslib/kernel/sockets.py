@@ -18,14 +18,17 @@ import struct
 import termios
 from _socket import SocketType  # in the socket module it is gevent's, where gevent has patched that
 from array import array
-from contextlib import suppress
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import Final, Protocol, runtime_checkable
 
 from ..errors import AddressError, AddressInUseError
 from ..limits import Limits
 from ..secrets import Credentials
 from ..wire.addresses import AbstractAddress, Address, DescriptorAddress, PathAddress
 from .descriptors import GuardedSocket, refuse_descriptors
+from .threads import unpatched
 
 __all__ = [
     "HasFileno",
@@ -42,6 +45,10 @@ __all__ = [
     "unread_bytes",
     "wait",
 ]
+
+_LOCK_SECONDS: Final = 1.0
+"""For which a hub that starts waits for others that start at its address, each of which takes a millisecond."""
+_LOCK_PAUSE: Final = 0.002
 
 _UCRED = struct.Struct("=iII")  # struct ucred of unix(7): pid, uid, gid
 _SO_PEERGROUPS = 59  # which the socket module has no name for
@@ -187,8 +194,8 @@ def bound_address(address: Address | HasFileno) -> Address:
 class Listener:
     """A listening socket and, where it is a path, the file that it put there.
 
-    ``mode`` is the permission bits of the file. With ``reuse`` a socket or an empty file that stands there is
-    replaced. Raises :exc:`~sbuslib.errors.AddressInUseError` when something else does,
+    ``mode`` is the permission bits of the file. A socket that nobody listens at is replaced, and with ``reuse`` an
+    empty file, too. Raises :exc:`~sbuslib.errors.AddressInUseError` when something else stands there,
     :exc:`~sbuslib.errors.AddressError` for a descriptor that is no such socket, and :exc:`OSError`.
     """
 
@@ -217,7 +224,7 @@ class Listener:
             self.is_abstract = isinstance(address, AbstractAddress)
             self.socket = _new_socket()
             try:
-                self._bind(address, mode, reuse)
+                self._bind(address, mode, reuse, backlog)
             except BaseException:
                 self.socket.close()
                 raise
@@ -230,40 +237,47 @@ class Listener:
                 self.close()
                 raise AddressError(f"{self.address}: cannot listen: {error.strerror}") from error
 
-    def _bind(self, address: PathAddress | AbstractAddress, mode: int, reuse: bool) -> None:
+    def _bind(self, address: PathAddress | AbstractAddress, mode: int, reuse: bool, backlog: int) -> None:
         if isinstance(address, AbstractAddress):
             try:
                 self.socket.bind(address.name)
             except OSError as error:
                 raise _bind_error(error, f"{address}: address in use") from error
             return
-        path = os.path.abspath(address.path)
+        path = address.path
         # The kernel gives the file the mode of the socket less the umask. So it never has more than was asked for, not
         # even for a moment. What the umask took away is added below.
         os.fchmod(self.socket.fileno(), mode)
-        if reuse:
-            _remove_socket(path)
-        try:
-            self.socket.bind(_sockaddr(address))
-        except OSError as error:
-            raise _bind_error(error, f"{address}: address in use{_who_is_there(address)}") from error
-        found = os.lstat(path)
-        self._file = (path, found.st_dev, found.st_ino)
-        if stat.S_IMODE(found.st_mode) != mode:
-            os.chmod(path, mode)
+        with _alone_at(path) as is_alone:
+            if reuse:
+                _remove_empty_file(path)
+            if is_alone or reuse:
+                _remove_dead_socket(path)
+            try:
+                self.socket.bind(_sockaddr(address))
+            except OSError as error:
+                raise _bind_error(error, f"{address}: address in use{_who_is_there(path)}") from error
+            found = os.lstat(path)
+            self._file = (os.path.abspath(path), found.st_dev, found.st_ino)
+            if stat.S_IMODE(found.st_mode) != mode:
+                os.chmod(path, mode)
+            self.socket.listen(backlog)
 
     def close(self) -> None:
-        """Stop listening, and remove the file unless it is no longer the one that was put there."""
-        self.socket.close()
-        if self._file is not None:
-            path, device, inode = self._file
-            self._file = None
-            try:
-                found = os.lstat(path)
-                if (found.st_dev, found.st_ino) == (device, inode):
-                    os.unlink(path)
-            except FileNotFoundError:
-                pass
+        """Stop listening, and remove the file unless it is no longer the one that was put there.
+
+        The file goes first: nobody replaces it while its socket listens, or could have another with its inode.
+        """
+        try:
+            if self._file is not None:
+                path, device, inode = self._file
+                self._file = None
+                with suppress(FileNotFoundError):
+                    found = os.lstat(path)
+                    if (found.st_dev, found.st_ino) == (device, inode):
+                        os.unlink(path)
+        finally:
+            self.socket.close()
 
     @property
     def owns_file(self) -> bool:
@@ -310,38 +324,91 @@ def _is_empty_file(found: os.stat_result) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_size == 0
 
 
-def _remove_socket(path: str) -> None:
-    """Remove a socket, or an empty regular file, which holds nothing that could be lost, as the C daemon does."""
+@contextmanager
+def _alone_at(path: str) -> Iterator[bool]:
+    """While no other hub begins to listen at a path; whether that is certain.
+
+    A hub that has bound its socket, and does not listen yet, looks as one that was killed; and what was dead a moment
+    ago may have been replaced. So hubs begin one after another, each with a lock on a file beside the socket, which
+    goes when it has begun. Whoever waited for that file looks for a new one.
+    """
+    place, until, fd = f"{path}.lock", monotonic() + _LOCK_SECONDS, -1
     try:
+        # 1. The lock; another user who may make files here could hold it for ever.
+        is_alone = False
+        with suppress(OSError):
+            while not is_alone and monotonic() < until:
+                if fd >= 0:
+                    os.close(fd)
+                fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+                is_alone = _locks(fd, place)
+                if not is_alone:
+                    unpatched("time", "sleep")(_LOCK_PAUSE)
+
+        # 2. The start, and the end of the lock.
+        try:
+            yield is_alone
+        finally:
+            if is_alone:
+                with suppress(OSError):
+                    os.unlink(place)
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def _locks(fd: int, place: str) -> bool:
+    """Lock a file, unless another process does; whether it is locked, and still the file at its place."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(fd), os.lstat(place))
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+def _remove_empty_file(path: str) -> None:
+    """Remove an empty regular file, which holds nothing that could be lost, as the C daemon does."""
+    with suppress(FileNotFoundError):
         found = os.lstat(path)
-        if not stat.S_ISSOCK(found.st_mode) and not _is_empty_file(found):
+        if _is_empty_file(found):
+            os.unlink(path)
+        elif not stat.S_ISSOCK(found.st_mode):
             raise AddressInUseError(
                 errno.EADDRINUSE, f"{path}: neither a socket nor an empty file, so it is not replaced"
             )
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
 
 
-def _who_is_there(address: PathAddress) -> str:
-    """A clause for the error: whether what stands at an address is a socket, and alive."""
-    with suppress(OSError):
-        found = os.lstat(address.path)
-        if _is_empty_file(found):
-            return " by an empty file (reuse, or -r, replaces it)"
-        if not stat.S_ISSOCK(found.st_mode):
-            return " by something that is no socket"
+def _remove_dead_socket(path: str) -> None:
+    """Remove a socket that nobody listens at, if that may be. The caller is alone, or was told to."""
+    with suppress(FileNotFoundError, PermissionError):
+        if stat.S_ISSOCK(os.lstat(path).st_mode) and _is_dead(path):
+            os.unlink(path)
 
-    # Whether somebody listens there, only the kernel can say.
+
+def _is_dead(path: str) -> bool:
+    """Whether nobody listens at a socket: only the kernel can say."""
     probe = _new_socket()
     try:
-        probe.connect(_sockaddr(address))
+        probe.connect(os.fsencode(path))
     except ConnectionRefusedError:
-        return " by a socket that nobody listens at (reuse, or -r, replaces it)"
+        return True
     except OSError:
         pass
     finally:
         probe.close()
+    return False
+
+
+def _who_is_there(path: str) -> str:
+    """A clause for the error: whether what stands at an address is a socket, and alive."""
+    with suppress(OSError):
+        found = os.lstat(path)
+        if _is_empty_file(found):
+            return " by an empty file (reuse, or -r, replaces it)"
+        if not stat.S_ISSOCK(found.st_mode):
+            return " by something that is no socket"
+        if _is_dead(path):
+            return f" by a socket that nobody listens at: it is another user's, or a process has {path}.lock; see -r"
     return ""
 
 

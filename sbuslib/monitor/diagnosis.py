@@ -134,7 +134,7 @@ def _reach(address: str) -> tuple[str, str]:
     except ConnectionRefusedError:
         if isinstance(parsed, PathAddress) and not stat.S_ISSOCK(os.stat(parsed.path).st_mode):
             return "it is no socket", f"name another address, or remove it and start a hub: sbus hub -a {address}"
-        return "nobody listens there", f"start its hub again: sbusd -r -a {address}"
+        return "nobody listens there", f"start its hub again: sbusd -a {address}"
     except PermissionError:
         return _forbidden(address), "ask its owner: sbusd -o lets everybody in, sbusd -u NAME a user"
     except OSError as error:

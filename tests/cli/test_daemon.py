@@ -267,19 +267,14 @@ def test_a_pid_file_of_an_ended_daemon_is_refused_with_advice(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("there", "said", "replaced"),
     [
-        ("socket", "address in use by a socket that nobody listens at", ""),
         ("", "address in use by an empty file (reuse, or -r, replaces it)", ""),  # of the C daemon's test, for a name
         ("precious", "address in use by something that is no socket", "neither a socket nor an empty file"),
     ],
 )
-def test_reuse_replaces_a_socket_that_is_not_served_and_an_empty_file(
+def test_reuse_replaces_an_empty_file_and_nothing_else(
     execute: Run, serve: Start, path: str, there: str, said: str, replaced: str
 ) -> None:
-    if there == "socket":
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
-            left.bind(path)
-    else:
-        Path(path).write_text(there)
+    Path(path).write_text(there)
     done = execute(SBUSD, "-f", "-a", path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert done.stderr.startswith(f"sbusd: {path}: {said}")

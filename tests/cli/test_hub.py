@@ -42,6 +42,16 @@ def test_hub_serves_in_the_foreground(ready: Start, path: str) -> None:
     assert not os.path.exists(path)
 
 
+def test_a_hub_that_was_killed_is_started_again(ready: Start, path: str) -> None:
+    hub = ready("hub")
+    hub.kill()
+    hub.wait()
+    assert os.path.exists(path)
+    ready("hub")
+    with Client(path) as client:
+        client.hub.whoami()
+
+
 def test_hub_listens_where_clients_look_first(start: Start, run: Run, folder: str) -> None:
     for environment, address in (
         ({"SBUS_ADDRESS": f"{folder}/a", "XDG_RUNTIME_DIR": folder}, f"{folder}/a"),

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import select
 import socket
 import stat
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import TypeAlias
 
 import pytest
 
 from sbuslib.errors import AddressError, AddressInUseError
+from sbuslib.kernel import sockets
 from sbuslib.kernel.sockets import (
     Listener,
     accept,
@@ -78,12 +82,50 @@ def test_an_address_in_use_is_refused(address: str) -> None:
         Listener(PathAddress(address))
     assert caught.value.errno == errno.EADDRINUSE
     assert address in str(caught.value)
-    listener.release()
-    with pytest.raises(AddressInUseError, match="nobody listens"):
-        Listener(PathAddress(address))
-    replacing = Listener(PathAddress(address), reuse=True)
+    with pytest.raises(AddressInUseError):
+        Listener(PathAddress(address), reuse=True)
+    connect(PathAddress(address), BUFFER).close()
+    listener.close()
+
+
+def test_a_socket_that_nobody_listens_at_is_replaced(address: str) -> None:
+    Listener(PathAddress(address)).release()
+    replacing = Listener(PathAddress(address))
+    connect(PathAddress(address), BUFFER).close()
     replacing.close()
-    assert not os.path.exists(address)
+    assert os.listdir(os.path.dirname(address)) == []
+
+
+def test_of_hubs_that_start_at_once_one_listens_and_the_others_are_refused(address: str) -> None:
+    start = Barrier(8)
+
+    def run() -> Listener | None:
+        start.wait()
+        try:
+            return Listener(PathAddress(address))
+        except AddressInUseError:
+            return None
+
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(30):
+            begun = [one for one in threads.map(lambda _: run(), range(8)) if one is not None]
+            assert len(begun) == 1
+            connect(PathAddress(address), BUFFER).close()
+            begun[0].release()  # as one that is killed
+            assert os.listdir(os.path.dirname(address)) == [os.path.basename(address)]
+
+
+def test_a_dead_socket_is_left_while_it_is_not_certain_that_it_is(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Listener(PathAddress(address)).release()
+    monkeypatch.setattr(sockets, "_LOCK_SECONDS", 0.01)
+    with open(f"{address}.lock", "w", encoding="ascii") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # of a hub that begins, or of a user who wants to be in the way
+        with pytest.raises(AddressInUseError, match=r"nobody listens at: .* a process has .*\.lock; see -r"):
+            Listener(PathAddress(address))
+        Listener(PathAddress(address), reuse=True).close()
+        Listener(PathAddress(address)).close()
 
 
 def test_only_a_socket_or_an_empty_file_is_replaced(address: str) -> None:
@@ -106,7 +148,8 @@ def test_a_symbolic_link_is_not_followed(address: str, folder: str) -> None:
 
 def test_close_leaves_the_socket_of_another_hub(address: str) -> None:
     old = Listener(PathAddress(address))
-    new = Listener(PathAddress(address), reuse=True)
+    os.unlink(address)
+    new = Listener(PathAddress(address))
     old.close()
     assert os.path.exists(address)
     os.unlink(address)
