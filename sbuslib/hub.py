@@ -291,7 +291,6 @@ class Hub:
             self.tree.stop()
             self._clients.finish_all(monotonic() + LAST_TURNS)
             self._fan_outs.clear()  # first: messages lost here are counted for clients that are still connected
-            self._review.end()
             self._clients.stop()
             self.context.stop()  # or a start in another thread would wait for the loop of this one
             self._listener = self._serving = None
@@ -365,7 +364,6 @@ class Hub:
         self._abandon()
         self._is_gone = True
         self.context.stop()
-        self._review.end()
         self._serving = None
         for inbox in inboxes:
             inbox.end()

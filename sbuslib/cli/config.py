@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
+from ..core.router import why_too_large
 from ..errors import SbusError, UsageError
 from ..kernel.users import know_user, resolve_user, resolve_users_and_groups
 from ..limits import Limits
@@ -115,7 +116,7 @@ def read_settings(arguments: Namespace, default: str | None = SYSTEM_ADDRESS, *,
         relays=check.each("relays", _member, option("relay"), table.relays) or [],
         separator=separator,
         limits=table.limits,
-        policy=_policy(check, lines, table.rules, separator),
+        policy=_policy(check, lines, table.rules, separator, table.limits),
         upstream=check.each("upstream", _address, option("upstream"), upstream) or [],
         upstream_user=check("upstream_user", resolve_user, table.upstream_user, None)
         if above is None
@@ -247,9 +248,18 @@ def _template(text: str) -> bytes:
 # The rules
 
 
-def _policy(check: _Checks, lines: list[int], tables: list[RuleTable] | None, separator: bytes) -> Policy | None:
+def _policy(
+    check: _Checks, lines: list[int], tables: list[RuleTable] | None, separator: bytes, limits: Limits
+) -> Policy | None:
     if tables is None:
         return None
+
+    def to_hold(text: str) -> bytes:
+        pattern = _template(text)
+        if reason := why_too_large(pattern, limits, separator):
+            raise UsageError(f"{reason}: no client may hold it (limits.pattern_segments and limits.pattern_bytes)")
+        return pattern
+
     known = len(lines) == len(tables)  # else they are written in another way
     made = []
     for number, table in enumerate(tables):
@@ -263,7 +273,7 @@ def _policy(check: _Checks, lines: list[int], tables: list[RuleTable] | None, se
                 groups=groups,
                 everybody=EVERYBODY in table.users,
                 publish=tuple(check.each(f"{key}.publish", _template, None, table.publish) or ()),
-                subscribe=tuple(check.each(f"{key}.subscribe", _template, None, table.subscribe) or ()),
+                subscribe=tuple(check.each(f"{key}.subscribe", to_hold, None, table.subscribe) or ()),
                 label=f"{check.path}:{lines[number]}" if known else f"{check.path}: rule {number + 1}",
             )
         )

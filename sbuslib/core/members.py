@@ -31,6 +31,9 @@ __all__ = ["LAST_TURNS", "Clients"]
 FORGOTTEN_A_STEP: Final = 128
 """Patterns that one step takes out of the index, of clients that left: some 0.2 ms."""
 
+ERROR_PAUSE: Final = 1.0
+"""Seconds after which this goes on where it failed, for a bug of ours: it may fail again, and each time is logged."""
+
 LAST_TURNS: Final = 1.0
 """Most seconds that a stopping hub takes to hand on what some receivers have got and others have not."""
 
@@ -185,11 +188,14 @@ class Clients:
             account = publisher.outgoing.account
             self._context.quotas.keep_open(account)
             self._cut.add(publisher)
-            self._context.work.add(account.uid, self._go_on(publisher))
+            self._context.work.add(account.uid, self._go_on(publisher), lambda: self._finished(publisher))
 
-    def _go_on(self, publisher: Publisher) -> Iterator[None]:
+    @staticmethod
+    def _go_on(publisher: Publisher) -> Iterator[None]:
         while publisher.is_cut and publisher.finish():
             yield
+
+    def _finished(self, publisher: Publisher) -> None:
         self._cut.discard(publisher)
         self._release(publisher.outgoing.account)
 
@@ -207,12 +213,21 @@ class Clients:
 
     def _retire(self, receiver: Receiver, account: Account) -> None:
         if self._context.router.retire(receiver, account) and not self._stopping:
-            self._context.work.add(account.uid, self._forget_patterns(account.uid))
+            self._forget_patterns(account.uid)
 
-    def _forget_patterns(self, user: int) -> Iterator[None]:
+    def _forget_patterns(self, user: int) -> None:
         """Take the patterns of a user's clients that left out of the index."""
-        while self._context.router.forget_some(FORGOTTEN_A_STEP, user):
-            yield
+        context = self._context
+
+        def steps() -> Iterator[None]:
+            while context.router.forget_some(FORGOTTEN_A_STEP, user):
+                yield
+
+        def on_end() -> None:
+            if context.router.has_retired(user):
+                context.after(ERROR_PAUSE, lambda: self._forget_patterns(user))
+
+        context.work.add(user, steps(), on_end)
 
     # -- the end ------------------------------------------------------------------------------------
 
@@ -223,9 +238,6 @@ class Clients:
             self.forget(member)
         for inbox in list(self.inboxes):
             inbox.unsubscribe()
-        for publisher in self._cut:
-            self._release(publisher.outgoing.account)
-        self._cut.clear()
         self._context.router.forget_all_retired()
         self._stopping = False
 

@@ -33,7 +33,7 @@ from ..secrets import Credentials, Namespace
 from ..wire.packets import MSG
 from .quotas import SEGMENT_BYTES, Account, Quotas
 
-__all__ = ["CACHED_HEADER_BYTES", "COMPARED", "Router"]
+__all__ = ["CACHED_HEADER_BYTES", "COMPARED", "Router", "why_too_large"]
 
 S = TypeVar("S", bound=Hashable)
 
@@ -82,11 +82,9 @@ class Router(Generic[S]):
 
     def check_size(self, pattern: bytes) -> None:
         """Raise :exc:`~sbuslib.errors.PacketError` for a pattern beyond the limits."""
-        limits = self._limits
-        if len(pattern) > limits.pattern_bytes:
-            raise PacketError(Reason.PATTERN_TOO_LONG)
-        if pattern.count(self.namespace.separator) >= limits.pattern_segments:
-            raise PacketError(Reason.TOO_MANY_SEGMENTS)
+        reason = why_too_large(pattern, self._limits, self.namespace.separator)
+        if reason is not None:
+            raise PacketError(reason)
 
     def subscribe(self, pattern: bytes, subscriber: S, credentials: Credentials, account: Account) -> None:
         """Put a ``SUB`` in force, charged to the subscriber's account.
@@ -189,6 +187,10 @@ class Router(Generic[S]):
             count -= 1
         if gone:
             self._forget_receivers(gone)
+        return self.has_retired(user)
+
+    def has_retired(self, user: int) -> bool:
+        """Whether subscribers of a user left whose patterns are still in the index."""
         return user in self._retired
 
     def forget_all_retired(self) -> None:
@@ -310,6 +312,13 @@ class Router(Generic[S]):
         self._remembered = 0
         self.routes.clear()
         self._tuples.clear()
+
+
+def why_too_large(pattern: bytes, limits: Limits, separator: bytes) -> Reason | None:
+    """Why no client may hold a pattern, whatever it holds else; ``None``: it may."""
+    if len(pattern) > limits.pattern_bytes:
+        return Reason.PATTERN_TOO_LONG
+    return Reason.TOO_MANY_SEGMENTS if pattern.count(separator) >= limits.pattern_segments else None
 
 
 def _price(pattern: Pattern) -> tuple[int, bytes]:

@@ -67,11 +67,6 @@ class Review:
         """Set when no patterns are left to be looked at."""
         self.done.set()
 
-    def end(self) -> None:
-        """The hub serves no more."""
-        self._unfinished = 0
-        self.done.set()
-
     def begin(self, former: Authorize | None) -> None:
         """``authorize=`` was another function until now: see to all clients for which the two may differ."""
         authorization = self._context.authorization
@@ -84,10 +79,13 @@ class Review:
                 connection.forget_answers()
                 self._unfinished += 1
                 self.done.clear()
-                self._context.work.add(uid, self._look_at(connection))
+                self._context.work.add(uid, self._look_at(connection), self._looked)
 
-    def _look_at(self, publisher: Publisher) -> Iterator[None]:
+    @staticmethod
+    def _look_at(publisher: Publisher) -> Iterator[None]:
         yield from publisher.role.review(publisher)
+
+    def _looked(self) -> None:
         self._unfinished -= 1
         if not self._unfinished:
             self.done.set()

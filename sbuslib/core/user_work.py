@@ -3,21 +3,30 @@
 Work that grows with the number of patterns cannot be done in the turn of the client that caused it: everybody else
 would wait. If it were done in no turn, it would be charged to no user, and one user could take all the time of the hub.
 So it is a *job*, done in short steps, in turns that the scheduler gives to the user as it does to clients.
+
+Others may wait for the end of a job, such as a reload for all clients that it looks at. So every job that was added
+ends, whatever happens: it is done, a step of it fails, or the hub stops.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import monotonic
+from typing import NamedTuple
 
 from .scheduler import Scheduler
 
 __all__ = ["UserWork"]
 
 
+class _Job(NamedTuple):
+    steps: Iterator[None]
+    on_end: Callable[[], None]
+
+
 class UserWork:
-    """The jobs of all users. A job is an iterator; each step of it is short.
+    """The jobs of all users.
 
     :param turn_time: seconds after which a turn ends, between two steps.
     """
@@ -25,10 +34,17 @@ class UserWork:
     def __init__(self, scheduler: Scheduler, turn_time: float) -> None:
         self._scheduler = scheduler
         self._turn_time = turn_time
-        self._jobs: dict[int, deque[Iterator[None]]] = {}  # by user, who waits for a turn; never empty
+        self._jobs: dict[int, deque[_Job]] = {}  # by user, who waits for a turn; never empty
 
-    def add(self, user: int, job: Iterator[None]) -> None:
-        """Do a job in later turns of a user, and never at once. The jobs of a user take turns."""
+    def add(self, user: int, steps: Iterator[None], on_end: Callable[[], None]) -> None:
+        """Do a job in later turns of a user, and never at once. The jobs of a user take turns.
+
+        Each step is short. ``on_end`` is called once, after the last step, after one that raised, or instead of what is
+        left when all work is cleared.
+        """
+        self._put(user, _Job(steps, on_end))
+
+    def _put(self, user: int, job: _Job) -> None:
         jobs = self._jobs.get(user)
         if jobs is None:
             jobs = self._jobs[user] = deque()
@@ -43,13 +59,19 @@ class UserWork:
         try:
             while jobs:
                 job = jobs.popleft()
-                if next(job, self) is not self:
-                    jobs.append(job)
+                goes_on = False
+                try:
+                    goes_on = next(job.steps, self) is not self
+                finally:
+                    if goes_on:
+                        jobs.append(job)
+                    else:
+                        job.on_end()
                 if monotonic() > until:
                     break
         finally:
             for job in jobs:
-                self.add(user, job)
+                self._put(user, job)
 
     @property
     def waits(self) -> bool:
@@ -57,5 +79,8 @@ class UserWork:
         return bool(self._jobs)
 
     def clear(self) -> None:
-        """Do nothing of it any more."""
-        self._jobs.clear()
+        """The hub stops: end all jobs as they are, those too that begin meanwhile."""
+        while self._jobs:
+            _, jobs = self._jobs.popitem()
+            for job in jobs:
+                job.on_end()

@@ -102,7 +102,7 @@ class LinkAbove(Link):
             case LinkAction.JOIN:
                 self._join()
             case LinkAction.OPEN:
-                self.place.telling.do_later(self._settle_demand())
+                self.place.telling.do_later(self._settle_demand(), self._demand_settled)
             case LinkAction.HOLD:
                 self._above.up.hold(self._end_sending)
             case LinkAction.CLOSE:
@@ -167,8 +167,11 @@ class LinkAbove(Link):
             self._on("complete")
 
     def _settle_demand(self) -> Iterator[None]:
-        """Take back what the hub above no longer wants, for which messages were kept in vain. Then send the rest."""
+        """Take back what the hub above no longer wants, for which messages were kept in vain."""
         yield from self._above.demand.settle(everything=self.mode != "announce")
+
+    def _demand_settled(self) -> None:
+        """Send the rest."""
         if self._above.link is self and self._above.step == "open":
             self._above.up.let_through()
             self.mark()

@@ -104,13 +104,13 @@ class LinkBelow(Link):
         A hub below subscribes for all of its clients, and one of them may ask for everything. Subscriptions are
         counted, so what several patterns have in common stays until each was taken back.
         """
-        self.context.router.check_size(pattern)
         outgoing = self.outgoing
         return self.context.authorization.narrow(outgoing.account, outgoing.credentials, pattern)
 
     def _subscribe(self, pattern: bytes) -> None:
         """Hold a pattern for the link. Where that is one too many, everything is sent to it."""
         router, outgoing, account = self.context.router, self.outgoing, self.outgoing.account
+        router.check_size(pattern)
         parts = self._narrow(pattern)
         if outgoing.closed or self._all:
             return  # authorize= had it closed, or it gets all already
@@ -131,6 +131,7 @@ class LinkBelow(Link):
         router, outgoing = self.context.router, self.outgoing
         parts = [pattern]
         if self._narrowed and not self._all and not router.times(pattern, outgoing):
+            router.check_size(pattern)
             parts = self._narrow(pattern)
         taken = [router.unsubscribe(part, outgoing, outgoing.account) for part in parts if part not in self._all]
         self.context.ignored += not any(taken)

@@ -140,6 +140,10 @@ class Link:
         """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError`."""
         raise NotImplementedError
 
+    def violated(self, publisher: Publisher, reason: Reason) -> None:
+        """End the link, for this reason."""
+        raise NotImplementedError
+
     def note_dropped(self, reason: Reason, times: int) -> bool:
         """Count wrong packets. Returns whether that is to be logged."""
         raise NotImplementedError
@@ -261,6 +265,9 @@ class Link:
         token = self.questions.put(on_answer)
         self.mark()
         return token
+
+    def give_up(self) -> None:
+        self.violated(self.publisher, Reason.ERROR_IN_THE_HUB)
 
     def tell(self, most: int) -> int:
         """Tell up to ``most`` changes, as far as there is room, then ask what waited for that. Returns how many."""

@@ -37,6 +37,9 @@ class Neighbour(Protocol):
     def tell(self, most: int) -> int:
         """Tell up to ``most`` changes, as far as there is room. Returns how many."""
 
+    def give_up(self) -> None:
+        """Disconnect: the two ends may no longer agree. They begin anew."""
+
     def ask(self, on_answer: OnAnswer) -> bytes:
         """Ask for an answer once all that is wanted here is in force there. Returns a token; empty: it is not asked."""
 

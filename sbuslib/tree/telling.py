@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from time import monotonic
 from typing import Final
 
@@ -134,15 +134,18 @@ class Telling:
             self._awake.add(user)
             rest = self._rests_until - monotonic()
             if rest > 0:
-                self._context.after(rest, lambda: self._context.work.add(user, self._tell_all(user)))
+                self._context.after(rest, lambda: self._tell_later(user))
             else:
-                self._context.work.add(user, self._tell_all(user))
+                self._tell_later(user)
 
-    def do_later(self, job: Iterator[None]) -> None:
+    def _tell_later(self, user: int) -> None:
+        self._context.work.add(user, self._tell_all(), lambda: self._go_on(user))
+
+    def do_later(self, steps: Iterator[None], on_end: Callable[[], None]) -> None:
         """Do something in small steps, in turns of the hub's own user."""
-        self._context.work.add(self.own, job)
+        self._context.work.add(self.own, steps, on_end)
 
-    def _tell_all(self, user: int) -> Iterator[None]:
+    def _tell_all(self) -> Iterator[None]:
         """Tell each link that is behind now all, or as much as there is room for.
 
         Then nobody is told anything for as long as that took: a client that subscribes to much goes on meanwhile, and
@@ -158,16 +161,23 @@ class Telling:
             link = self._links.get(receiver)
             links -= 1
             if link is not None:
-                changes += 1 + link.tell(TOLD_A_TURN)
+                try:
+                    changes += 1 + link.tell(TOLD_A_TURN)
+                except BaseException:
+                    link.give_up()  # a bug of ours: nobody knows what it was told
+                    raise
                 if link.has_more:
                     (self._behind if link.room > 0 else self._full)[receiver] = None
             if changes >= TOLD_A_TURN:
                 changes = 0
                 yield
 
-        self._awake.discard(user)
         now = monotonic()
         self._rests_until = now + min(now - began, SEND_RETRY)
+
+    def _go_on(self, user: int) -> None:
+        """All were told, or one could not be."""
+        self._awake.discard(user)
         if self._full:
             self._wait_for_room(user)
         if self._behind or self._has_news:

@@ -86,6 +86,14 @@ def test_options_win_over_the_file(file: Path) -> None:
         ('[[rules]]\nusers = ["*"]\npublsh = []', "rules[0].publsh: there is no such key: did you mean 'publish'?"),
         ('[[rules]]\nusers = ["*"]\npublish = ["a", "%g"]', "rules[0].publish[1]: '%u' is the user's name"),
         ('[[rules]]\nusers = ["*"]\nsubscribe = ["a\\u0000"]', "rules[0].subscribe[0]: a pattern cannot hold a NUL"),
+        (
+            'limits = {pattern_segments = 2}\n[[rules]]\nusers = ["*"]\npublish = ["a/b/c"]\nsubscribe = ["a/b/"]',
+            "rules[0].subscribe[0]: pattern of too many segments: no client may hold it (limits.pattern_segments",
+        ),
+        (
+            'limits = {pattern_bytes = 2}\n[[rules]]\nusers = ["*"]\npublish = ["abc"]\nsubscribe = ["ab", "abc"]',
+            "rules[0].subscribe[1]: pattern too long: no client may hold it (limits.pattern_segments",
+        ),
         ('[[rules]]\nusers = ["@no-such-group"]', "rules[0].users[0]: there is no group 'no-such-group'"),
         ("rules = 3", "rules: expected list, got int"),
         ('address = "ÿ"', "this is no TOML: 'utf-8' codec can't decode byte 0xff"),

@@ -26,11 +26,15 @@ def job(done: list[str], name: str, steps: int) -> Iterator[None]:
         yield
 
 
+def nothing() -> None:
+    pass
+
+
 @pytest.mark.parametrize("turn_time", [0.0, 1e6])
 def test_the_jobs_of_a_user_take_turns_until_all_are_done(scheduler: Scheduler, turn_time: float) -> None:
     work, done = UserWork(scheduler, turn_time), list[str]()
-    work.add(1, job(done, "a", 3))
-    work.add(1, job(done, "b", 2))
+    work.add(1, job(done, "a", 3), nothing)
+    work.add(1, job(done, "b", 2), nothing)
     assert work.waits
     assert done == []  # never at once
     eventually(lambda: not work.waits)
@@ -39,33 +43,42 @@ def test_the_jobs_of_a_user_take_turns_until_all_are_done(scheduler: Scheduler, 
 
 def test_a_user_with_much_work_does_not_keep_another_waiting(scheduler: Scheduler) -> None:
     work, done = UserWork(scheduler, 0.0), list[str]()
-    work.add(1, job(done, "much", 100_000))
-    work.add(2, job(done, "little", 1))
+    work.add(1, job(done, "much", 100_000), nothing)
+    work.add(2, job(done, "little", 1), nothing)
     eventually(lambda: "little" in done)
     assert done.count("much") < 100_000
     work.clear()
     assert not work.waits
 
 
-def test_a_job_that_fails_ends_alone(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_says_that_it_has_ended_whether_it_was_done_failed_or_was_cleared(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail() -> Iterator[None]:
         yield
         raise RuntimeError("a fault of ours")
 
     told: list[object] = []
     monkeypatch.setattr(gevent.get_hub(), "handle_error", lambda context, kind, value, trace: told.append(value))
-    work, done = UserWork(scheduler, 0.0), list[str]()
-    work.add(1, fail())
-    work.add(1, job(done, "good", 5))
+    work, done, ended = UserWork(scheduler, 0.0), list[str](), list[str]()
+    work.add(1, fail(), lambda: ended.append("bad"))
+    work.add(1, job(done, "good", 5), lambda: ended.append("good"))
     eventually(lambda: not work.waits)
-    assert done == ["good"] * 5
+    assert done == ["good"] * 5, "although the other one failed"
     assert [str(error) for error in told] == ["a fault of ours"]
-
-
-def test_work_that_was_cleared_is_not_done(scheduler: Scheduler) -> None:
-    work, done = UserWork(scheduler, 0.0), list[str]()
-    work.add(1, job(done, "a", 5))
+    work.add(1, job(done, "late", 5), lambda: ended.append("late"))
     work.clear()
     for _ in range(10):
         gevent.idle()
-    assert done == []
+    assert "late" not in done
+    assert ended == ["bad", "good", "late"]
+
+
+def test_what_begins_as_a_job_ends_is_done_unless_all_work_is_cleared(scheduler: Scheduler) -> None:
+    work, done = UserWork(scheduler, 0.0), list[str]()
+    work.add(1, job(done, "a", 1), lambda: work.add(1, job(done, "b", 1), nothing))
+    eventually(lambda: not work.waits)
+    assert done == ["a", "b"]
+    work.add(1, job(done, "c", 1), lambda: work.add(1, job(done, "d", 1), nothing))
+    work.clear()
+    assert not work.waits
