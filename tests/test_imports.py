@@ -40,10 +40,7 @@ services.queue_rules bench.results bench.scenarios bench.tables
 """
 """Modules, and folders of modules, that do no input or output, read no clock and know no event loop."""
 
-WITHOUT_GEVENT = """
-kernel blocking aio clients.aio_channel clients.aio_patterns clients.batch clients.channel clients.endpoint
-clients.patterns spark reports services.queue_service lake reading segments.directory
-"""
+WITHOUT_GEVENT = "kernel blocking aio clients doors spark reports services.queue_service lake reading segments"
 
 
 def modules() -> list[str]:
@@ -66,9 +63,11 @@ def room(name: str) -> str:
 FLOOR = {one: number for number, names in enumerate(FLOORS) for one in names.split()}
 
 
-def is_in(name: str, names: str) -> bool:
-    """Whether a module or its folder is among some."""
-    return name in names.split() or room(name) in names.split()
+def chosen(names: str) -> list[str]:
+    """The modules of these names, and all in the folders among them. A name that is neither is a mistake."""
+    listed = set(names.split())
+    assert listed <= KNOWN, f"no modules: {sorted(listed - KNOWN)}"
+    return [name for name in modules() if name in listed or room(name) in listed]
 
 
 @cache
@@ -96,11 +95,9 @@ KNOWN = set(modules())
 
 def first_to_load(names: str, *wanted: str) -> list[str]:
     """The first module of these whose import loads one of ``wanted``, and which; in a fresh interpreter."""
-    chosen = [f"sbuslib.{name}" for name in modules() if is_in(name, names)]
-    assert len(chosen) > 5
     code = f"""
 import importlib, sys
-for name in {chosen!r}:
+for name in {[f"sbuslib.{name}" for name in chosen(names)]!r}:
     importlib.import_module(name)
     if found := {set(wanted)!r} & set(sys.modules):
         print(name, *found)
@@ -145,9 +142,7 @@ def test_what_never_loads_gevent() -> None:
 
 def test_a_pure_module_reads_no_clock_and_does_no_input_or_output() -> None:
     outside = {"time", "datetime", "os", "os.path", "pathlib", "io", "select", "threading", "subprocess"}
-    for name in modules():
-        if not is_in(name, PURE):
-            continue
+    for name in chosen(PURE):
         imported, called = set(), set()
         for node in ast.walk(tree_of(name)):
             if isinstance(node, ast.Import):
