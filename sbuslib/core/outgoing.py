@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from socket import SO_SNDBUF, SOL_SOCKET, SocketType
 from time import time
-from typing import ClassVar, Final
+from typing import ClassVar, Final, assert_never
 
 from ..kernel.sockets import set_send_buffer
 from ..reasons import Reason
@@ -203,12 +203,17 @@ class Outgoing:
         return self._mute or bool(self._outbox) or not self._report()
 
     def _carry_out(self, action: Action, publisher: Holdable | None) -> None:
-        if action is Action.HOLD:
-            assert publisher is not None
-            self.hold(publisher)
-        elif action is Action.DISCONNECT:
-            self._doomed = True
-            self._context.members.kick_later(self, Reason.DOES_NOT_KEEP_UP)
+        match action:
+            case Action.KEEP | Action.LOSE:
+                pass  # the outbox did it
+            case Action.HOLD:
+                assert publisher is not None
+                self.hold(publisher)
+            case Action.DISCONNECT:
+                self._doomed = True
+                self._context.members.kick_later(self, Reason.DOES_NOT_KEEP_UP)
+            case _:
+                assert_never(action)
         self._update()
 
     def miss(self, cause: Cause, count: int, since: float) -> None:

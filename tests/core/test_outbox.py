@@ -108,6 +108,21 @@ def test_an_answer_that_was_not_sent_waits_among_the_answers(before: str, after:
     assert box._account.is_clear()
 
 
+# -- bounds ---------------------------------------------------------------------------------------------
+
+
+def test_what_is_kept_for_a_held_publisher_stays_within_what_the_receivers_user_may_queue() -> None:
+    """Hard ``block`` goes beyond the bound of the queue, for the batch that was read already."""
+    box = outbox(queued_packets=5, user_queued_packets=20, user_queued_bytes=60)
+    box.hard = "block"
+    packets = [b"%03d" % number for number in range(500)]
+    assert offer(box, *packets) is Action.HOLD
+    assert (len(box), box.losses.total) == (20, {"quota": 480})
+    assert send(box) == packets[:20]
+    offer(box, *[b"12345"] * 500)
+    assert (len(box), box.losses.total) == (12, {"quota": 480 + 488})
+
+
 # -- counts ---------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,8 @@ import random
 from collections.abc import Callable
 
 import pytest
+from accounting import big, numbers
+from flooding import slow
 from support import Connect, MakeHub, both_ways, eventually, own_key
 
 from sbuslib import Hub, Limits
@@ -80,3 +82,17 @@ def test_a_kernel_without_memory_loses_nothing(
         got = receiver.pending()
     assert got == [b"MSG k\0%d" % number for number in range(300)]
     assert failures[0] > 10
+
+
+def test_a_receiver_that_discards_is_sent_the_next_message_as_soon_as_its_kernel_takes_one(
+    hub: Hub, connect: Connect
+) -> None:
+    """One loss is no reason for the next: nothing waits for the receiver."""
+    reader = connect()
+    slow(hub, reader, b"blocking/soft/discard")
+    for number in range(3):
+        hub.publish(b"k", big(number))
+    assert numbers([reader.receive()]) == [0]  # which lets no event loop run
+    hub.publish(b"k", big(3))
+    assert numbers([reader.receive()]) == [3]
+    assert hub.statistics().lost == {"discard": 2}
