@@ -151,7 +151,8 @@ class Instances:
         if not relays:
             del self._relays[instance]
         elif had_joined:
-            self._context.after(0, lambda: self._join_now(relays[0]))
+            following = relays[0]  # it may end before its turn comes
+            self._context.after(0, lambda: self._join_now(following))
 
     def _join_now(self, publisher: Publisher) -> None:
         if publisher.closed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import gevent
 import pytest
 from support import Peer
 from worlds import World
@@ -82,6 +83,26 @@ def test_of_several_links_that_wait_the_last_one_joins(world: World, monkeypatch
     last.barrier()
     old.close()
     assert last.receive() == ANSWER
+
+
+def test_two_links_of_one_hub_that_end_in_one_moment_are_forgotten(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = world.hub("top")
+    errors: list[object] = []
+    monkeypatch.setattr(gevent.get_hub(), "handle_error", lambda context, *error: errors.append(error))
+    old, new, last = (world.peer("top") for _ in range(3))
+    say(old, 1)
+    old.barrier()
+    for peer in (new, last):
+        say(peer, 1)
+        peer.barrier()
+    assert new.is_disconnected()
+    first, second = list(hub.tree.instances._said)
+    for link in (first, second):
+        hub.context.members.close(link, "both at once")
+    world.peer("top").barrier()
+    assert (errors, hub.tree.instances._relays) == ([], {})
 
 
 def test_no_user_takes_the_place_of_a_hub_of_another(world: World) -> None:
