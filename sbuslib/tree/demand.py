@@ -129,8 +129,9 @@ class Demand:
         What it has not announced anew is taken back, one pattern a step.
         """
         self.want_all(everything)
-        while self._former:
-            pattern, _ = self._former.popitem()
+        former, self._former = self._former, {}  # what links after this one announced is not among these
+        while former:
+            pattern, _ = former.popitem()
             self._router.unsubscribe(pattern, self._holder, self._account)
             yield
 

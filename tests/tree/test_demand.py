@@ -95,3 +95,31 @@ def test_the_keys_that_nobody_above_wants_are_bounded(world: World) -> None:
     assert (one.wants(b"b"), one.wants(b"c")) == (True, False)
     assert one.demand.begin_anew()
     assert one.wants(b"c")
+
+
+def test_what_another_link_has_announced_is_wanted_while_older_patterns_are_taken_back(world: World) -> None:
+    one = Demanded(world)
+    for number in range(20):
+        one.demand.announce(b"old/%d" % number)
+    one.demand.begin_anew()
+    one.demand.announce(b"new")
+    taking_back = one.demand.settle(everything=False)
+    next(taking_back)
+    one.demand.begin_anew()
+    for _ in taking_back:
+        pass
+    assert one.wants(b"new"), "the third link has not said all that it wants"
+    assert not one.wants(b"old/0")
+    one.settle()
+    assert not one.wants(b"new")
+    assert one.account.is_clear()
+
+
+def test_a_secret_goes_up_while_no_prefix_is_known(world: World) -> None:
+    one = Demanded(world)
+    assert not one.router.namespace.prefix
+    assert one.wants(b"!/cred/1/2/3/x"), "it may be for somebody above"
+    one.router.namespace.prefix = b"!/cred/9/9/9/"
+    one.router.reconsider_all()
+    assert not one.wants(b"!/cred/9/9/9/!/cred/1/2/3/x"), "it is for somebody here"
+    assert one.wants(b"!/cred/1/2/3/x")
