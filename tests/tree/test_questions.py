@@ -165,3 +165,18 @@ def test_a_sync_in_an_outage_is_partial(world: World) -> None:
     eventually(lambda: world.relays["left"].state == "outage")
     assert client.sync("tree") == "partial"
     assert client.sync() == "local"
+
+
+@pytest.mark.parametrize("question", [WHOAMI, b"CMSG hub/sync\0t\0root"])
+def test_a_client_with_too_many_open_questions_is_disconnected(world: World, question: bytes) -> None:
+    with FakeHub(world.address("top")) as master:
+        hub = world.hub("left", limits=msgspec.structs.replace(FAST, queued_answers=3, prefix_wait=60.0))
+        world.relay("left", "top", wait=False)
+        master.accept()
+        asker, other = world.peer("left"), world.peer("left")
+        asker.send(*[question] * 3)
+        other.send(question)
+        eventually(lambda: sorted(hub.tree.questions._open.values()) == [1, 3])
+        asker.send(question)
+        assert asker.is_disconnected()
+        assert list(hub.tree.questions._open.values()) == [1], "the other is waited for"
