@@ -23,7 +23,7 @@ from sbuslib.cli.arguments import Formatter, Parser
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md")
 """Pages of the top folder that the site has, too."""
 
 REFERENCE = {

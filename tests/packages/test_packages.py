@@ -61,26 +61,31 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def make(checkout: Path, kind: str) -> Path:
-    """Make a package as pip and build do; the file."""
+@pytest.fixture(scope="module")
+def packages(checkout: Path) -> Path:
+    """The folder of the source distribution, and of the wheel, which is made of what that has."""
+    pytest.importorskip("build")
     pytest.importorskip("setuptools")
-    program = f"from setuptools import build_meta; print(build_meta.build_{kind}('dist'))"
-    name = run(sys.executable, "-c", program, cwd=checkout).split()[-1]
-    return checkout / "dist" / name
+    run(sys.executable, "-m", "build", "--no-isolation", cwd=checkout)
+    return checkout / "dist"
 
 
 @pytest.fixture(scope="module")
-def sdist(checkout: Path) -> Path:
-    return make(checkout, "sdist")
+def sdist(packages: Path) -> Path:
+    (file,) = packages.glob("*.tar.gz")
+    return file
 
 
 @pytest.fixture(scope="module")
-def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, which is made of what the source distribution has."""
-    folder = tmp_path_factory.mktemp("sdist")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
-    return make(next(folder.iterdir()), "wheel")
+def wheel(packages: Path) -> Path:
+    (file,) = packages.glob("*.whl")
+    return file
+
+
+def test_a_package_index_takes_both(packages: Path) -> None:
+    pytest.importorskip("twine")
+    said = run(sys.executable, "-m", "twine", "check", "--strict", *packages.iterdir(), cwd=packages)
+    assert said.count("PASSED") == 2
 
 
 def test_the_source_distribution_has_every_file_of_the_checkout(checkout: Path, sdist: Path) -> None:
@@ -203,3 +208,16 @@ def test_the_container_starts_the_hub_with_arguments_that_it_has() -> None:
     parsed = daemon.build_parser().parse_args(arguments)
     assert (program, parsed.address) == ("sbusd", "/run/sbus/bus")
     assert f"ENV SBUS_ADDRESS={parsed.address}\n" in text
+
+
+# -- which Python -------------------------------------------------------------------------------------
+
+
+def test_every_python_that_the_package_says_it_supports_is_tested() -> None:
+    text = (ROOT / "setup.cfg").read_text()
+    versions = re.findall(r"Python :: (3\.\d+)$", text, re.MULTILINE)
+    assert f"python_requires = >={versions[0]}\n" in text
+    workflow = (ROOT / ".github" / "workflows" / "tests.yml").read_text()
+    assert re.findall(r'"(3\.\d+)"', workflow) == versions
+    factors = ",".join(version.replace(".", "") for version in versions)
+    assert f"[testenv:py{{,{factors}}}]" in (ROOT / "tox.ini").read_text()
