@@ -24,7 +24,7 @@ from support import LONGEST, PATIENCE
 
 import sbuslib
 from sbuslib.blocking import Client
-from sbuslib.kernel.sockets import peer_credentials
+from sbuslib.kernel.peers import peer_credentials
 from sbuslib.wire import control
 from sbuslib.wire.packets import Control, parse
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from ..blocking import Client
 from ..errors import AddressError, StateError
-from ..kernel.sockets import connect, peer_credentials, wait
+from ..kernel.peers import peer_credentials
+from ..kernel.sockets import connect, wait
 from ..limits import ClientLimits
 from ..wire.addresses import (
     AbstractAddress,

@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Container
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any, Final, Self, TypeVar
 
@@ -19,8 +20,9 @@ from ..doors.files import FileSink, safe_name
 from ..doors.memory import Frame, PacketFrame, check_memory, map_memory
 from ..doors.transfers import ReceivedFile
 from ..errors import DisconnectedError, DoorError, UsageError
-from ..kernel.descriptors import close_elsewhere, in_a_thread
-from ..kernel.sockets import peer_credentials
+from ..kernel.closers import close_later
+from ..kernel.descriptors import close_elsewhere
+from ..kernel.peers import peer_credentials
 from ..recipes.mailbox import Mailbox
 from ..wire.offers import FAILED, MOST_TOKENS, Offer, decode_offer
 from ..wire.packets import Message
@@ -42,7 +44,7 @@ T = TypeVar("T")
 class Descriptor:
     """A descriptor that a client published. It is closed by :meth:`close`, by the end of its ``with``, or collected."""
 
-    def __init__(self, key: bytes, sender: bytes | None, meta: bytes, fd: int) -> None:
+    def __init__(self, key: bytes, sender: bytes | None, meta: bytes, fd: int, user: int) -> None:
         self.key = key
         """The routing key that it was published under."""
         self.sender = sender
@@ -50,6 +52,7 @@ class Descriptor:
         self.meta = meta
         """What the publisher said of it."""
         self._fd = fd  # -1 once it is closed or given away
+        self._user = user  # that handed it out, and whose threads close it
 
     def fileno(self) -> int:
         """The descriptor, which stays this object's."""
@@ -61,9 +64,9 @@ class Descriptor:
         return fd
 
     def close(self) -> None:
-        """Close it. In another thread, as that may take seconds of a socket."""
+        """Close it. In another thread, as that may take for ever."""
         if self._fd >= 0:
-            in_a_thread(os.close, self.detach())
+            close_later(self._user, partial(os.close, self.detach()), 1)
 
     def __enter__(self) -> Self:
         return self
@@ -144,16 +147,18 @@ class Handed(Subscribed[T]):
             offers.append(offer)
 
         # 3. Their descriptors.
+        left = messages  # to be asked for the next time
         try:
-            self._ready.extend(await self._ask(messages, offers))
-        except BaseException:
-            mailbox.put_first(messages)
-            raise
+            found_now = await self._ask(messages, offers)
+            self._ready.extend(found_now)
+            left = messages[len(found_now) :]
         finally:
+            mailbox.put_first(left)
             with lead.lock:
                 lead.wake_all()  # other callers may wait for what is ready now
 
     async def _ask(self, messages: list[Message], offers: list[Offer]) -> list[T | DoorError]:
+        """What the first of these messages offer: of one at least, and of as many as the door hands out at a time."""
         try:
             user = _user_behind(self._verbs.channel, messages[0])
             if self._users is not None and user not in self._users:
@@ -163,15 +168,17 @@ class Handed(Subscribed[T]):
             return [self._miss(message, error) for message in messages]
         return [
             self._miss(message, _GONE) if fd is None else self._open(message, offer, fd, user)
-            for message, offer, fd in zip(messages, offers, descriptors, strict=True)
+            for message, offer, fd in zip(messages, offers, descriptors, strict=False)
         ]
 
     def _open(self, message: Message, offer: Offer, fd: int, user: int) -> T | DoorError:
-        """What a descriptor stands for. It is closed elsewhere if it is not what was offered: that may take seconds."""
+        """What a descriptor stands for. What is not as it was offered is closed elsewhere: that may take for ever."""
         try:
             return self._make(message, offer, fd, user)
         except (DoorError, OSError) as error:
-            close_elsewhere([fd])
+            close_elsewhere([fd], user)
+            if isinstance(error, DoorError):
+                self._verbs.channel._asker.refuse(user)
             return self._miss(message, error if isinstance(error, DoorError) else DoorError(plainly(error)))
 
     @abstractmethod
@@ -223,7 +230,7 @@ class AioDescriptors(Handed[Descriptor]):
         return decoded[0]
 
     def _make(self, message: Message, offer: Offer, fd: int, user: int) -> Descriptor:
-        return Descriptor(message.key, message.sender, offer.meta, fd)
+        return Descriptor(message.key, message.sender, offer.meta, fd, user)
 
 
 class AioFiles(Subscribed[ReceivedFile]):
@@ -302,14 +309,19 @@ class AioFiles(Subscribed[ReceivedFile]):
             if user not in (0, os.geteuid()):
                 check_readable(fd)
             sink = FileSink(self._folder, safe_name(_name(offer), offer.token.hex()))
+            try:
+                self._copying = Copying(sock, offer.token, fd, offer.size, sink), message, offer
+            except OSError:
+                sink.discard()
+                raise
         except (UsageError, DoorError, OSError) as error:
             say(sock, FAILED, offer.token, plainly(error))
             sock.close()
-            close_elsewhere([fd])
+            close_elsewhere([fd], user)
+            if isinstance(error, DoorError):
+                channel._asker.refuse(user)
             if not isinstance(error, UsageError):
                 raise
-        else:
-            self._copying = Copying(sock, offer.token, fd, offer.size, sink), message, offer
 
     async def _stop_copying(self) -> None:
         if self._copying is not None:

@@ -13,7 +13,10 @@ from time import thread_time
 from typing import Any, Final
 
 from ..errors import StateError
-from ..kernel.sockets import Listener, accept, peer_credentials
+from ..kernel.closers import is_behind
+from ..kernel.descriptors import GuardedSocket
+from ..kernel.peers import peer_credentials
+from ..kernel.sockets import Listener, accept
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import Limits
 from ..reasons import Reason
@@ -132,9 +135,14 @@ class Acceptor:
         context, clients = self._context, self._clients
         sock = accept(self._listener.socket, context.limits.idle_send_buffer)
         credentials = peer_credentials(sock)
+
+        # A user whose descriptors do not close could keep more of ours open with each connection.
         if not self._may_connect(credentials):
             _turn_away(sock, Reason.NOT_ALLOWED)
             clients.report(Reason.NOT_ALLOWED, credentials)
+        elif isinstance(sock, GuardedSocket) and is_behind(credentials.uid):
+            _turn_away(sock, Reason.DESCRIPTORS_SENT)
+            clients.report(Reason.DESCRIPTORS_SENT, credentials)
         elif (account := context.quotas.open(credentials.uid)) is None:
             _turn_away(sock, Reason.TOO_MANY_CONNECTIONS)
             clients.report(Reason.TOO_MANY_CONNECTIONS, credentials)

@@ -38,7 +38,8 @@ from ..doors.memory import Memory, check_memory
 from ..errors import DoorError, NoHubError, PacketError, SbusError, StateError
 from ..kernel.descriptors import CONTROL_BYTES, descriptors_in
 from ..kernel.own_hub import serving
-from ..kernel.sockets import Listener, connect, peer_credentials
+from ..kernel.peers import peer_credentials
+from ..kernel.sockets import Listener, connect
 from ..kernel.users import name_of_user
 from ..limits import ClientLimits
 from ..wire import control

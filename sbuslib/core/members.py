@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Final
 
 from ..kernel.descriptors import disown
-from ..kernel.sockets import peer_groups
+from ..kernel.peers import peer_groups
 from ..kernel.users import name_of_user
 from ..reasons import Reason
 from ..secrets import Credentials

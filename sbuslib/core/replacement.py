@@ -19,7 +19,8 @@ from typing import Final, Protocol
 import gevent
 
 from ..errors import PacketError, StateError
-from ..kernel.sockets import Listener, peer_credentials, take_connection
+from ..kernel.peers import peer_credentials
+from ..kernel.sockets import Listener, take_connection
 from ..wire.addresses import PathAddress
 from .acceptor import Acceptor
 from .callbacks import log

@@ -2,7 +2,8 @@
 
 Nothing is said at a door before the kernel has said that it is the message's sender's; see :func:`user_behind`. Whoever
 has a door may hand out any descriptor, or none, or never answer. So what was not asked for is closed in another thread,
-as that may take seconds; and a stranger whose door is silent costs half a second, and is then not asked for a while.
+as that may take for ever; and how long strangers are waited for, and whether they are asked at all, is for
+:mod:`.strangers` to say.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from time import monotonic
 from typing import Final, TypeAlias
 
 from ..errors import DoorError
+from ..kernel.closers import is_behind
 from ..kernel.descriptors import CONTROL_BYTES, close_elsewhere, descriptors_in
 from ..kernel.forks import abandon_in_child
-from ..kernel.sockets import connect, peer_credentials
+from ..kernel.peers import peer_credentials
+from ..kernel.sockets import connect
 from ..secrets import Namespace
 from ..wire.offers import ASK, BUSY, GIVEN, MOST_TOKENS, TOKEN_BYTES, Offer
 from .door import door_address
+from .strangers import Strangers
 
 __all__ = ["Asker", "Sleep", "WaitReadable", "user_behind"]
 
@@ -29,16 +33,12 @@ MOST_KEPT: Final = 64
 """Doors to which a connection is kept: one for each client that publishes frames here."""
 ANSWER_SECONDS: Final = 2.0
 """Seconds that a door of our own user or root may take. One that computes in Python answers after some 5 ms."""
-STRANGER_SECONDS: Final = 0.5
-"""Seconds that a door of another user may take, while everything else that was offered here waits."""
-SILENCE: Final = 10.0
-"""Seconds for which a user is not asked after its door took longer. So a silent user costs 5 % of the time."""
-MOST_SILENT: Final = 64
-"""Most users that are remembered as silent."""
-PAUSE: Final = 0.01
-"""Seconds before asking again at a door that has too much under way, or a full backlog, or cut the connection off."""
+PAUSES: Final = (0.001, 0.016)
+"""Seconds before asking again at a door that has too much under way, or a full backlog, or cut the connection off: at
+first, and at most."""
 
 _SILENT: Final = "door that does not answer"
+_BUSY: Final = bytes([BUSY])
 _SEND_BUFFER: Final = 4_096  # requests are short
 
 WaitReadable: TypeAlias = Callable[[int, float], Awaitable[bool]]
@@ -57,7 +57,7 @@ class Asker:
         self._sleep = sleep
         self._folder = folder
         self._kept: dict[tuple[bytes | None, int], socket.SocketType] = {}  # by door and user, the longest unused first
-        self._silent: dict[int, float] = {}  # until when a user is not asked, by time.monotonic
+        self._strangers = Strangers()  # by time.monotonic
         self._closed = False
         abandon_in_child(self, Asker.close)
 
@@ -70,7 +70,8 @@ class Asker:
     async def fetch(self, offers: Sequence[Offer], user: int) -> list[int | None]:
         """The descriptors of offers at one door, which has to be this user's; ``None`` for each that is gone.
 
-        Raises :exc:`~sbuslib.errors.DoorError`.
+        Of the first offers only, at least of one, where the door hands out no more at a time. Raises
+        :exc:`~sbuslib.errors.DoorError`.
         """
         sock, descriptors = await self._ask(offers, user)
         place = offers[0].door, user
@@ -90,37 +91,56 @@ class Asker:
             raise DoorError("gone")
         return sock, descriptor
 
+    def refuse(self, user: int) -> None:
+        """A user handed out what it did not offer. If it is a stranger, its doors are not asked for a while."""
+        if not _is_trusted(user):
+            self._strangers.refuse(user, monotonic())
+
     async def _ask(self, offers: Sequence[Offer], user: int) -> tuple[socket.SocketType, list[int | None]]:
+        """Ask, if this user may be asked, and keep count of the time that this takes."""
+        began, strangers = monotonic(), None if _is_trusted(user) else self._strangers
+        if is_behind(user):
+            raise DoorError("user whose descriptors do not close")
+        patience = ANSWER_SECONDS if strangers is None else strangers.patience(user, began)
+        answered = False
+        try:
+            answer = await self._insist(offers, user, began + patience)
+            answered = True
+            return answer
+        finally:  # also of a caller that gives up: it may come again for the same
+            if strangers is not None:
+                strangers.took(user, (now := monotonic()) - began, now, answered=answered)
+
+    async def _insist(
+        self, offers: Sequence[Offer], user: int, deadline: float
+    ) -> tuple[socket.SocketType, list[int | None]]:
         """Ask until there is an answer."""
-        now, is_ours = monotonic(), user in (0, os.geteuid())
-        if self._silent.get(user, now) > now:
-            raise DoorError(_SILENT)
-        deadline = now + (ANSWER_SECONDS if is_ours else STRANGER_SECONDS)
-        request, why = ASK + b"".join(offer.token for offer in offers), _SILENT
+        request, why, pause = ASK + b"".join(offer.token for offer in offers), _SILENT, PAUSES[0]
+        sock = self._kept.pop((offers[0].door, user), None)
         while monotonic() < deadline:
-            sock = self._kept.pop((offers[0].door, user), None) or self._connect(offers[0], user)
+            if sock is None:
+                sock = self._connect(offers[0], user)
             if sock is not None:
                 try:
-                    words, found = await self._exchange(sock, request, deadline)
-                    if BUSY not in words:
+                    words, found = await self._exchange(sock, request, user, deadline)
+                    if words[0] != BUSY:
                         given = iter(found)
-                        return sock, [next(given) if word == GIVEN else None for word in words]
+                        return sock, [next(given) if word == GIVEN else None for word in words.rstrip(_BUSY)]
                     why = "door that has too much under way"
-                except TimeoutError:
-                    why = _SILENT
                 except ConnectionError:  # perhaps cut off, which is no matter
                     why = "door that closes"
+                    sock.close()
+                    sock = None
+                except TimeoutError:
+                    why = _SILENT
+                    break
                 except BaseException:  # an answer that comes later is nobody's
                     sock.close()
                     raise
-                sock.close()
-            await self._sleep(PAUSE)
-
-        # Nobody else is to wait for this user as long again.
-        if not is_ours:
-            if len(self._silent) >= MOST_SILENT:
-                del self._silent[next(iter(self._silent))]
-            self._silent[user] = monotonic() + SILENCE
+            await self._sleep(pause)
+            pause = min(2 * pause, PAUSES[1])
+        if sock is not None:
+            sock.close()
         raise DoorError(why)
 
     def _connect(self, offer: Offer, user: int) -> socket.SocketType | None:
@@ -143,7 +163,9 @@ class Asker:
             raise DoorError("door of another user")
         return sock
 
-    async def _exchange(self, sock: socket.SocketType, request: bytes, deadline: float) -> tuple[bytes, list[int]]:
+    async def _exchange(
+        self, sock: socket.SocketType, request: bytes, user: int, deadline: float
+    ) -> tuple[bytes, list[int]]:
         """Ask: a byte for each token, and the descriptors. Raises :exc:`TimeoutError`, and
         :exc:`ConnectionError` if the door ends it.
         """
@@ -157,14 +179,24 @@ class Asker:
                 if not await self._wait_readable(sock.fileno(), max(0.0, deadline - monotonic())):
                     raise TimeoutError from None
 
+        # Descriptors for those that are given, and whatever does not fit in at the end.
         _, found = descriptors_in(control, flags)
-        asked = (len(request) - len(ASK)) // TOKEN_BYTES
-        if len(words) == asked and words.count(GIVEN) == len(found) and not flags & socket.MSG_CTRUNC:
+        asked, is_cut = (len(request) - len(ASK)) // TOKEN_BYTES, bool(flags & socket.MSG_CTRUNC)
+        is_answer = len(words) == asked and BUSY not in words.rstrip(_BUSY)
+        if is_answer and words.count(GIVEN) == len(found) and not is_cut:
             return words, found
-        close_elsewhere(found)
+        close_elsewhere(found, user)
         if not words:
             raise ConnectionResetError
-        raise DoorError("no descriptor left" if flags & socket.MSG_CTRUNC else "no such door")
+        if is_cut:
+            raise DoorError("no descriptor left")
+        self.refuse(user)
+        raise DoorError("no such door")
+
+
+def _is_trusted(user: int) -> bool:
+    """Whether a door is our own user's, or root's."""
+    return user in (0, os.geteuid())
 
 
 @lru_cache(maxsize=256)

@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any, BinaryIO, Final, TypeAlias
 
 from ..errors import DoorError, UsageError
-from ..kernel.descriptors import in_a_thread
+from ..kernel.threads import in_a_thread
 from ..wire.offers import COPYING, FAILED, HAVE
 from ..wire.text import plainly
 from .asking import WaitReadable
@@ -130,6 +130,8 @@ class Copying:
     to the door are the thread's from now on.
 
     :param sock: where the sender hears how it goes on. :param sink: where the bytes go.
+
+    Raises :exc:`OSError` if there can be no thread; then they stay the caller's.
     """
 
     def __init__(self, sock: socket.SocketType, token: bytes, fd: int, size: int, sink: FileSink) -> None:
@@ -139,7 +141,12 @@ class Copying:
         self._news, self._tells = os.pipe2(
             os.O_CLOEXEC | os.O_NONBLOCK
         )  # a byte when it has gone on, closed at its end
-        in_a_thread(self._run, sock, token, fd, size, sink)
+        try:
+            in_a_thread(self._run, sock, token, fd, size, sink)
+        except OSError:
+            os.close(self._news)
+            os.close(self._tells)
+            raise
 
     async def wait(self, wait_readable: WaitReadable, timeout: float) -> Any:
         """Wait for the file. A caller that gives up may wait again later, or :meth:`stop` it.

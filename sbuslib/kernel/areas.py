@@ -205,7 +205,7 @@ class Area(PlainArea):
         if count <= 0:
             return super().receive(sock, 1)  # for which nothing is there, or which raises the error
         lengths: list[int] = guarded.lengths[:count].tolist()
-        clean = guarded.close_descriptors(count)
+        clean = guarded.close_descriptors(sock, count)
         if clean < count:
             lengths[clean:] = [WITH_DESCRIPTORS]
         return lengths

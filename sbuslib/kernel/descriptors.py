@@ -8,8 +8,8 @@ Since Linux 6.16 a socket can refuse descriptors (``SO_PASSRIGHTS``): the sender
 Accepted sockets inherit that from their listener. All sockets of this library refuse.
 
 A :class:`GuardedSocket` is a connection over which descriptors may still come: on an older kernel, or where the peer
-connected before the listener refused, as to a socket of the service manager. It takes the descriptors, and a thread of
-its own closes them. The receiver sees a length of :data:`WITH_DESCRIPTORS`.
+connected before the listener refused, as to a socket of the service manager. It takes the descriptors, and they are
+closed in another thread, see :mod:`.closers`. The receiver sees a length of :data:`WITH_DESCRIPTORS`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ import socket
 import struct
 from _socket import SocketType  # in the socket module it is gevent's, where gevent has patched that
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TypeAlias
 
-from .threads import unpatched
+from .closers import close_later, is_behind
+from .peers import peer_credentials
 
 __all__ = [
     "CONTROL_BYTES",
@@ -33,7 +35,6 @@ __all__ = [
     "control_in",
     "descriptors_in",
     "disown",
-    "in_a_thread",
     "refuse_descriptors",
 ]
 
@@ -78,7 +79,8 @@ class GuardedSocket(SocketType):
         """As of any socket; but returns :data:`WITH_DESCRIPTORS` for a packet that came with descriptors."""
         size, control, told, _ = self.recvmsg_into([buffer], CONTROL_BYTES, flags | socket.MSG_CMSG_CLOEXEC)
         sent, descriptors = descriptors_in(control, told)
-        close_elsewhere(descriptors)
+        if descriptors:
+            close_elsewhere(descriptors, peer_credentials(self).uid)
         return WITH_DESCRIPTORS if sent else size
 
     def disown(self) -> None:
@@ -88,14 +90,17 @@ class GuardedSocket(SocketType):
     def close(self) -> None:
         """Close the connection. Unread packets are received first, as the kernel would close what they hold.
 
-        Where it is another process's, as in the child of a fork, only close the descriptor: the packets live on.
+        It stays open while descriptors that its user sent before do not close, as these would not either. Where it is
+        another process's, as in the child of a fork, only close the descriptor: the packets live on.
         """
         if self.fileno() >= 0 and self._process == os.getpid():
             with suppress(OSError):
                 self.shutdown(socket.SHUT_RDWR)  # from here on nothing is added
-            found = next(_unread(self), None)
+            user = peer_credentials(self).uid
+            found = [] if is_behind(user) else next(_unread(self), None)
             if found is not None:
-                in_a_thread(_close_rest, found, SocketType(fileno=self.detach()))
+                rest = SocketType(fileno=self.detach())
+                close_later(user, partial(_close_rest, found, rest), len(found) + 1)
         super().close()
 
 
@@ -130,18 +135,10 @@ def descriptors_in(control: Iterable[Control], flags: int) -> tuple[bool, list[i
     return sent, descriptors.tolist()
 
 
-def close_elsewhere(descriptors: list[int]) -> None:
-    """Close descriptors of a peer in a new thread, where a slow close delays nothing else."""
+def close_elsewhere(descriptors: list[int], user: int) -> None:
+    """Close descriptors that this user sent, in another thread, where a slow close delays nothing else."""
     if descriptors:
-        in_a_thread(_close_all, descriptors)
-
-
-def in_a_thread(function: Callable[..., object], *arguments: object) -> None:
-    """Call a function in a new native thread, where it may take its time."""
-    try:
-        unpatched("_thread", "start_new_thread")(function, arguments)
-    except RuntimeError:  # the process can have no more
-        function(*arguments)
+        close_later(user, partial(_close_all, descriptors), len(descriptors))
 
 
 def _unread(sock: socket.SocketType) -> Iterator[list[int]]:

@@ -10,7 +10,8 @@ from ..errors import HubIdentityError, NoHubError
 from ..limits import ClientLimits
 from ..wire.addresses import parse_address
 from ..wire.defaults import default_addresses
-from .sockets import connect, peer_credentials
+from .peers import peer_credentials
+from .sockets import connect
 from .users import resolve_user
 
 __all__ = ["BROKEN", "NO_MEMORY", "Dialer"]

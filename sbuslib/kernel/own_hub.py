@@ -8,7 +8,7 @@ import sys
 from weakref import WeakValueDictionary
 
 from ..errors import StateError
-from .sockets import peer_credentials
+from .peers import peer_credentials
 from .threads import unpatched
 
 __all__ = ["Serving", "serving"]

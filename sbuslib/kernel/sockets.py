@@ -14,7 +14,6 @@ import os
 import select
 import socket
 import stat
-import struct
 import termios
 from _socket import SocketType  # in the socket module it is gevent's, where gevent has patched that
 from array import array
@@ -25,9 +24,9 @@ from typing import Final, Protocol, runtime_checkable
 
 from ..errors import AddressError, AddressInUseError
 from ..limits import Limits
-from ..secrets import Credentials
 from ..wire.addresses import AbstractAddress, Address, DescriptorAddress, PathAddress
 from .descriptors import GuardedSocket, refuse_descriptors
+from .peers import peer_credentials
 from .threads import unpatched
 
 __all__ = [
@@ -37,8 +36,6 @@ __all__ = [
     "bound_address",
     "connect",
     "grow_send_buffer",
-    "peer_credentials",
-    "peer_groups",
     "send_datagram",
     "set_send_buffer",
     "take_connection",
@@ -50,31 +47,12 @@ _LOCK_SECONDS: Final = 1.0
 """For which a hub that starts waits for others that start at its address, each of which takes a millisecond."""
 _LOCK_PAUSE: Final = 0.002
 
-_UCRED = struct.Struct("=iII")  # struct ucred of unix(7): pid, uid, gid
-_SO_PEERGROUPS = 59  # which the socket module has no name for
-_PEERGROUPS_BYTES = 1_024  # all that getsockopt takes here: more than 256 groups are as good as none
-
 
 @runtime_checkable
 class HasFileno(Protocol):
     """A socket, of whatever library: an object with a descriptor."""
 
     def fileno(self) -> int: ...
-
-
-def peer_credentials(sock: socket.SocketType) -> Credentials:
-    """What the kernel noted of the peer when it connected (or, of a hub, when it began to listen)."""
-    pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    return Credentials(gid=gid, uid=uid, pid=pid)
-
-
-def peer_groups(sock: socket.SocketType) -> frozenset[int]:
-    """The supplementary groups of the peer when it connected; empty where the kernel does not tell (before 4.13)."""
-    try:
-        found = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _PEERGROUPS_BYTES)
-    except OSError:
-        return frozenset()
-    return frozenset(memoryview(found).cast("I"))
 
 
 def _new_socket() -> socket.SocketType:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import sys
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["unpatched"]
+__all__ = ["in_a_thread", "unpatched"]
 
 
 def unpatched(module: str, name: str) -> Any:
@@ -14,3 +16,14 @@ def unpatched(module: str, name: str) -> Any:
     if monkey is not None:
         return monkey.get_original(module, name)
     return getattr(__import__(module), name)
+
+
+def in_a_thread(function: Callable[..., object], *arguments: object) -> None:
+    """Call a function in a new native thread, where it may take its time.
+
+    Raises :exc:`OSError` if the process can have no more.
+    """
+    try:
+        unpatched("_thread", "start_new_thread")(function, arguments)
+    except RuntimeError:
+        raise OSError(errno.EAGAIN, "the process can have no more threads") from None

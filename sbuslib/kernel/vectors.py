@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from ..limits import BATCH_MOST
 from .descriptors import CONTROL_BYTES, close_elsewhere, control_in, descriptors_in
+from .peers import peer_credentials
 
 __all__ = [
     "CALLS",
@@ -127,8 +128,11 @@ class GuardedVector(Vector):
         """Say that the first headers have room: the kernel writes there how much of it has been used."""
         self._control_sizes[:count] = self._full[:count]
 
-    def close_descriptors(self, count: int) -> int:
-        """Close the descriptors that came with the first packets. Returns how many packets came before them."""
+    def close_descriptors(self, sock: socket.SocketType, count: int) -> int:
+        """Close the descriptors that came with the first packets of a socket.
+
+        Returns how many packets came before them.
+        """
         sizes = self._control_sizes[:count].tolist()
         flags = self._flags[:count].tolist()
         clean = count
@@ -140,7 +144,8 @@ class GuardedVector(Vector):
                 found += descriptors
                 if sent:
                     clean = n
-            close_elsewhere(found)
+            if found:
+                close_elsewhere(found, peer_credentials(sock).uid)
         return clean
 
 

@@ -20,7 +20,8 @@ from ..blocking import Client
 from ..border.fellows import ASK, MEMBERS_MOST, TWO_PATHS, BridgeStatistics, Here, decode_here
 from ..border.keys import CONTROL
 from ..errors import AddressError, SbusError, StateError
-from ..kernel.sockets import connect, peer_credentials
+from ..kernel.peers import peer_credentials
+from ..kernel.sockets import connect
 from ..kernel.users import name_of_user
 from ..limits import PACKET_BYTES, ClientLimits
 from ..matcher import SEPARATOR

@@ -18,7 +18,7 @@ from ..core.connection import Connection
 from ..core.publisher import Publisher
 from ..covering import narrow
 from ..errors import PacketError
-from ..kernel.sockets import peer_credentials
+from ..kernel.peers import peer_credentials
 from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control

@@ -23,6 +23,7 @@ from sbuslib import blocking
 from sbuslib.clients.endpoint import Endpoint
 from sbuslib.clients.handing import MOST_IN_PACKET
 from sbuslib.doors.memory import MappedFrame, PacketFrame
+from sbuslib.doors.under_way import under_way
 from sbuslib.errors import DisconnectedError, DoorError
 from sbuslib.wire.offers import MAGIC, TOKEN_BYTES, Offer, encode_offer
 
@@ -191,6 +192,20 @@ def test_slow_sockets_in_place_of_frames_delay_nobody(server: HubThread, make: M
         assert ends(other)
 
 
+def test_a_stranger_that_hands_out_something_else_is_not_asked_for_a_while(
+    shared: HubThread, make: Make, stranger: Endpoint
+) -> None:
+    receiver = make()
+    own = stranger._door
+    with receiver.frames.subscribe("a") as frames, open(__file__, "rb") as file:
+        token = own.offer_descriptor(file.fileno())
+        stranger.publish("a", encode_offer(own.named(Offer("frame", 10), token)))
+        lost_one(frames, "no sealed memory")
+        stranger.frames.publish("a", BIG)
+        with pytest.raises(DoorError, match="not asked for a while"):
+            frames.receive(timeout=PATIENCE)
+
+
 def test_frames_of_another_user_are_taken_and_descriptors_only_where_asked_for(
     shared: HubThread, make: Make, stranger: Endpoint
 ) -> None:
@@ -219,7 +234,7 @@ def test_a_message_cannot_send_its_receivers_to_the_door_of_another(
     with receiver.frames.subscribe("a") as frames:
         stranger.publish("a", encode_offer(own.named(Offer("frame", 10), os.urandom(TOKEN_BYTES))))
         lost_one(frames, "door of another user")
-        assert not own._visitors or not any(visitor.is_answered for visitor in own._visitors.values())
+        assert not under_way._answers
 
 
 def test_frames_cross_relays_on_one_host(world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import socket
+import threading
 import time
 from contextlib import ExitStack, nullcontext, suppress
 from typing import Any
@@ -16,10 +17,11 @@ from doors.conftest import MakeDoor
 from doors.visits import STRANGER, answering, fetch, memory, playing, read, run
 from support import eventually, open_descriptors
 
-from sbuslib.doors import asking
+from sbuslib.doors import asking, strangers
 from sbuslib.doors.asking import Asker, user_behind
 from sbuslib.doors.door import Door
 from sbuslib.errors import DoorError
+from sbuslib.kernel.closers import MOST_KEPT, close_later, is_behind
 from sbuslib.wire.offers import BUSY, GIVEN, GONE, TOKEN_BYTES, Offer
 
 OWN = os.geteuid()
@@ -43,8 +45,8 @@ def test_a_connection_is_kept_and_made_anew_when_it_was_cut_off(door: Door, aske
     offer = memory(door, b"a")
     for _ in range(3):
         assert read(fetch(asker, offer)[0]) == b"a"
-    assert len(door._visitors) == 1
-    for visitor in list(door._visitors.values()):
+    assert len(door._visitors.by_number) == 1
+    for visitor in list(door._visitors.by_number.values()):
         visitor.sock.shutdown(socket.SHUT_RDWR)
     assert read(fetch(asker, offer)[0]) == b"a"
 
@@ -86,7 +88,7 @@ def test_a_door_that_is_busy_or_closes_each_connection_for_too_long(
     asker._sleep = sleep
     door: Any = answering(bytes([BUSY])) if how == "busy" else lambda sock: sock.recv(1_000)
     why = "too much under way" if how == "busy" else "that closes"
-    with playing(door, connections=2) as name, pytest.raises(DoorError, match=why):
+    with playing(door, connections=2 if how == "closes" else 1) as name, pytest.raises(DoorError, match=why):
         fetch(asker, at(name))
 
 
@@ -158,17 +160,44 @@ def test_a_caller_that_gives_up_takes_its_connection_along(door: Door, asker: As
 def test_a_stranger_whose_door_is_silent_is_not_asked_for_a_while(
     asker: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "STRANGER_SECONDS", 0.01)
+    monkeypatch.setattr(strangers, "PROMPT", 0.0)
+    monkeypatch.setattr(strangers, "PATIENCE", 0.01)
+    monkeypatch.setattr(strangers, "USER_AHEAD", 0.0)
     with ExitStack() as stack:
         with acting_as(STRANGER):
             name = stack.enter_context(playing(lambda sock: sock.recv(1_000) and sock.recv(1)))
         with pytest.raises(DoorError, match="not answer"):
             run(asker.fetch([at(name)], STRANGER))
-    with pytest.raises(DoorError, match="not answer"):
+    monkeypatch.setattr(asking, "monotonic", lambda: 0.0)
+    with pytest.raises(DoorError, match="not asked"):
         run(asker.fetch([at(name)], STRANGER))
-    monkeypatch.setattr(asking, "monotonic", lambda: time.monotonic() + asking.SILENCE)
+    monkeypatch.setattr(asking, "monotonic", lambda: time.monotonic() + 10.0)
     with pytest.raises(DoorError, match="no door"):
         run(asker.fetch([at(name)], STRANGER))
+
+
+def test_a_stranger_that_hands_out_what_nobody_asked_for_is_not_asked_for_a_while(asker: Asker) -> None:
+    with ExitStack() as stack:
+        with acting_as(STRANGER):
+            name = stack.enter_context(playing(answering(b"nonsense")))
+        for why in ("no such door", "not asked"):
+            with pytest.raises(DoorError, match=why):
+                run(asker.fetch([at(name)], STRANGER))
+        asker.refuse(OWN)
+        with pytest.raises(DoorError, match="another user"):
+            fetch(asker, at(name))
+
+
+def test_nothing_is_taken_of_a_user_whose_descriptors_do_not_close(asker: Asker, door: Door) -> None:
+    offer, goes_on = memory(door, b"a"), threading.Event()
+    close_later(OWN, goes_on.wait, MOST_KEPT)
+    try:
+        with pytest.raises(DoorError, match="do not close"):
+            fetch(asker, offer)
+    finally:
+        goes_on.set()
+    eventually(lambda: not is_behind(OWN))
+    assert read(fetch(asker, offer)[0]) == b"a"
 
 
 @pytest.mark.parametrize(

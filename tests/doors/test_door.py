@@ -17,12 +17,14 @@ from doors.visits import STRANGER, ask, fetch, memory, offer_of, read, visit, vi
 from support import PATIENCE, eventually, open_descriptors, python
 
 from sbuslib.doors import door as doors
+from sbuslib.doors import under_way, visitors
 from sbuslib.doors.asking import Asker
 from sbuslib.doors.door import Door
 from sbuslib.doors.memory import check_memory
+from sbuslib.doors.pace import hearing
 from sbuslib.doors.transfers import Transfer
 from sbuslib.errors import DoorError, PayloadError, StateError
-from sbuslib.wire.offers import ASK, GIVEN, GONE, MOST_TOKENS, TOKEN_BYTES
+from sbuslib.wire.offers import ASK, BUSY, GIVEN, GONE, MOST_TOKENS, TOKEN_BYTES
 
 
 def test_who_has_the_token_is_handed_the_descriptor_as_often_as_it_asks(door: Door, asker: Asker) -> None:
@@ -84,10 +86,10 @@ def test_who_offers_nothing_more_keeps_no_memory(make_door: MakeDoor) -> None:
     door = make_door(offered=1)
     for _ in range(3):
         offer = memory(door)
-    assert door._resting
+    assert door._spare
     door.take_back(offer.token)
-    os.eventfd_write(door._wakes, 1)
-    eventually(lambda: not door._resting)
+    door._visitors.wake()
+    eventually(lambda: not door._spare)
 
 
 def test_a_door_that_was_closed_hands_out_its_last_offers_for_a_while(
@@ -153,22 +155,93 @@ def test_who_asks_and_does_not_read_is_cut_off(door: Door, asker: Asker) -> None
     assert read(fetch(asker, offer)[0]) == b"a"
 
 
-def test_a_user_has_a_share_of_descriptors_under_way(door: Door, asker: Asker) -> None:
+def test_all_doors_of_a_process_have_few_descriptors_under_way_to_strangers(make_door: MakeDoor, asker: Asker) -> None:
     """They count against the door's user, whose other programs could send none any more."""
+    made = [make_door() for _ in range(9)]
+    offers = [memory(door, b"a") for door in made]
+    with ExitStack() as stack:
+        held: list[tuple[socket.socket, int]] = []
+        for user in range(STRANGER, STRANGER + 4):
+            for offer in offers:
+                for ends_first in (False, True, False):
+                    assert offer.door is not None
+                    with acting_as(user):
+                        sock = stack.enter_context(visit(offer.door))
+                    sock.send(ASK + offer.token * MOST_TOKENS)
+                    held.append((sock, sock.recv(100, socket.MSG_PEEK).count(GIVEN)))
+                    if ends_first:  # which leaves what it did not read where it is
+                        sock.shutdown(socket.SHUT_WR)
+        assert held[0][1] == MOST_TOKENS, "who is alone has all at once"
+        assert sum(given for _, given in held) < under_way.STRANGERS_MOST, "something is left"
+
+        with acting_as(STRANGER + 5):
+            late = stack.enter_context(visit(made[0].name))
+        for _ in range(2):
+            words, (found,) = ask(late, offers[0].token)
+            assert (words, read(found)) == (bytes([GIVEN]), b"a"), "another stranger, as it reads"
+        assert [read(fetch(asker, offer)[0]) for offer in offers] == [b"a"] * 9, "our own user"
+
+        _, descriptors, _, _ = socket.recv_fds(held[0][0], 100, 100)
+        assert [read(found) for found in descriptors] == [b"a"] * MOST_TOKENS
+        with acting_as(STRANGER):
+            again = stack.enter_context(visit(made[0].name))
+        words, (found,) = ask(again, offers[0].token)
+        assert (words, read(found)) == (bytes([GIVEN]), b"a"), "the first has read"
+
+
+def test_what_is_under_way_counts_when_its_door_is_closed(make_door: MakeDoor) -> None:
+    """So programs that hand out for a moment, again and again, leave no more than others."""
+    closed, door = make_door(), make_door()
+    before, offer = memory(closed, b"a"), memory(door, b"a")
+    with visit_as_stranger(closed.name) as first, visit_as_stranger(door.name) as late:
+        first.send(ASK + before.token * MOST_TOKENS)
+        assert first.recv(100, socket.MSG_PEEK) == bytes([GIVEN]) * MOST_TOKENS
+        closed.close()
+        assert ask(late, offer.token)[0] == bytes([BUSY])
+        _, descriptors, _, _ = socket.recv_fds(first, 100, 100)
+        assert [read(found) for found in descriptors] == [b"a"] * MOST_TOKENS
+        words, (found,) = ask(late, offer.token)
+        assert (words, read(found)) == (bytes([GIVEN]), b"a")
+
+
+def test_what_is_asked_for_and_cannot_be_had_at_once_is_asked_for_again(door: Door, asker: Asker) -> None:
     offer = memory(door, b"a")
     with ExitStack() as stack:
-        greedy = [stack.enter_context(visit_as_stranger(door.name)) for _ in range(doors.USER_VISITORS)]
-        for sock in greedy:
+        for _ in range(under_way.TRUSTED_MOST // MOST_TOKENS - 1):
+            sock = stack.enter_context(visit(door.name))
             sock.send(ASK + offer.token * MOST_TOKENS)
             assert sock.recv(100, socket.MSG_PEEK) == bytes([GIVEN]) * MOST_TOKENS
-        with visit_as_stranger(door.name) as late:
-            assert late.recv(1) == b"", "none of them has a place to give"
-        assert read(fetch(asker, offer)[0]) == b"a", "another user"
-        _, descriptors, _, _ = socket.recv_fds(greedy[0], 100, 100)
-        assert [read(found) for found in descriptors] == [b"a"] * MOST_TOKENS
-        with visit_as_stranger(door.name) as late:
-            words, (found,) = ask(late, offer.token)
-            assert (words, read(found)) == (bytes([GIVEN]), b"a")
+        last = stack.enter_context(visit(door.name))
+        last.send(ASK + offer.token * 3)
+        assert last.recv(100, socket.MSG_PEEK) == bytes([GIVEN]) * 3
+        assert [read(found) for found in fetch(asker, offer, offer, offer)] == [b"a"], "of the first"
+
+
+def test_who_asks_for_what_there_is_not_rests(door: Door) -> None:
+    offer = memory(door, b"a")
+    with acting_as(STRANGER + 6):  # who does not rest since another test
+        sock = visit(door.name)
+    with sock:
+        words, (found,) = ask(sock, offer.token)
+        assert (words, read(found)) == (bytes([GIVEN]), b"a")
+        assert not hearing.until(STRANGER + 6)
+        assert ask(sock, os.urandom(TOKEN_BYTES))[0] == bytes([GONE])
+        words, (found,) = ask(sock, offer.token)
+        assert (words, read(found)) == (bytes([GIVEN]), b"a"), "it is heard later"
+        assert hearing.until(STRANGER + 6) > 0.0
+
+
+def test_who_fetches_one_thing_again_and_again_rests(door: Door) -> None:
+    offer = memory(door, b"a")
+    with acting_as(STRANGER + 7):
+        sock = visit(door.name)
+    with sock:
+        for _ in range(visitors.USER_VISITORS):
+            read(ask(sock, offer.token)[1][0])
+        assert not hearing.until(STRANGER + 7)
+        for _ in range(2):
+            read(ask(sock, offer.token)[1][0])
+        assert hearing.until(STRANGER + 7) > 0.0
 
 
 def test_who_asks_when_the_kernel_lets_no_more_be_under_way_is_asked_to_come_again(
@@ -176,7 +249,7 @@ def test_who_asks_when_the_kernel_lets_no_more_be_under_way_is_asked_to_come_aga
 ) -> None:
     offer = memory(door, b"a")
     assert read(fetch(asker, offer)[0]) == b"a"
-    (visitor,) = door._visitors.values()
+    (visitor,) = door._visitors.by_number.values()
     real = visitor.sock
 
     class Refusing:
@@ -206,26 +279,27 @@ def test_ten_thousand_askers_of_one_user_take_each_others_place(make_door: MakeD
                     others[-1].connect(own.getpeername())  # waits while the backlog is full
                     with suppress(ConnectionError):  # a later one has its place
                         others[-1].send(ASK + offer.token)
-                    if len(others) > doors.USER_VISITORS:
+                    if len(others) > visitors.USER_VISITORS:
                         others.popleft().close()
             words, (found,) = ask(own, offer.token)
             assert (words, read(found)) == (bytes([GIVEN]), b"a")
-            assert len(open_descriptors() - before) < 4 * doors.USER_VISITORS
+            assert len(open_descriptors() - before) < 4 * visitors.USER_VISITORS
         assert read(fetch(asker, offer)[0]) == b"a"
 
 
 def test_askers_beyond_a_users_share_take_each_others_place(door: Door) -> None:
     offer = memory(door, b"a")
     with ExitStack() as stack:
-        others = [stack.enter_context(visit_as_stranger(door.name)) for _ in range(3 * doors.USER_VISITORS)]
-        for other in others[-doors.USER_VISITORS :]:
+        others = [stack.enter_context(visit_as_stranger(door.name)) for _ in range(3 * visitors.USER_VISITORS)]
+        for other in others[-visitors.USER_VISITORS :]:
             words, (found,) = ask(other, offer.token)
             assert (words, read(found)) == (bytes([GIVEN]), b"a")
         assert others[0].recv(1) == b"", "it was silent for longest"
 
 
 def test_the_user_with_most_makes_place_where_all_are_taken(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doors, "MOST_VISITORS", 3)
+    monkeypatch.setattr(visitors, "MOST_VISITORS", 3)
+    monkeypatch.setattr(visitors, "FEWEST_VISITORS", 1)
     token = os.urandom(TOKEN_BYTES)
     with ExitStack() as stack:
 

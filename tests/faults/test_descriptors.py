@@ -8,16 +8,19 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from descriptors import MOST, Closers, can_refuse, ends, lingering, refusing, send_with
-from support import PATIENCE, WHOAMI, Connect, FakeHub, MakeHub, eventually, own_key
+from support import PATIENCE, WHOAMI, Connect, FakeHub, MakeHub, Peer, eventually, own_key
 
 from sbuslib import Client, Hub, Relay, aio, blocking
 from sbuslib.errors import PeerError
+from sbuslib.kernel.closers import MOST_KEPT, close_later, is_behind
+
+HOSTILE, OTHER = 12_345, 12_346
 
 # -- a hub ---------------------------------------------------------------------------------------------------
 
@@ -82,6 +85,25 @@ def test_a_client_that_connected_before_the_hub_cannot_hold_it(
                     send_with(modest.socket, b"MSG k\0with", [0])
             modest.publish(b"k", b"late")
             assert modest.receive() == b"MSG k\0late"
+
+
+def test_on_an_old_kernel_the_hub_takes_no_client_of_a_user_whose_descriptors_do_not_close(
+    old_kernel: None, make_hub: MakeHub, connect_as: Callable[..., Peer]
+) -> None:
+    """Else each of its connections could leave 253 more of them open."""
+    hub = make_hub(mode=0o777)
+    modest, goes_on = connect_as(OTHER), threading.Event()
+    close_later(HOSTILE, goes_on.wait, MOST_KEPT)
+    try:
+        hostile = connect_as(HOSTILE)
+        assert hostile.receive() == b"CMSG notice/kicked\0descriptors sent"
+        assert hostile.is_disconnected()
+        modest.barrier()
+        assert hub.statistics().violations == {"descriptors sent": 1}
+    finally:
+        goes_on.set()
+    eventually(lambda: not is_behind(HOSTILE))
+    connect_as(HOSTILE).barrier()
 
 
 # -- a client, and a relay -----------------------------------------------------------------------------------

@@ -16,11 +16,11 @@ import pytest
 
 from sbuslib.errors import AddressError, AddressInUseError
 from sbuslib.kernel import sockets
+from sbuslib.kernel.peers import peer_credentials
 from sbuslib.kernel.sockets import (
     Listener,
     accept,
     connect,
-    peer_credentials,
     unread_bytes,
     wait,
 )

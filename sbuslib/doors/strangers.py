@@ -1,0 +1,76 @@
+"""Which strangers a client asks at their doors, and how long it waits. Pure: the caller has the clock.
+
+A door that takes its time takes that of all who wait for their frames behind it. So time beyond what an answer needs
+is lost, and is paid for twice: its user is not asked until it took no more than a twentieth of the time, and neither
+are strangers who never answered, while all of them together took more than that. Who answered when it was asked last
+is asked even then, and has to answer at once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..errors import DoorError
+
+__all__ = ["Strangers"]
+
+PATIENCE: Final = 0.5
+"""Seconds that the door of a stranger may take."""
+PROMPT: Final = 0.02
+"""Seconds that are no matter. A door that computes in Python answers after some 5 ms."""
+SHARE: Final = 20
+"""Seconds in which one may be lost to silence, to one user and to all: 5 % of the time."""
+SLOW_SHARE: Final = 4
+"""Seconds in which one may be lost to answers that come late, as where the machine is busy."""
+USER_AHEAD: Final = 5.0
+"""Seconds that a user's losses may be ahead of its share and it is asked all the same: a quarter of a second lost to
+silence."""
+ALL_AHEAD: Final = 40.0
+"""The same for all users: two seconds lost."""
+OTHERWISE: Final = 10.0
+"""Seconds without asking a user that handed out what it did not offer."""
+MOST_KNOWN: Final = 64
+"""Users whose losses are remembered: those that are ahead most."""
+MOST_GOOD: Final = 32
+"""Users remembered to have answered, the last ones. All of them silent at once take another 6 %, once."""
+
+
+class Strangers:
+    """What was lost at the doors of each. Times are in seconds, of any clock."""
+
+    def __init__(self) -> None:
+        self._paid: dict[int, float] = {}  # by user, when what was lost to it is no more than its share
+        self._all_paid = 0.0  # the same for all together
+        self._good: dict[int, None] = {}  # users that answered at once when they were asked last, the latest last
+
+    def patience(self, user: int, now: float) -> float:
+        """Seconds to wait at the door of a user. Raises :exc:`~sbuslib.errors.DoorError` if it is not to be asked."""
+        if self._paid.get(user, now) - now > USER_AHEAD:
+            raise DoorError("user that is not asked for a while")
+        if self._all_paid - now <= ALL_AHEAD:
+            return PATIENCE
+        if user not in self._good:
+            raise DoorError("strangers are not asked for a while")
+        return PROMPT
+
+    def took(self, user: int, seconds: float, now: float, *, answered: bool) -> None:
+        """It was asked, and so much time is gone."""
+        if seconds > PROMPT:
+            lost = seconds * (SLOW_SHARE if answered else SHARE)
+            self._all_paid = max(self._all_paid, now) + lost
+            self._put_off(user, max(self._paid.get(user, now), now) + lost)
+        elif answered:
+            self._good.pop(user, None)
+            self._good[user] = None
+            if len(self._good) > MOST_GOOD:
+                del self._good[next(iter(self._good))]
+
+    def refuse(self, user: int, now: float) -> None:
+        """It handed out what it did not offer: it is not asked for :data:`OTHERWISE` seconds."""
+        self._put_off(user, max(self._paid.get(user, now), now + USER_AHEAD + OTHERWISE))
+
+    def _put_off(self, user: int, paid: float) -> None:
+        self._good.pop(user, None)
+        self._paid[user] = paid
+        if len(self._paid) > MOST_KNOWN:
+            del self._paid[min(self._paid, key=self._paid.__getitem__)]

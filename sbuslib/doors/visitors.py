@@ -1,0 +1,191 @@
+"""Those who are connected to a door: how many, whose turn it is, and what may be under way to them.
+
+Each has its turn with one packet. Our own user and root have it whenever they say something. Strangers, and the socket
+at which all connect, are waited for once, and rest after a turn as long as :mod:`.pace` says.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from math import inf
+from time import monotonic, thread_time
+from typing import Any, Final
+
+from ..kernel.peers import peer_credentials
+from ..kernel.sockets import accept
+from ..kernel.threads import unpatched
+from .pace import accepting, hearing
+from .under_way import under_way
+
+__all__ = ["USER_VISITORS", "Visitor", "Visitors"]
+
+USER_VISITORS: Final = 32
+"""Connections of one user to one door. Each client keeps one; if there are more, they take turns."""
+MOST_VISITORS: Final = 256
+"""Connections of all others, to all doors of this process: a quarter of the files that it mostly may open."""
+FEWEST_VISITORS: Final = 8
+"""Connections of all others to one door, however many doors the process has."""
+ACCEPTS: Final = 32
+"""Connections accepted at a time, as the kernel has one queue for all who connect."""
+PAUSE: Final = 0.01
+"""Seconds without accepting, where the process can have no more descriptors."""
+WAKE_COST: Final = 30e-6
+"""Seconds that each wake-up of the thread takes, beside what it does then."""
+
+_ONCE: Final = select.EPOLLIN | select.EPOLLONESHOT  # after one event it is not looked at
+_SEND_BUFFER: Final = 4_096  # an answer is a byte for each token
+
+
+class Visitor:
+    """One connection to a door."""
+
+    __slots__ = ("is_ours", "is_trusted", "number", "sock", "user")
+
+    def __init__(self, sock: socket.SocketType, owner: int) -> None:
+        self.sock = sock
+        self.number = sock.fileno()  # by which it is known
+        self.user = peer_credentials(sock).uid  # the kernel's word
+        self.is_ours = self.user == owner  # which may have memory that is not sealed
+        self.is_trusted = self.user in (0, owner)  # and does not rest
+
+
+class Visitors:
+    """All connections to a door. But for :meth:`wake`, for one thread. Raises :exc:`OSError` where there can be none.
+
+    :param owner: the user whose door it is. :param hear: acts on what a visitor sent, and says whether that was for
+        something that was published. :param forget: hears of those that are gone.
+    """
+
+    def __init__(
+        self,
+        listener: socket.SocketType,
+        owner: int,
+        hear: Callable[[Visitor], bool],
+        forget: Callable[[Visitor], object],
+    ) -> None:
+        self.by_number: dict[int, Visitor] = {}
+        """By descriptor, the longest silent first."""
+        self._listener = listener
+        self._owner = owner
+        self._hear = hear
+        self._forget = forget
+        self._resting: dict[int, float] = {}  # until when a descriptor is not looked at
+        self._poll: Any = unpatched("select", "epoll")()  # of all of them, the listener, and the next
+        try:
+            self._wakes = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # written to by other threads
+        except OSError:
+            self._poll.close()
+            raise
+        _open.add(self)
+        self._poll.register(self._wakes, select.EPOLLIN)
+        self._poll.register(listener.fileno(), _ONCE)
+
+    def wake(self) -> None:
+        """End :meth:`wait` of another thread, or the next one."""
+        os.eventfd_write(self._wakes, 1)
+
+    def wait(self, until: float) -> None:
+        """Wait for a turn of anybody, or until then, by :func:`time.monotonic`; and give all that are ready a turn."""
+        until = min([until, *self._resting.values()])
+        for number, _ in self._poll.poll(None if until == inf else max(0.0, until - monotonic())):
+            if number == self._wakes:
+                with suppress(BlockingIOError):
+                    os.eventfd_read(number)
+            elif number == self._listener.fileno():
+                self._accept()
+            elif (visitor := self.by_number.get(number)) is not None:
+                self._take_turn(visitor)
+
+        # Those whose rest is over may have their next turn.
+        if self._resting:
+            now = monotonic()
+            for number in [number for number, until in self._resting.items() if until <= now]:
+                del self._resting[number]
+                self._poll.modify(number, _ONCE)
+
+    def spoke(self, visitor: Visitor) -> None:
+        """It has been silent for the shortest time."""
+        self.by_number[visitor.number] = self.by_number.pop(visitor.number)
+
+    def end(self, visitor: Visitor) -> None:
+        """Let one go."""
+        del self.by_number[visitor.number]
+        self._resting.pop(visitor.number, None)
+        self._poll.unregister(visitor.number)
+        under_way.leave(visitor.sock)
+        self._forget(visitor)
+
+    def close(self) -> None:
+        """Let all go."""
+        for visitor in self.by_number.values():
+            under_way.leave(visitor.sock)
+        self.by_number.clear()
+        _open.discard(self)
+        self._poll.close()
+        os.close(self._wakes)
+
+    def abandon(self) -> None:
+        """In the child of a fork: close the copies of what the parent has."""
+        for visitor in self.by_number.values():
+            visitor.sock.close()
+        self.by_number.clear()
+        self.close()
+
+    def _rest(self, number: int, until: float) -> None:
+        """Look at a descriptor no more until then; at once, if that is past."""
+        if until > monotonic():
+            self._resting[number] = until
+        else:
+            self._poll.modify(number, _ONCE)
+
+    def _accept(self) -> None:
+        """Accept some connections, and rest for what those of strangers cost."""
+        began, until, strangers = thread_time(), 0.0, 0
+        for _ in range(ACCEPTS):
+            try:
+                visitor = Visitor(accept(self._listener, _SEND_BUFFER), self._owner)
+            except BlockingIOError:
+                break
+            except OSError:  # no descriptor is left
+                until = monotonic() + PAUSE
+                break
+            strangers += not visitor.is_trusted
+            self._make_place(visitor)
+            self.by_number[visitor.number] = visitor
+            self._poll.register(visitor.number, select.EPOLLIN if visitor.is_trusted else _ONCE)
+        if strangers:
+            accepting.charge(id(self), WAKE_COST + thread_time() - began, monotonic())
+        self._rest(self._listener.fileno(), max(until, accepting.until(id(self))))
+
+    def _make_place(self, newcomer: Visitor) -> None:
+        """Let go those that were silent for longest, of its user or of the one that has most, while there are too many.
+
+        When the process opens another door, this one may have fewer.
+        """
+        most = max(FEWEST_VISITORS, MOST_VISITORS // len(_open))
+        counts = Counter(one.user for one in self.by_number.values() if one.is_ours == newcomer.is_ours)
+        while counts[newcomer.user] >= USER_VISITORS or (not newcomer.is_ours and counts.total() >= most):
+            user = newcomer.user
+            if counts[user] < USER_VISITORS:
+                ((user, _),) = counts.most_common(1)
+            self.end(next(visitor for visitor in self.by_number.values() if visitor.user == user))
+            counts[user] -= 1
+
+    def _take_turn(self, visitor: Visitor) -> None:
+        """Hear a visitor, unless its user rests. What was for nothing that was published is at the user's expense."""
+        if visitor.is_trusted:
+            self._hear(visitor)
+            return
+        began, now, user = thread_time(), monotonic(), visitor.user
+        if hearing.until(user) > now or not self._hear(visitor):
+            hearing.charge(user, WAKE_COST + thread_time() - began, now)
+        if self.by_number.get(visitor.number) is visitor:
+            self._rest(visitor.number, hearing.until(user))
+
+
+_open: set[Visitors] = set()  # of all doors of this process

@@ -1,0 +1,138 @@
+"""Threads that close what other users handed out, which may take for ever: a FUSE file waits for its owner's answer.
+
+Each user has one thread at most, and all strangers together a few, so whoever hands out such files ties up that one
+thread. What else it handed out stays open behind it and is counted, and whoever asks :func:`is_behind` takes nothing
+more of that user. No descriptor is ever closed in the thread that calls.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Final, TypeAlias
+
+from .threads import in_a_thread, unpatched
+
+__all__ = ["close_later", "is_behind"]
+
+MOST_THREADS: Final = 16
+"""Threads for all strangers: more users than that whose files do not close, and those of others stay open."""
+MOST_KEPT: Final = 1_012
+"""Descriptors of one user that wait to be closed: four packets full. After that, nothing is taken of it for now."""
+STUCK_SECONDS: Final = 1.0
+"""A close that takes longer may take for ever. Most take some microseconds."""
+
+_Job: TypeAlias = "tuple[Callable[[], object], int]"
+"""What closes descriptors, and how many."""
+
+
+class _Pile:
+    """What one user handed out and is to be closed, in order."""
+
+    __slots__ = ("has_thread", "jobs", "kept", "since")
+
+    def __init__(self) -> None:
+        self.jobs = deque[_Job]()  # that have not begun
+        self.kept = 0  # descriptors that are open, those of the job that runs included
+        self.since = monotonic()  # when the job that runs, or waits for a thread, became the first
+        self.has_thread = False  # whether a thread works on it
+
+
+class _Closers:
+    """The piles of all users, and how many threads work on them."""
+
+    def __init__(self) -> None:
+        self._lock = unpatched("_thread", "allocate_lock")()  # over the next three, and all piles
+        self._piles: dict[int, _Pile] = {}  # by user, while there is anything to close
+        self._kept = 0  # descriptors in all of them
+        self._threads = 0  # those that run
+
+    def add(self, user: int, job: Callable[[], object], count: int) -> None:
+        with self._lock:
+            pile = self._piles.setdefault(user, _Pile())
+            pile.jobs.append((job, count))
+            pile.kept += count
+            self._kept += count
+
+            # Also for others, where no thread could be started for them before.
+            begun = [one for one in self._piles if self._may_begin(one)][: max(1, MOST_THREADS - self._threads)]
+            for one in begun:
+                self._piles[one].has_thread = True
+            self._threads += len(begun)
+        for one in begun:
+            self._begin(one)
+
+    def _may_begin(self, user: int) -> bool:
+        """With the lock: our own user and root have a thread each, whatever strangers do."""
+        is_trusted = user in (0, os.geteuid())
+        return not self._piles[user].has_thread and (is_trusted or self._threads < MOST_THREADS)
+
+    def _begin(self, user: int) -> None:
+        try:
+            in_a_thread(self._run, user)
+        except OSError:  # this stays open until the next try
+            with self._lock:
+                self._piles[user].has_thread = False
+                self._threads -= 1
+
+    def _run(self, user: int | None) -> None:
+        """Close all that this user handed out; then, what found no thread."""
+        while user is not None:
+            pile = self._piles[user]
+            while pile.jobs:
+                job, count = pile.jobs.popleft()
+                job()
+                with self._lock:
+                    pile.since = monotonic()
+                    pile.kept -= count
+                    self._kept -= count
+            user = self._end(user)
+
+    def _end(self, user: int) -> int | None:
+        """Whose descriptors the thread closes next; ``None``: it ends."""
+        with self._lock:
+            if self._piles[user].jobs:
+                return user
+            del self._piles[user]
+            for other, pile in self._piles.items():
+                if not pile.has_thread and self._threads <= MOST_THREADS:
+                    pile.has_thread = True
+                    return other
+            self._threads -= 1
+            return None
+
+    def is_behind(self, user: int) -> bool:
+        with self._lock:
+            pile = self._piles.get(user)
+            if pile is not None and (pile.kept >= MOST_KEPT or monotonic() - pile.since > STUCK_SECONDS):
+                return True
+            most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+            return 0 < most < self._kept and user not in (0, os.geteuid())
+
+
+_closers = _Closers()
+
+
+def close_later(user: int, job: Callable[[], object], count: int) -> None:
+    """Have a thread carry out a job, which closes so many descriptors that this user handed out. Never waits."""
+    _closers.add(user, job, count)
+
+
+def is_behind(user: int) -> bool:
+    """Whether a user's descriptors do not close, or too many wait for it: nothing more of it is to be taken.
+
+    Nor of any stranger while half of all files that this process may open are kept open in this way.
+    """
+    return _closers.is_behind(user)
+
+
+def _forget() -> None:
+    """In the child of a fork, which has no such threads: its copies stay open, as to close them may wait, too."""
+    global _closers
+    _closers = _Closers()
+
+
+os.register_at_fork(after_in_child=_forget)

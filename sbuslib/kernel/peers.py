@@ -1,0 +1,30 @@
+"""Whose process is at the other end of a Unix-domain socket: the kernel's word."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Final
+
+from ..secrets import Credentials
+
+__all__ = ["peer_credentials", "peer_groups"]
+
+_UCRED: Final = struct.Struct("=iII")  # struct ucred of unix(7): pid, uid, gid
+_SO_PEERGROUPS: Final = 59  # which the socket module has no name for
+_PEERGROUPS_BYTES: Final = 1_024  # all that getsockopt takes here: more than 256 groups are as good as none
+
+
+def peer_credentials(sock: socket.SocketType) -> Credentials:
+    """What the kernel noted of the peer when it connected (or, of a hub, when it began to listen)."""
+    pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return Credentials(gid=gid, uid=uid, pid=pid)
+
+
+def peer_groups(sock: socket.SocketType) -> frozenset[int]:
+    """The supplementary groups of the peer when it connected; empty where the kernel does not tell (before 4.13)."""
+    try:
+        found = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _PEERGROUPS_BYTES)
+    except OSError:
+        return frozenset()
+    return frozenset(memoryview(found).cast("I"))
