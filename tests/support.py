@@ -97,6 +97,8 @@ def python(*arguments: str, **environment: str) -> str:
 
     It has as long as the test has, whose alarm ends it.
     """
+    # From 3.12 on, Python warns of a fork beside threads, which some tests are about.
+    environment["PYTHONWARNINGS"] = "ignore:This process:DeprecationWarning"
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, *arguments],

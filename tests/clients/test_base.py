@@ -166,8 +166,7 @@ client.close()
 
 
 def test_a_fork_while_another_thread_receives(server: HubThread, address: str) -> None:
-    # From 3.12 on, Python warns of forks beside threads.
-    assert python("-W", "ignore::DeprecationWarning", "-c", FORKED_BESIDE_A_THREAD, address) == "[b'x']\n"
+    assert python("-c", FORKED_BESIDE_A_THREAD, address) == "[b'x']\n"
 
 
 # -- threads and event loops ----------------------------------------------------------------------------
