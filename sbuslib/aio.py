@@ -153,7 +153,7 @@ class Client(Channel):
 
     async def _join(self, running: asyncio.Task[None]) -> None:
         if running is not asyncio.current_task():
-            await running
+            await asyncio.wait([running])  # one of the two may be cancelled: that is nothing to the other
 
     async def _sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

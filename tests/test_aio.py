@@ -12,7 +12,7 @@ from clients.drivers import FakeHub
 from clients.makers import StartsHub, run
 from support import PATIENCE, HubThread, own_key, python
 
-from sbuslib import Client, aio, blocking
+from sbuslib import Client, Question, aio, blocking
 from sbuslib.errors import DisconnectedError, StateError
 from sbuslib.limits import ClientLimits
 
@@ -120,6 +120,48 @@ def test_a_publisher_that_is_cancelled_while_it_waits_for_room(address: str) -> 
                         fake.hear(socket.MSG_DONTWAIT)
                     await asyncio.sleep(0)
                 await other
+
+    run(test())
+
+
+@pytest.mark.parametrize("ending", ["stop", "drain"])
+def test_a_task_that_nobody_cancelled_ends_a_service_that_was_cancelled(
+    server: HubThread, address: str, ending: str
+) -> None:
+    async def test() -> None:
+        client = await aio.Client(address)
+        service = await client.serve(b"a", lambda question: b"")
+        await client.sync()  # and the service has begun
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:  # as asyncio.run does at its end
+            task.cancel()
+        await (service.stop() if ending == "stop" else client.drain())
+        assert client.connected == (ending == "stop")
+        await client.close()
+
+    run(test())
+
+
+def test_a_task_that_is_cancelled_as_it_stops_a_service_leaves_its_work_to_end(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def answer(question: Question) -> bytes:
+            begun.set()
+            await go_on.wait()
+            return b"done"
+
+        async with aio.Client(address) as server_side, aio.Client(address) as client:
+            service = await server_side.serve(b"a", answer)
+            asking = asyncio.create_task(client.request(b"a", timeout=PATIENCE))
+            await begun.wait()
+            stopping = asyncio.create_task(service.stop())
+            await server_side.sync()
+            await server_side.sync()  # and stop() waits for the work by now
+            stopping.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await stopping
+            go_on.set()
+            assert await asking == b"done"
 
     run(test())
 
