@@ -131,7 +131,7 @@ def test_a_task_that_nobody_cancelled_ends_a_service_that_was_cancelled(
     async def test() -> None:
         client = await aio.Client(address)
         service = await client.serve(b"a", lambda question: b"")
-        await client.sync()  # and the service has begun
+        await asyncio.sleep(0)  # and its tasks have begun
         for task in asyncio.all_tasks() - {asyncio.current_task()}:  # as asyncio.run does at its end
             task.cancel()
         await (service.stop() if ending == "stop" else client.drain())

@@ -179,11 +179,6 @@ def test_there_are_pauses_between_connections_to_a_hub_that_always_closes_them(f
     """
     pauses: list[float] = []
 
-    class Counting(Client):
-        async def _sleep(self, seconds: float) -> None:
-            pauses.append(seconds)
-            await super()._sleep(seconds)
-
     connections = 0
     subscribed = Event()
 
@@ -198,7 +193,14 @@ def test_there_are_pauses_between_connections_to_a_hub_that_always_closes_them(f
             connections += 1
 
     serving = gevent.spawn(serve)
-    with Counting(fake.socket.getsockname(), reconnect=True, limits=SWIFT) as client:
+    with Client(fake.socket.getsockname(), reconnect=True, limits=SWIFT) as client:
+        rest = client._lead.rest
+
+        async def counting(seconds: float) -> bool:
+            pauses.append(seconds)
+            return await rest(seconds)
+
+        client._lead.rest = counting  # type: ignore[method-assign]
         client._session.held[b"a"] = 1
         subscribed.set()
         receiving = gevent.spawn(client.receive)

@@ -85,12 +85,15 @@ class Basics:
     async def _subscribe(self, patterns: list[bytes], mailbox: Mailbox | None = None) -> None:
         """Subscribe, with messages into the inbox or a mailbox."""
         client, session = self.channel, self._session
-        request = PatternRequest(tuple(patterns), session.separator, mailbox)
+        request = PatternRequest(patterns, session.separator, mailbox)
         try:
-            await client._say(lambda: session.subscribe(request), client._deadline(client.timeout))
+            await client._change(lambda: session.subscribe(request))
             await self.sync()
-        except DisconnectedError:
-            if request.refused is None:
+        except BaseException as error:
+            if request in session.unconfirmed:  # nobody has what would take it back
+                client._note(lambda: session.unsubscribe(patterns))
+                raise
+            if not isinstance(error, DisconnectedError):
                 raise
         finally:
             session.confirm(request)
@@ -98,10 +101,10 @@ class Basics:
             text = f"{client.address}: the hub refused the subscription: {request.refused}"
             raise RefusedError(text, request.refused)
 
-    async def unsubscribe(self, patterns: Iterable[bytes]) -> None:
-        """Take one subscription to each pattern back."""
-        client, keys = self.channel, [*patterns]
-        await client._say(lambda: self._session.unsubscribe(keys), client._deadline(client.timeout))
+    async def unsubscribe(self, patterns: Iterable[bytes]) -> bool:
+        """Take one subscription to each pattern back. Returns whether there is a hub, which was told."""
+        keys = [*patterns]
+        return await self.channel._change(lambda: self._session.unsubscribe(keys))
 
     # -- receiving ----------------------------------------------------------------------------------
 
@@ -205,13 +208,12 @@ class Basics:
         return await self.channel._in_time(function, argument, until)
 
     async def tell_senders(self) -> None:
-        """Have messages carry their senders, if the hub can tell."""
-        if self._session.can(control.SENDERS_ON) and not self._session.has_chosen(control.SENDERS_ON):
+        """Have messages carry their senders, on any hub that can tell."""
+        if control.SENDERS_ON not in self._session.choices.values():
             await self._choose(control.SENDERS_ON)
 
     async def _choose(self, *keys: bytes) -> None:
-        client = self.channel
-        await client._say(lambda: self._session.choose(*keys), client._deadline(client.timeout))
+        await self.channel._change(lambda: self._session.choose(*keys))
 
     def check_function(self, function: Any, what: str) -> None:
         """Raise :exc:`~sbuslib.errors.UsageError` for what this client cannot call with each ``what``."""
@@ -225,27 +227,29 @@ class Basics:
         try:
             await self._subscribe(mailbox.patterns, mailbox)
         except BaseException:
-            self._shut(mailbox)
+            self._shut(mailbox, is_over=False)
             raise
 
     async def close_mailbox(self, mailbox: Mailbox) -> None:
         """Unsubscribe what a mailbox has. What was on its way to it does not come into the inbox."""
         mailbox.closed = True  # whoever waits for it may be the one that reads: the answer to sync lets them look
+        is_over = False
         try:
             with suppress(DisconnectedError):
-                await self.unsubscribe(mailbox.patterns)
-                await self.sync()
+                if await self.unsubscribe(mailbox.patterns):
+                    await self.sync()
+            is_over = True
         finally:
-            self._shut(mailbox)
+            self._shut(mailbox, is_over=is_over)
 
     def take_over(self, mailbox: Mailbox) -> None:
         """From now on, messages go into a mailbox for whose patterns the client has subscribed already."""
         with self.channel._lead.lock:
             self._session.take_over(mailbox)
 
-    def _shut(self, mailbox: Mailbox) -> None:
+    def _shut(self, mailbox: Mailbox, *, is_over: bool) -> None:
         with self.channel._lead.lock:
-            self._session.shut(mailbox)
+            self._session.shut(mailbox, is_over=is_over)
             self.channel._lead.wake_all()
 
     async def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool:

@@ -5,6 +5,10 @@ greenlets and threads it blocks and so never suspends, and :func:`run` carries t
 
 Several callers may use one client at once. The one that has the *lead* reads for all of them, and puts what comes into
 the session: see :mod:`~sbuslib.clients.lead`.
+
+The session is plain state, which verbs change at once, whether there is a connection or not. The connection follows it:
+what the hub has still to be told is in one queue, in order. A new connection begins with all that the session holds;
+what a caller gave up to tell, the next one tells.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import os
 import select
 import socket
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, ClassVar, TypeVar
@@ -23,6 +28,7 @@ from ..doors.door import Door
 from ..errors import DisconnectedError, PeerError
 from ..kernel.dialer import BROKEN, NO_MEMORY
 from ..kernel.own_hub import Serving, serving
+from ..kernel.packet_writer import PacketWriter
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from .base import ClientBase, Event
 from .batch import plain
@@ -98,7 +104,8 @@ class Channel(ClientBase):
 
     def _make_locks(self) -> None:
         self._lead = Lead(self._make_lock(), self._make_waiter)
-        self._writer_lock = self._make_lock()
+        self._writer_lock = self._make_lock()  # while packets are sent; taken inside of the lead's lock, if both are
+        self._unsaid: deque[bytes] = deque()  # what the hub of this connection has still to be told or asked, in order
         self._door = Door(self._door_folder, self._limits)  # where this client hands out
         self._asker = Asker(self._wait_readable, self._sleep, self._door_folder)  # asks at the doors of others
         self._begun: set[Any] = set()  # what works in the background
@@ -126,7 +133,10 @@ class Channel(ClientBase):
             self._end_lead()
 
     async def _open_once(self, deadline: float | None) -> None:
-        self._socket = await self._connect(deadline)
+        sock = await self._connect(deadline)
+        with self._writer_lock:
+            self._socket = sock
+            self._unsaid.clear()
         try:
             await self._begin(deadline)
         except TimeoutError as error:
@@ -156,18 +166,19 @@ class Channel(ClientBase):
             self._serving = None if self._WAITS_IN_GEVENT else serving(self._socket)
             if self._serving is not None:
                 self._serving.check_here(self.address)
-            await self._send_on(session.hello(), deadline)
+            self._unsaid += session.hello()
+            await self._say_all(deadline)
             while not session.knows_itself():
                 if await self._read(deadline):
                     raise self._disconnected()
-            opening = session.opening()
-            if opening:
-                await self._send_on(opening, deadline)
+            if opening := session.opening():
+                self._unsaid += opening
+                await self._say_all(deadline)
                 session.batches = True
             with self._lead.lock:
-                # From here on other callers send their changes themselves.
-                packets = self._restore()
-            await self._send_on(packets, deadline)
+                # What other callers change from here on is said after this.
+                self._unsaid += self._restore()
+            await self._say_all(deadline)
         except BaseException:
             self._up = False
             raise
@@ -195,29 +206,31 @@ class Channel(ClientBase):
         finally:
             os.close(fd)
 
-    async def _connect_again(self, deadline: float | None) -> None:
-        """Reconnect, trying until the deadline."""
+    async def _connect_again(self, deadline: float | None) -> bool:
+        """With the lead: try once to reconnect, after a pause, which others end. Returns whether that succeeded."""
         self._release_socket()
-        while True:
-            if pause := self._reconnecting.pause():
-                left = time_left(deadline)
-                await self._sleep(pause if left is None else min(pause, left))
-            if self._closed:
-                raise self._disconnected()
-            try:
-                await self._open_once(self._deadline(self.timeout))
-                return
-            except OSError as error:
-                self._reconnecting.failed(error)
-                if not self._reconnect:  # it was only to have all but what the hub refused
-                    self._ended = True
-                    raise self._disconnected() from error
-                if time_left(deadline) == 0:
-                    raise TimeoutError(f"{self.address}: the hub is away") from None
+        if pause := self._reconnecting.pause():
+            left = time_left(deadline)
+            if await self._lead.rest(pause if left is None else min(pause, left)):
+                return False
+        if self._closed:
+            raise self._disconnected()
+        try:
+            await self._open_once(self._deadline(self.timeout))
+        except OSError as error:
+            self._reconnecting.failed(error)
+            if not self._reconnect:  # it was only to have all but what the hub refused
+                self._ended = True
+                raise self._disconnected() from error
+            if time_left(deadline) == 0:
+                raise TimeoutError(f"{self.address}: the hub is away") from None
+            return False
+        return True
 
     def _release_socket(self) -> None:
         """End the connection."""
-        self._up = False
+        with self._lead.lock:
+            self._up = False  # from here on nobody says anything on it
         self._session.batches = False  # the hub of the next socket was not asked for batches yet
         self._shut_down()
         if self._socket is not None:
@@ -278,7 +291,7 @@ class Channel(ClientBase):
             if isinstance(answer, Awaitable):
                 await answer
             if self._reconnect and self._up and self._session.has_to_renew:
-                await self._say(self._session.renew, self._deadline(self.timeout))
+                await self._change(self._session.renew)
             self._hand_out_notices()
 
     @property
@@ -291,8 +304,10 @@ class Channel(ClientBase):
         """With the lead: read once, or connect again. Gives the lead back."""
         try:
             if not self._up and self._may_reconnect:
-                await self._connect_again(deadline)
-                return "connected"
+                return "connected" if await self._connect_again(deadline) else None
+            if self._unsaid:  # by callers that gave up
+                with suppress(OSError):
+                    self._say_some()
             if not await self._read(deadline):
                 return None
             was_up, self._up = self._up, False
@@ -341,27 +356,29 @@ class Channel(ClientBase):
             lambda: self._up and self.epoch > epoch, self._deadline(self.timeout), f"{self.address}: the hub is away"
         )
 
-    def _send_some(self, packets: list[bytes], question: HubQuestion | None) -> int:
-        """Send as many as the kernel takes. Another thread may read the answer to a question at once."""
-        sent, session = 0, self._session
+    def _say_some(self) -> None:
+        """Tell and ask the hub what it has still to be told and asked, as far as the kernel takes it now."""
+        unsaid = self._unsaid
         with self._writer_lock:
-            if question is not None:
-                session.expect(question)
-            try:
-                sent = self._packet_writer.send(self._here(), packets)
-            finally:
-                if question is not None and not sent:
-                    session.expect_no_more(question)
-        return sent
+            while unsaid:
+                some = [unsaid[place] for place in range(min(len(unsaid), PacketWriter.SIZE))]
+                try:
+                    sent = self._packet_writer.send(self._here(), some)
+                except OSError as error:
+                    if error.errno == errno.EMSGSIZE:  # it never goes
+                        unsaid.popleft()
+                    raise
+                for _ in range(sent):
+                    unsaid.popleft()
+                if sent < len(some):
+                    return
 
-    async def _send_on(self, said: list[bytes] | HubQuestion, deadline: float | None) -> None:
-        """Send packets, or a question, on the connection at hand, without reconnecting."""
-        question, packets = (said, [said.packet]) if isinstance(said, HubQuestion) else (None, said)
-        done = 0
-        while done < len(packets):
+    async def _say_all(self, deadline: float | None) -> None:
+        """Tell and ask the hub all that it has still to be told and asked, without reconnecting."""
+        while self._unsaid:
             failure: OSError | None = None
             try:
-                done += self._send_some(packets[done:], question)
+                self._say_some()
             except OSError as error:
                 if error.errno in BROKEN or isinstance(error, DisconnectedError):
                     await self._hear_out()
@@ -371,7 +388,7 @@ class Channel(ClientBase):
                 failure = error
 
             # What the kernel did not take waits until it has room, or memory.
-            if done < len(packets):
+            if self._unsaid:
                 await self._wait_for_room(failure, deadline)
 
     async def _send(self, packets: list[bytes], flags: int = 0) -> None:
@@ -403,46 +420,76 @@ class Channel(ClientBase):
                     raise BlockingIOError(errno.EAGAIN, "the hub takes no more for now")
                 await self._wait_for_room(failure, deadline)
 
-    async def _say(self, change: Callable[[], list[bytes] | HubQuestion], deadline: float | None) -> int:
-        """Change the session, and send what tells or asks the hub. Returns the epoch in which it was sent.
+    def _note(self, change: Callable[[], list[bytes]]) -> bool:
+        """Change the session. If the hub is there, which is returned, it has to be told; else the next one is."""
+        with self._lead.lock:
+            packets = change()
+            if self._up:
+                with self._writer_lock:
+                    for packet in packets:
+                        taken_back = packet[2:] if packet.startswith(b"UNSUB ") else b"UN" + packet
+                        if self._unsaid and taken_back in self._unsaid:
+                            self._unsaid.remove(taken_back)
+                        else:
+                            self._unsaid.append(packet)
+            return self._up
 
-        If the connection breaks meanwhile, they are not sent again: the next connection restores the session's state.
+    async def _change(self, change: Callable[[], list[bytes]]) -> bool:
+        """Change the session at once, and tell the hub if it is there, which is returned. Raises as :meth:`_tell`.
+
+        Without a hub raises :exc:`~sbuslib.errors.DisconnectedError` unless another one is looked for.
         """
         self._check_caller()
-        while True:
-            with self._lead.lock:
-                if self._up:
-                    epoch = self.epoch
-                    said = change()
-                    break
-            await self._until(lambda: self._up, deadline, f"{self.address}: the hub is away")
+        is_there = self._note(change)
+        if is_there:
+            await self._tell(self._deadline(self.timeout))
+        elif not self._may_reconnect:
+            raise self._disconnected()
+        return is_there
+
+    async def _tell(self, deadline: float | None) -> None:
+        """As :meth:`_say_all`. If the connection breaks meanwhile, the next one restores the session's state."""
         try:
-            await self._send_on(said, deadline)
+            await self._say_all(deadline)
         except DisconnectedError:
             if not self._may_reconnect:
                 raise
-        return epoch
 
     async def _ask(self, ask: Callable[[], HubQuestion], timeout: float | None = None) -> bytes:
         """Ask the hub, and wait for the answer, without ``timeout`` as long as for any. Asks again on a new connection.
 
         Raises :exc:`TimeoutError`.
         """
+        self._check_caller()
         deadline = self._deadline(self.timeout if timeout is None else timeout)
         question, epoch = HubQuestion(b""), 0
-
-        def asked() -> HubQuestion:
-            nonlocal question
-            question = ask()
-            return question
 
         def is_over() -> bool:
             return question.answer is not None or self.epoch != epoch
 
         while question.answer is None:
-            epoch = await self._say(asked, deadline)
-            await self._until(is_over, deadline, f"{self.address}: the hub did not answer in time")
+            with self._lead.lock:
+                if is_up := self._up:
+                    epoch, question = self.epoch, ask()
+                    self._session.expect(question)
+                    self._unsaid.append(question.packet)
+            if not is_up:
+                await self._until(lambda: self._up, deadline, f"{self.address}: the hub is away")
+                continue
+            try:
+                await self._tell(deadline)
+                await self._until(is_over, deadline, f"{self.address}: the hub did not answer in time")
+            except BaseException:
+                self._ask_no_more(question)
+                raise
         return question.answer
+
+    def _ask_no_more(self, question: HubQuestion) -> None:
+        """Nobody waits for the answer: if it was not sent yet, it is not."""
+        with self._lead.lock, self._writer_lock:
+            if question.packet in self._unsaid:
+                self._unsaid.remove(question.packet)
+                self._session.expect_no_more(question)
 
     # -- the end ------------------------------------------------------------------------------------
 

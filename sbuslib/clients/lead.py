@@ -67,6 +67,17 @@ class Lead:
                 found = self._look(found, ready, check)
         return found
 
+    async def rest(self, seconds: float) -> bool:
+        """With the lead: wait. Whether :meth:`wake_all` ended that before its time."""
+        waiter = self._make_waiter()
+        with self.lock:
+            self._followers[waiter] = lambda: False  # nobody is chosen while the lead is taken
+        try:
+            return await waiter.wait(seconds)
+        finally:
+            with self.lock:
+                self._followers.pop(waiter, None)
+
     def _look(self, waiter: Waiter | None, ready: Callable[[], bool], check: Callable[[], None]) -> Waiter | bool:
         """``False`` if ``ready()`` holds, ``True`` if the caller has the lead now; else what it waits with."""
         was_chosen = waiter is not None and self._chosen is waiter

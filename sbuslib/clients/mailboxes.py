@@ -39,6 +39,7 @@ class Mailboxes:
         self._lost = lost  # by cause
         self._open: tuple[Mailbox, ...] = ()  # replaced as a whole
         self._places: dict[bytes, list[Callable[[Message], None]]] = {}  # by key
+        self._late: frozenset[bytes] = frozenset()  # patterns taken back of which something may be on its way
         self._unread = 0  # bytes in the inbox, or more
         self._full_at = 0  # how many messages were in the inbox when it was found full
 
@@ -60,9 +61,16 @@ class Mailboxes:
             if mailbox.put not in places or self._put_into_inbox in places:
                 self._inbox.append(message)
 
-    def remove(self, mailbox: Mailbox) -> None:
-        """Nothing more goes there."""
+    def remove(self, mailbox: Mailbox, *, is_over: bool = True) -> None:
+        """Nothing more goes there. Unless it ``is_over``, something may still be on its way, which nobody wants."""
         self._open = tuple(other for other in self._open if other is not mailbox)
+        if not is_over:
+            self._late |= frozenset(mailbox.patterns)
+        self.forget()
+
+    def nothing_is_on_its_way(self) -> None:
+        """Nothing comes any more of what was taken back: there is a new connection."""
+        self._late = frozenset()
         self.forget()
 
     def forget(self) -> None:
@@ -87,7 +95,8 @@ class Mailboxes:
             if any(self._matches(pattern, key, secret) for pattern in list(mailbox.patterns))
         ]
         wanted = any(self._matches(pattern, key, secret) for pattern in self.wanted(mailboxes))
-        if wanted or not places:  # without a mailbox it was the application's until just now
+        is_late = any(self._matches(pattern, key, secret) for pattern in self._late)
+        if wanted or not (places or is_late):  # without a mailbox it was the application's until just now
             places.append(self._put_into_inbox)
         if len(known) >= KNOWN_KEYS:
             known.clear()

@@ -89,7 +89,6 @@ class _Background:
 
     async def _end(self) -> None:
         """Close the mailbox, and wait until the work has ended."""
-        # While the hub is away nothing ends: then this raises, and the work ends by itself once it is back.
         if not self._mailbox.closed:
             await self._verbs.close_mailbox(self._mailbox)
         self._verbs.channel._begun.discard(self)

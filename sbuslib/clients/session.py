@@ -120,6 +120,8 @@ class Session:
         self._asked.clear()
         self._by_token.clear()
         self.headers.clear()  # what is reserved depends on the hub
+        if self.mailboxes is not None:
+            self.mailboxes.nothing_is_on_its_way()
         self._own = self.ask(control.WHOAMI)
         self.expect(self._own)
         return [encode_control(control.FEATURES), self._own.packet]
@@ -185,7 +187,7 @@ class Session:
     def choose(self, *keys: bytes) -> list[bytes]:
         """Choose by control messages; of those that differ in the last word alone, the newest stands. What to send."""
         self.choices.update((key.rpartition(b"/")[0], key) for key in keys)
-        return [*map(encode_control, keys)]
+        return [encode_control(key) for key in keys if self.has_chosen(key)]
 
     def has_chosen(self, key: bytes) -> bool:
         """Whether a choice stands, and the hub knows it: senders and notices are extensions."""
@@ -294,10 +296,10 @@ class Session:
         assert self.mailboxes is not None
         self.mailboxes.move_from_inbox(mailbox)
 
-    def shut(self, mailbox: Mailbox) -> None:
-        """Nothing more goes into a mailbox."""
+    def shut(self, mailbox: Mailbox, *, is_over: bool = True) -> None:
+        """Nothing more goes into a mailbox. Unless it ``is_over``, something may still be on its way there."""
         if self.mailboxes is not None:
-            self.mailboxes.remove(mailbox)
+            self.mailboxes.remove(mailbox, is_over=is_over)
         mailbox.closed = True
 
     def forget_places(self) -> None:

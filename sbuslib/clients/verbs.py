@@ -56,8 +56,8 @@ class Verbs(Basics):
         elif on_message is not None:
             await subscription.open()
         else:
+            self._session.named.add(mailbox)  # its patterns are kept true from here on
             await self._subscribe(mailbox.patterns)
-            self._session.named.add(mailbox)
             return subscription
         subscription.start(on_message)
         return subscription

@@ -6,8 +6,8 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from support import PATIENCE, HubThread, own_key
 
 from sbuslib import Limits, blocking
 from sbuslib.clients import channel
-from sbuslib.errors import AddressError, DisconnectedError, NoHubError, PeerError
+from sbuslib.errors import AddressError, DisconnectedError, NoHubError, NoServerError, PeerError
 from sbuslib.limits import ClientLimits
 from sbuslib.wire.packets import Message
 
@@ -298,6 +298,90 @@ async def test_what_serves_or_watches_outlives_its_hub(bus: Bus) -> None:
         await serving.drain()
         await watching.drain()
     assert heard == [b"1"]
+
+
+@contextmanager
+def hung(server: HubThread) -> Iterator[None]:
+    """A hub that serves nobody meanwhile."""
+    begun, end = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        begun.set()
+        end.wait(PATIENCE)
+
+    hanging = threading.Thread(target=server.call, args=(hang,))
+    hanging.start()
+    begun.wait(PATIENCE)
+    yield
+    end.set()
+    hanging.join()
+
+
+@script
+async def test_what_failed_to_begin_in_time_is_not_in_force(bus: Bus, server: HubThread) -> None:
+    client, other = await bus.client(), await bus.client()
+    started: list[object] = []
+    with hung(server):
+        client.timeout = 0.02
+        beginnings: list[Callable[[], Any]] = [
+            lambda: client.subscribe(b"k"),
+            lambda: client.subscribe(b"k", on_message=started.append),
+            lambda: client.serve(b"k", started.append),
+            lambda: client.queue("q").work(started.append),
+        ]
+        for begin in beginnings:
+            with pytest.raises(TimeoutError):
+                await begin()
+        await other.publish_many([(b"k", b"")] * 100)
+        client.timeout = PATIENCE
+    await client.sync()
+    assert server.call(server.hub.statistics).patterns == 0
+    with pytest.raises(NoServerError):
+        await other.request(b"k", timeout=PATIENCE)
+    with pytest.raises(TimeoutError):
+        await client.receive(timeout=0)
+    assert (started, client.lost) == ([], {})
+
+
+@script
+async def test_what_a_caller_gave_up_to_tell_the_hub_is_told_by_the_next(bus: Bus, server: HubThread) -> None:
+    client = await bus.client()
+    kept, other = await client.subscribe(b"a"), await client.subscribe(b"b")
+    core = bus.core(client)
+    client.timeout, core._socket = 0.01, Starved(core._socket, b"UNSUB", 1e9)
+    with pytest.raises(TimeoutError, match="takes no more"):
+        await other.unsubscribe()
+    client.timeout, core._socket = PATIENCE, core._socket._socket
+    with pytest.raises(TimeoutError):
+        await client.receive(timeout=0)
+    assert not core._unsaid
+    await client.sync()
+    assert server.call(server.hub.statistics).patterns == 1
+    assert not kept.closed
+
+
+@script
+async def test_what_is_taken_back_while_the_hub_is_away_does_not_come_back_with_it(bus: Bus) -> None:
+    with HubThread(bus.address):
+        client = await bus.client(reconnect=True, limits=SWIFT)
+        plain, kept = await client.subscribe(b"a"), await client.subscribe(b"b")
+        served = await client.serve(b"c", lambda question: b"")
+        watched = await client.subscribe(b"d", on_message=print)
+        queued = await client.subscribe(b"e")
+        with pytest.raises(TimeoutError):
+            await queued.receive(timeout=0)
+    client.timeout = 0.02
+    with pytest.raises(TimeoutError):
+        await client.sync()
+    for end in (plain.unsubscribe, served.stop, watched.unsubscribe, queued.unsubscribe):
+        await end()
+    with pytest.raises(TimeoutError):
+        await client.subscribe(b"f")
+    client.timeout = PATIENCE
+    with HubThread(bus.address) as server:
+        await client.sync()
+        assert server.call(server.hub.statistics).patterns == 1
+    assert kept.patterns == (b"b",)
 
 
 @script
