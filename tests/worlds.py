@@ -142,6 +142,13 @@ def greet_relay(link: Peer) -> None:
     link.send(FEATURES, packet)
 
 
+def receive_until(peer: Peer, start: bytes) -> bytes:
+    """The next packet that starts so; those before are dropped."""
+    while not (packet := peer.receive()).startswith(start):
+        assert packet, "disconnected"
+    return packet
+
+
 def key_of_link(link: Peer) -> bytes:
     """The credential key of a raw link. All packets that were sent before are acted on."""
     link.send(WHOAMI)

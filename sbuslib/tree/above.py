@@ -37,6 +37,10 @@ __all__ = ["LinkAbove"]
 _HELLO: Final = (control.FEATURES, control.ECHO_OFF, control.NOTICES_ON, control.WHOAMI)
 """What is said first. A hub without features does not answer the first: so its first answer tells that."""
 
+ALIVE_PAUSE: Final = 1.0
+"""Seconds between an answer of the hub above and the next question whether it is alive. When the link ends, messages
+may be missing since the last question that it answered: either process may have been stopped since then."""
+
 
 class LinkAbove(Link):
     """The role of one connection to the hub above.
@@ -65,6 +69,8 @@ class LinkAbove(Link):
         self._questions_below = 0  # its questions that are open
         self._controls: deque[Control] = deque()  # to be acted on after the turn, since they may end the link
         self._reason = ""  # why the hub above kicked this hub, if it said so
+        self._alive_at = 0.0  # when the hub above was asked last what it has answered, in seconds since the epoch
+        self._told_away = False  # whether others were told that the hub above was away, and is not yet back in full
         self.why = ""
         """Why the link ended."""
         above.begin_link(self, self._connection, address)
@@ -155,12 +161,15 @@ class LinkAbove(Link):
         # 2. Others are told of what was lost meanwhile.
         above.tell_losses(after_outage=True)
         above.up.losses.report()
-        if above.away_since:
-            self.place.pass_notice(control.Away(above.away_since, time()), above.up)
-            above.away_since = 0.0
         above.log_what_is_open(self.outgoing.credentials.uid)
 
-        # 3. Those who wait can be answered, and the hub above is told what is wanted.
+        # 3. Nothing that is wanted here is in force above yet, where it was before.
+        self._alive_at = time()
+        self.context.after(ALIVE_PAUSE, self._ask_whether_alive)
+        if above.away_since:
+            self._ask_what_is_in_force()
+
+        # 4. Those who wait can be answered, and the hub above is told what is wanted.
         self.place.questions.note_joined()
         self.mark()
         if self.told_all or self.mode == "plain":
@@ -175,6 +184,42 @@ class LinkAbove(Link):
         if self._above.link is self and self._above.step == "open":
             self._above.up.let_through()
             self.mark()
+
+    def _ask_whether_alive(self) -> None:
+        """Ask now and then what the hub above answers at once, after all that it has sent."""
+        asked_at = time()
+
+        def note(scope: bytes | None) -> None:
+            if scope is not None:
+                self._alive_at = asked_at
+                self.context.after(ALIVE_PAUSE, self._ask_whether_alive)
+
+        if self.is_up and self._above.step != "leaving":
+            self.say_question(self.questions.ask(self.questions.put(note, b"local")), b"local")
+
+    def _ask_what_is_in_force(self) -> None:
+        """Ask when all that is wanted here is in force in the tree: until then, messages are missing here."""
+        if self.is_up and not self.ask(self._note_in_force):
+            self._ask_again()
+
+    def _ask_again(self) -> None:
+        self.context.after(self.context.limits.sync_wait, self._ask_what_is_in_force)
+
+    def _note_in_force(self, scope: bytes | None) -> None:
+        """Tell others for how long the hub above was away.
+
+        Where a part of the tree does not answer, that is told at once, and the rest of the time when all have answered.
+        """
+        if scope is None:
+            return  # the link has ended: the time goes on
+        above, now, is_whole = self._above, time(), scope in (control.SCOPE_TREE, control.SCOPE_TRUSTED)
+        if is_whole or not self._told_away:
+            self.place.pass_notice(control.Away(above.away_since, now), above.up)
+            self._told_away, above.away_since = True, now
+        if is_whole:
+            above.away_since = 0.0
+        else:
+            self._ask_again()
 
     def end(self, why: str) -> None:
         """End the link, unless it has ended."""
@@ -193,7 +238,7 @@ class LinkAbove(Link):
         above, was_up = self._above, self.is_up
         self.is_up = False
         if was_up:
-            above.away_since = time()
+            above.away_since = above.away_since or self._alive_at
             self.place.telling.forget(self)
         above.end_link()
         self._connection.close()

@@ -91,7 +91,7 @@ class HubAbove:
         self.dropped = Violations(self.context.limits.logged_violations)
         """Packets from above that should not have come."""
         self.away_since = 0.0
-        """When the last link ended, in seconds since the epoch; 0: none did, or it was told."""
+        """Since when messages from above may be missing here without a notice, in seconds since the epoch; 0: none."""
         self._untold = Losses()  # on the way up, here and below, and the hub above was not told yet
         self._changed = Changed()  # set, and replaced, with each step
         self._connection: Connection | None = None  # that of the link

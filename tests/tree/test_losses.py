@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from support import FakeHub, choose, eventually
-from worlds import FAST, World, join, settle
+from support import FakeHub, Peer, choose, eventually
+from worlds import FAST, World, greet_relay, join, receive_until, settle
 
 from sbuslib import Hub
-from sbuslib.tree import uplink
+from sbuslib.tree import above, uplink
 from sbuslib.tree.link_losses import LinkLosses
 from sbuslib.wire.control import Away, Lost
 
@@ -60,6 +60,14 @@ class Watched:
         for client in self.clients.values():
             client.sync()
         return {name: client.lost.get(cause, 0) for name, client in self.clients.items()}
+
+
+def join_again(master: FakeHub) -> Peer:
+    """Have the hub ``left`` join a fake hub once more. Returns the fake hub's end of the link."""
+    link = master.accept()
+    greet_relay(link)
+    link.send(b"CMSG interest/complete")
+    return link
 
 
 def test_what_is_lost_or_uncertain_on_its_way_up_is_told_in_the_whole_tree(
@@ -113,6 +121,52 @@ def test_all_below_are_told_when_the_hub_above_was_away(world: World) -> None:
     for notices in watched.notices.values():
         (away,) = (notice for notice in notices if isinstance(notice, Away))
         assert before <= away.since <= away.until <= time()
+
+
+def test_the_hub_above_was_away_until_what_is_wanted_here_is_in_force_in_the_tree(world: World) -> None:
+    with FakeHub(world.address("top")) as master:
+        link = join(world, master, sync_wait=0.01)
+        watched = Watched(world, "left")
+        watched.clients["left"].subscribe(b"k")
+
+        # 1. Before a hub has joined whose patterns are in force, nothing is told: the time goes on.
+        for _ in range(2):
+            link.close()
+            link, packets = join_again(master), []
+            while not (packet := link.receive()).startswith(b"CMSG hub/sync\0t"):
+                packets.append(packet)
+            assert b"SUB k" in packets
+            assert watched.lost("away") == {"left": 0}
+
+        # 2. A part of the tree that does not answer is asked again. What is known is told meanwhile.
+        link.send(b"CMSG hub/sync\0%b\0partial" % packet.split(b"\0")[1])
+        eventually(lambda: watched.lost("away") == {"left": 1})
+        for answer in (b"partial", b"tree"):
+            packet = receive_until(link, b"CMSG hub/sync\0t")
+            assert watched.lost("away") == {"left": 1}
+            link.send(b"CMSG hub/sync\0%b\0%b" % (packet.split(b"\0")[1], answer))
+        eventually(lambda: watched.lost("away") == {"left": 2})
+        first, second = (notice for notice in watched.notices["left"] if isinstance(notice, Away))
+        assert first.since < first.until == second.since < second.until
+
+
+def test_the_hub_above_was_away_since_it_last_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(above, "ALIVE_PAUSE", 0.001)
+    with FakeHub(world.address("top")) as master:
+        link = join(world, master)
+        watched = Watched(world, "left")
+        packet = receive_until(link, b"CMSG hub/sync\0l")
+        answered = time()
+        link.send(b"CMSG hub/sync\0%b\0local" % packet.split(b"\0")[1])
+        receive_until(link, b"CMSG hub/sync\0l")
+        unanswered = time()
+        link.close()
+        link = join_again(master)
+        packet = receive_until(link, b"CMSG hub/sync\0t")
+        link.send(b"CMSG hub/sync\0%b\0tree" % packet.split(b"\0")[1])
+        eventually(lambda: watched.lost("away") == {"left": 1})
+        (away,) = (notice for notice in watched.notices["left"] if isinstance(notice, Away))
+        assert away.since < answered < unanswered < away.until
 
 
 def test_a_hub_above_that_tells_of_losses_all_the_time_is_passed_on_now_and_then(world: World) -> None:

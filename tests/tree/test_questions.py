@@ -6,18 +6,11 @@ import gevent
 import msgspec
 import pytest
 from support import PATIENCE, WHOAMI, FakeHub, Peer, eventually
-from worlds import FAST, FEATURES, RELAY, STRANGER, World, greet_relay, settle
+from worlds import FAST, FEATURES, RELAY, STRANGER, World, greet_relay, receive_until, settle
 
 from sbuslib.tree.below import LinkBelow
 
 TENANT = 12_345
-
-
-def receive_until(peer: Peer, start: bytes) -> bytes:
-    """The next packet that starts so; those before are dropped."""
-    while not (packet := peer.receive()).startswith(start):
-        assert packet, "disconnected"
-    return packet
 
 
 def test_a_question_while_the_link_joins_comes_after_what_is_kept(world: World) -> None:
