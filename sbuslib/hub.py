@@ -133,7 +133,6 @@ class Hub:
             separator=separator.encode() if isinstance(separator, str) else separator,
             address=lambda: self.address,
             parts=self._make_parts,
-            on_senders=lambda: self.tree.telling.mark_all(),
         )
         """What the parts of this hub share. An embedder does not need it: relays and recorders do."""
         self._review = Review(context, self._clients.connections)  # of what clients hold, after a reload

@@ -23,7 +23,7 @@ from .errors import ReservedKeyError
 from .matcher import SEPARATOR, check_separator
 from .reasons import Reason
 
-__all__ = ["OVERFLOW_ID", "RESERVED", "Credentials", "Namespace", "stranger"]
+__all__ = ["OVERFLOW_ID", "RESERVED", "UNKNOWN", "Credentials", "Namespace", "stranger"]
 
 RESERVED = b"!"
 
@@ -61,6 +61,10 @@ class Credentials(msgspec.Struct, frozen=True, order=True):
         )
 
 
+UNKNOWN = Credentials(gid=OVERFLOW_ID, uid=OVERFLOW_ID, pid=0)
+"""Somebody of whom nothing is known, in a credential key. Nobody may subscribe to its secrets."""
+
+
 class Namespace:
     """The rules of one hub: its separator, and the prefix of its own clients' secret keys."""
 
@@ -80,10 +84,6 @@ class Namespace:
     def is_secret(self, key: bytes) -> bool:
         """Whether a key that :meth:`check_key` accepted is secret, so that the second index has to be asked."""
         return key.startswith(self.start)
-
-    def is_below(self, sender: bytes, above: bytes) -> bool:
-        """Whether ``sender`` is the credential key ``above``, extended by one or more credentials."""
-        return sender.startswith(above + self.separator) and bool(self.chain(sender[len(above) + 1 :]))
 
     def chain(self, key: bytes) -> tuple[Credentials, ...]:
         """The credentials in a credential key, from the root of the tree on; none in any other key.

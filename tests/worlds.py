@@ -85,8 +85,7 @@ class World:
         """A raw link from below, of the hub's own user unless another is given, which was told how it is served."""
         peer = self.peer(name) if uid is None else self.peer_of(name, uid)
         peer.send(b"CMSG interest/on")
-        mode = b"announce" if uid is None else b"prune"
-        assert peer.receive() == b"CMSG interest/on\0" + mode
+        assert served(peer) == (b"announce" if uid is None else b"prune")
         return peer
 
     def is_at(self, name: str) -> bool:
@@ -129,6 +128,14 @@ def join(world: World, above: FakeHub, **limits: Any) -> Peer:
     link.send(b"CMSG interest/complete")
     relay.wait(PATIENCE)
     return link
+
+
+def served(link: Peer) -> bytes:
+    """The answer to ``interest/on``: in which mode a raw link is served. Senders are asked for before."""
+    assert link.receive() == b"CMSG senders/on\0"
+    answer, mode = link.receive().split(b"\0")
+    assert answer == b"CMSG interest/on"
+    return mode
 
 
 def greet_relay(link: Peer) -> None:

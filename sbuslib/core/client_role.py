@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, Protocol
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar, Final, Protocol
 
 from ..errors import PacketError
 from ..limits import PACKET_BYTES
@@ -14,7 +15,7 @@ from ..wire.modes import HARD, ORDER, SOFT
 from ..wire.packets import Control, Packet, Subscribe, Unsubscribe, encode_control, parse
 from .context import Context
 from .outgoing import Outgoing
-from .protocols import Routes
+from .protocols import Routes, Sender
 from .publisher import Publisher
 from .replacement import Replacement
 from .reporting import Reporter
@@ -73,7 +74,9 @@ class ClientRole:
     """The role of every client of one hub. Implements :class:`~.publisher.Role`."""
 
     is_link = False
+    is_relay = False
     longest = PACKET_BYTES
+    senders: ClassVar[Mapping[bytes, Sender]] = MappingProxyType({})  # it speaks for itself
 
     def __init__(
         self,
@@ -88,6 +91,11 @@ class ClientRole:
         self._answers = answers
         self._reloads = reloads
         self._replacement = replacement
+
+    @property
+    def parts(self) -> tuple[Context, Neighbours, Reporter, Reloads, Replacement]:
+        """What it was made of."""
+        return self._context, self._neighbours, self._answers, self._reloads, self._replacement
 
     @property
     def asks(self) -> bool:

@@ -14,9 +14,11 @@ from contextlib import suppress
 
 from ..errors import PacketError
 from ..kernel.descriptors import WITH_DESCRIPTORS, GuardedSocket
+from ..limits import PACKET_BYTES
 from ..reasons import Reason
 from ..secrets import Credentials
 from ..statistics import ClientStatistics
+from ..wire.packets import MSG
 from .callbacks import tell_event_loop
 from .context import Context
 from .messages import Received
@@ -135,7 +137,7 @@ class Connection(Publisher):
     def _receive(self) -> bool:
         """Receive once, and route what came. Returns whether anything came, be it the end of the connection."""
         context = self.context
-        area, longest = context.area, self.role.longest
+        area = context.area
         now = context.round()
         # A client that sends single packets is read with recv(2), which is faster than recvmmsg(2) for one. If the
         # next packet came in the very next round, there may be more. A turn that was postponed is a round later.
@@ -151,7 +153,7 @@ class Connection(Publisher):
             return False
         shortest = lengths[0]
         # Most calls bring packets of one length. Finding that out takes a tenth of the time of looking at each.
-        if 0 < shortest <= longest and lengths.count(shortest) == taken:
+        if 0 < shortest <= PACKET_BYTES and lengths.count(shortest) == taken:
             if taken == 1:
                 self._lone = now
                 if route_one(self, area, shortest):
@@ -169,18 +171,23 @@ class Connection(Publisher):
 
     def _without_end(self, lengths: list[int]) -> list[int]:
         """The packets before the end of the connection, or before a violation."""
-        longest = self.role.longest
         if not all(lengths):
             lengths = lengths[: lengths.index(0)]
             self.end = "closed"
-        if lengths and max(lengths) > longest:
-            stop = next(n for n, length in enumerate(lengths) if length > longest)
-            reason = Reason.PACKET_TOO_LONG
-            if lengths[stop] == WITH_DESCRIPTORS:
-                reason = Reason.DESCRIPTORS_SENT
-            self.end = reason
-            lengths = lengths[:stop]
+        if lengths and max(lengths) > PACKET_BYTES:
+            longest = self.role.longest
+            for slot, length in enumerate(lengths):
+                if length > PACKET_BYTES and (length > longest or self._is_message(slot)):
+                    has_descriptors = length == WITH_DESCRIPTORS
+                    self.end = Reason.DESCRIPTORS_SENT if has_descriptors else Reason.PACKET_TOO_LONG
+                    return lengths[:slot]
         return lengths
+
+    def _is_message(self, slot: int) -> bool:
+        """Whether a packet in the hub's area is a message. A link may send longer packets only if they are none."""
+        area = self.context.area
+        start = area.offsets[slot]
+        return area.data[start : start + len(MSG)] == MSG
 
     # -- the rest -----------------------------------------------------------------------------------
 
@@ -194,7 +201,7 @@ class Connection(Publisher):
 
         return ClientStatistics(
             number=self.number,
-            credentials=self.key.decode(),
+            credentials=outgoing.key.decode(),
             patterns=self.context.router.count(outgoing),
             published=self.received,
             routed=outgoing.routed,

@@ -77,8 +77,6 @@ class Context:
 
     :param address: tells where the hub listens.
     :param parts: makes the clients and the fan-out queues, which need the context themselves.
-    :param on_senders: called when :attr:`senders` changes from or to 0 or 1: a hub is told if anybody but itself wants
-        senders.
     """
 
     credentials: Credentials
@@ -101,7 +99,6 @@ class Context:
         separator: bytes,
         address: Callable[[], str],
         parts: Callable[[Context], tuple[Members, FanOut]],
-        on_senders: Callable[[], None],
     ) -> None:
         self.limits = limits
         self.quotas = quotas
@@ -114,9 +111,6 @@ class Context:
         """How many control messages and unsubscriptions had no meaning."""
         self.published = 0
         """How many messages the embedder published."""
-        self.senders = 0
-        """How many receivers want messages with their sender, hubs below and above among them."""
-        self._on_senders = on_senders
         self._timers: set[Any] = set()  # that run
         self._pid = 0  # of the process that serves; 0: none
         self._event_loop: Any = None  # gevent's hub, of the thread that serves
@@ -190,9 +184,3 @@ class Context:
         """Whether a receiver in ``block`` mode may hold a publisher back."""
         uid = receiver.known()[1]  # None for an unknown user, which may hold nobody
         return uid is not None and (uid == publisher.uid or uid in self.trusted)
-
-    def count_senders(self, change: int) -> None:
-        """One receiver more (1), or one less (-1), wants messages with their sender."""
-        self.senders += change
-        if min(self.senders, self.senders - change) <= 1:
-            self._on_senders()

@@ -168,12 +168,10 @@ class Clients:
     def add_inbox(self, inbox: Receiver) -> None:
         assert isinstance(inbox, Inbox)
         self.inboxes.add(inbox)
-        self._context.count_senders(1)
 
     def forget_inbox(self, inbox: Receiver) -> None:
         assert isinstance(inbox, Inbox)
         self.inboxes.discard(inbox)
-        self._context.count_senders(-1)
         self._retire(inbox, inbox.account)
         self._add_up(inbox.account, Totals(0, inbox.routed, inbox.delivered, inbox.lost))
 

@@ -179,7 +179,7 @@ class InArea(_Packets):
 
 
 class OneInArea(Messages):
-    """The only message that a receive call brought, in the area's first slot. Good until the turn ends.
+    """The only message of a receive call, in the area's first slot from ``start`` on. Good until the turn ends.
 
     Most clients send one message at a time, so a hub that is not flooded mostly does this.
     """
@@ -187,8 +187,8 @@ class OneInArea(Messages):
     __slots__ = ("_copy", "_view", "_writer")
     count = 1
 
-    def __init__(self, area: PlainArea, writer: PacketWriter, length: int) -> None:
-        self._view = area.first(length)  # where it was received
+    def __init__(self, area: PlainArea, writer: PacketWriter, length: int, start: int = 0) -> None:
+        self._view = area.first(length, start)  # where it was received
         self._writer = writer
         self._copy: bytes | None = None  # once asked for
 
@@ -208,7 +208,11 @@ class OneInArea(Messages):
         return 1
 
     def send_wrapped(self, sock: socket.SocketType, wrapper: bytes) -> int:
-        return self._writer.send(sock, (wrapper + self._view,))
+        try:
+            sock.sendmsg((wrapper, self._view), (), ONE_PACKET_FLAGS)
+        except BlockingIOError:
+            return 0
+        return 1
 
     def packets(self) -> list[bytes]:
         if self._copy is None:
@@ -283,7 +287,11 @@ class Batched(Messages):
         return self.count if self._writer.send(sock, (self.batch.view,)) else 0
 
     def send_wrapped(self, sock: socket.SocketType, wrapper: bytes) -> int:
-        return self.count if self._writer.send(sock, (wrapper + self.batch.packet,)) else 0
+        try:
+            sock.sendmsg((wrapper, self.batch.view), (), ONE_PACKET_FLAGS)
+        except BlockingIOError:
+            return 0
+        return self.count
 
     def packets(self) -> list[bytes]:
         return self.batch.plain

@@ -381,8 +381,6 @@ class Outgoing:
         self._owner = owner
 
     def set_senders(self, on: bool) -> None:
-        if on is not self._senders:
-            self._context.count_senders(1 if on else -1)
         self._senders = on
         self._update()
 
@@ -476,7 +474,6 @@ class Outgoing:
 
     def close(self) -> None:
         """Lose all waiting messages. The connection closes the socket."""
-        self.set_senders(False)
         self.closed = self._mute = True
         self._owner = None
         if self.grown:

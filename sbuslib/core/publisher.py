@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import accumulate
 from time import monotonic
@@ -93,9 +93,17 @@ class Role(Protocol):
     """What a connection is: a client, a link from a hub below, the link to the hub above."""
 
     is_link: bool
-    """Whether it speaks for many clients. A violation by one of them is only counted, by :meth:`drop`."""
+    """Whether a violation by one of many clients behind it is only counted, by :meth:`drop`."""
+    is_relay: bool
+    """Whether it speaks for the clients of another hub. What it sends never goes back to it."""
     longest: int
-    """Length of the longest packet it may send, in bytes."""
+    """Length of the longest packet it may send, in bytes. A message by itself is never longer than
+    :data:`~sbuslib.limits.PACKET_BYTES`."""
+
+    @property
+    def senders(self) -> Mapping[bytes, Sender]:
+        """Those behind a link that have sent something, by what the other end calls them."""
+        ...
 
     @property
     def asks(self) -> bool:
@@ -154,6 +162,8 @@ class Publisher:
     _allowed: dict[bytes, bytes] | None = None  # headers that authorize= said yes to, each by itself
     _allowed_bytes: int = 0
     _version: int = field(init=False)  # of the router, when routes were right
+    _wrapper: bytes = b""  # of this role, under the prefix below
+    _prefix: bytes | None = None  # of the hub, when the wrapper was made; None: it has to be made
 
     def __post_init__(self) -> None:
         self._version = self.context.router.version
@@ -162,10 +172,11 @@ class Publisher:
     def become(self, role: Role) -> None:
         """Take another role: a client says that it is a link."""
         self.role = role
+        self._prefix = None
         self.asks = role.asks
         # Most clients use the router's own cache. A link, and a client about which authorize= is asked, has a cache of
         # its own, so that each header that is new for it is looked at.
-        self.routes = {} if role.asks or role.is_link else self.context.router.routes
+        self.routes = {} if role.asks or role.is_relay else self.context.router.routes
 
     @property
     def closed(self) -> bool:
@@ -183,7 +194,10 @@ class Publisher:
 
     @property
     def wrapper(self) -> bytes:
-        return control.wrapper_from(self.key)
+        prefix = self.context.router.namespace.prefix
+        if prefix is not self._prefix:  # made once, since all that goes over a link has it
+            self._wrapper, self._prefix = control.wrapper_from(self.key), prefix
+        return self._wrapper
 
     def holdable_by(self, receiver: Receiver) -> Holdable | None:
         # A client may not hold itself: while it waits to send, it reads nothing. A link speaks for many clients.
@@ -280,11 +294,12 @@ class Publisher:
     def deliver(self, receivers: Routes, sender: Sender, messages: Messages) -> None:
         """Hand each receiver messages that came over this connection."""
         receivers = self.context.fan_out.with_groups(receivers, sender)
-        self.received += messages.count
+        count = messages.count
+        self.received += count
         if len(receivers) > FEW:
             self.hand_on(Undelivered(sender, [(messages, receivers)]))
             return
-        self.spent += len(receivers)
+        self.spent += count * len(receivers)
         for receiver in receivers:
             receiver.deliver(sender, messages)
 

@@ -19,11 +19,13 @@ from typing import Final
 
 from ..errors import PacketError
 from ..kernel.areas import LONGEST_HEAD, PlainArea
+from ..limits import PACKET_BYTES
 from ..wire.batches import BATCH
+from ..wire.control import WRAPPER
 from ..wire.packets import MSG
 from .batch_routing import take_batch
 from .messages import Copied, InArea, OneInArea, Received
-from .protocols import Receiver, Routes, Run
+from .protocols import Receiver, Routes, Run, Sender
 from .publisher import FEW, PLANNED, Publisher, Undelivered, affordable, by_receiver
 
 __all__ = ["route", "route_copies", "route_one"]
@@ -40,9 +42,19 @@ def route_one(publisher: Publisher, area: PlainArea, length: int) -> bool:
     publisher.refresh()
     data = area.data
     receivers = publisher.routes.get(data[: data.find(b"\0", 0, length) + 1])
+    if receivers is not None:
+        publisher.deliver(receivers, publisher, OneInArea(area, publisher.context.writer, length))
+        return True
+
+    # Over a link it comes with its sender.
+    wrapped = _look_into(publisher, area, 0, length) if publisher.role.senders else None
+    if wrapped is None:
+        return False
+    sender, start, body = wrapped
+    receivers = publisher.routes.get(data[start:body])
     if receivers is None:
         return False
-    publisher.deliver(receivers, publisher, OneInArea(area, publisher.context.writer, length))
+    publisher.deliver(receivers, sender, OneInArea(area, publisher.context.writer, length, start))
     return True
 
 
@@ -58,6 +70,10 @@ def route(publisher: Publisher, received: Received) -> list[bytes]:
         known = _known_runs(publisher, received)
         if known is not None:
             return _left_from(received, _forward(publisher, received, known))
+    if publisher.role.senders:
+        handed_on = _route_wrapped(publisher, received)
+        if handed_on:
+            return _left_from(received, handed_on)
     publisher.misses = False
     return _route_each(publisher, received)
 
@@ -65,6 +81,61 @@ def route(publisher: Publisher, received: Received) -> list[bytes]:
 def _left_from(received: Received, slot: int | None, stop: int | None = None) -> list[bytes]:
     stop = len(received.lengths) if stop is None else stop
     return received.packets(range(slot, stop)) if slot is not None and slot < stop else []
+
+
+def _look_into(publisher: Publisher, area: PlainArea, offset: int, end: int) -> tuple[Sender, int, int] | None:
+    """The sender of a packet that comes with one, and where that packet and what follows its header begin.
+
+    *None* for any other packet, for a sender that is not known yet, and for what is too long.
+    """
+    data, named = area.data, offset + len(WRAPPER)
+    start = data.find(b"\0", named, end) + 1
+    body = data.find(b"\0", start, end) + 1
+    if not (start and body) or data[offset:named] != WRAPPER or end - start > PACKET_BYTES:
+        return None
+    sender = publisher.role.senders.get(data[named : start - 1])
+    return (sender, start, body) if sender is not None else None
+
+
+def _route_wrapped(publisher: Publisher, received: Received) -> int:
+    """Hand on the messages with their senders with which a receive call of a link begins.
+
+    Neighbours of one sender, under one key, go together. Returns the first slot of what is left: of a sender or a key
+    that is not known yet, no message, or too much for this turn.
+    """
+    area, lengths = received.area, received.lengths
+    data, offsets = area.data, area.offsets
+    slot, count = 0, len(lengths)
+    while slot < count and not publisher.is_over and not publisher.backlog:
+        offset = offsets[slot]
+        end = offset + lengths[slot]
+        wrapped = _look_into(publisher, area, offset, end)
+        if wrapped is None:
+            break
+        sender, start, body = wrapped
+        header = data[start:body]
+
+        # 1. A batch.
+        if header == BATCH and publisher.batches and not publisher.asks:
+            take_batch(publisher, data, sender, data[offset:start], start, end - start)
+            slot += 1
+            continue
+
+        # 2. A message, and those that begin alike.
+        receivers = publisher.routes.get(header)
+        if receivers is None:
+            break
+        head, size, inner = data[offset:body], body - offset, start - offset
+        packets = [data[start:end]]
+        for offset, length in zip(offsets[slot + 1 : count], lengths[slot + 1 :], strict=True):
+            if not size <= length <= inner + PACKET_BYTES or data[offset : offset + size] != head:
+                break
+            packets.append(data[offset + inner : offset + length])
+        publisher.deliver(receivers, sender, Copied(received.writer, packets))
+        slot += len(packets)
+        if monotonic() > publisher.until:
+            break
+    return slot
 
 
 def _route_each(publisher: Publisher, received: Received) -> list[bytes]:

@@ -122,9 +122,9 @@ class PlainArea:
         """As :meth:`send`, with ``wrapper`` before each packet."""
         return send_each(sock, [wrapper + self._views[slot][: lengths[slot]] for slot in slots])
 
-    def first(self, length: int) -> memoryview:
-        """The packet in the first slot, where it lies."""
-        return self._views[0][:length]
+    def first(self, length: int, start: int = 0) -> memoryview:
+        """The packet in the first slot, where it lies, from ``start`` on."""
+        return self._views[0][start:length]
 
     def heads(self, count: int, size: int) -> Sequence[bytes]:
         """The first ``size`` bytes of each of the first ``count`` slots, at most :data:`LONGEST_HEAD`.
@@ -169,7 +169,8 @@ class Area(PlainArea):
         self._guarded: GuardedVector | None = None  # made for the first guarded socket
         self._outgoing = Vector(slots)  # sends slots
         self._sizes = [0] * slots  # what _outgoing has: comparing costs a tenth of laying out anew
-        self._wrapped = Vector(slots, pieces=2)  # sends slots with a head of their own before each
+        self._wrapped = Vector(slots, pieces=2)  # sends slots, with the same head before each
+        self._head = b""  # which that is: kept, since the kernel reads it from where it lies
         for vector, piece in ((self._incoming, 0), (self._outgoing, 0), (self._wrapped, 1)):
             vector.bases[piece][:] = memoryview(self._starts)
         self._incoming.sizes[0][:] = memoryview(array(WORD_FORMAT, [slot_bytes + 1] * slots))
@@ -240,15 +241,32 @@ class Area(PlainArea):
     def send_wrapped(
         self, sock: socket.SocketType, wrapper: bytes, slots: Sequence[int], lengths: Sequence[int]
     ) -> int:
-        count = len(slots)
+        count, first = len(slots), slots[0]
+        if count == 1:  # as in send()
+            try:
+                sock.sendmsg((wrapper, self._views[first][: lengths[first]]), (), ONE_PACKET_FLAGS)
+            except BlockingIOError:
+                return 0
+            return 1
         wrapped = self._wrapped
-        pointer = ctypes.cast(ctypes.c_char_p(wrapper), ctypes.c_void_p).value
-        assert pointer is not None
-        wrapped.bases[0][:count] = memoryview(array(WORD_FORMAT, [pointer]) * count)
-        wrapped.sizes[0][:count] = memoryview(array(WORD_FORMAT, [len(wrapper)]) * count)
-        wrapped.bases[1][:count] = memoryview(array(WORD_FORMAT, [self._starts[slot] for slot in slots]))
-        wrapped.sizes[1][:count] = memoryview(array(WORD_FORMAT, [lengths[slot] for slot in slots]))
-        sent = self._send_call(sock.fileno(), wrapped.addresses[0], COUNTS[count], NO_WAIT)
+
+        # 1. The head: mostly that of the last call.
+        if wrapper is not self._head:
+            pointer = ctypes.cast(ctypes.c_char_p(wrapper), ctypes.c_void_p).value
+            assert pointer is not None
+            self._head = wrapper
+            wrapped.bases[0][:] = memoryview(array(WORD_FORMAT, [pointer]) * self.slots)
+            wrapped.sizes[0][:] = memoryview(array(WORD_FORMAT, [len(wrapper)]) * self.slots)
+
+        # 2. The packets, as in send().
+        if slots[-1] - first + 1 == count:
+            wrapped.sizes[1][first : first + count] = memoryview(array(WORD_FORMAT, lengths[first : first + count]))
+            sent = self._send_call(sock.fileno(), wrapped.addresses[first], COUNTS[count], NO_WAIT)
+        else:
+            wrapped.bases[1][:count] = memoryview(array(WORD_FORMAT, [self._starts[slot] for slot in slots]))
+            wrapped.sizes[1][:count] = memoryview(array(WORD_FORMAT, [lengths[slot] for slot in slots]))
+            sent = self._send_call(sock.fileno(), wrapped.addresses[0], COUNTS[count], NO_WAIT)
+            wrapped.bases[1][:count] = memoryview(self._starts)[:count]
         return sent if sent > 0 else super().send_wrapped(sock, wrapper, slots[:1], lengths)
 
 

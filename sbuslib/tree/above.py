@@ -27,14 +27,15 @@ from ..wire.text import printable
 from .demand import index
 from .greeting import ApartError, LinkError, check_features, check_key, is_unknown
 from .hub_above import HubAbove
-from .hub_link import MODES, Link, Voucher
+from .hub_link import MODES, Link
 from .interest import Changes, Reader
 from .open_questions import OnAnswer
 from .states import Event, LinkAction
+from .vouchers import Voucher
 
 __all__ = ["LinkAbove"]
 
-_HELLO: Final = (control.FEATURES, control.ECHO_OFF, control.NOTICES_ON, control.WHOAMI)
+_HELLO: Final = (control.FEATURES, control.ECHO_OFF, control.NOTICES_ON, control.SENDERS_ON, control.WHOAMI)
 """What is said first. A hub without features does not answer the first: so its first answer tells that."""
 
 ALIVE_PAUSE: Final = 1.0
@@ -274,7 +275,8 @@ class LinkAbove(Link):
         # Empty is a sender that nobody above knows: one beyond a hub without features.
         if name and not self.context.router.namespace.chain(name):
             raise PacketError(Reason.MALFORMED_SENDER)
-        return Voucher(bytes, self.outgoing.credentials, name)
+        # Where no secrets cross, keys here begin as at a root: those from above would look like keys of clients here.
+        return Voucher(self.outgoing.credentials, name if self._above.secrets else b"")
 
     def note_dropped(self, reason: Reason, times: int) -> bool:
         return self._above.dropped.note(reason, self._address, times)
@@ -339,8 +341,8 @@ class LinkAbove(Link):
             case control.INTEREST_GRAFT:
                 above.demand.graft(payload)
                 self.place.telling.want_key(payload)
-            case control.SENDERS_ON | control.SENDERS_OFF:
-                self.outgoing.set_senders(key == control.SENDERS_ON)
+            case control.SENDERS_ON:
+                self.outgoing.set_senders(True)
 
             # The rest.
             case control.INTEREST_LINKS:

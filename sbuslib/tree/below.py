@@ -1,8 +1,8 @@
 """The hubs below, as a hub knows them: their relays are clients that said ``interest/on``.
 
 A link of a user that is trusted is told which patterns all others want. Another must not learn that: it is told which
-of its own keys nobody wants, and neither asked nor waited for. A link may name only senders below its own credential
-key.
+of its own keys nobody wants, and neither asked nor waited for. The relay of anybody else is a client like any other,
+but for the senders that it names.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from ..core.client_role import ClientRole
 from ..core.protocols import Routes
 from ..core.publisher import Publisher
 from ..errors import PacketError
+from ..limits import CONTROL_EXTRA, PACKET_BYTES
 from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control
-from ..wire.packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control
-from .hub_link import ForgedError, Link, Mode, Voucher
+from ..wire.packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control, parse
+from .hub_link import Link, Mode
 from .interest import Changes
 from .link_losses import LinkLosses
 from .place import Place
 from .pruning import PRUNED_BYTES, PrunedKeys
+from .vouchers import SendersBelow, Voucher, take_wrapped
 
-__all__ = ["PRUNES_A_SECOND", "LinkBelow"]
+__all__ = ["PRUNES_A_SECOND", "LinkBelow", "PlainLink"]
 
 PRUNES_A_SECOND: Final = 8_192
 """Most keys in a second that a link is told not to send, so that endless new keys cost little."""
@@ -37,7 +39,7 @@ _UNANSWERED = 64
 class LinkBelow(Link):
     """The role of the relay of a hub below."""
 
-    def __init__(self, place: Place, publisher: Publisher, mode: Mode) -> None:
+    def __init__(self, place: Place, publisher: Publisher, mode: Mode, behind: SendersBelow) -> None:
         outgoing = publisher.outgoing
         uid, pid = outgoing.credentials.uid, outgoing.credentials.pid
         super().__init__(place, publisher, outgoing, f"the relay {pid} of user {uid}")
@@ -45,7 +47,7 @@ class LinkBelow(Link):
         self.trusted = mode == "announce"  # others could delay everybody, and learn what is not theirs
         self.losses = LinkLosses(self.context, lambda lost: place.pass_notice(lost, outgoing))
         """Losses on the way up that a trusted link reported."""
-        self._old_key = self._key = outgoing.key  # its key under the hub's last prefix, and under that of now
+        self._behind = behind  # those who send over it
         self._narrowed = False  # whether it gets less than it asked for
         self._all: list[bytes] = []  # all that it may read, once it asked for too many patterns: held until it ends
         role = publisher.role
@@ -67,8 +69,8 @@ class LinkBelow(Link):
     # -- what comes from the link -------------------------------------------------------------------
 
     def key_of(self, credentials: Credentials) -> bytes:
-        """The credential key of the relay's process, as of any client."""
-        return self.outgoing.key
+        """That of somebody unknown behind it: the hub below names those whom it knows."""
+        return self._behind.unknown
 
     def note_dropped(self, reason: Reason, times: int) -> bool:
         return self.place.dropped.note(reason, self.outgoing.account.uid, times)
@@ -202,18 +204,7 @@ class LinkBelow(Link):
         self.losses.note(notice.cause, min(notice.count, room), notice.since)
 
     def vouch(self, name: bytes) -> Voucher:
-        namespace = self.context.router.namespace
-        # Packets that were sent before our own prefix changed name the link by its old key.
-        above = self._key if name.startswith(self._key + namespace.separator) else self._old_key
-        if not namespace.is_below(name, above):
-            raise ForgedError(Reason.FORGED_SENDER)
-        outgoing = self.outgoing
-        return Voucher(lambda: outgoing.key, outgoing.credentials, name[len(above) :])
-
-    def prefix_changed(self) -> None:
-        """This hub's own prefix changed."""
-        self._old_key, self._key = self._key, self.outgoing.key
-        self._vouchers.clear()
+        return self._behind.vouch(name)
 
     def violated(self, publisher: Publisher, reason: Reason) -> None:
         """The link forged a sender, or sent a packet that is too long."""
@@ -258,3 +249,42 @@ class LinkBelow(Link):
         """
         is_late = not (self.room > 0 and self.questions.take_back(token))
         self.lagging = self.lagging or (is_late and self.trusted)
+
+
+class PlainLink(ClientRole):
+    """The role of a relay that is served as any client. It is one, but what it publishes is from those behind it."""
+
+    is_relay = True
+    longest = PACKET_BYTES + CONTROL_EXTRA
+
+    def __init__(self, publisher: Publisher, behind: SendersBelow) -> None:
+        role = publisher.role
+        assert isinstance(role, ClientRole)
+        super().__init__(*role.parts)
+        self._publisher = publisher
+        self._behind = behind  # those who send over it
+        self._last: tuple[bytes, Voucher] | None = None  # one of them. More would be memory that nobody is charged for
+        publisher.become(self)
+
+    def key_of(self, credentials: Credentials) -> bytes:
+        return self._behind.unknown
+
+    def look_up(self, publisher: Publisher, header: bytes, times: int) -> Routes:
+        # Remembered only by the router: a user may have any number of such relays.
+        router = self._context.router
+        found = router.routes.get(header)
+        if found is None:
+            found = router.route(header)
+        return tuple(receiver for receiver in found if receiver is not publisher.outgoing)
+
+    def command(self, publisher: Publisher, packet: bytes) -> None:
+        parsed = parse(packet)
+        if isinstance(parsed, Control) and parsed.key == control.FROM:
+            take_wrapped(publisher, parsed.payload or b"", self._sender_of)
+        else:
+            self.act_on(publisher, parsed)
+
+    def _sender_of(self, name: bytes) -> Voucher:
+        if self._last is None or self._last[0] != name:
+            self._last = name, self._behind.vouch(name, self._publisher)
+        return self._last[1]

@@ -1,36 +1,32 @@
 """One end of a link between two hubs: what both ends do alike.
 
-Each end wants something of the other, and tells it: patterns, and whether it wants senders. It is told the same, and
-treats that as what any client wants. What comes over a link goes to all receivers but the link itself. A wrong packet
-is dropped and counted: a link with hundreds of clients behind it does not end for one packet.
+Each end wants something of the other, and tells it: patterns. It is told the same, and treats that as what any client
+wants. What comes over a link comes with its sender, and goes to all receivers but the link itself. A wrong packet is
+dropped and counted: a link with hundreds of clients behind it does not end for one packet.
 :mod:`~sbuslib.tree.below` has the upper end, :mod:`~sbuslib.tree.above` the lower one.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Final, Literal, TypeAlias
 
-from ..core.batch_routing import take_batch
 from ..core.callbacks import log
-from ..core.messages import Copied
-from ..core.protocols import Holdable, Receiver, Routes
+from ..core.protocols import Receiver, Routes, Sender
 from ..core.publisher import Publisher
 from ..core.router import CACHED_HEADER_BYTES
 from ..errors import PacketError, ReservedKeyError
 from ..limits import CONTROL_EXTRA, PACKET_BYTES
 from ..reasons import Reason
-from ..secrets import Credentials
 from ..wire import control
-from ..wire.batches import BATCH
 from ..wire.packets import MSG, Control, Packet, encode_control, parse
 from .interest import Changes, Reader
 from .open_questions import OnAnswer, OpenQuestions
 from .place import Place
 from .pruning import PrunedKeys
+from .vouchers import ForgedError, Voucher, take_wrapped
 
-__all__ = ["MODES", "ForgedError", "Link", "Mode", "Voucher"]
+__all__ = ["MODES", "Link", "Mode"]
 
 Mode: TypeAlias = Literal["announce", "prune", "plain"]
 MODES: Final[dict[bytes, Mode]] = {b"announce": "announce", b"prune": "prune", b"plain": "plain"}
@@ -38,40 +34,6 @@ MODES: Final[dict[bytes, Mode]] = {b"announce": "announce", b"prune": "prune", b
 
 _SENDERS: Final = 4_096
 """Senders behind one link that are remembered. When one more comes, all are forgotten, and made again as they come."""
-
-
-class ForgedError(PacketError):
-    """A link names a sender that is not below it."""
-
-
-class Voucher:
-    """Somebody behind a link, as the hub at its other end says. Implements :class:`~sbuslib.core.protocols.Sender`.
-
-    :param through: the credential key of the link, which is the kernel's word.
-    :param credentials: of the link, which is all that the kernel vouches for.
-    :param rest: what the hub at the other end adds to that key.
-    """
-
-    __slots__ = ("_rest", "_through", "credentials")
-
-    def __init__(self, through: Callable[[], bytes], credentials: Credentials, rest: bytes) -> None:
-        self._through = through
-        self._rest = rest
-        self.credentials = credentials
-
-    @property
-    def key(self) -> bytes:
-        """Its credential key."""
-        return self._through() + self._rest
-
-    @property
-    def wrapper(self) -> bytes:
-        """What goes before its packets on the way to a receiver that asked for senders."""
-        return control.wrapper_from(self.key)
-
-    def holdable_by(self, receiver: Receiver) -> Holdable | None:
-        """Nothing: a link is never held back, since others are behind it."""
-        return None
 
 
 class Link:
@@ -84,6 +46,7 @@ class Link:
     """
 
     is_link = True
+    is_relay = True
     longest = PACKET_BYTES + CONTROL_EXTRA
     lagging = False
 
@@ -108,8 +71,8 @@ class Link:
         self.told_all = False
         """Whether the other end has told all that it wants."""
         self.questions = OpenQuestions()  # to the other end
-        self._told_senders = False  # whether the other end was told that senders are wanted
-        self._vouchers: dict[bytes, Voucher] = {}  # by what the other end calls them
+        self.senders: dict[bytes, Sender] = {}
+        """Those behind it that have sent something, by what the other end calls them."""
         self._tuples: dict[Routes, Routes] = {}  # receivers of what comes over it, each tuple once
         self._to_log: list[str] = []  # why something was dropped for the first time, in this turn
 
@@ -180,7 +143,7 @@ class Link:
         try:
             packet = parse(data)
             if isinstance(packet, Control) and packet.key == control.FROM:
-                self._take_wrapped(publisher, packet.payload or b"")
+                take_wrapped(publisher, packet.payload or b"", self._sender_of)
             else:
                 self.act_on(publisher, packet)
         except ForgedError:
@@ -188,26 +151,15 @@ class Link:
         except PacketError as error:
             self.drop(error.reason)
 
-    def _take_wrapped(self, publisher: Publisher, payload: bytes) -> None:
-        """Hand on a message, or a batch, with its sender."""
-        name, packet = control.unwrap_from(payload)
-        is_batch = packet.startswith(BATCH) and publisher.batches
-        header = packet[: packet.find(b"\0") + 1]
-        if not is_batch and (not header.startswith(MSG) or len(packet) > PACKET_BYTES):
-            raise PacketError(Reason.NO_MESSAGE_INSIDE)
-
-        voucher = self._vouchers.get(name)
-        if voucher is None:
-            voucher = self.vouch(name)
-            if len(self._vouchers) >= _SENDERS:
-                self._vouchers.clear()
-            self._vouchers[name] = voucher
-
-        if is_batch:
-            take_batch(publisher, packet, voucher, control.wrapper_from(name))
-        elif publisher.knows_allowed(header) or publisher.may_publish(header):
-            receivers = publisher.routes.get(header) or publisher.look_up(header)
-            publisher.deliver(receivers, voucher, Copied(self.context.writer, [packet]))
+    def _sender_of(self, name: bytes) -> Sender:
+        """Whom the other end calls so."""
+        sender = self.senders.get(name)
+        if sender is None:
+            sender = self.vouch(name)
+            if len(self.senders) >= _SENDERS:
+                self.senders.clear()
+            self.senders[name] = sender
+        return sender
 
     def drop(self, reason: Reason, times: int = 1) -> None:
         """Count wrong packets or messages of this link, which have no effect. The first is logged after the turn."""
@@ -237,15 +189,9 @@ class Link:
         return self.context.limits.queued_answers // 2 - self.outgoing.answers
 
     @property
-    def _wants_senders(self) -> bool:
-        """Whether anybody but the other end wants messages with their sender."""
-        return self.context.senders > self.outgoing.wants_senders
-
-    @property
     def is_told(self) -> bool:
         """Whether the other end was told all that is wanted of it."""
-        is_told = self.reader is None or self.reader.is_told
-        return is_told and self._told_senders is self._wants_senders
+        return self.reader is None or self.reader.is_told
 
     @property
     def may_ask(self) -> bool:
@@ -273,10 +219,6 @@ class Link:
         """Tell up to ``most`` changes, as far as there is room, then ask what waited for that. Returns how many."""
         if not self.is_up or self.outgoing.closed:
             return 0
-        wants = self._wants_senders
-        if self._told_senders is not wants and self.room > 0:
-            self._told_senders = wants
-            self.say(encode_control(control.SENDERS_ON if wants else control.SENDERS_OFF))
         most, count = max(0, min(most, self.room)), 0
         if self.reader is not None:
             changes = self.reader.take(most)

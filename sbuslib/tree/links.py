@@ -50,7 +50,7 @@ class LinkReport:
             number=connection.number,
             uid=connection.credentials.uid,
             pid=connection.credentials.pid,
-            credentials=connection.key.decode(),
+            credentials=outgoing.key.decode(),
             hub=instance.decode(),
             address=tree.addresses.get(outgoing, ""),
             state="lagging" if lagging else "joined",

@@ -123,7 +123,7 @@ class Telling:
     def mark_all(self) -> None:
         """All links have to be told something that the hub itself has changed."""
         self.mark(self._links)
-        self.wake()  # told only as often as there is room: a client that turns senders on and off floods no link
+        self.wake()
 
     # -- telling ------------------------------------------------------------------------------------
 

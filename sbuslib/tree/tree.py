@@ -31,12 +31,13 @@ from ..errors import PacketError, StateError
 from ..reasons import Reason
 from ..wire import control
 from ..wire.packets import encode_control
-from .below import LinkBelow
+from .below import LinkBelow, PlainLink
 from .hub_link import Mode
 from .instances import Instances, Said
 from .place import Place
 from .roles import Above
 from .rounds import Reply
+from .vouchers import SendersBelow
 
 __all__ = ["LINKS_OF_A_USER", "Tree"]
 
@@ -63,7 +64,8 @@ class Tree(Place):
         """Where hubs below listen, as their relays say."""
         self._relay_users, self._relay_groups = relays  # of whom hubs may join in mode "prune"
         self._links_of: Counter[int] = Counter()  # by user
-        self._told_path: set[Outgoing] = set()  # the relays of hubs below, in whatever mode
+        #: The relays of hubs below, in whatever mode, and those who send over them.
+        self._told_path: dict[Outgoing, SendersBelow] = {}
         self._all_left: Event | None = None  # set once no hub is below any more, while all have to leave
 
     # -- lifecycle ----------------------------------------------------------------------------------
@@ -146,7 +148,7 @@ class Tree(Place):
         if self._all_left is not None:
             self.context.members.kick_later(publisher.outgoing, Reason.NO_LINKS_NOW)
             return
-        self._told_path.add(publisher.outgoing)
+        self._told_path[publisher.outgoing] = SendersBelow(publisher.outgoing, self.context.router.namespace)
         decoded = Said.decode(said)
         if publisher.outgoing.credentials.uid in self.context.trusted:
             self.settling.note_link(decoded.links if decoded is not None else 0)
@@ -163,11 +165,14 @@ class Tree(Place):
             if self._links_of[client.account.uid] >= LINKS_OF_A_USER:
                 raise PacketError(Reason.TOO_MANY_LINKS)
 
-        client.answer(encode_control(control.INTEREST_ON, mode.encode()))
+        # Before it sends anything, it is asked for the senders: they are never counted, and never taken back.
+        client.answer(encode_control(control.SENDERS_ON), encode_control(control.INTEREST_ON, mode.encode()))
+        behind = self._told_path[client]
         if mode == "plain":
+            PlainLink(publisher, behind)
             return
         self._links_of[client.account.uid] += 1
-        self.links[client] = LinkBelow(self, publisher, mode)
+        self.links[client] = LinkBelow(self, publisher, mode, behind)
         self.settling.links_changed()
         self.telling.wake(client.account.uid)
 
@@ -196,7 +201,7 @@ class Tree(Place):
 
     def forget(self, client: Outgoing) -> None:
         """A client has left."""
-        self._told_path.discard(client)
+        self._told_path.pop(client, None)
         if self._all_left is not None and not self._told_path:
             self._all_left.set()
         self.instances.forget(client)
@@ -254,8 +259,8 @@ class Tree(Place):
 
         # The secrets of now may be those of others.
         if changed:
-            for link in self.links.values():
-                link.prefix_changed()
+            for behind in self._told_path.values():
+                behind.prefix_changed()
             router.reconsider_all()
             for client in self.everybody():
                 held = router.forget_secrets(client, client.account)

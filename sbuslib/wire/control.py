@@ -28,6 +28,8 @@ WANTED = b"hub/wanted"
 SENDERS_ON = b"senders/on"
 SENDERS_OFF = b"senders/off"
 FROM = b"from"
+WRAPPER = b"CMSG from\0"
+"""What a packet that is delivered with its sender begins with."""
 BATCH_ON = b"batch/on"
 BATCH_OFF = b"batch/off"
 
@@ -267,7 +269,7 @@ def encode_reloaded(done: bool, text: str) -> bytes:
 
 def wrapper_from(sender: bytes) -> bytes:
     """What comes before a packet that is delivered with its sender: ``CMSG from NUL <sender> NUL``."""
-    return b"CMSG from\0%b\0" % sender
+    return b"%b%b\0" % (WRAPPER, sender)
 
 
 def unwrap_from(payload: bytes) -> tuple[bytes, bytes]:

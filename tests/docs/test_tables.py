@@ -88,7 +88,13 @@ def control_keys() -> set[str]:
         if isinstance(value, bytes)
         and name.isupper()
         and (name == "INTEREST_ON" or not name.startswith(("NOTICE_", "SCOPE_", "SEPARATOR", "INTEREST_")))
-    } - {control.FROM.decode(), control.SOFT.decode(), control.HARD.decode(), control.ORDER.decode()}
+    } - {
+        control.FROM.decode(),
+        control.WRAPPER.decode(),
+        control.SOFT.decode(),
+        control.HARD.decode(),
+        control.ORDER.decode(),
+    }
     for start, modes in ((control.SOFT, SOFT), (control.HARD, HARD), (control.ORDER, ORDER)):
         found |= {start.decode() + mode for mode in modes}
     return found

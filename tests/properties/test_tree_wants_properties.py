@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-from support import PATIENCE, choose, eventually
+from support import PATIENCE, eventually
 from worlds import World
 
 from sbuslib import Client
@@ -26,12 +26,11 @@ HUBS = 6
 
 
 class Model:
-    """A tree: which hub is above which, what clients want on each, and which of them ask for senders."""
+    """A tree: which hub is above which, and what clients want on each."""
 
     def __init__(self) -> None:
         self.above: dict[int, int] = {}
         self.wants: dict[int, Counter[bytes]] = {0: Counter()}
-        self.senders: dict[int, int] = {0: 0}
 
     def side(self, hub: int, without: int) -> set[int]:
         """The hubs that are reached from one without crossing to another."""
@@ -46,9 +45,6 @@ class Model:
         found = {p for one in self.side(hub, other) for p, times in self.wants[one].items() if times}
         return {b""} if b"" in found else found
 
-    def wants_senders(self, hub: int, other: int) -> bool:
-        return any(self.senders[one] for one in self.side(hub, other))
-
 
 class WantsMachine(RuleBasedStateMachine):
     """Hub ``0`` is the root. Hubs join, leave and come back, and clients come, subscribe and go."""
@@ -60,7 +56,7 @@ class WantsMachine(RuleBasedStateMachine):
         self.world = World(self.folder)
         self.patch.setattr(acceptor, "peer_credentials", self.world.credentials)
         self.model = Model()
-        self.clients: list[tuple[int, Client, Counter[bytes], bool]] = []
+        self.clients: list[tuple[int, Client, Counter[bytes]]] = []
 
     def teardown(self) -> None:
         self.world.close()
@@ -81,7 +77,7 @@ class WantsMachine(RuleBasedStateMachine):
         new, above = max(hubs) + 1, hubs[place % len(hubs)]
         self.world.hub(str(new))
         self.world.relay(str(new), str(above))
-        self.model.above[new], self.model.wants[new], self.model.senders[new] = above, Counter(), 0
+        self.model.above[new], self.model.wants[new] = above, Counter()
 
     @rule(place=st.integers(0, HUBS))
     def depart(self, place: int) -> None:
@@ -94,7 +90,7 @@ class WantsMachine(RuleBasedStateMachine):
             one[1].close()
         self.world.relays[str(hub)].stop()
         self.world.hubs[str(hub)].stop(0)
-        del self.model.above[hub], self.model.wants[hub], self.model.senders[hub]
+        del self.model.above[hub], self.model.wants[hub]
 
     @rule(place=st.integers(0, HUBS))
     def break_a_link(self, place: int) -> None:
@@ -105,45 +101,40 @@ class WantsMachine(RuleBasedStateMachine):
             relay.above.link.outgoing.socket.shutdown(2)
             eventually(lambda: relay.epoch > epoch)
 
-    @rule(place=st.integers(0, HUBS), patterns=st.lists(st.sampled_from(PATTERNS), max_size=3), senders=st.booleans())
-    def connect(self, place: int, patterns: list[bytes], senders: bool) -> None:
+    @rule(place=st.integers(0, HUBS), patterns=st.lists(st.sampled_from(PATTERNS), max_size=3))
+    def connect(self, place: int, patterns: list[bytes]) -> None:
         hub = list(self.model.wants)[place % len(self.model.wants)]
         client = self.world.client(str(hub))
-        if senders:
-            choose(client, b"senders/on")
         for pattern in patterns:
             client.subscribe(pattern)
         client.sync()
-        self.clients.append((hub, client, Counter(patterns), senders))
+        self.clients.append((hub, client, Counter(patterns)))
         self.model.wants[hub].update(patterns)
-        self.model.senders[hub] += senders
 
     @rule(place=st.integers(0, 20))
     def disconnect(self, place: int) -> None:
         if self.clients:
-            hub, client, patterns, senders = self.clients.pop(place % len(self.clients))
+            hub, client, patterns = self.clients.pop(place % len(self.clients))
             client.close()
             self.model.wants[hub].subtract(patterns)
-            self.model.senders[hub] -= senders
 
-    def held(self, hub: int, other: int) -> tuple[set[bytes], bool]:
-        """What a hub holds for a neighbour, and whether that asked it for senders."""
+    def held(self, hub: int, other: int) -> set[bytes]:
+        """What a hub holds for a neighbour."""
         tree = self.world.hubs[str(hub)].tree
         patterns = tree.context.router.plain_patterns_of
         if self.model.above.get(hub) == other:
-            above = self.world.relays[str(hub)].above
-            return set(patterns(above.up)), above.link is not None and above.link.outgoing.wants_senders
+            return set(patterns(self.world.relays[str(hub)].above.up))
         for link in tree.links.values():
             if tree.addresses.get(link.outgoing) == self.world.address(str(other)):
-                return set(patterns(link.outgoing)), link.outgoing.wants_senders
-        return set(), False
+                return set(patterns(link.outgoing))
+        return set()
 
     @rule()
     def is_at_rest(self) -> None:
         for below, above in self.model.above.items():
             self.world.relays[str(below)].wait(PATIENCE)
             for hub, other in ((below, above), (above, below)):
-                due = self.model.wanted(other, hub), self.model.wants_senders(other, hub)
+                due = self.model.wanted(other, hub)
                 eventually(lambda: self.held(hub, other) == due)  # noqa: B023
 
 

@@ -120,20 +120,6 @@ def test_a_link_tells_many_losses_and_clients_get_one_notice(world: World) -> No
     assert listener.pending() == [b"CMSG notice/lost\0upstream 5000 1.000000"]
 
 
-def test_a_client_that_turns_senders_on_and_off_does_not_flood_the_links(
-    world: World, make_link: Callable[[], Peer]
-) -> None:
-    link = make_link()  # which does not read
-    fickle = world.peer("top")
-    for _ in range(2_000):
-        fickle.send(b"CMSG senders/on", b"CMSG senders/off")
-    fickle.send(b"CMSG senders/on")
-    fickle.barrier()
-    (only,) = world.hubs["top"].tree.links.values()
-    eventually(lambda: only._told_senders)
-    assert link.pending()[-1] == b"CMSG senders/on\0"
-
-
 def test_a_link_that_asks_and_does_not_read_is_disconnected_once(world: World, make_link: Callable[[], Peer]) -> None:
     link, other = make_link(), make_link()
     client = world.client("top")
@@ -153,7 +139,6 @@ def test_no_pattern_is_told_to_a_link_of_another_user(world: World) -> None:
     world.hub("top", relays=[12_345])
     world.client("top").subscribe(b"private/room")
     spy = world.link("top", 12_345)
-    spy.send(b"CMSG senders/on")
     world.client("top").subscribe(b"private/other")
     spy.publish(b"elsewhere")
     spy.publish(b"private/room")

@@ -112,8 +112,8 @@ def test_a_relay_joins_a_daemon_without_features(world: World) -> None:
         world.hub("left")
         relay = world.relay("left", "c", wait=False)
         link = daemon.accept()
-        hello = [link.receive() for _ in range(4)]
-        assert hello == [b"CMSG hub/features\0", b"CMSG echo/off\0", b"CMSG notices/on\0", WHOAMI + b"\0"]
+        words = (b"hub/features", b"echo/off", b"notices/on", b"senders/on", b"!/cred/whoami")
+        assert [link.receive() for _ in words] == [b"CMSG %b\0" % word for word in words]
         link.send(WHOAMI + b"\0!/cred/1/2/3")
         relay.wait(PATIENCE)
         client = world.client("left")

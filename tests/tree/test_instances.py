@@ -7,7 +7,7 @@ import os
 import gevent
 import pytest
 from support import Peer
-from worlds import World
+from worlds import World, served
 
 from sbuslib.tree import instances
 from sbuslib.tree.instances import new_epoch, stable_id
@@ -24,7 +24,7 @@ def join(world: World, epoch: int, id_: bytes = ID) -> Peer:
     """A link of a hub of this id, which has joined."""
     peer = world.peer("top")
     say(peer, epoch, id_)
-    assert peer.receive() == ANSWER
+    assert served(peer) == b"announce"
     return peer
 
 
@@ -40,7 +40,7 @@ def test_a_new_link_joins_after_all_that_came_over_the_old_one(world: World, mon
     for n in range(500):
         old.publish(b"k", b"%d" % n)
     old.close()
-    assert new.receive() == ANSWER
+    assert served(new) == b"announce"
     assert subscriber.pending() == [b"MSG k\0%d" % n for n in range(500)]
     new.subscribe(b"k")
     assert not [packet for packet in new.pending() if packet.startswith(b"MSG")]
@@ -82,7 +82,7 @@ def test_of_several_links_that_wait_the_last_one_joins(world: World, monkeypatch
     say(last, 4)
     last.barrier()
     old.close()
-    assert last.receive() == ANSWER
+    assert served(last) == b"announce"
 
 
 def test_two_links_of_one_hub_that_end_in_one_moment_are_forgotten(
@@ -110,7 +110,7 @@ def test_no_user_takes_the_place_of_a_hub_of_another(world: World) -> None:
     own = join(world, 1)
     other = world.peer_of("top", 12_345)
     say(other, 2)
-    assert other.receive() == b"CMSG interest/on\0prune"
+    assert served(other) == b"prune"
     own.barrier()
     assert len(hub.tree.links) == 2
 

@@ -101,7 +101,7 @@ def test_a_wrong_batch_of_a_link_is_dropped_and_counted(world: World) -> None:
     link.send(wrapper + batch(good), wrapper + batch(bad), wrapper + batch(good)[:-1], batch(bad), b"MSG last\0")
     got = [reader.receive(timeout=PATIENCE) for _ in range(7)]
     assert [(m.key, m.payload) for m in got] == [*good, bad[0], bad[3], bad[0], bad[3], (b"last", b"")]
-    assert [m.sender for m in got] == [below] * 4 + [key] * 3
+    assert [m.sender for m in got] == [below] * 4 + [key + b"/!/cred/65534/65534/0"] * 3
     assert hub.tree.dropped.counts == {"reserved token in a key": 4, "malformed batch": 1}
     assert not hub._clients.violations.counts
 

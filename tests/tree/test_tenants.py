@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from accounting import acting_as
 from support import PATIENCE, ROOT, Peer
-from worlds import key_of_link
+from worlds import key_of_link, served
 
 from sbuslib.blocking import Client
 from sbuslib.cli.hub import read_unit
@@ -85,7 +85,7 @@ class Host:
         """The hostile tenant's connection as a relay, past its greeting."""
         peer = self.peer()
         peer.send(b"CMSG interest/on")
-        assert peer.receive() == b"CMSG interest/on\0prune"
+        assert served(peer) == b"prune"
         return peer
 
     def bus_of(self, user: str) -> str:

@@ -1,0 +1,135 @@
+"""Senders behind a link, and messages that come with them.
+
+What came over a link is never shown under the credential of the link itself: the hub at its other end names the sender,
+and what it does not name is shown as somebody *unknown* behind the link. A hub below may only name senders below its
+own credential key.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from ..core.batch_routing import take_batch
+from ..core.messages import Copied
+from ..core.outgoing import Outgoing
+from ..core.protocols import Holdable, Receiver, Sender
+from ..core.publisher import Publisher
+from ..errors import PacketError
+from ..limits import PACKET_BYTES
+from ..reasons import Reason
+from ..secrets import UNKNOWN, Credentials, Namespace
+from ..wire import control
+from ..wire.batches import BATCH
+from ..wire.packets import MSG
+
+__all__ = ["ForgedError", "SendersBelow", "Voucher", "take_wrapped"]
+
+_KEYS: Final = 8
+"""Keys that a link has had, under as many prefixes of its hub, by which it may still name senders: when a hub above
+joins another, what was sent just before is on its way."""
+
+
+class ForgedError(PacketError):
+    """A link names a sender that is not below it."""
+
+
+class Voucher:
+    """Somebody behind a link, as the hub at its other end says. Implements :class:`~sbuslib.core.protocols.Sender`.
+
+    :param credentials: of the link, which is all that the kernel vouches for.
+    :param rest: what the hub at the other end adds to the credential key of the link.
+    :param namespace: of this hub, where that is a hub below; ``None``: the key is ``rest``, whatever the link's.
+    :param relay: what a receiver may hold back for it; ``None``: nothing, since others are behind a link.
+    """
+
+    __slots__ = ("_namespace", "_prefix", "_relay", "_rest", "_wrapper", "credentials")
+
+    def __init__(
+        self, credentials: Credentials, rest: bytes, namespace: Namespace | None = None, relay: Publisher | None = None
+    ) -> None:
+        self._namespace = namespace
+        self._relay = relay
+        self._rest = rest
+        self._prefix: bytes | None = None  # of the hub, when the wrapper was made; None: it has to be made
+        self._wrapper = b""
+        self.credentials = credentials
+
+    @property
+    def key(self) -> bytes:
+        """Its credential key. It follows the prefix of this hub, so it may change while a message waits."""
+        if self._namespace is None:
+            return self._rest
+        return self._namespace.credential_key(self.credentials) + self._rest
+
+    @property
+    def wrapper(self) -> bytes:
+        """What goes before its packets on the way to a receiver that asked for senders."""
+        prefix = self._namespace.prefix if self._namespace is not None else b""
+        if prefix is not self._prefix:
+            self._wrapper, self._prefix = control.wrapper_from(self.key), prefix
+        return self._wrapper
+
+    def holdable_by(self, receiver: Receiver) -> Holdable | None:
+        """The relay, where it is served as a client: other links are never held back."""
+        return self._relay.holdable_by(receiver) if self._relay is not None else None
+
+
+class SendersBelow:
+    """The senders behind the relay of one hub below, as that hub may name them."""
+
+    def __init__(self, outgoing: Outgoing, namespace: Namespace) -> None:
+        self._outgoing = outgoing  # of the relay
+        self._namespace = namespace  # of this hub
+        self._keys = deque([outgoing.key], maxlen=_KEYS)  # of the relay, that of now first
+        #: Whether the kernel cannot tell who the relay is. Then the hub below has no prefix, and names as a root does.
+        self._is_stranger = None in outgoing.credentials.known()
+
+    def prefix_changed(self) -> None:
+        """This hub's own prefix changed, and with it the key of the relay."""
+        self._keys.appendleft(self._outgoing.key)
+
+    @property
+    def unknown(self) -> bytes:
+        """The credential key of somebody there whom nobody names: that of no process, user and group."""
+        namespace, key = self._namespace, self._outgoing.key
+        return key + namespace.separator + Namespace(namespace.separator).credential_key(UNKNOWN)
+
+    def vouch(self, name: bytes, relay: Publisher | None = None) -> Voucher:
+        """The sender of a name. Raises :exc:`ForgedError` and :exc:`~sbuslib.errors.PacketError`.
+
+        :param relay: what a receiver may hold back for it.
+        """
+        namespace, outgoing = self._namespace, self._outgoing
+        separator = namespace.separator
+        if self._is_stranger:
+            rest = separator + name
+        else:
+            own = next((key for key in self._keys if name.startswith(key + separator)), None)
+            rest = name[len(own) :] if own is not None else b""
+        if not namespace.chain(rest[1:]):
+            raise ForgedError(Reason.FORGED_SENDER)
+        # As a whole, too: what this hub sends on has to be a key for the hub above, which would end the link to it.
+        if not namespace.chain(outgoing.key + rest):
+            raise PacketError(Reason.MALFORMED_SENDER)
+        return Voucher(outgoing.credentials, rest, namespace, relay)
+
+
+def take_wrapped(publisher: Publisher, payload: bytes, sender_of: Callable[[bytes], Sender]) -> None:
+    """Hand on the message, or the batch, of a ``from`` that came over a link, with its sender.
+
+    :param sender_of: who it is that the other end calls so. May raise :exc:`~sbuslib.errors.PacketError`, as this does.
+    """
+    name, packet = control.unwrap_from(payload)
+    is_batch = packet.startswith(BATCH) and publisher.batches
+    header = packet[: packet.find(b"\0") + 1]
+    if not is_batch and (not header.startswith(MSG) or len(packet) > PACKET_BYTES):
+        raise PacketError(Reason.NO_MESSAGE_INSIDE)
+
+    sender = sender_of(name)
+    if is_batch:
+        take_batch(publisher, packet, sender, control.wrapper_from(name))
+    elif publisher.knows_allowed(header) or publisher.may_publish(header):
+        receivers = publisher.routes.get(header) or publisher.look_up(header)
+        publisher.deliver(receivers, sender, Copied(publisher.context.writer, [packet]))
