@@ -14,6 +14,11 @@ from .tables import plain, show_json
 
 if TYPE_CHECKING:
     from ..recipes.request import Answer, Question
+    from ..services.retain import Retain
+
+
+_TOLD_AFTER = 2.0
+"""Seconds after which ``sbus retain`` tells that it keeps, though it does not answer yet."""
 
 
 def add_request(parser: Parser) -> None:
@@ -167,8 +172,8 @@ def add_retain(parser: Parser) -> None:
     parser.description = (
         "Keep the newest message of each key that matches, until Ctrl-C or SIGTERM, and tell it to sbus get and to "
         "programs that subscribe with last=True. An empty message makes a key forgotten. Secrets are never kept.\n\n"
-        "When it starts, it takes over what another such service of the same patterns has. Beyond --max-keys and "
-        "--max-bytes, the keys whose message is oldest are forgotten."
+        "It keeps at once, takes over what another such service of the same patterns has, and then answers. Beyond "
+        "--max-keys and --max-bytes, the keys whose message is oldest are forgotten."
     )
     parser.epilog = (
         "examples:\n"
@@ -191,13 +196,22 @@ def run_retain(arguments: Namespace) -> None:
     from ..services.retain import Retain
 
     address, arguments.address = arguments.address, None  # errors tell of files, too, and name the hub themselves
-    with progress(lambda: "looking for a hub, and for others that keep these patterns"):
+    with progress(lambda: "looking for a hub"):
         service = Retain(
             address, *arguments.patterns, file=arguments.store, keys=arguments.max_keys, size=arguments.max_bytes
         )
     on_stop(service.stop, gevent.signal_handler)
-    tell(f"{len(service.kept.values):,} keys are kept of {service.client.address} (Ctrl-C ends it)")
+    gevent.spawn(_tell_kept, service)
     service.run()
+
+
+def _tell_kept(service: Retain) -> None:
+    """Tell when a service answers; it keeps what comes before."""
+    if not service.is_settled.wait(_TOLD_AFTER):
+        tell("keeping; looking for others that keep these patterns ...")
+        service.is_settled.wait()
+    others = "" if service.taken_over is None else f", {service.taken_over:,} of them from another service"
+    tell(f"{len(service.kept.values):,} keys are kept{others} of {service.client.address} (Ctrl-C ends it)")
 
 
 def add_queue(parser: Parser) -> None:

@@ -182,11 +182,12 @@ class ClientRole:
                 context.ignored += 1
 
     def _is_wanted(self, client: Outgoing, key: bytes) -> bytes:
-        """Whether anybody receives a key, as far as this hub knows. Nobody is told of keys that it may not use."""
+        """Whether anybody receives what a client publishes under a key, as far as this hub knows: not the client itself
+        without echo. Nobody is told of keys that it may not use."""
         context = self._context
         if not context.authorization.allows(client.account, client.credentials, "publish", key):
             return b"unknown"
-        if context.router.is_wanted(key):
+        if context.router.is_wanted(key, None if client.has_echo else client):
             return b"yes"
         return b"no" if self._neighbours.has_settled else b"unknown"
 

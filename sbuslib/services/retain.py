@@ -2,8 +2,11 @@
 
 An empty payload under a key says that there is no value: the key is forgotten, as in MQTT. Room is shared out among the
 users that publish (:mod:`sbuslib.shares`): a user without room for a new value forgets its own oldest ones. The service
-asks the hub to hold publishers back rather than lose a message. When it starts, it takes over what another service of
-the same patterns has; what was published while there was none is not kept.
+asks the hub to hold publishers back rather than lose a message.
+
+It keeps from its start on. Beside that it takes over what another service of the same patterns has, which is older,
+and then it answers. Whether there is another cannot always be known at once: so two that begin together do not wait for
+each other. What was published while there was no service is not kept.
 """
 
 from __future__ import annotations
@@ -13,17 +16,19 @@ import os
 import sqlite3
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import ExitStack, suppress
 from typing import Final, NamedTuple
 
+import gevent
 import msgspec
+from gevent.event import Event
 
 from ..client import Client
-from ..errors import DisconnectedError, NoServerError, StateError
+from ..errors import AnswerError, DisconnectedError, NoServerError, PeerError, StateError
 from ..limits import PACKET_BYTES
 from ..matcher import SEPARATOR, matches
-from ..recipes.last import CaughtUp, KeptPage, question_key
+from ..recipes.last import TRIES, KeptPage, question_key
 from ..recipes.request import Question
 from ..secrets import stranger
 from ..shares import Shares
@@ -38,6 +43,8 @@ KEYS: Final = 100_000
 """Keys that are kept, unless told otherwise."""
 SIZE: Final = 67_108_864
 """Bytes of keys and payloads that are kept, unless told otherwise."""
+KEY_EXTRA: Final = 100
+"""What a key that is noted takes in memory beside its bytes, about."""
 PAGE_BYTES: Final = 262_144
 """Bytes of values in one answer, if the first value is not longer."""
 LONGEST: Final = PACKET_BYTES - 16_384
@@ -91,9 +98,11 @@ class Kept:
         if self._file is not None:
             self._file.close()
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self.take([Told(key, b"") for key in self.values])
+    def take_older(self, older: Iterable[Told], newer: Collection[bytes]) -> None:
+        """Have these values in place of all but those of the keys ``newer``, which came after them."""
+        gone = [Told(key, b"") for key in self.values if key not in newer]
+        later = [Told(key, payload, self._users[key]) for key, payload in self.values.items() if key in newer]
+        self.take([*gone, *(told for told in older if told.key not in newer), *later])
 
     def take(self, messages: Iterable[Told]) -> None:
         """Keep messages, newer than all before. Raises :exc:`sqlite3.Error` when the file cannot be written."""
@@ -194,10 +203,20 @@ class Retain:
         keys: int = KEYS,
         size: int = SIZE,
     ) -> None:
-        #: Its own client: nobody else may use it.
+        #: Its own client: nobody else may use it. Its own questions do not come back to it.
         self.client = Client(
-            address, timeout=5.0, reconnect=True, senders=True, hard="block", on_notice=self._on_notice
+            address, timeout=5.0, reconnect=True, senders=True, echo=False, hard="block", on_notice=self._on_notice
         )
+        self.is_settled = Event()
+        """Set when it answers: what another service has was taken over, or there is none."""
+        self.taken_over: int | None = None
+        """How many keys another service had; ``None``: there is none, or it did not answer."""
+        self._patterns = patterns  # what it keeps
+        #: Keys of messages since another service was asked.
+        self._came: set[bytes] | None = None
+        self._room = 0  # bytes of such keys that are still noted
+        self._most_bytes = size  # of keys that are noted
+        self._error: Exception | None = None  # why it could not begin to answer
         with ExitStack() as undo:
             undo.callback(self.client.close)
             self.kept = Kept(file, keys, size)
@@ -205,22 +224,28 @@ class Retain:
             self._separator = self.client.hub.separator
             self._own = question_key(b"", self._separator)
 
-            # Another service may have values that came before this one. They are newer than those in the file.
-            try:
-                self._subscription = self.client.subscribe(*patterns, last=True)
-                self.kept.clear()
-            except (NoServerError, TimeoutError):
-                self._subscription = self.client.subscribe(*patterns)
+            # Who else serves is asked before this client receives such questions itself, as with the empty pattern.
+            self._questions = [question_key(pattern, self._separator) for pattern in patterns]
+            is_alone = all(self.client.hub.is_wanted(key) is False for key in self._questions)
+            self._subscription = self.client.subscribe(*patterns)
             self._take_all()
-            for pattern in patterns:
-                undo.enter_context(self.client.serve(question_key(pattern, self._separator), self._answer))
+            self._stack = undo
+            if is_alone:
+                self._serve()
             self._stack = undo.pop_all()
 
     def run(self) -> None:
-        """Keep and serve until :meth:`stop`. Raises :exc:`sqlite3.Error` when the file cannot be written."""
+        """Keep and serve until :meth:`stop`.
+
+        Raises :exc:`sqlite3.Error` when the file cannot be written, and as :class:`~sbuslib.Client`.
+        """
         with self._stack, suppress(DisconnectedError):
+            if not self.is_settled.is_set():
+                self._stack.callback(gevent.spawn(self._settle).kill)
             while True:
                 self._take(self._subscription.receive_many())
+        if self._error is not None:
+            raise self._error
 
     def stop(self) -> None:
         """Let :meth:`run` end."""
@@ -228,15 +253,70 @@ class Retain:
 
     def _take(self, messages: Iterable[Message]) -> None:
         own = self.client.credentials
-        self.kept.take(
+        told = [
             Told(message.key, message.payload, stranger(message.sender, own, self._separator))
             for message in messages
-            if not message.key.startswith(self._own) and not isinstance(message, CaughtUp)
-        )
+            if not message.key.startswith(self._own)
+        ]
+        self.kept.take(told)
+        if self._came is not None:
+            self._note(told)
+
+    def _note(self, told: Iterable[Told]) -> None:
+        """Note the keys that came, as long as there is room."""
+        assert self._came is not None
+        for key, _, _ in told:
+            if key not in self._came:
+                self._came.add(key)
+                self._room -= len(key) + KEY_EXTRA
+        if self._room < 0:
+            self._came = None
 
     def _take_all(self) -> None:
         with suppress(TimeoutError):
             self._take(self._subscription.receive_many(timeout=0))
+
+    # -- another service ----------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Take over what another service has, if there is one, and answer from then on."""
+        try:
+            try:
+                self._take_over()
+            except (NoServerError, TimeoutError):
+                pass  # what seemed to serve was a watcher of everything, or has gone
+            except (AnswerError, PeerError) as error:
+                logger.warning("last values: what another service keeps is not taken over: %s", error)
+            self._came = None
+            self._serve()
+        except Exception as error:
+            self._error = None if isinstance(error, DisconnectedError) else error
+            self.client.close()
+
+    def _serve(self) -> None:
+        for key in self._questions:
+            self._stack.enter_context(self.client.serve(key, self._answer))
+        self.is_settled.set()
+
+    def _take_over(self) -> None:
+        """As a subscription with last values begins (:mod:`sbuslib.recipes.last`): what came since is newer."""
+        client = self.client
+        for _ in range(TRIES):
+            # 1. What came until now is in the answer, or something newer.
+            began, lost = client.epoch, self._subscription.lost
+            client.sync("tree")
+            self._take_all()
+            self._came, self._room = set(), self._most_bytes
+
+            # 2. The answer, unless the connection broke meanwhile, or more came than could be noted.
+            older = client.last(*self._patterns)
+            client.sync("tree")
+            self._take_all()
+            if self._came is not None and (client.epoch, self._subscription.lost) == (began, lost):
+                self.kept.take_older([Told(message.key, message.payload) for message in older], self._came)
+                self.taken_over = len(older)
+                return
+        raise TimeoutError(f"the connection broke {TRIES} times, or more came than fits")
 
     def _answer(self, question: Question) -> bytes:
         """A page, of all that was published before the question."""

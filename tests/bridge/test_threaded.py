@@ -65,6 +65,7 @@ def test_retained_messages_become_last_values_and_back(folder: str) -> None:
     with Hub(f"{folder}/a", separator=b".") as one, Hub(f"{folder}/b", separator=b".") as other:
         kept = Retain(other.address, state)
         running = gevent.spawn(kept.run)
+        eventually(kept.is_settled.is_set)
         with (
             Client(other.address) as client,
             Bridge(one, url, export=[state], options=BrokerOptions(retain=(state,))) as out,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from programs import wait_until
 from support import PATIENCE, ROOT, HubThread
 
 from sbuslib.blocking import Client
@@ -113,6 +114,7 @@ def test_last_and_large(example: Example, bus: HubThread) -> None:
 
     service = bus.call(lambda: Retain(bus.hub.address, b"config/"))
     running = bus.call(lambda: gevent.spawn(service.run))
+    wait_until(service.is_settled.is_set)
     output = finish(example("last_and_large.py"))
     size = (EXAMPLES / "last_and_large.py").stat().st_size
     assert output.splitlines()[:2] == ["stands config/colour blue", "changed config/colour green"]

@@ -139,6 +139,7 @@ def retaining(address: str, *patterns: bytes, **options: Any) -> Iterator[Retain
     service = Retain(address, *patterns, **options)
     greenlet = gevent.spawn(service.run)
     try:
+        eventually(service.is_settled.is_set)
         yield service
     finally:
         service.stop()
@@ -162,6 +163,7 @@ def service(server: HubThread, address: str) -> Iterator[Retain]:
     """A service in the thread of the hub."""
     service = server.call(lambda: Retain(address, b"a/", b"b"))
     running = server.call(lambda: gevent.spawn(service.run))
+    wait_until(service.is_settled.is_set)
     yield service
 
     def stop() -> None:
@@ -249,7 +251,7 @@ def test_a_second_service_takes_over_what_the_first_keeps(server: HubThread, rea
         stale.take([Told(b"a/9", b"stale")])
         stale.close()
         second = ready("retain", "a/", "--store", file)
-        assert "2 keys are kept" in second.told
+        assert "2 keys are kept, 2 of them from another service" in second.told
         assert kept() == [b"x", b"y"]
         first.kill()
         first.wait()
@@ -260,6 +262,73 @@ def test_a_second_service_takes_over_what_the_first_keeps(server: HubThread, rea
         second.wait()
         assert "2 keys are kept" in ready("retain", "a/", "--store", file).told
         assert kept() == [b"x", b"z"]
+
+
+def test_a_service_keeps_at_once_although_a_watcher_seems_to_serve(server: HubThread, make: Make) -> None:
+    watcher, client = make(), make()
+    watcher.subscribe(b"")
+    service = server.call(lambda: Retain(server.address, b"a/"))
+    service.client.timeout = 0.3
+    client.publish(b"a/1", b"x")
+    running = server.call(lambda: gevent.spawn(service.run))
+    client.publish(b"a/2", b"y")
+    wait_until(service.is_settled.is_set)
+    assert [message.payload for message in client.last(b"a/")] == [b"x", b"y"], "all that came since it began"
+    assert service.taken_over is None
+    server.call(service.stop)
+    server.call(running.get)
+
+
+def test_a_service_that_begins_while_many_publish_has_in_the_end_what_the_elder_has(
+    server: HubThread, make: Make
+) -> None:
+    def begin() -> Retain:
+        service = server.call(lambda: Retain(server.address, b"a/"))
+        running.append((service, server.call(lambda: gevent.spawn(service.run))))
+        return service
+
+    def publish() -> None:
+        with blocking.Client(server.address) as client:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                for key in range(30):  # now and then there is no value
+                    client.publish(b"a/%d" % key, b"%d" % number if (number + key) % 7 else b"")
+                client.sync()
+
+    running: list[tuple[Retain, Any]] = []
+    stop = threading.Event()
+    elder = begin()
+    wait_until(elder.is_settled.is_set)
+    with ThreadPoolExecutor() as threads:
+        publishing = threads.submit(publish)
+        wait_until(lambda: len(elder.kept.values) > 20)
+        younger = [begin() for _ in range(5)]
+        wait_until(lambda: all(one.is_settled.is_set() for one in younger))
+        stop.set()
+        publishing.result()
+    make().sync()
+    assert [one.taken_over is None for one in younger] == [False] * 5
+    wait_until(lambda: all(one.kept.values == elder.kept.values for one in younger))
+    for service, greenlet in running:
+        server.call(service.stop)
+        server.call(greenlet.get)
+
+
+@settings(max_examples=50)
+@given(MESSAGES, MESSAGES, MESSAGES, st.integers(1, 4))
+def test_what_is_taken_over_is_older_than_what_came(
+    stale: list[Told], older: list[Told], came: list[Told], keys: int
+) -> None:
+    kept, model = Kept(keys=keys), Kept(keys=keys)
+    kept.take([*stale, *came])
+    before = [key for key in kept.values if key in {told.key for told in came}]
+    kept.take_older(found := [told for told in older if told.payload], {told.key for told in came})
+    model.take([*found, *came])
+    assert set(before) <= kept.values.keys(), "nothing new is forgotten for what is old"
+    assert {*kept.values.items()} <= {(told.key, told.payload) for told in (*found, *came)}
+    if keys == 4 and len({told.key for told in (*stale, *older, *came)}) <= keys:
+        assert kept.values == model.values
 
 
 def test_subscriptions_over_relays_miss_nothing_while_many_publish(programs: Programs, ready: Start) -> None:
