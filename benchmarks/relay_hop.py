@@ -2,8 +2,8 @@
 
 Run ``python benchmarks/relay_hop.py``. The same messages go from
 a publisher to a subscriber over one hub and over two that a relay joins, in turn, and the CPU time of the hubs
-is compared: no more than 2.2 times as much is wanted. The same again for a subscriber that asks for senders, for which
-each message crosses the link in a wrapper; and all of it once with plain packets and once with batches.
+is compared: no more than 2.2 times as much is wanted. Each message crosses the link in a wrapper, with its sender. The
+same again for a subscriber that asks for senders; and all of it once with plain packets and once with batches.
 """
 
 from __future__ import annotations

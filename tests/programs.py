@@ -13,8 +13,10 @@ import socket
 import subprocess
 import sys
 import threading
+from bisect import bisect_right
 from collections.abc import Callable
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from select import POLLIN, poll
 from time import monotonic
@@ -25,6 +27,7 @@ from support import LONGEST, PATIENCE
 import sbuslib
 from sbuslib.blocking import Client
 from sbuslib.kernel.peers import peer_credentials
+from sbuslib.secrets import Credentials, Namespace
 from sbuslib.wire import control
 from sbuslib.wire.packets import Control, parse
 
@@ -69,6 +72,7 @@ class Programs:
         self.folder = folder
         self.pids: dict[str, int] = {}
         self.above: dict[str, str | None] = {}
+        self.arguments: dict[str, tuple[str, ...]] = {}
         self._parent = subprocess.Popen(
             [sys.executable, "-c", _PARENT],
             env=os.environ | {"PYTHONPATH": str(Path(sbuslib.__file__).parents[1])},
@@ -90,14 +94,22 @@ class Programs:
         command = ["daemon", "-f", "-a", self.address(name)]
         if above is not None:
             command = ["relay", "--upstream", self.address(above), "--listen", self.address(name)]
-        self.above[name] = above
+        self.above[name], self.arguments[name] = above, arguments
         assert self._parent.stdin is not None
         self._parent.stdin.write(msgspec.json.encode([*command, "-r", *arguments]) + b"\n")
         self._parent.stdin.flush()
         self.pids[name] = int(self._read_line())
 
     def start_again(self, name: str) -> None:
-        self.start(name, self.above[name])
+        self.start(name, self.above[name], *self.arguments[name])
+
+    def take_over(self, name: str) -> None:
+        """Have another process take a hub over that has none above, and return when the old one is gone."""
+        old, arguments = self.pids[name], self.arguments[name]
+        self.start(name, None, *arguments, "--take-over")
+        self.arguments[name] = arguments
+        wait_until(lambda: not os.path.exists(f"/proc/{old}"), "the old hub is gone")
+        assert os.path.exists(f"/proc/{self.pids[name]}"), "the new hub did not take over"
 
     def send(self, name: str, number: int) -> None:
         os.kill(self.pids[name], number)
@@ -133,12 +145,40 @@ class Programs:
             assert monotonic() < end, f"{name} never joined"
 
 
-class Publisher:
-    """Publishes messages that are numbered, over one connection after another. Never waits for its hub."""
+def connect_as(sock: socket.SocketType, address: str, uid: int | None) -> Credentials | None:
+    """Connect as a process of this user. Returns whose the connection is; ``None``: nobody listens."""
+    if uid is None:
+        with contextlib.suppress(OSError):
+            sock.connect(address)
+            return Credentials(os.getgid(), os.getuid(), os.getpid())
+        return None
 
-    def __init__(self, address: str, name: str) -> None:
+    # The kernel notes who calls connect(2). A child does, since other threads of this process connect meanwhile.
+    child = os.fork()
+    if not child:
+        status = 1
+        with contextlib.suppress(OSError):
+            os.setgid(uid)
+            os.setuid(uid)
+            sock.connect(address)
+            status = 0
+        os._exit(status)
+    _, status = os.waitpid(child, 0)
+    return Credentials(uid, uid, child) if not status else None
+
+
+class Publisher:
+    """Publishes messages that are numbered, over one connection after another. Never waits for its hub.
+
+    :param uid: of whom each connection is; ``None``: of this process.
+    """
+
+    def __init__(self, address: str, name: str, uid: int | None = None) -> None:
         self.address = address
         self.name = name
+        self.uid = uid
+        self.sent_as: list[tuple[int, Credentials]] = []
+        """The first number of each connection, and whose the kernel says that it is."""
         self.published = self.passed = 0
         self.uncertain = 0
         """Messages that were not passed on when a connection broke."""
@@ -151,15 +191,19 @@ class Publisher:
         if self._sock is not None:
             return True
         sock = socket.SocketType(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            sock.connect(self.address)
-        except OSError:
+        credentials = connect_as(sock, self.address, self.uid)
+        if credentials is None:
             sock.close()
             return False
+        self.sent_as.append((self.published, credentials))
         sock.setblocking(False)
         self._sock = sock
         self._send(b"CMSG notices/on\0")
         return True
+
+    def sender_of(self, number: int) -> Credentials:
+        """Whose the connection was over which a message was sent."""
+        return self.sent_as[bisect_right(self.sent_as, number, key=itemgetter(0)) - 1][1]
 
     def publish(self, count: int, key: bytes, size: int = 0) -> bool:
         """Publish messages, and ask whether they are passed on. ``False``: the hub is away or takes no more."""
@@ -234,15 +278,21 @@ class Publisher:
 
 
 class Subscriber:
-    """A client in a thread of its own that reconnects, and keeps the numbers that it received of each publisher."""
+    """A client in a thread of its own that reconnects, and keeps the numbers that it received of each publisher.
 
-    def __init__(self, address: str, *patterns: bytes) -> None:
+    :param senders: whether it asks for senders.
+    """
+
+    def __init__(self, address: str, *patterns: bytes, senders: bool = False) -> None:
         self.patterns = patterns
-        self.client = Client(address, reconnect=True, timeout=PATIENCE, on_reconnect=self._note_hub)
+        self.asks_senders = senders
+        self.client = Client(address, reconnect=True, timeout=PATIENCE, on_reconnect=self._note_hub, senders=senders)
         for pattern in patterns:
             self.client.subscribe(pattern)
         self.numbers: dict[str, list[int]] = {}
         self.keys: set[bytes] = set()
+        self.senders: dict[str, list[tuple[int, bytes | None]]] = {}
+        """The numbers again, and by whom each was sent, as the hub said."""
         self.known_by = 0
         """The last process of the hub in which its subscriptions are in force."""
         self._note_hub(self.client)
@@ -268,6 +318,7 @@ class Subscriber:
             for message in messages:
                 name, number = message.payload.split(b" ")[:2]
                 self.numbers.setdefault(name.decode(), []).append(int(number))
+                self.senders.setdefault(name.decode(), []).append((int(number), message.sender))
                 self.keys.add(message.key)
 
     def has(self, publisher: Publisher, number: int) -> bool:
@@ -279,6 +330,13 @@ class Subscriber:
         numbers = self.numbers.get(publisher.name, [])
         wrong = [(a, b) for a, b in pairwise(numbers) if b <= a]
         assert not wrong, f"of {publisher.name}: {len(wrong)} times out of order or twice: {wrong[:5]}"
+
+    def check_senders(self, publisher: Publisher) -> None:
+        """Each message came with the sender that the kernel of its hub had named, and no other."""
+        for number, sender in self.senders.get(publisher.name, []):
+            found = Namespace().chain(sender or b"")
+            due = publisher.sender_of(number)
+            assert due in found[-1:], f"{number} of {publisher.name} is from {due}, and came as of {sender!r}"
 
     def close(self) -> None:
         self.client.close()

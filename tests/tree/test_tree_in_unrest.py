@@ -1,11 +1,15 @@
-"""Random trees of processes in which hubs are killed, stopped, started again and joined, while messages pass.
+"""Random trees of processes whose hubs are killed, stopped, started again, taken over and joined, while messages pass.
+
+Each publisher is a user of its own, and about half of the subscribers ask for senders: what they receive was sent by
+the process that had that connection. No message ever comes under the credential of another.
 
 Each tree is compared with one flat hub, to which the same is published and subscribed. What a subscriber receives of a
 publisher is in order, and nothing comes twice. What the flat hub would have delivered and does not come was lost: the
 publisher was told so, or its own hub was killed before it had passed the message on. Nothing is kept on the way down:
 to the hubs above, a hub that is away is like a client that is away. So this is not asked where a hub was away on the
-way down, or where the hub was away from which the way only leads down. A hub is away if it was killed, and if a hub
-above was started again while it was stopped: perhaps nobody else could tell that one to wait for it.
+way down, or where the hub was away from which the way only leads down. A hub is away if it was killed, if the hub
+above was taken over, and if a hub above was started again while it was stopped: perhaps nobody else could tell that one
+to wait for it.
 
 ``SBUS_TREE_RUNS`` says how many runs there are, ``SBUS_TREE_SEED`` the number of the first.
 """
@@ -32,6 +36,8 @@ STOPPED = 1.5
 KEYS = [b"a", b"b", b"a/b", b"a/b/c", b"b/c"]
 PATTERNS = [b"", b"a", b"a/", b"*", b"*/b", b"b/*", b"a/*/c", b"*/*"]
 LAST = b"last"
+USER = 20_001
+"""The user of the first publisher, and so on. Who is not root has them all be itself."""
 
 
 class Run:
@@ -45,9 +51,11 @@ class Run:
         self.away: set[str] = set()
         self.stopped: dict[str, tuple[float, float]] = {}  # since when, and until when
         self.started: dict[str, float] = {}  # again, and when
+        self.replaced: dict[str, set[int]] = {}  # the processes that a hub was before it was taken over
         self.publishers: dict[str, Publisher] = {}
         self.subscribers: dict[str, list[Subscriber]] = {}
         self.published: dict[str, list[bytes]] = {}
+        self.late: list[Subscriber] = []
         self.established: list[tuple[str, Subscriber]] = []
         self.happened: list[str] = []
         self.pause = threading.Event()
@@ -66,7 +74,7 @@ class Run:
 
     def plant(self) -> None:
         for n in range(self.random.randint(2, 6)):
-            self.programs.start(str(n), self.choose_above())
+            self.programs.start(str(n), self.choose_above(), "-o")
         for name in self.programs.above:
             self.programs.wait_until_joined(name)
             self.populate(name)
@@ -81,20 +89,33 @@ class Run:
 
     def populate(self, name: str) -> None:
         """A publisher and perhaps a subscriber on a hub."""
-        self.publishers[name] = self.stack.enter_context(closing(Publisher(self.programs.address(name), name)))
-        self.published[name] = []
-        self.subscribers[name] = []
+        self.add_publisher(name)
         if self.random.random() < 0.7:
             wanted = self.random.sample(PATTERNS, self.random.randint(1, 3))
-            subscriber = Subscriber(self.programs.address(name), LAST, *wanted)
+            senders = self.load.random() < 0.5
+            subscriber = Subscriber(self.programs.address(name), LAST, *wanted, senders=senders)
             self.subscribers[name].append(self.stack.enter_context(closing(subscriber)))
+
+    def add_publisher(self, name: str) -> None:
+        uid = USER + len(self.publishers) if not os.getuid() else None
+        self.publishers[name] = self.stack.enter_context(closing(Publisher(self.programs.address(name), name, uid)))
+        self.published[name], self.subscribers[name] = [], []
+
+    def listen_late(self) -> None:
+        """A subscriber that asks for senders, while messages are under way. It need not have any one of them."""
+        whole = [name for name in self.running() if self.is_whole(name)]
+        if whole and not self.stopped:
+            name = self.load.choice(whole)
+            subscriber = Subscriber(self.programs.address(name), b"", senders=True)
+            self.late.append(self.stack.enter_context(closing(subscriber)))
 
     # -- what happens -------------------------------------------------------------------------------
 
     def live(self) -> None:
-        acts = [self.kill, self.kill, self.start_again, self.start_again, self.stop, self.join]
+        acts = [self.kill, self.kill, self.start_again, self.start_again, self.stop, self.join, self.take_over]
         for _ in range(self.random.randint(4, 10)):
             self.random.choice(acts)()
+            self.listen_late()
             self.publish_for(self.random.uniform(0.02, 0.4))
 
     def note(self, what: str, name: str) -> None:
@@ -118,6 +139,16 @@ class Run:
             self.note("start", name)
             self.programs.start_again(name)
             self.started[name] = monotonic()
+            self.replaced.pop(name, None)
+
+    def take_over(self) -> None:
+        roots = [name for name in self.running() if self.programs.above[name] is None]
+        if roots and not self.stopped:
+            name = self.random.choice(roots)
+            self.note("take over", name)
+            self.replaced.setdefault(name, set()).add(self.programs.pids[name])
+            self.programs.take_over(name)
+            self.away.update(below for below, above in self.programs.above.items() if above == name)
 
     def stop(self) -> None:
         if self.running():
@@ -132,9 +163,8 @@ class Run:
         name = str(len(self.programs.above))
         if above is not None and above in self.running():
             self.note(f"join {above} with", name)
-            self.programs.start(name, above)
-            self.publishers[name] = self.stack.enter_context(closing(Publisher(self.programs.address(name), name)))
-            self.published[name], self.subscribers[name] = [], []
+            self.programs.start(name, above, "-o")
+            self.add_publisher(name)
 
     def go_on(self, at: float) -> None:
         for name in [name for name, (_, until) in self.stopped.items() if until <= at]:
@@ -145,8 +175,8 @@ class Run:
 
     def is_whole(self, name: str) -> bool:
         """Whether a hub has its subscribers back. Before, one flat hub would not deliver to them either."""
-        pid = self.programs.pids.get(name)
-        return name in self.running() and all(subscriber.known_by == pid for subscriber in self.subscribers[name])
+        pids = {self.programs.pids.get(name), *self.replaced.get(name, ())}
+        return name in self.running() and all(subscriber.known_by in pids for subscriber in self.subscribers[name])
 
     def publish_for(self, seconds: float) -> None:
         end = monotonic() + seconds
@@ -192,6 +222,9 @@ class Run:
                     wait_until(lambda: subscriber.has(publisher, last), f"{where} has the last of {name}")  # noqa: B023
                     subscriber.check_order(publisher)
             publisher.wait_until_passed()
+            for subscriber in [*self.late, *(one for some in self.subscribers.values() for one in some)]:
+                if subscriber.asks_senders:
+                    subscriber.check_senders(publisher)
         known = sum(publisher.told + publisher.uncertain for publisher in self.publishers.values())
         for where, subscriber in self.established:
             for key in subscriber.keys:
@@ -212,6 +245,7 @@ class Run:
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + RUNS))
 def test_a_tree_in_unrest_delivers_what_a_flat_hub_would_but_for_what_is_told(programs: Programs, seed: int) -> None:
+    os.chmod(programs.folder, 0o755)
     with ExitStack() as stack:
         run = Run(programs, seed, stack)
         try:
