@@ -11,6 +11,7 @@ import resource
 import socket
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from time import monotonic, sleep, time
 from typing import Final, Literal
 
@@ -26,6 +27,7 @@ from ..kernel.users import name_of_user
 from ..limits import PACKET_BYTES, ClientLimits
 from ..matcher import SEPARATOR
 from ..reasons import Reason
+from ..recipes.queue import ANNOUNCE_SECONDS, QueueState, decode, queue_key
 from ..secrets import OVERFLOW_ID
 from ..statistics import ClientStatistics, HubStatistics, LinkStatistics
 from ..wire.addresses import PathAddress, parse_address
@@ -55,6 +57,12 @@ _EARLIEST: Final = 1_577_836_800
 
 _BRIDGES_SECONDS: Final = 0.3
 """How long bridges have to answer."""
+
+_QUEUES_SECONDS: Final = 1.1 * ANNOUNCE_SECONDS
+"""How long workers of shared queues are listened for."""
+
+_MOST_QUEUES: Final = 16
+"""Shared queues that are asked how they stand. Each may take a moment."""
 
 _CAUSES: Final = {
     "overflow": "their receivers read too slowly: sbus stat --clients --sort lost shows which",
@@ -181,6 +189,7 @@ def _ask(address: str, timeout: float) -> Iterator[Finding]:
             yield from _told(client)
             yield from _links(client, timeout, set())
             yield from _bridges(client)
+            yield from _queues(client)
     except TimeoutError:
         yield Finding("problem", "hub", "it does not answer in time", "it is stopped or busy: look at its process")
     except (SbusError, OSError) as error:
@@ -330,6 +339,36 @@ def _bridges(client: Client) -> Iterator[Finding]:
         if here.doubled:
             wrong, text, advice = True, f"{text}; {TWO_PATHS}", "end one of the two, or keep their lists apart"
         yield Finding("warning" if wrong else "ok", "bridge", printable(text.encode()), advice)
+
+
+def _queues(client: Client) -> Iterator[Finding]:
+    """The shared queues that have workers, which announce themselves; their services are asked."""
+    # 1. Which there are.
+    separator = client.hub.separator
+    names: set[bytes] = set()
+    until = monotonic() + _QUEUES_SECONDS
+    with client.subscribe(queue_key(b"*", separator, b"work")) as announced:
+        while (left := until - monotonic()) > 0 and len(names) < _MOST_QUEUES:
+            with suppress(TimeoutError):
+                names.add(announced.receive(timeout=left).key.split(separator)[1])
+
+    # 2. How they stand.
+    for name in sorted(names):
+        about = f"queue {printable(name)}"
+        answers = client.request_many(queue_key(name, separator, b"work"), wait=_BRIDGES_SECONDS)
+        states = [(decode(QueueState, one.value), one.sender) for one in answers if one.error is None]
+        if not states:
+            yield Finding("warning", about, "workers wait, and no service says that it has it", f"start sbus {about}")
+        for state, sender in states:
+            if state is None:
+                continue
+            service = printable(sender) if sender is not None else "process unknown"
+            yield Finding(
+                "ok", about, f"{state.jobs:,} jobs and {state.workers:,} workers, says its service ({service})"
+            )
+            for user in state.refused:
+                text = f"workers of user {name_of_user(user)} get no jobs: its service ({service}) does not trust them"
+                yield Finding("warning", about, text, f"start it with --trusted {name_of_user(user)}, if they may work")
 
 
 def bridges_heard(receive: Callable[..., Message]) -> list[tuple[Here, bytes | None]]:

@@ -21,25 +21,28 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from ..errors import PacketError, PayloadError, UsageError
+from ..errors import PacketError, PayloadError, StateError, UsageError
 from ..limits import check_count, check_users
 from ..secrets import RESERVED, Namespace, stranger
 from ..wire.packets import check_payload
 from ..wire.text import printable
 from .mailbox import Mailbox, Party, called
-from .request import Asking, request
+from .request import LONGEST_TEXT, Asking, request
 
 __all__ = [
     "ANNOUNCE_SECONDS",
     "JOB_BYTES",
     "MOST_ROOM",
+    "MOST_STRANGERS",
     "Acknowledgement",
     "Announcement",
     "Delivery",
     "Job",
     "Presence",
+    "QueueState",
     "Submission",
     "Work",
+    "WorkerRefusal",
     "check_name",
     "decode",
     "encode",
@@ -56,6 +59,9 @@ ANNOUNCE_SECONDS: Final = 1.0
 
 JOB_BYTES: Final = 400_000
 """Most bytes of key and payload of a job: what a packet holds, less room for what the service adds."""
+
+MOST_STRANGERS: Final = 64
+"""Users who are not trusted that a worker or a service remembers, each of whom is logged once."""
 
 MOST_ROOM: Final = 4_096
 """Most jobs that one worker takes at once. More would only be lost with it."""
@@ -121,6 +127,24 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True):
     jobs: list[Job]
 
 
+class WorkerRefusal(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What the service says to a worker that gets no jobs: its key, and why."""
+
+    key: bytes
+    why: str
+
+
+class QueueState(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to a question under ``queue/NAME/work``: jobs, workers, and users whose workers are refused.
+
+    Who may not work is told only of the own user.
+    """
+
+    jobs: Annotated[int, msgspec.Meta(ge=0)]
+    workers: Annotated[int, msgspec.Meta(ge=0)]
+    refused: Annotated[list[Annotated[int, msgspec.Meta(ge=0, le=2**32)]], msgspec.Meta(max_length=MOST_STRANGERS)]
+
+
 class Acknowledgement(msgspec.Struct, frozen=True, array_like=True):
     """What a worker says to the service: its key and token, which jobs are done, and which it gives back."""
 
@@ -132,7 +156,8 @@ class Acknowledgement(msgspec.Struct, frozen=True, array_like=True):
 
 
 _DECODERS: Final[dict[Any, msgspec.msgpack.Decoder[Any]]] = {
-    kind: msgspec.msgpack.Decoder(kind) for kind in (Announcement, Delivery, Presence, Acknowledgement, Submission)
+    kind: msgspec.msgpack.Decoder(kind)
+    for kind in (Announcement, Delivery, Presence, Acknowledgement, Submission, WorkerRefusal, QueueState)
 }
 encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -242,22 +267,30 @@ class Work:
         self._done: deque[int] = deque()
         self._failed: deque[int] = deque()  # jobs whose function raised an error, not told yet
         self._working: list[None] = []  # one for each part at work
+        self._strangers: set[int] = set()  # users that are not trusted and have a service of this name
+        self._refused = ""
+        """Why the service gives this worker no jobs; empty while it does."""
 
     def parts(self, function: Callable[[Job], object], at_once: int) -> list[Coroutine[Any, Any, None]]:
         """What runs in the background: one coroutine announces the worker, and ``at_once`` others call ``function``."""
         return [self.keep(), *(self.run(function) for _ in range(at_once))]
 
     async def _next(self) -> Job | None:
-        """The next job; ``None`` when the mailbox was closed."""
+        """The next job; ``None`` when the mailbox was closed.
+
+        Raises :exc:`~sbuslib.errors.StateError` when the service refuses this worker.
+        """
         while not self.mailbox.closed:
             self._read()
+            if self._refused:
+                raise StateError(f"queue {printable(self._name)}: {self._refused}")
             with suppress(IndexError):  # another part may have taken it
                 job = self._jobs.popleft()
                 if len(self._done) * _SOME > self._room:
                     await self._tell()
                 return job
             await self._tell()
-            await self._party.wait_until(self.mailbox.is_ready, None)
+            await self._party.wait_until(lambda: self.mailbox.is_ready() or bool(self._refused), None)
         return None
 
     async def run(self, function: Callable[[Job], object]) -> None:
@@ -279,14 +312,16 @@ class Work:
         await self._leave()
 
     async def keep(self) -> None:
-        """Announce this worker until the mailbox is closed."""
+        """Announce this worker until the mailbox is closed, or the service refuses it."""
         self._working.append(None)
         try:
-            while not self.mailbox.closed:
+            while not (self.mailbox.closed or self._refused):
                 await self._tell()
+                # Jobs from a service that is not trusted would be given in vain until they are dead.
+                room = self._room if self._token or not self._strangers else 0
                 with suppress(TimeoutError):  # the hub is away
-                    await self._party.publish(self._key, encode((self.mailbox.patterns[0], self._room, [*self._held])))
-                await self._party.wait_until(lambda: self.mailbox.closed, ANNOUNCE_SECONDS)
+                    await self._party.publish(self._key, encode((self.mailbox.patterns[0], room, [*self._held])))
+                await self._party.wait_until(lambda: self.mailbox.closed or bool(self._refused), ANNOUNCE_SECONDS)
         finally:
             self._working.pop()
         await self._leave()
@@ -299,11 +334,15 @@ class Work:
     def _read(self) -> None:
         separator = self._namespace.separator
         while (message := self.mailbox.take()) is not None:
-            word = decode(Delivery, message.payload)
+            word = decode(Delivery, message.payload) or decode(WorkerRefusal, message.payload)
             if word is None or not is_address(word.key, message.sender, self._name, self._namespace):
                 continue
             own = self.mailbox.patterns[0].rsplit(separator, 3)[0]
-            if stranger(message.sender, own, separator, self._trusted) is not None:
+            if (user := stranger(message.sender, own, separator, self._trusted)) is not None:
+                self._distrust(user)
+                continue
+            if isinstance(word, WorkerRefusal):
+                self._refused = word.why[:LONGEST_TEXT]
                 continue
             if word.token != self._token:  # a new service, which knows nothing of what the one before gave
                 for held in (self._jobs, self._held, self._done, self._failed):
@@ -313,6 +352,13 @@ class Work:
                 if len(self._held) < self._room and job.number not in self._held:
                     self._held[job.number] = job
                     self._jobs.append(job)
+
+    def _distrust(self, user: int) -> None:
+        """A service is another user's. That is logged, and no error: anybody could end this worker with one."""
+        if user not in self._strangers and len(self._strangers) < MOST_STRANGERS:
+            self._strangers.add(user)
+            text = "queue %s: its service is of user %d, who is not trusted here: see trusted=[%d] of work()"
+            logger.error(text, printable(self._name), user, user)
 
     async def _tell(self, *, leaving: bool = False) -> None:
         """Acknowledge what is done and give back what failed."""

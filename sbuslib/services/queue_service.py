@@ -21,10 +21,12 @@ from typing import Final
 
 from ..blocking import Client
 from ..errors import DisconnectedError, StateError, UsageError
+from ..kernel.users import name_of_user
 from ..limits import check_users
 from ..matcher import matches
 from ..recipes.queue import (
     JOB_BYTES,
+    MOST_STRANGERS,
     Acknowledgement,
     Announcement,
     Presence,
@@ -36,7 +38,7 @@ from ..recipes.queue import (
     is_address,
     queue_key,
 )
-from ..recipes.request import FAILED, REPLY, encode_answer, parse_question
+from ..recipes.request import FAILED, REPLY, Question, encode_answer, parse_question
 from ..secrets import Namespace, stranger
 from ..wire.packets import Message
 from ..wire.text import printable
@@ -57,6 +59,10 @@ _PART_BYTES: Final = 65_536
 """Bytes of jobs after which one more message begins."""
 _LONGEST_TURN: Final = 1.0
 """What a turn counts at most, in seconds. While this process stands still, workers are not to blame for silence."""
+
+
+REFUSALS_A_TURN: Final = 64
+"""Workers that are told in one turn that they are refused. They announce themselves again."""
 
 
 class QueueService:
@@ -91,6 +97,8 @@ class QueueService:
         #: The clock of the jobs. It stands still while this process is stopped, so that no job seems late then.
         self._now = 0.0
         self._dead: list[Entry] = []  # not published yet
+        self._strangers: set[int] = set()  # users whose workers were refused
+        self._refusals = 0  # in this turn
         self._out: list[tuple[bytes, bytes]] = []
         #: Which service this is: of two, the older one stays.
         self._me = Presence(time_ns(), os.urandom(8))
@@ -163,6 +171,7 @@ class QueueService:
         at = monotonic()
         self._now += min(at - self._at, _LONGEST_TURN)
         self._at = at
+        self._refusals = 0
         address = self._address
         published = []
         for message in messages:
@@ -228,9 +237,17 @@ class QueueService:
         return any(matches(pattern, key, self._separator) for pattern in self._patterns)
 
     def _announced(self, message: Message) -> None:
+        # 1. Whoever may not work is told so; how the queue stands, anybody may ask.
         sender = message.sender
-        if self._stranger(sender) is not None:
+        user = self._stranger(sender)
+        if (question := parse_question(message, self._at, self._namespace)) is not None:
+            self._asked(question, user)
             return
+        if user is not None:
+            self._refuse(decode(Announcement, message.payload), sender, user)
+            return
+
+        # 2. Another service of this name, or a worker.
         service = decode(Presence, message.payload)
         if service is not None:
             self._met(service, sender)
@@ -241,6 +258,25 @@ class QueueService:
         worker = self.jobs.announce(word.key, sender, os.urandom(16), word.room, word.held, self._now)
         if worker is not None:
             self._out.append((worker.key, encode((self._address, worker.token, []))))
+
+    def _refuse(self, word: Announcement | None, sender: bytes | None, user: int) -> None:
+        """A worker is of a user who is not trusted: it is told, and the log once of each user."""
+        if word is None or not is_address(word.key, sender, self._name, self._namespace):
+            return
+        if user not in self._strangers and len(self._strangers) < MOST_STRANGERS:
+            self._strangers.add(user)
+            text = "queue %s: workers of user %s get no jobs: start it with --trusted %s if they may work"
+            logger.warning(text, printable(self._name), name_of_user(user), name_of_user(user))
+        if self._refusals < REFUSALS_A_TURN:
+            self._refusals += 1
+            why = f"the service, process {printable(self.client.credentials)}, does not trust user {user}"
+            self._out.append((word.key, encode((self._address, f"{why}: start it with --trusted {user}"))))
+
+    def _asked(self, question: Question, user: int | None) -> None:
+        """How the queue stands, as ``sbus doctor`` asks. A stranger is told of no others that are refused."""
+        refused = [one for one in self._strangers if user in (None, one)]
+        state = encode((len(self.jobs.jobs), len(self.jobs.workers), refused))
+        self._out.append((question.reply_to, encode_answer(REPLY, question.number, state)))
 
     def _say_here(self) -> None:
         """Tell other services of this name of this one, at the end of the next turn."""

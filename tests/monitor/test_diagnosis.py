@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ from support import FakeHub, HubThread, Peer, PlainDaemon, eventually, own_key
 from worlds import World
 
 from sbuslib import Hub, Limits
+from sbuslib.blocking import Client
 from sbuslib.border.fellows import BridgeStatistics, Here
 from sbuslib.kernel.users import name_of_user, program_of
 from sbuslib.monitor import diagnosis
 from sbuslib.monitor.diagnosis import Finding, examine
+from sbuslib.services.queue_rules import Jobs
+from sbuslib.services.queue_service import QueueService
 from sbuslib.wire import defaults
 from sbuslib.wire.control import SUPPORTED
 
@@ -37,6 +41,7 @@ def of(about: str, found: list[Finding], level: str) -> Finding:
 def _names_no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SBUS_ADDRESS", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(diagnosis, "_QUEUES_SECONDS", 0.01)
 
 
 def test_a_hub_in_order_has_no_problem_and_no_warning(address: str) -> None:
@@ -177,6 +182,24 @@ def test_a_queue_that_fills_is_told_before_anything_is_lost(address: str, monkey
         assert warnings(51) == [f"{who}: 51 messages wait, its queue is 51% full"]
         assert of("busiest publisher", [*examine(address)], "ok").text.startswith(f"{who}: ")
         assert not bus.call(lambda: bus.hub.statistics().lost)
+
+
+def test_a_queue_whose_workers_are_refused_is_told(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosis, "_QUEUES_SECONDS", 1.1)
+    with HubThread(address), Client(address) as client, client.queue("mail").work(print):
+        assert of("queue mail", [*examine(address)], "warning").advice == "start sbus queue mail"
+        service = QueueService(address, b"mail", [b"mail/"], Jobs(10, 1_000, 1.0, 1))
+        service._strangers.add(STRANGER)
+        thread = threading.Thread(target=service.run)
+        thread.start()
+        found = [*examine(address)]
+        service.stop()
+        thread.join()
+    process = f"({own_key().decode()})"
+    assert of("queue mail", found, "ok").text == f"0 jobs and 1 workers, says its service {process}"
+    told = of("queue mail", found, "warning")
+    assert told.text == f"workers of user {STRANGER} get no jobs: its service {process} does not trust them"
+    assert told.advice == f"start it with --trusted {STRANGER}, if they may work"
 
 
 def test_links_are_followed_up_to_the_root(world: World) -> None:

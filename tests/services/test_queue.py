@@ -9,15 +9,15 @@ from contextlib import ExitStack
 from queue import SimpleQueue
 
 import pytest
-from gevent import get_hub
+from gevent import Timeout, get_hub
 from gevent.event import Event
 from programs import wait_until
 from services.conftest import Serve, stop
 from support import PATIENCE, HubThread, Peer, eventually
-from worlds import STRANGER, World
+from worlds import OTHER, STRANGER, World
 
 from sbuslib import Client, aio, blocking
-from sbuslib.errors import AnswerError, NoServerError, PayloadError
+from sbuslib.errors import AnswerError, NoServerError, PayloadError, StateError
 from sbuslib.recipes.queue import JOB_BYTES, Delivery, Job, decode, encode
 from sbuslib.services.queue_service import QueueService
 
@@ -318,6 +318,36 @@ def test_a_worker_of_another_user_works_if_it_is_trusted(world: World, serve: Se
     other.peer.publish(word.key, encode((other.key, b"guessed", [1])))
     other.peer.publish(word.key, encode((other.key, word.token, [1])))
     eventually(lambda: service.done == 1)
+
+
+def test_a_worker_that_is_not_trusted_has_an_error_and_the_log_says_so_once(
+    world: World, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.hub("bus")
+    service = get_hub().threadpool.apply(serve, (world.address("bus"),))
+    world.uids["bus"] = STRANGER
+    for _ in range(2):
+        worker = world.client("bus").queue("mail").work(Collected())
+        with Timeout(PATIENCE), pytest.raises(StateError, match=f"does not trust user {STRANGER}: start it with"):
+            worker.wait()
+    said = [record.getMessage() for record in caplog.records if "get no jobs" in record.getMessage()]
+    assert said == [
+        f"queue mail: workers of user {STRANGER} get no jobs: start it with --trusted {STRANGER} if they may work"
+    ]
+    assert service.jobs.workers == {}
+
+
+def test_a_worker_that_does_not_trust_the_service_says_so_and_takes_no_jobs(
+    world: World, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.hub("bus")
+    world.uids["bus"] = OTHER
+    service = get_hub().threadpool.apply(serve, (world.address("bus"),), {"trusted": [STRANGER]})
+    world.uids["bus"] = STRANGER
+    with world.client("bus").queue("mail").work(Collected()):
+        eventually(lambda: [worker.room for worker in service.jobs.workers.values()] == [0])
+    (said,) = [record.getMessage() for record in caplog.records if "trusted" in record.getMessage()]
+    assert said.endswith(f"is of user {OTHER}, who is not trusted here: see trusted=[{OTHER}] of work()")
 
 
 def test_strangers_get_no_more_than_half_of_the_queue(world: World, serve: Serve) -> None:
