@@ -23,7 +23,7 @@ MOST_THREADS: Final = 16
 MOST_KEPT: Final = 1_012
 """Descriptors of one user that wait to be closed: four packets full. After that, nothing is taken of it for now."""
 STUCK_SECONDS: Final = 1.0
-"""A close that takes longer may take for ever. Most take some microseconds."""
+"""A stranger's close that takes longer may take for ever. Most take some microseconds."""
 
 _Job: TypeAlias = "tuple[Callable[[], object], int]"
 """What closes descriptors, and how many."""
@@ -67,8 +67,7 @@ class _Closers:
 
     def _may_begin(self, user: int) -> bool:
         """With the lock: our own user and root have a thread each, whatever strangers do."""
-        is_trusted = user in (0, os.geteuid())
-        return not self._piles[user].has_thread and (is_trusted or self._threads < MOST_THREADS)
+        return not self._piles[user].has_thread and (_is_trusted(user) or self._threads < MOST_THREADS)
 
     def _begin(self, user: int) -> None:
         try:
@@ -107,10 +106,19 @@ class _Closers:
     def is_behind(self, user: int) -> bool:
         with self._lock:
             pile = self._piles.get(user)
-            if pile is not None and (pile.kept >= MOST_KEPT or monotonic() - pile.since > STUCK_SECONDS):
+            if pile is not None and pile.kept >= MOST_KEPT:
                 return True
+
+            # A socket of our own user may well take some seconds.
+            if _is_trusted(user):
+                return False
             most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
-            return 0 < most < self._kept and user not in (0, os.geteuid())
+            is_stuck = pile is not None and monotonic() - pile.since > STUCK_SECONDS
+            return is_stuck or 0 < most < self._kept
+
+
+def _is_trusted(user: int) -> bool:
+    return user in (0, os.geteuid())
 
 
 _closers = _Closers()

@@ -75,6 +75,8 @@ def test_a_user_is_behind_while_much_of_it_is_kept_open_or_a_close_takes_long(
     assert (is_behind(5), is_behind(6), is_behind(7)) == (True, False, False)
     monkeypatch.setattr(closers, "monotonic", lambda: time.monotonic() + 2.0)
     assert (is_behind(6), is_behind(7)) == (True, False)
+    close_later(os.geteuid(), stuck.wait, 1)
+    assert not is_behind(os.geteuid())
     monkeypatch.setattr("resource.getrlimit", lambda _: (2 * MOST_KEPT, 0))
     assert is_behind(7), "half of all files are kept open"
     assert not is_behind(os.geteuid())
