@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from . import blocking as blocking
     from .client import Client as Client
     from .clients.handed import Descriptor as Descriptor
+    from .connecting import connect as connect
     from .doors.memory import Frame as Frame
     from .hub import Hub as Hub
     from .limits import Limits as Limits
@@ -58,6 +59,7 @@ _HOMES = {
     "Relay": "relay",
     "Subscription": "recipes.subscription",
     "Topic": "topic",
+    "connect": "connecting",
     "matches": "matcher",
     "read": "reading",
 }

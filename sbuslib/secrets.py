@@ -15,7 +15,9 @@ is worth. Source: the section on secret messages in sbus's README.
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from functools import lru_cache
+from typing import Final
 
 import msgspec
 
@@ -23,7 +25,7 @@ from .errors import ReservedKeyError
 from .matcher import SEPARATOR, check_separator
 from .reasons import Reason
 
-__all__ = ["OVERFLOW_ID", "RESERVED", "UNKNOWN", "Credentials", "Namespace", "stranger"]
+__all__ = ["OVERFLOW_ID", "RESERVED", "UNKNOWN", "Credentials", "Namespace", "credentials_of", "stranger"]
 
 RESERVED = b"!"
 
@@ -36,6 +38,8 @@ _DEEPEST = 64
 
 _SEGMENTS = 5
 """Segments of ``!/cred/<gid>/<uid>/<pid>``. Nobody else knows."""
+
+_ROOT: Final = frozenset((0,))
 
 _DIGITS, _LARGEST = 10, 2**32 - 1
 """Most digits of an id, and the largest: the kernel keeps it in 32 bits."""
@@ -169,7 +173,27 @@ def stranger(sender: bytes | None, own: bytes, separator: bytes, trusted: frozen
         return None
     namespace = Namespace(separator)
     users = {0, namespace.chain(own)[-1].uid, *trusted} - {OVERFLOW_ID}
-    chain = namespace.chain(sender.removeprefix(namespace.prefix_of(own)))
-    if not chain:
-        return OVERFLOW_ID  # no hub says so
-    return next((one.uid for one in chain if one.uid not in users), None)
+    user = _answerable(namespace.chain(sender.removeprefix(namespace.prefix_of(own))), users).uid
+    return None if user in users else user
+
+
+@lru_cache(1_024)
+def credentials_of(sender: bytes | None, trusted: frozenset[int] = _ROOT) -> Credentials | None:
+    """The process that answers for a message: its publisher, or the first hub on the way of a user that is not trusted.
+
+    A hub of a stranger could name anybody as the sender of what comes through it, so no chain is believed beyond it.
+    :data:`UNKNOWN` where no hub names a sender; *None* where none was asked to.
+    """
+    if sender is None:
+        return None
+    separator = sender[1:2] if sender.startswith(RESERVED) and len(sender) > 1 else SEPARATOR
+    return _answerable(Namespace(separator).chain(sender), trusted - {OVERFLOW_ID})
+
+
+def _answerable(chain: Sequence[Credentials], trusted: Container[int]) -> Credentials:
+    """Of the credentials of a chain the first whose user is not trusted, else the last; unknown if there are none."""
+    last = UNKNOWN
+    for last in chain:
+        if last.uid not in trusted:
+            break
+    return last

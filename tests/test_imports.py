@@ -13,16 +13,16 @@ from support import ROOT, python
 PACKAGE = ROOT / "sbuslib"
 
 FLOORS = [
-    "errors lazy limits matcher reasons shares statistics",
-    "covering secrets wire",
+    "errors lazy limits matcher reasons secrets shares statistics",
+    "covering wire",
     "border kernel policy segments",
     "doors recipes",
     "core clients lake",
     "client blocking aio topic",
     "tree",
     "hub",
-    "monitor relay testing",
-    "bridge tcp journal spark bench web services pytest_plugin",
+    "connecting monitor relay testing",
+    "bridge integrations tcp journal spark bench web services pytest_plugin",
     "reading",
     "reports",
     "cli",

@@ -21,6 +21,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..errors import DoorError, UsageError
+from ..secrets import Credentials, credentials_of
 
 __all__ = ["Frame", "MappedFrame", "Memory", "PacketFrame", "bytes_of", "check_memory", "map_memory"]
 
@@ -145,6 +146,11 @@ class Frame:
         def __buffer__(self, flags: int, /) -> memoryview: ...
 
         def __len__(self) -> int: ...
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """The process that answers for it, see :func:`~sbuslib.secrets.credentials_of`; *None* without a sender."""
+        return credentials_of(self.sender)
 
     @property
     def size(self) -> int:

@@ -1,0 +1,150 @@
+"""Addresses as URLs, and the client that fits the process: :func:`connect`.
+
+Frameworks are configured by URL, make their objects before they fork, and run the same code with threads or gevent.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+
+from .errors import UsageError
+from .kernel.users import resolve_users
+from .limits import check_seconds
+
+if TYPE_CHECKING:
+    from . import blocking
+    from .client import Client
+
+__all__ = ["BusUrl", "Connector", "connect", "parse_url"]
+
+SCHEME: Final = "sbus"
+
+
+class BusUrl(msgspec.Struct, frozen=True):
+    """``sbus://[/path/of/socket][?hub_user=USER][&timeout=SECONDS][&users=USER,...]``, parsed.
+
+    ``address`` is *None* where the URL names none: a client then looks where it looks without one. ``users`` are those
+    from whom an application takes messages, besides its own user and root.
+    """
+
+    address: str | None = None
+    hub_user: str | None = None
+    timeout: float = 10.0
+    users: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of a client."""
+        return {"hub_user": self.hub_user, "timeout": self.timeout}
+
+    def allowed_users(self, *more: int | str) -> frozenset[int]:
+        """Ids of ``users`` and ``more``, of our own user and of root. Raises :exc:`~sbuslib.errors.UsageError`."""
+        return frozenset((0, os.geteuid(), *resolve_users("users", (*self.users, *more))))
+
+
+def parse_url(url: str) -> BusUrl:
+    """The parts of a URL. A path stands for itself. Raises :exc:`~sbuslib.errors.UsageError`."""
+    # 1. Where it is.
+    if "://" not in url:
+        return BusUrl(url or None)
+    parts = urlsplit(url)
+    if parts.scheme != SCHEME:
+        raise UsageError(f"a bus is at {SCHEME}:///path/of/socket, not at {parts.scheme}://")
+    if parts.netloc:
+        raise UsageError(f"a path begins with '/': {SCHEME}:///{parts.netloc}{parts.path}")
+
+    # 2. What else it says.
+    given: dict[str, Any] = {}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name == "users":
+            given[name] = (*given.get(name, ()), *filter(None, value.split(",")))
+        elif name == "timeout":
+            given[name] = _seconds(value)
+        elif name == "hub_user":
+            given[name] = value
+        else:
+            raise UsageError(f"an {SCHEME}:// URL takes hub_user, timeout and users, not {name!r}")
+    return BusUrl(unquote(parts.path) or None, **given)
+
+
+def _seconds(value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        raise UsageError(f"timeout is a number of seconds, not {value!r}") from None
+    check_seconds(seconds, "timeout")
+    return seconds
+
+
+def connect(url: str = "", *, threads: bool = False, **options: Any) -> Client | blocking.Client:
+    """A client for the process as it is: for gevent where it is patched, or its event loop runs here; else for threads.
+
+    :param url: a path, or as :class:`BusUrl`.
+    :param threads: whether several threads will share it: then the event loop of the calling one does not matter.
+    :param options: those of :class:`sbuslib.Client`; they prevail over those of the URL.
+
+    Raises what :class:`sbuslib.Client` does.
+    """
+    parsed = parse_url(url)
+    options = parsed.options | options
+    if _is_patched() or (not threads and _runs_gevent()):
+        from .client import Client
+
+        return Client(parsed.address, **options)
+    from . import blocking
+
+    return blocking.Client(parsed.address, **options)
+
+
+# Neither loads gevent.
+
+
+def _is_patched() -> bool:
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey is not None and bool(monkey.is_module_patched("socket"))
+
+
+def _runs_gevent() -> bool:
+    """Whether the calling thread has gevent's event loop."""
+    loops = sys.modules.get("gevent._hub_local")
+    return loops is not None and loops.get_hub_if_exists() is not None
+
+
+class Connector:
+    """A client that is made at first use, and anew in the child of a fork, for what is made before either.
+
+    :param url: and ``options``: as for :func:`connect`.
+    """
+
+    def __init__(self, url: str = "", **options: Any) -> None:
+        self.url = parse_url(url)
+        """The URL, parsed."""
+        self._options = options  # of the client
+        self._lock = Lock()  # held while a client is made
+        self._client: Client | blocking.Client | None = None  # of the process of this id
+        self._process = 0
+        os.register_at_fork(after_in_child=self._renew_lock)
+
+    def _renew_lock(self) -> None:
+        self._lock = Lock()  # another thread may have held it
+
+    def client(self, *, threads: bool = False) -> Client | blocking.Client:
+        """The client of this process. Raises what :func:`connect` does, and then tries again at the next call."""
+        with self._lock:
+            if self._client is None or self._process != os.getpid():
+                self._client = connect(self.url.address or "", threads=threads, **self.url.options | self._options)
+                self._process = os.getpid()
+            return self._client
+
+    def close(self) -> None:
+        """Close the client of this process, if it has one."""
+        with self._lock:
+            if self._client is not None and self._process == os.getpid():
+                self._client.close()
+            self._client = None

@@ -1,0 +1,93 @@
+"""Addresses as URLs, the client that fits the process, and clients that are made late."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from support import HubThread, in_thread, python
+
+from sbuslib import Client, Message, blocking, connect
+from sbuslib.connecting import BusUrl, Connector, parse_url
+from sbuslib.errors import UsageError
+from sbuslib.secrets import UNKNOWN, Credentials
+
+
+@pytest.mark.parametrize(
+    ("url", "parsed"),
+    [
+        ("", BusUrl()),
+        ("/tmp/bus", BusUrl("/tmp/bus")),
+        ("sbus://", BusUrl()),
+        ("sbus:///tmp/a%20bus", BusUrl("/tmp/a bus")),
+        ("sbus:///tmp/bus?timeout=2.5&hub_user=root", BusUrl("/tmp/bus", "root", 2.5)),
+        ("sbus://?users=www-data,7&users=8", BusUrl(users=("www-data", "7", "8"))),
+    ],
+)
+def test_the_parts_of_a_url(url: str, parsed: BusUrl) -> None:
+    assert parse_url(url) == parsed
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        ("redis://localhost", "not at redis://"),
+        ("sbus://tmp/bus", "sbus:///tmp/bus"),
+        ("sbus:///bus?user=root", "takes hub_user, timeout and users, not 'user'"),
+        ("sbus:///bus?timeout=soon", "timeout is a number of seconds, not 'soon'"),
+        ("sbus:///bus?timeout=-1", "timeout is seconds from 0 on"),
+    ],
+)
+def test_a_url_that_cannot_be_right_is_an_error(url: str, error: str) -> None:
+    with pytest.raises(UsageError, match=error):
+        parse_url(url)
+
+
+def test_the_client_fits_the_thread_that_asks() -> None:
+    with HubThread() as hub:
+        url = f"sbus://{hub.address}"
+        with connect(url) as client:
+            assert type(client) is Client, "the event loop of gevent runs here"
+        with connect(url, threads=True) as client:
+            assert type(client) is blocking.Client
+        made: Any = in_thread(lambda: connect(url))
+        assert type(made) is blocking.Client
+        made.close()
+
+
+def test_a_process_that_gevent_has_patched_gets_its_client_and_another_loads_none() -> None:
+    code = "import sbuslib, sys; sbuslib.connect(sys.argv[1]).close(); print('gevent' in sys.modules)"
+    with HubThread() as hub:
+        assert python("-c", code, hub.address) == "False\n"
+        assert python("-c", f"from gevent import monkey; monkey.patch_all()\n{code}", hub.address) == "True\n"
+
+
+def test_the_child_of_a_fork_gets_a_client_of_its_own() -> None:
+    with HubThread() as hub:
+        connector = Connector(hub.address)
+        client = connector.client(threads=True)
+        assert connector.client(threads=True) is client
+        child = os.fork()
+        if not child:
+            os._exit(connector.client(threads=True).credentials.endswith(b"/%d" % os.getpid()))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+        client.sync()  # the parent's is as it was
+        connector.close()
+
+
+@pytest.mark.parametrize(
+    ("sender", "credentials"),
+    [
+        (None, None),
+        (b"", UNKNOWN),
+        (b"!/cred/1/2/3", Credentials(1, 2, 3)),
+        (b"!.cred.1.2.3", Credentials(1, 2, 3)),
+        (b"!/cred/0/0/3/!/cred/1/2/4", Credentials(1, 2, 4)),  # behind a hub of root
+        (b"!/cred/1/2/3/!/cred/0/0/4", Credentials(1, 2, 3)),  # what a hub of user 2 says
+        (b"!/cred/0/0/3/!/cred/65534/65534/0", UNKNOWN),
+        (b"!/cred/0/0", UNKNOWN),
+    ],
+)
+def test_who_answers_for_a_message(sender: bytes | None, credentials: Credentials | None) -> None:
+    assert Message(b"k", b"", sender).credentials == credentials
