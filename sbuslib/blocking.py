@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Coroutine
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from .clients.channel import run
@@ -28,7 +28,8 @@ class _Waiter:
         return self._lock.acquire(timeout=-1 if timeout is None else timeout)
 
     def wake(self) -> None:
-        self._lock.release()
+        with suppress(RuntimeError):  # it was woken already
+            self._lock.release()
 
 
 class Client(Endpoint):
@@ -60,6 +61,9 @@ class Client(Endpoint):
 
     def _make_waiter(self) -> _Waiter:
         return _Waiter()
+
+    def _find_waiting(self) -> object:
+        return threading.get_ident()
 
     def _make_lock(self) -> AbstractContextManager[object]:
         return threading.RLock()

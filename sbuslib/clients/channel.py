@@ -21,6 +21,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext, suppress
+from threading import Lock
 from typing import Any, ClassVar, TypeVar
 
 from ..doors.asking import Asker
@@ -75,6 +76,10 @@ class Channel(ClientBase):
     def _make_lock(self) -> AbstractContextManager[object]:
         return nullcontext()
 
+    def _find_waiting(self) -> object:
+        """The caller, if it is one that waits for one thing at a time, but for signal handlers."""
+        return None
+
     @abstractmethod
     async def _wait(self, fd: int, events: int, timeout: float | None) -> bool:
         """Wait for ``select.POLLIN`` or ``select.POLLOUT``; ``False`` after ``timeout`` seconds."""
@@ -103,7 +108,7 @@ class Channel(ClientBase):
         self._make_locks()
 
     def _make_locks(self) -> None:
-        self._lead = Lead(self._make_lock(), self._make_waiter)
+        self._lead = Lead(self._make_lock(), self._make_waiter, self._find_waiting)
         self._writer_lock = self._make_lock()  # while packets are sent; taken inside of the lead's lock, if both are
         self._unsaid: deque[bytes] = deque()  # what the hub of this connection has still to be told or asked, in order
         self._door = Door(self._door_folder, self._limits)  # where this client hands out
@@ -121,16 +126,18 @@ class Channel(ClientBase):
         """Connect for the first time."""
         self._owner = self._find_caller()
         deadline = self._deadline(self.timeout)
-        self._lead.taken = True  # others that use the client already wait for the connection
+        alive = Lock()
         try:
-            while True:
-                try:
-                    await self._open_once(deadline)
-                    return
-                except OSError as error:
-                    await self._sleep(self._wait_for_hub(error, time_left(deadline)))
+            with alive:
+                self._lead.start(alive)  # others that use the client already wait for the connection
+                while True:
+                    try:
+                        await self._open_once(deadline)
+                        return
+                    except OSError as error:
+                        await self._sleep(self._wait_for_hub(error, time_left(deadline)))
         finally:
-            self._end_lead()
+            self._end_lead(has_read=True)
 
     async def _open_once(self, deadline: float | None) -> None:
         sock = await self._connect(deadline)
@@ -281,12 +288,19 @@ class Channel(ClientBase):
         """
         while True:
             self._check_caller()
+            alive, leads = Lock(), True
             try:
-                if not await self._lead.take(ready, self._check_open, deadline):
-                    return
-                event = await self._read_for_all(deadline)
+                with alive:
+                    leads = await self._lead.take(alive, ready, self._check_open, deadline)
+                    if not leads:
+                        return
+                    event = await self._read_for_all(deadline)
             except TimeoutError:
                 raise TimeoutError(what) from None
+            finally:
+                self._end_lead(has_read=leads)
+
+            # Without the lead: what this calls may use the client.
             answer = self._call_back(event)
             if isinstance(answer, Awaitable):
                 await answer
@@ -301,7 +315,7 @@ class Channel(ClientBase):
         return not self._closed and (bool(self._reconnect) or self._session.refused)
 
     async def _read_for_all(self, deadline: float | None) -> Event:
-        """With the lead: read once, or connect again. Gives the lead back."""
+        """With the lead: read once, or connect again."""
         try:
             if not self._up and self._may_reconnect:
                 return "connected" if await self._connect_again(deadline) else None
@@ -320,15 +334,19 @@ class Channel(ClientBase):
             self._ended = not self._may_reconnect
             self._shut_down()
             raise
-        finally:
-            self._end_lead()
 
-    def _end_lead(self) -> None:
-        with self._lead.lock:
+    def _end_lead(self, *, has_read: bool) -> None:
+        """A caller waits no more. If the client was closed while it had the lead, it closes the socket."""
+        try:
             if self._closed:
-                self._ended = True
-                self._release_socket()
-            self._lead.give_back()
+                with self._lead.lock:
+                    if not self._lead.taken:
+                        self._ended = True
+                        self._release_socket()
+            self._lead.pass_on(has_read=has_read)
+        except BaseException:  # of a signal handler: others do not wait for its thread
+            self._lead.pass_on()
+            raise
 
     # -- sending ------------------------------------------------------------------------------------
 

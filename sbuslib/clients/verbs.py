@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
+from threading import Lock
 from time import monotonic
 from typing import TypeAlias
 
@@ -100,7 +101,7 @@ class Verbs(Basics):
                 )
             who = session.credentials if secret else session.separator.join((b"!", b"cred", b"", b"", b""))
             reply_to = session.separator.join((who, b"reply", os.urandom(16).hex().encode()))
-            asking = self._askings.setdefault(secret, Asking(reply_to, monotonic))
+            asking = self._askings.setdefault(secret, Asking(reply_to, monotonic, Lock))
         return asking
 
     @starting

@@ -13,7 +13,8 @@ from functools import lru_cache
 from math import inf
 from secrets import randbits
 from struct import Struct
-from typing import Final
+from types import TracebackType
+from typing import Final, Protocol
 
 import msgspec
 
@@ -136,34 +137,54 @@ class _Pending:
         return len(self.answers) >= self.most
 
 
+class LockLike(Protocol):
+    """A lock, such as :class:`threading.Lock`."""
+
+    def __enter__(self) -> bool: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+    def locked(self) -> bool: ...
+
+
 class Asking(Mailbox):
     """The questions that one client has in flight, and the mailbox for their answers.
 
-    :param reply_to: the key for answers, which nobody can guess.
+    :param reply_to: the key for answers, which nobody can guess. :param make_lock: for callers that may be threads.
     """
 
-    def __init__(self, reply_to: bytes, clock: Callable[[], float]) -> None:
+    def __init__(self, reply_to: bytes, clock: Callable[[], float], make_lock: Callable[[], LockLike]) -> None:
         super().__init__(reply_to)
         self.clock = clock
+        self._make_lock = make_lock
         #: Questions in flight, by number.
         self._pending: dict[int, _Pending] = {}
-        #: Who opens the mailbox, while that is under way.
-        self._opener: dict[str, object] = {}
+        self._opening = make_lock()  # held while the opener changes
+        self._opener: LockLike | None = None  # of who opens the mailbox, while it is locked
         self.is_open = False
         """Whether the mailbox is open."""
 
     async def open(self, party: Party) -> None:
-        """Open the mailbox, unless it is open. Of several callers one does, and the others wait for it."""
-        me = object()
+        """Open the mailbox, unless it is open. Of several callers one does, and the others wait for it.
+
+        An opener that was interrupted, by a signal handler at any instruction, has released its lock.
+        """
         while not self.is_open:
-            if self._opener.setdefault("opener", me) is not me:
-                await party.wait_until(lambda: self.is_open or not self._opener, None)
-                continue
-            try:
-                await party.open_mailbox(self)
-                self.is_open = True
-            finally:
-                self._opener.clear()
+            mine = self._make_lock()
+            with mine:
+                with self._opening:
+                    if not self._is_opening():
+                        self._opener = mine
+                if self._opener is mine:
+                    await party.open_mailbox(self)
+                    self.is_open = True
+                    return
+            await party.wait_until(lambda: self.is_open or not self._is_opening(), None)
+
+    def _is_opening(self) -> bool:
+        return self._opener is not None and self._opener.locked()
 
     def put(self, message: Message) -> None:
         """A message has come. It is dropped unless it answers a question in flight."""

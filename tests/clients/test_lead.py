@@ -27,20 +27,30 @@ def never() -> bool:
     return False
 
 
+async def take(
+    lead: Lead, ready: Callable[[], bool] = never, deadline: float | None = None, alive: threading.Lock | None = None
+) -> bool:
+    """Take the lead, and keep it for as long as ``alive``, which is locked, lives."""
+    if alive is None:
+        alive = threading.Lock()
+        alive.acquire()
+    return await lead.take(alive, ready, nothing, deadline)
+
+
 def blocking_lead() -> Lead:
     return Lead(threading.RLock(), blocking._Waiter)
 
 
 def test_one_caller_takes_the_lead_and_the_next_waits_until_it_is_given_back() -> None:
-    lead = blocking_lead()
-    assert run(lead.take(never, nothing, None))
-    with pytest.raises(TimeoutError):
-        run(lead.take(never, nothing, monotonic()))
+    lead, alive = blocking_lead(), threading.Lock()
     taken: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    next_caller = threading.Thread(target=lambda: taken.put(run(lead.take(never, nothing, None))))
-    next_caller.start()
-    with lead.lock:
-        lead.give_back()
+    next_caller = threading.Thread(target=lambda: taken.put(run(take(lead))))
+    with alive:
+        assert run(take(lead, alive=alive))
+        with pytest.raises(TimeoutError):
+            run(take(lead, deadline=monotonic()))
+        next_caller.start()
+    lead.pass_on()
     assert taken.get(timeout=PATIENCE)
     next_caller.join()
 
@@ -51,7 +61,7 @@ def test_a_caller_is_told_when_there_is_nothing_to_wait_for() -> None:
 
     lead = blocking_lead()
     with pytest.raises(DisconnectedError):
-        run(lead.take(never, ended, None))
+        run(lead.take(threading.Lock(), never, ended, None))
     assert not lead.taken
 
 
@@ -76,9 +86,18 @@ class Following:
     """A caller that waits for the lead."""
 
     def __init__(self, lead: Lead, ready: Callable[[], bool] = never) -> None:
-        self.work = lead.take(ready, nothing, None)
+        self.lead = lead
+        self.work = self._take(ready)
         self.work.send(None)
         self.waiter = [*lead._followers][-1]
+
+    async def _take(self, ready: Callable[[], bool]) -> bool:
+        alive = threading.Lock()
+        try:
+            with alive:
+                return await self.lead.take(alive, ready, nothing, None)
+        finally:
+            self.lead.pass_on(has_read=False)
 
     @property
     def was_woken(self) -> bool:
@@ -93,10 +112,11 @@ class Following:
 
 
 def test_when_the_chosen_caller_gives_up_the_next_one_is_chosen() -> None:
-    lead = Lead(nullcontext(), Woken)
-    assert run(lead.take(never, nothing, None))
-    first, second = Following(lead), Following(lead)
-    lead.give_back()
+    lead, alive = Lead(nullcontext(), Woken), threading.Lock()
+    with alive:
+        assert run(take(lead, alive=alive))
+        first, second = Following(lead), Following(lead)
+    lead.pass_on()
     assert (first.was_woken, second.was_woken) == (True, False)
     first.work.close()
     assert second.was_woken
@@ -104,11 +124,12 @@ def test_when_the_chosen_caller_gives_up_the_next_one_is_chosen() -> None:
 
 
 def test_a_chosen_caller_that_needs_no_lead_passes_it_on() -> None:
-    lead = Lead(nullcontext(), Woken)
-    assert run(lead.take(never, nothing, None))
+    lead, alive = Lead(nullcontext(), Woken), threading.Lock()
     has_come: list[bool] = []
-    first, second = Following(lead, lambda: bool(has_come)), Following(lead)
-    lead.give_back()
+    with alive:
+        assert run(take(lead, alive=alive))
+        first, second = Following(lead, lambda: bool(has_come)), Following(lead)
+    lead.pass_on()
     has_come.append(True)
     assert not first.go_on()
     assert second.was_woken
@@ -133,11 +154,12 @@ def test_a_task_whose_time_is_over_waits_no_more_and_lets_others_run() -> None:
 
 def test_a_task_that_is_cancelled_as_its_time_is_over() -> None:
     async def test() -> None:
-        lead = Lead(nullcontext(), aio._Waiter)
-        assert await lead.take(never, nothing, None)
+        lead, alive = Lead(nullcontext(), aio._Waiter), threading.Lock()
+        alive.acquire()
+        assert await take(lead, alive=alive)
         deadline = monotonic() + 0.001
-        tasks = [asyncio.create_task(lead.take(never, nothing, deadline)) for _ in range(2)]
-        following = asyncio.create_task(lead.take(never, nothing, monotonic() + PATIENCE))
+        tasks = [asyncio.create_task(take(lead, deadline=deadline)) for _ in range(2)]
+        following = asyncio.create_task(take(lead, deadline=monotonic() + PATIENCE))
         while not tasks[0].done():
             await asyncio.sleep(0)
             if monotonic() > deadline:
@@ -145,7 +167,8 @@ def test_a_task_that_is_cancelled_as_its_time_is_over() -> None:
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert isinstance(results[0], TimeoutError)
         assert isinstance(results[1], TimeoutError | asyncio.CancelledError)
-        lead.give_back()
+        alive.release()
+        lead.pass_on()
         assert await following
 
     run_in_event_loop(test())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 
 import pytest
 from hypothesis import example, given
@@ -96,7 +97,7 @@ def test_parts_are_bounded_and_whole(sizes: list[int], most: int) -> None:
 
 
 def test_a_job_that_fits_nowhere_is_not_submitted() -> None:
-    asking = Asking(OWN + b"/reply/" + b"0" * 32, lambda: 0.0)
+    asking = Asking(OWN + b"/reply/" + b"0" * 32, lambda: 0.0, Lock)
     with pytest.raises(PayloadError):
         submit(Stepping(), asking, b"q", [(b"k", bytes(JOB_BYTES))], b"/", 1.0).send(None)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
+from threading import Lock
 from time import monotonic
 from typing import Any
 
@@ -39,7 +40,7 @@ def upper(question: Question) -> bytes:
 
 
 def test_the_number_of_a_question_tells_nothing_of_the_next() -> None:
-    asking = Asking(own_key() + b"/reply/" + b"0" * 32, monotonic)
+    asking = Asking(own_key() + b"/reply/" + b"0" * 32, monotonic, Lock)
     numbers = [asking.ask(1)[0] for _ in range(100)]
     assert len({later - earlier for earlier, later in pairwise(numbers)}) == 99
 
