@@ -92,6 +92,7 @@ class LinkAbove(Link):
         self._on("leave")
 
     def _end_sending(self) -> None:
+        self.place.loss_reports.end_link()
         with suppress(OSError):
             self.outgoing.socket.shutdown(socket.SHUT_WR)
 
@@ -111,7 +112,7 @@ class LinkAbove(Link):
             case LinkAction.OPEN:
                 self.place.telling.do_later(self._settle_demand(), self._demand_settled)
             case LinkAction.HOLD:
-                self._above.up.hold(self._end_sending)
+                self._above.up.hold(lambda: self.place.loss_reports.when_out(self._end_sending))
             case LinkAction.CLOSE:
                 self._close()
 
@@ -160,7 +161,11 @@ class LinkAbove(Link):
         self._take_prefix()
 
         # 2. Others are told of what was lost meanwhile.
-        above.tell_losses(after_outage=True)
+        if self.mode == "announce":
+            self.place.loss_reports.attach(above.up.check_passed)
+            self.place.loss_reports.begin_link(self.say, self._ask_what_passed)
+        else:  # the hub above does not believe this one
+            self.place.loss_reports.detach()
         above.up.losses.report()
         above.log_what_is_open(self.outgoing.credentials.uid)
 
@@ -356,6 +361,9 @@ class LinkAbove(Link):
                 self.leave("it asked this hub to leave")
             case control.INTEREST_SYNC:
                 self._take_question(payload)
+            case control.INTEREST_LOST:
+                for report in control.decode_loss_reports(payload):
+                    self.place.loss_reports.take(report, above.up, is_above=True)
             case control.NOTICE_LOST | control.NOTICE_AWAY | control.NOTICE_KICKED | control.NOTICE_CREDENTIALS:
                 self._take_notice(control.decode_notice(key, payload))
             case _:
@@ -390,8 +398,6 @@ class LinkAbove(Link):
                 if self.is_up:
                     self._take_prefix()
             case control.Away() | control.Lost(cause=control.DOWNSTREAM):
-                self.place.pass_notice(notice, self._above.up)
-            case control.Lost(cause=cause) if cause in control.UP_CAUSES:
                 self.place.pass_notice(notice, self._above.up)
             case control.Lost():  # the messages were for this link, and the hub above could not queue them
                 self._above.downstream.note(control.DOWNSTREAM, notice.count, notice.since)

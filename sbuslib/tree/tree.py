@@ -7,6 +7,7 @@ The parts:
   whose turns links are told.
 * :class:`sbuslib.tree.below.LinkBelow` is the link to one hub below, :class:`sbuslib.tree.above.LinkAbove` that to the
   hub above, and :class:`sbuslib.tree.hub_above.HubAbove` what outlives it.
+* :mod:`sbuslib.tree.loss_reports` knows what the hubs of the tree have lost, and who has to be told.
 * :mod:`sbuslib.tree.instances` knows which hub is behind a link, and retires the old link of one that comes back.
 * :mod:`sbuslib.tree.rounds` knows who waits for an answer, and which hubs have to answer before.
 * :class:`Tree` is the rest: it has the links below and the path to the root. :class:`sbuslib.relay.Relay` gives it the
@@ -15,7 +16,6 @@ The parts:
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from time import monotonic
 from typing import Final
@@ -55,8 +55,6 @@ class Tree(Place):
     def __init__(self, context: Context, clients: Clients, relays: tuple[frozenset[int], frozenset[int]]) -> None:
         self.links: dict[Outgoing, LinkBelow] = {}  # to hubs below; those in mode "plain" have none
         super().__init__(context, clients, self.links)
-        self.hub_id = secrets.token_hex(8).encode()
-        """16 hexadecimal digits that no other hub has."""
         self.path: tuple[bytes, ...] = (self.hub_id,)
         """The hubs from this one to the root."""
         self.instances = Instances(context, self._join)  # which hub is behind which relay
@@ -75,6 +73,7 @@ class Tree(Place):
         self.telling.start()
         self.path = (self.hub_id,)
         self._all_left = None
+        self.loss_reports.hurry(False)
         self.context.router.namespace.prefix = b""
         self.settling.begin()
 
@@ -102,6 +101,7 @@ class Tree(Place):
         """
         deadline = monotonic() + timeout
         self._all_left = Event()
+        self.loss_reports.hurry(True)
         for client in self._told_path:
             client.answer(encode_control(control.INTEREST_LEAVE))
         left = not self._told_path or self._all_left.wait(timeout)
@@ -114,6 +114,7 @@ class Tree(Place):
     def join_again(self) -> None:
         """Links may join again after :meth:`leave_all`."""
         self._all_left = None
+        self.loss_reports.hurry(False)
         if self.above is not None:
             self.above.relay.join_again()
 

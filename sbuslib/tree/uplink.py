@@ -49,10 +49,11 @@ class Uplink:
     """The hub above as a receiver. Implements :class:`~sbuslib.core.protocols.Receiver` and
     :class:`~sbuslib.core.unsent.Waiting`.
 
-    A hub below is told that its messages were passed on when the hub above has acknowledged them. Those that were lost
-    on the way were told then.
+    A hub below is told that its messages were passed on when the hub above has acknowledged them, or that they were
+    lost.
 
     :param tell: tells others of messages that were lost.
+    :param reported: how many messages were lost here that the hub above does not know of for certain.
     """
 
     closed = False
@@ -60,9 +61,12 @@ class Uplink:
     is_hub = True  # so it is waited for however long it takes
     in_order = True  # messages that wait are sent oldest first
 
-    def __init__(self, context: Context, tell: Callable[[control.Lost], None]) -> None:
+    def __init__(
+        self, context: Context, tell: Callable[[control.Lost], None], reported: Callable[[], int] = lambda: 0
+    ) -> None:
         self._context = context
         self._tell = tell
+        self._reported = reported
         self.account = Account(os.getuid(), context.limits)
         """What the hub above wants is charged to itself: neither it nor the clients here take the other's room."""
         self.open = False
@@ -264,7 +268,7 @@ class Uplink:
         self._open_acks = 0
         self._on_out = None
         self.losses.report()
-        self._check_passed()
+        self.check_passed()
 
     # -- acknowledgements ---------------------------------------------------------------------------
 
@@ -289,23 +293,23 @@ class Uplink:
         """The hub above has passed on the first ``count`` messages."""
         self._open_acks -= 1
         self.acknowledged = max(self.acknowledged, count)
-        self._check_passed()
+        self.check_passed()
         self._consider_asking()
         self._check_out()
 
     def _tell_loss(self, lost: control.Lost) -> None:
         self._tell(lost)
-        self._check_passed()
+        self.check_passed()
 
-    def _check_passed(self) -> None:
+    def check_passed(self) -> None:
         """Messages were acknowledged, or told as lost: so those below may be told that theirs were passed on."""
         self._context.unsent.note(self, bool(self.queued))
         self._context.unsent.check()
 
     @property
     def queued(self) -> int:
-        """Messages that wait, were not acknowledged, or were lost and not told yet."""
-        return len(self.waiting) + self.forwarded - self.acknowledged + self.losses.untold
+        """Messages that wait or were not acknowledged, and lost ones of which the hub above may not know."""
+        return len(self.waiting) + self.forwarded - self.acknowledged + self.losses.untold + self._reported()
 
     @property
     def delivered(self) -> int:
