@@ -175,7 +175,7 @@ class LossReports:
     def _tell_above(self) -> None:
         """Report to the hub above what it was not told over this link, and have it acknowledged."""
         if self._say is not None:
-            told = [
+            open_counts = [
                 (key, self._counts[key]) for key in self._open if self._counts[key].total > self._counts[key].reported
             ]
             self._report(open_counts)

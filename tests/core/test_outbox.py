@@ -136,3 +136,12 @@ def test_losses_are_reported_once_with_their_first_time() -> None:
     assert box.losses.take_report() == [("overflow", 2, 10.0), ("oversize", 1, 30.0)]
     assert box.losses.take_report() == []
     assert box.losses.total == {"overflow": 2, "oversize": 1}
+
+
+@pytest.mark.parametrize("most", [{"user_queued_packets": 20}, {"user_queued_bytes": 20}])
+def test_publishers_that_are_held_fill_no_more_than_the_receivers_user_may_queue(most: dict[str, int]) -> None:
+    """A full queue keeps what they go on to send, since that was read already."""
+    box = outbox(queued_packets=5, **most)
+    box.hard = "block"
+    assert {offer(box, b"x") for _ in range(500)} == {Action.KEEP, Action.HOLD}
+    assert (len(box), box.losses.total) == (20, {"quota": 480})

@@ -126,6 +126,27 @@ def test_a_recorder_with_hold_off_loses_messages_and_counts_them(
     assert sum(record.lost or 0 for record in records) + sum(record.kind == "message" for record in records) == 500
 
 
+def test_a_hub_that_stops_queues_no_more_than_twice_the_bound_of_what_held_publishers_sent(
+    make_hub: MakeHub, connect: Connect, journal: str, disk: Disk
+) -> None:
+    """It reads all that they have sent. A publisher that is held otherwise sends only what was read already."""
+    hub = make_hub()
+    with Recorder(hub, journal, limits=SMALL) as recorder:
+        publisher = connect()
+        for n in range(300):
+            publisher.publish(b"k", b"%d" % n)
+        eventually(lambda: recorder.statistics().held == 1)
+        stopping = gevent.spawn(hub.stop)
+        eventually(lambda: recorder.statistics().received == 300)
+        waiting = recorder.statistics().waiting
+        assert waiting < 2 * 40 + 64  # with the turn that found it so
+        disk.open.set()
+        stopping.get()
+    records = records_of(journal)
+    assert [record.kind for record in records] == ["message"] * waiting + ["gap"]
+    assert (records[-1].lost, records[-1].cause) == (300 - waiting, "overflow")
+
+
 def test_messages_lost_between_hubs_become_a_gap_row(hub: Hub, journal: str) -> None:
     with Recorder(hub, journal):
         hub.publish(b"k", b"before")
