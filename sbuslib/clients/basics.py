@@ -196,7 +196,8 @@ class Basics:
         if len(posted) == 1:
             client._start(self._send_posted())  # which has its turn when this one waits
         elif not together or len(posted) >= MOST_POSTED:
-            await self._send_posted()
+            # Those of others are in it: they are sent even if this caller gives up meanwhile.
+            await client._join(client._start(self._send_posted()))
 
     async def _send_posted(self) -> None:
         pairs, self._posted = self._posted, []
