@@ -199,6 +199,14 @@ class Basics:
             # Those of others are in it: they are sent even if this caller gives up meanwhile.
             await client._join(client._start(self._send_posted()))
 
+    def tell(self, key: bytes, payload: bytes) -> None:
+        """As :class:`~sbuslib.recipes.mailbox.Party` says."""
+        if self._posted:
+            self._posted.append((key, payload))
+            return
+        with suppress(OSError, SbusError):  # there is no room now, or no connection
+            self.channel._here().send(self._session.encode(key, payload), ONE_PACKET_FLAGS)
+
     async def _send_posted(self) -> None:
         pairs, self._posted = self._posted, []
         with suppress(OSError, SbusError):  # who waits for an answer finds out that there is no connection

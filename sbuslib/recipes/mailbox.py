@@ -89,6 +89,9 @@ class Party(Protocol):
     async def post(self, key: bytes, payload: bytes, *, together: bool) -> None:
         """Publish a message; ``together``: others are to come, with which it may go in one packet."""
 
+    def tell(self, key: bytes, payload: bytes) -> None:
+        """Publish a message, behind those before it, if that takes no time; else nothing is published."""
+
     async def sync(self, scope: str = "local") -> str: ...
 
     async def is_wanted(self, key: bytes, *, timeout: float | None = None) -> bool | None: ...
