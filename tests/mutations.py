@@ -231,7 +231,7 @@ class Copy:
         with open(self._place / "mutation_output", "w") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "pytest", "-q", "--assert=plain", "-p", "no:cacheprovider",
-                 "-p", "mutation_plugin", *options, *tests],
+                 "-p", "mutation_plugin", "-p", "no:xdist", "-p", "no:anyio", *options, *tests],  # which load slowly
                 cwd=self._place, env=os.environ | {"PYTHONPATH": str(self._place)}, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip

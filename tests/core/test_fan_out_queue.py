@@ -79,6 +79,23 @@ def test_which_receivers_are_handed_a_message_at_once(
     assert [reader.pending() for reader in readers] == [[message(b"k", 1)]] * count
 
 
+def test_messages_of_one_sender_wait_together_up_to_as_many_as_are_received_at_once(
+    bus: Bus, connect_as: ConnectAs
+) -> None:
+    hub = bus({"mode": 0o777}, fanout=FANOUT, batch=10)
+    connect_as(PUBLISHER).barrier()
+    readers = readers_of(connect_as, b"k")
+    readers[0].subscribe(b"own")
+    with stopped(hub):
+        for key in (b"k", b"own"):
+            for number in range(25):
+                hub.publish(key, b"%d" % number)
+        (queue,) = hub._fan_outs.waiting
+        assert [entry.count for entry in queue._entries] == [10, 10, 5] * 2
+    settle(hub)
+    assert [len(reader.pending()) for reader in readers] == [50, 25, 25, 25]
+
+
 def test_a_users_own_messages_do_not_stand_in_line(hub: Hub, connect_as: ConnectAs) -> None:
     connect_as(PUBLISHER).barrier()
     readers = readers_of(connect_as, b"k")

@@ -58,6 +58,13 @@ def test_stop_delivers_packets_that_were_sent(hub: Hub, connect: Connect) -> Non
     assert hub.statistics().lost == {}
 
 
+def test_what_was_to_happen_later_does_not_happen_after_the_stop(hub: Hub) -> None:
+    timer = hub.context.after(3_600, lambda: None)
+    assert timer.active
+    hub.stop()
+    assert not timer.active
+
+
 def test_stop_waits_no_longer_than_it_was_told(hub: Hub, connect: Connect) -> None:
     stuck, publisher = connect(), connect()
     stuck.subscribe(b"k")
