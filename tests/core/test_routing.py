@@ -71,6 +71,15 @@ def test_packets_that_come_one_at_a_time(hub: Hub, connect: Connect, last: bytes
     assert hub.statistics().published == len(sent)
 
 
+def test_two_packets_of_one_length_that_come_together(hub: Hub, connect: Connect) -> None:
+    """A single one goes another way."""
+    inbox, publisher = connect(), connect()
+    inbox.subscribe(b"k")
+    for number in range(4):
+        publisher.send(b"MSG k\0a%d" % number, b"MSG k\0b%d" % number)
+        assert [inbox.receive() for _ in range(2)] == [b"MSG k\0a%d" % number, b"MSG k\0b%d" % number]
+
+
 def test_a_client_that_subscribes_between_single_packets(hub: Hub, connect: Connect) -> None:
     """Also to a link, which remembers routes of its own."""
     first, second, link = connect(), connect(), connect()
