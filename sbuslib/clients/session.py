@@ -314,6 +314,11 @@ class Session:
             for message in messages:
                 self.mailboxes.put(message)
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether messages wait for the application: in the inbox, or in the queue of a subscription."""
+        return bool(self.inbox) or any(box.messages and not box.is_worked for box in list(self.named))
+
     # -- what came ----------------------------------------------------------------------------------
 
     def disconnected(self, address: str) -> DisconnectedError:

@@ -44,6 +44,8 @@ class Mailbox:
         self.lost: Counter[str] = Counter()  # messages that did not come here, by cause
         self.closed = False
         """Whether nothing more will come. A recipe that works in the background ends then."""
+        self.is_worked = False
+        """Whether something in the background takes what comes."""
         self._most = messages  # how many are kept
         self._room = size  # bytes of payload that are still taken
 
