@@ -24,6 +24,7 @@ from .limits import JournalLimits
 from .writer import Gap, Writer
 
 if TYPE_CHECKING:
+    from ..core.clients import Clients
     from ..core.context import Context
     from ..core.messages import Messages
     from ..core.protocols import Holdable, Sender
@@ -57,19 +58,22 @@ class Intake(Inbox):
     def __init__(
         self,
         context: Context,
+        clients: Clients,
         writer: Writer,
         limits: JournalLimits,
         *,
         hold: bool,
         run: Callable[[Callable[[], None]], None],
     ) -> None:
-        super().__init__(context)
+        super().__init__(context, clients.forget_inbox)
         #: Messages that the writer was not given yet, and their bytes.
         self.waiting = self.waiting_bytes = 0
         #: Set once the writer has ended.
         self.ended = Event()
         #: Called when the hub or the recorder closes this.
         self.on_close: Callable[[], None] = lambda: None
+        #: Those of the hub.
+        self._clients = clients
         #: Prefix and separator of the hub, which may change when it joins a tree.
         self._namespace = context.router.namespace
         self._writer = writer
@@ -82,7 +86,7 @@ class Intake(Inbox):
         #: Losses that the journal does not tell of yet, by their causes.
         self._gaps: dict[str, Gap] = {}
         #: Hands over what waits, once in ``block_seconds``.
-        self._timer = context.loop.timer(limits.block_seconds, limits.block_seconds)
+        self._timer = context.running.loop.timer(limits.block_seconds, limits.block_seconds)
         #: Whether that timer runs.
         self._is_timing = False
         #: The publishers that are held back.
@@ -108,7 +112,7 @@ class Intake(Inbox):
 
     def attach(self, *, tap: bool) -> None:
         """Receive everything but secrets from now on: as a tap, or as a subscriber to everything."""
-        self._context.members.add_inbox(self)
+        self._clients.add_inbox(self)
         if tap:
             self._context.router.add_tap(self, False)
         else:
@@ -266,7 +270,7 @@ class Intake(Inbox):
                 self._leave()
             finally:
                 self.on_close()
-                self._context.members.forget_inbox(self)
+                self._on_closed(self)
         elif not self._writer.is_abandoned:
             self.ended.wait()
 
@@ -278,7 +282,7 @@ class Intake(Inbox):
         if stopped := self._writer.queued_records:
             self.lost["stopped"] = stopped
         if not was_closed:
-            self._context.members.forget_inbox(self)
+            self._on_closed(self)
         return sum(self.lost.values())
 
     def _leave(self) -> None:

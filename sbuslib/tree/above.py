@@ -53,9 +53,10 @@ class LinkAbove(Link):
 
     def __init__(self, above: HubAbove, sock: socket.SocketType, address: str) -> None:
         context, credentials = above.context, peer_credentials(sock)
+        account = context.quotas.account(credentials.uid)
 
         #: At the hub above this is a client; here it is read from and sent to as one.
-        self._connection = Connection(context, sock, credentials, context.quotas.account(credentials.uid), self)
+        self._connection = Connection(context, above.tree.fan_outs, sock, credentials, account, self)
         super().__init__(above.tree, self._connection, above.up, f"the hub above at {address}")
         self.is_up = False  # until this hub has joined
         self._above = above  # what outlives this link
@@ -171,7 +172,7 @@ class LinkAbove(Link):
 
         # 3. Nothing that is wanted here is in force above yet, where it was before.
         self._alive_at = time()
-        self.context.after(ALIVE_PAUSE, self._ask_whether_alive)
+        self.context.running.after(ALIVE_PAUSE, self._ask_whether_alive)
         if above.away_since:
             self._ask_what_is_in_force()
 
@@ -198,7 +199,7 @@ class LinkAbove(Link):
         def note(scope: bytes | None) -> None:
             if scope is not None:
                 self._alive_at = asked_at
-                self.context.after(ALIVE_PAUSE, self._ask_whether_alive)
+                self.context.running.after(ALIVE_PAUSE, self._ask_whether_alive)
 
         if self.is_up and self._above.step != "leaving":
             self.say_question(self.questions.ask(self.questions.put(note, b"local")), b"local")
@@ -209,7 +210,7 @@ class LinkAbove(Link):
             self._ask_again()
 
     def _ask_again(self) -> None:
-        self.context.after(self.context.limits.sync_wait, self._ask_what_is_in_force)
+        self.context.running.after(self.context.limits.sync_wait, self._ask_what_is_in_force)
 
     def _note_in_force(self, scope: bytes | None) -> None:
         """Tell others for how long the hub above was away.
@@ -367,7 +368,7 @@ class LinkAbove(Link):
             case control.NOTICE_LOST | control.NOTICE_AWAY | control.NOTICE_KICKED | control.NOTICE_CREDENTIALS:
                 self._take_notice(control.decode_notice(key, payload))
             case _:
-                self.context.ignored += 1
+                self.context.counts.ignored += 1
 
     def _take_key(self, payload: bytes) -> None:
         """The hub above says who this one is. If it knows no extensions, that is also how it answers in order."""

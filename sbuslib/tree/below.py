@@ -55,6 +55,7 @@ class LinkBelow(Link):
         self._as_client = role  # acts on what the link says as any client does
         publisher.become(self)
         outgoing.become_link(publisher)
+        publisher.fan_outs.forget()  # it is in no group any more
         reader = place.telling.begin(self, announces=self.trusted)
         self.reader = reader  # what it has to be told
         self._keys = reader if isinstance(reader, PrunedKeys) else None  # that it was told not to send
@@ -136,7 +137,7 @@ class LinkBelow(Link):
             router.check_size(pattern)
             parts = self._narrow(pattern)
         taken = [router.unsubscribe(part, outgoing, outgoing.account) for part in parts if part not in self._all]
-        self.context.ignored += not any(taken)
+        self.context.counts.ignored += not any(taken)
 
     def review(self, publisher: Publisher) -> Iterator[None]:
         """``authorize=`` has changed: a link that gets something else now has to join again, and to ask anew.
@@ -150,7 +151,7 @@ class LinkBelow(Link):
             yield
             self._narrowed = self._narrowed or self._narrow(pattern) != [pattern]
         if self._narrowed and not self.outgoing.closed:
-            self.context.members.kick(self.outgoing, Reason.JOIN_ANEW)
+            self.place.clients.kick(self.outgoing, Reason.JOIN_ANEW)
 
     # -- keys that nobody wants ---------------------------------------------------------------------
 
@@ -208,11 +209,14 @@ class LinkBelow(Link):
 
     def violated(self, publisher: Publisher, reason: Reason) -> None:
         """The link forged a sender, or sent a packet that is too long."""
-        self.context.members.kick(publisher.outgoing, reason)
+        self.place.clients.kick(publisher.outgoing, reason)
 
     def ended(self, publisher: Publisher, why: str) -> None:
         """The link has ended."""
-        self.context.members.close(publisher.outgoing, why)
+        self.place.clients.close(publisher.outgoing, why)
+
+    def forget(self, publisher: Publisher) -> None:
+        self._as_client.forget(publisher)
 
     # -- what it is told ----------------------------------------------------------------------------
 

@@ -122,7 +122,7 @@ class HubAbove:
 
     def _end(self) -> None:
         self.away_since = 0.0
-        self.context.unsent.note(self.up, False)
+        self.context.running.unsent.note(self.up, False)
         self.demand.end()
         self.tree.loss_reports.detach()
         self.tree.questions.note_joined()
@@ -188,7 +188,7 @@ class HubAbove:
 
     def abandon(self) -> None:
         """In the child of a fork: close the child's copy of the connection only."""
-        self.context.unsent.clear()  # the questions of the parent's clients
+        self.context.running.unsent.clear()  # the questions of the parent's clients
         self.step = "stopped"
         self.demand.abandon()
         connection = self._connection

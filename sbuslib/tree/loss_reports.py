@@ -128,7 +128,7 @@ class LossReports:
         earlier = self._news.get(key)
         self._news[key] = News(earlier.report.joined_by(news) if earlier is not None else news, origin)
         self._changes += 1
-        self._context.unsent.note(self, True)
+        self._context.running.unsent.note(self, True)
         self._pass_on_later()
         return news
 
@@ -152,7 +152,7 @@ class LossReports:
         if not self._waits:
             self._waits = True
             pause = 0.0 if self._hurries else max(0.0, self._next_at - monotonic())
-            self._context.after(pause, self._on_time)
+            self._context.running.after(pause, self._on_time)
 
     def hurry(self, hurries: bool) -> None:
         """Whether news are passed on at once, since all links are about to end."""
@@ -218,9 +218,9 @@ class LossReports:
             on_out, self._on_out = self._on_out, None
             if on_out is not None:
                 on_out()
-        self._context.unsent.note(self, bool(self.queued))
+        self._context.running.unsent.note(self, bool(self.queued))
         self._on_known()
-        self._context.unsent.check()
+        self._context.running.unsent.check()
 
     @property
     def own(self) -> int:

@@ -6,8 +6,8 @@ import secrets
 from collections import Counter
 from collections.abc import Mapping
 
+from ..core.clients import Clients
 from ..core.context import Context
-from ..core.members import Clients
 from ..core.outgoing import Outgoing
 from ..core.protocols import Receiver
 from ..core.violations import Violations

@@ -172,7 +172,7 @@ def test_a_message_whose_publisher_is_disconnected_when_authorize_says_yes_goes_
 ) -> None:
     def authorize(credentials: Credentials, verb: str, key: bytes) -> bool:
         if key == b"bad":
-            hub.context.members.kick(outgoing, Reason.UNKNOWN_VERB)
+            hub.clients.kick(outgoing, Reason.UNKNOWN_VERB)
         return True
 
     hub = make_hub(authorize=authorize)

@@ -253,7 +253,7 @@ def test_what_some_receivers_have_got_reaches_the_others_when_its_publisher_leav
         if how == "stopped":
             gevent.spawn(hub.stop, 0)
         elif not outgoing.closed:
-            hub.context.members.kick_later(outgoing, Reason.UNKNOWN_VERB)
+            hub.context.running.kick_later(outgoing, Reason.UNKNOWN_VERB)
         elif is_cut:
             assert outgoing.account.connections == connections
         return is_cut

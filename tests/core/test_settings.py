@@ -82,7 +82,7 @@ def test_only_users_whose_rules_differ_are_asked_about_again(world: World) -> No
         peer = world.peer_of("top", uid)
         peer.publish(b"a")
         peer.barrier()
-    publishers = [*hub._clients.connections.values()]
+    publishers = [*hub.clients.connections.values()]
     reconfigure(hub, authorize=made(b"a", b"b"))
     assert [one.knows_allowed(b"MSG a\0") for one in publishers] == [True, True, False, False]
     assert looked_up == [1, 2, 1, 2], "once for each user and policy"
