@@ -63,7 +63,7 @@ class Acceptor:
         self, context: Context, clients: Clients, role: Role, listener: Listener, mode: int, users: set[int] | None
     ) -> None:
         self._context = context
-        self._running = context.running
+        self._running = context.running  # as long as it accepts
         self._clients = clients
         self._role = role
         self.closed = False  # whether the hub accepts nobody any more

@@ -38,13 +38,13 @@ class Running:
         """This process as a sender and a receiver."""
         self.event_loop = gevent.get_hub()
         """gevent's hub, of the thread that serves."""
-        self.loop: Any = self.event_loop.loop
+        self.loop: Any = self.event_loop.loop  # libev's, or libuv's
         self._counts_rounds = hasattr(self.loop, "iteration")  # libev does
         self.area = make_area(limits.batch)
         """Where packets are received. Its content is good until the end of the turn that received it."""
-        self.writer = PacketWriter()
-        self.scheduler = Scheduler(self.loop)
-        self.work = UserWork(self.scheduler, limits.turn_time)
+        self.writer = PacketWriter()  # of packets that do not lie in the area
+        self.scheduler = Scheduler(self.loop)  # which user has the next turn
+        self.work = UserWork(self.scheduler, limits.turn_time)  # what a user's changes cause
         self.unsent = Unsent(self.after, PASSED_WAIT)  # receivers for which messages wait
         self.emptied = Event()
         """Set whenever nothing waits for some receiver any more."""

@@ -14,11 +14,11 @@ __all__ = ["Violations"]
 class Violations:
     """Counts violations by reason, and says which to log: the first of each reason and user.
 
-    :param counts: where they are counted, by reason.
+    :param counts: where they are counted.
     """
 
     def __init__(self, remembered: int, counts: dict[str, int] | None = None) -> None:
-        self.counts: dict[str, int] = Counter() if counts is None else counts
+        self.counts: dict[str, int] = Counter() if counts is None else counts  # by reason
         self._remembered = remembered
         self._logged: set[tuple[str, Hashable]] = set()  # by reason, and by whom
 

@@ -27,6 +27,10 @@ def test_losses_are_told_once_and_in_a_while() -> None:
     class Later:
         limits = SOON
 
+        @property
+        def running(self) -> Later:
+            return self
+
         def after(self, seconds: float, function: Callable[[], None]) -> None:
             assert seconds == SOON.link_notices
             calls.append(function)
