@@ -161,11 +161,15 @@ class Basics:
         """
         if scope not in ("local", "tree"):
             raise UsageError(f"a scope is 'local' or 'tree', not {scope!r}")
-        if not self._session.can(control.SYNC):
-            await self.whoami()
+        return await self._sync(scope, lasts=True)
+
+    async def _sync(self, scope: str, *, lasts: bool) -> SyncScope:
+        session, ask = self._session, self.channel._ask
+        if not session.can(control.SYNC):
+            await ask(lambda: session.ask(control.WHOAMI), lasts=lasts)
             return SyncScope("local")
         rest = b"" if scope == "local" else b"\0" + scope.encode()
-        return SyncScope.of(await self.channel._ask(lambda: self._session.ask_by_token(control.SYNC, rest)))
+        return SyncScope.of(await ask(lambda: session.ask_by_token(control.SYNC, rest), lasts=lasts))
 
     async def whoami(self) -> bytes:
         """Ask the hub for this client's credential key."""
@@ -246,7 +250,7 @@ class Basics:
         try:
             with suppress(DisconnectedError):
                 if await self.unsubscribe(mailbox.patterns):
-                    await self.sync()
+                    await self._sync("local", lasts=False)  # nothing is on its way where the hub has gone
             is_over = True
         finally:
             self._shut(mailbox, is_over=is_over)

@@ -487,17 +487,18 @@ class Channel(ClientBase):
             if not self._may_reconnect:
                 raise
 
-    async def _ask(self, ask: Callable[[], HubQuestion], timeout: float | None = None) -> bytes:
+    async def _ask(self, ask: Callable[[], HubQuestion], timeout: float | None = None, *, lasts: bool = True) -> bytes:
         """Ask the hub, and wait for the answer, without ``timeout`` as long as for any. Asks again on a new connection.
 
-        Raises :exc:`TimeoutError`.
+        Raises :exc:`TimeoutError`. Unless the question ``lasts`` beyond the connection, raises
+        :exc:`~sbuslib.errors.DisconnectedError` when that has ended.
         """
         self._check_caller()
         deadline = self._deadline(self.timeout if timeout is None else timeout)
         question, epoch = HubQuestion(b""), 0
 
         def is_over() -> bool:
-            return question.answer is not None or self.epoch != epoch
+            return question.answer is not None or self.epoch != epoch or not (lasts or self._up)
 
         while question.answer is None:
             with self._lead.lock:
@@ -506,6 +507,8 @@ class Channel(ClientBase):
                     self._session.expect(question)
                     self._unsaid.append(question.packet)
             if not is_up:
+                if not lasts:
+                    raise self._disconnected()
                 await self._until(lambda: self._up, deadline, f"{self.address}: the hub is away")
                 continue
             try:

@@ -386,6 +386,26 @@ async def test_what_is_taken_back_while_the_hub_is_away_does_not_come_back_with_
 
 
 @script
+async def test_what_is_taken_back_does_not_wait_for_a_hub_of_whose_end_nobody_knew(bus: Bus) -> None:
+    for begin in ("read", "watch", "serve"):
+        with HubThread(bus.address):
+            client = await bus.client(reconnect=True, limits=SWIFT, timeout=0.5)
+            if begin == "serve":
+                begun = await client.serve(b"k", lambda question: b"")
+            else:
+                begun = await client.subscribe(b"k", on_message=print if begin == "watch" else None)
+            if begin == "read":
+                with pytest.raises(TimeoutError):
+                    await begun.receive(timeout=0)
+        await (begun.stop if begin == "serve" else begun.unsubscribe)()
+        client.timeout = PATIENCE
+        with HubThread(bus.address) as server:
+            await client.sync()
+            assert server.call(server.hub.statistics).patterns == 0
+        await client.close()
+
+
+@script
 async def test_the_client_counts_messages_that_the_hub_lost(bus: Bus) -> None:
     with HubThread(bus.address, limits=Limits(queued_packets=10)) as small:
         client = await bus.client()
