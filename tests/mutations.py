@@ -30,11 +30,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -53,8 +51,6 @@ OTHER: dict[type[ast.AST], Any] = {
 }  # fmt: skip
 """The operator that stands in the place of each."""
 OTHER_FUNCTION = {"min": "max", "max": "min", "any": "all", "all": "any"}
-
-_WRITING = threading.Lock()
 
 PLUGIN = """
 import ctypes, json, os, time
@@ -93,7 +89,7 @@ class Mutant:
     """The line on which the innermost statement around the change begins."""
     key: str
     """As in ``mutations.txt``, without the reason."""
-    source: Callable[[], str]
+    source: str
 
 
 @dataclass(frozen=True)
@@ -155,16 +151,6 @@ def text(node: ast.AST) -> str:
     return " ".join(ast.unparse(node).split())
 
 
-def written(tree: ast.Module, node: ast.AST, name: str, field: object) -> str:
-    """The source of a module with another field of one node."""
-    with _WRITING:
-        before = getattr(node, name)
-        setattr(node, name, field)
-        source = ast.unparse(tree)
-        setattr(node, name, before)
-    return source
-
-
 def mutants(root: Path, path: Path) -> Iterator[Mutant]:
     """Each change of a module. Annotations, assertions, decorators, and defaults of parameters are left alone."""
     tree = ast.parse(path.read_bytes())
@@ -184,9 +170,11 @@ def mutants(root: Path, path: Path) -> Iterator[Mutant]:
                     continue
                 begin = child.lineno if isinstance(child, ast.stmt) else line
                 for new in changes(child, function) if function else ():
+                    # The change is in the tree just while its source is written.
+                    setattr(node, name, [*field[:place], new, *field[place + 1 :]] if several else new)
                     key = f"{path.relative_to(root)} {'.'.join(around)} | {text(child)} | {text(new)}"
-                    other = [*field[:place], new, *field[place + 1 :]] if several else new
-                    yield Mutant(path, begin, key, partial(written, tree, node, name, other))
+                    yield Mutant(path, begin, key, ast.unparse(tree))
+                    setattr(node, name, field)
                 yield from walk(child, around, function, begin)
 
     yield from walk(tree, (), "", 0)
@@ -243,7 +231,7 @@ class Copy:
         with open(self._place / "mutation_output", "w") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "pytest", "-q", "--assert=plain", "-p", "no:cacheprovider",
-                 "-p", "mutation_plugin", "-p", "no:xdist", "-p", "no:anyio", *options, *tests],  # which load slowly
+                 "-p", "mutation_plugin", *options, *tests],
                 cwd=self._place, env=os.environ | {"PYTHONPATH": str(self._place)}, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
@@ -373,7 +361,7 @@ def main(arguments: list[str] | None = None) -> int:
             left = options.seconds
             affordable = [test for test in covering if (left := left - test.seconds) > 0]
             copied = idle.get()
-            copied.write(mutant.path, mutant.source())
+            copied.write(mutant.path, mutant.source)
             by = noticed_by(copied, affordable)
             copied.write(mutant.path, mutant.path.read_text("utf-8"))
             idle.put(copied)

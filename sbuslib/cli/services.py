@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 from .arguments import Parser, add, add_address
 from .console import EXIT_FAILURE, EXIT_SUCCESS, complain, on_stop, progress, tell, wait_for_ctrl_c
-from .tables import plain, show_json
+from .tables import columns, plain, show_json
 
 if TYPE_CHECKING:
     from ..recipes.request import Answer, Question
     from ..services.retain import Retain
 
 
+_LISTED_WITHIN = 0.5
+"""Seconds in which services of queues answer."""
 _TOLD_AFTER = 2.0
 """Seconds after which ``sbus retain`` tells that it keeps, though it does not answer yet."""
 
@@ -217,35 +219,58 @@ def _tell_kept(service: Retain) -> None:
 def add_queue(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
-        "Share jobs out among workers until Ctrl-C or SIGTERM. What is published under a pattern is a job. Each job is "
-        "given to the worker with most room, and given again when that worker dies, gives it back or does not "
-        "acknowledge it in time.\n\n"
+        "Share jobs out among workers until Ctrl-C or SIGTERM. Programs submit jobs to the queue NAME; with * at its "
+        "end, to any queue whose name begins so. What is published under a PATTERN is a job, too. Each job is given to "
+        "the worker with most room, and given again when that worker dies, gives it back or does not acknowledge it in "
+        "time. What was given too often goes into the queue NAME-dead.\n\n"
         "Jobs are kept in a file, and those that were accepted outlive a crash. The command ends with status 1 when "
-        "the disk is full. Only processes of this user, of root, and of users that are trusted may work."
+        "the disk is full. Only processes of this user, of root, and of users that are trusted may work; they, and "
+        "those of --producer, may put jobs in."
     )
     parser.epilog = (
         "examples:\n"
         "  sbus queue mail mail/                       whatever is published under mail/\n"
+        "  sbus queue --store /var/lib/app 'celery*'   many queues, for what is submitted\n"
         "  sbus queue --memory thumbs 'photo/*/new'    quick, and gone when it ends\n"
-        "  sbus queue --ordered orders order/          one job of each key at a time"
+        "  sbus queue --ordered orders order/          one job of each key at a time\n"
+        "  sbus queue --list                           the queues of this bus, and how they stand\n"
+        "  sbus queue --purge mail-dead                forget jobs that wait"
     )
 
-    add(parser, "NAME", "what workers call the queue: one segment of a key")
-    add(parser, "PATTERN...", "what is a job")
+    add(parser, "[NAME]", "what programs call the queue: one segment of a key, or how it begins and *")
+    add(parser, "[PATTERN...]", "what is a job when it is published")
     add_address(parser)
+    add(parser, "--list", "show the queues that services of this bus have")
+    add(parser, "--purge", "have the service of NAME forget all jobs that wait, as one whom it trusts")
     where = parser.add_mutually_exclusive_group()
-    add(where, "--store FILE", "where jobs are kept (NAME.queue in ~/.local/state/sbus)")
+    add(where, "--store FILE", "where jobs are kept, or a folder (NAME.queue in ~/.local/state/sbus)")
     add(where, "--memory", "keep no job when this ends")
+    help = "have the disk take jobs so much later: a crash of the machine loses those; each is on disk when accepted"
+    add(parser, "--sync TIME", help)
     add(parser, "--max-jobs N", "refuse more jobs (100000)", default=100_000)
     add(parser, "--max-bytes SIZE", "refuse more bytes of jobs (256MB)", default=2**28)
+    add(parser, "--max-each N", "refuse more jobs for one queue")
+    add(parser, "--age TIME", "forget jobs that no worker had by then, unless they say otherwise")
     add(parser, "--limit TIME", "give a job again after this time (60)", default=60.0)
     add(parser, "--attempts N", "give a job so often at most (5)", default=5)
-    add(parser, "--dead KEY", "publish jobs given that often under this key and their own (queue/NAME/dead)")
     add(parser, "--ordered", "give the jobs of each key in order, one at a time")
     add(parser, "--trusted USER", "its processes may work, too; may be repeated", action="append", default=[])
+    help = "it may put jobs in, too; '*': everybody; may be repeated"
+    add(parser, "--producer USER", help, dest="users", action="append", default=[])
 
 
 def run_queue(arguments: Namespace) -> None:
+    # 1. Questions to services that run.
+    if arguments.list:
+        _list_queues(arguments)
+        return
+    if arguments.name is None:
+        arguments.parser.error("give the NAME of a queue")
+    if arguments.purge:
+        _purge_queue(arguments)
+        return
+
+    # 2. The rules, and the file.
     from contextlib import nullcontext
 
     from ..kernel.users import resolve_user
@@ -253,11 +278,18 @@ def run_queue(arguments: Namespace) -> None:
     from ..services.queue_service import QueueService
     from ..services.queue_store import Store
 
-    jobs = Jobs(arguments.max_jobs, arguments.max_bytes, arguments.limit, arguments.attempts, ordered=arguments.ordered)
+    jobs = Jobs(
+        *(arguments.max_jobs, arguments.max_bytes, arguments.limit, arguments.attempts),
+        ordered=arguments.ordered,
+        each=arguments.max_each,
+        age=arguments.age,
+    )
     address, arguments.address = arguments.address, None  # errors tell of files, too, and name the hub themselves
     if not arguments.memory:
-        arguments.store = arguments.store or _default_store(arguments.name)
-    with nullcontext() if arguments.memory else Store(arguments.store) as store:
+        arguments.store = _find_store(arguments.store, arguments.name)
+
+    # 3. The service.
+    with nullcontext() if arguments.memory else Store(arguments.store, arguments.sync) as store:
         with progress(lambda: "waiting for a hub"):
             service = QueueService(
                 address,
@@ -265,14 +297,57 @@ def run_queue(arguments: Namespace) -> None:
                 arguments.patterns,
                 jobs,
                 store,
-                dead=arguments.dead,
                 trusted=map(resolve_user, arguments.trusted),
+                users=None if "*" in arguments.users else map(resolve_user, arguments.users),
             )
         on_stop(service.stop)
         tell(f"{len(jobs.jobs):,} jobs wait in {arguments.name} on {service.client.address} (Ctrl-C ends it)")
         service.run()
-    left = f"{len(jobs.jobs):,} {'lost with --memory' if arguments.memory else 'kept'}"
-    tell(f"{service.accepted:,} jobs accepted, {service.refused:,} refused, {service.done:,} done, {left}")
+    ends = f"{len(jobs.jobs):,} {'lost with --memory' if arguments.memory else 'kept'}"
+    gone = f", {jobs.expired:,} expired" if jobs.expired else ""
+    tell(f"{service.accepted:,} jobs accepted, {service.refused:,} refused, {service.done:,} done{gone}, {ends}")
+
+
+def _list_queues(arguments: Namespace) -> None:
+    """Ask all services which queues they have."""
+    from ..recipes.queue import Listing, QueueState, decode, services_key
+    from ..wire.text import printable
+    from . import messages
+
+    with messages.connected(arguments) as client:
+        key, after = services_key(client.hub.separator), b""
+        rows: dict[bytes, QueueState] = {}
+        while True:
+            answers = [one.value for one in client.request_many(key, after, wait=_LISTED_WITHIN) if one.error is None]
+            listings = [listing for listing in (decode(Listing, value) for value in answers) if listing is not None]
+            rows |= {name: state for listing in listings for name, state in listing.queues}
+            ends = [listing.queues[-1][0] for listing in listings if listing.more and listing.queues]
+            if not ends or min(ends) <= after:
+                break
+            after = min(ends)
+    table: list[tuple[object, ...]] = [("QUEUE", "WAITING", "HELD", "WORKERS", "OLDEST WAITS")]
+    for name, state in sorted(rows.items()):
+        oldest = "" if state.oldest is None else f"{state.oldest:.0f} s"
+        table.append((printable(name), state.waiting, state.held, state.workers, oldest))
+    print("\n".join(columns(table)), flush=True)
+
+
+def _purge_queue(arguments: Namespace) -> None:
+    from . import messages
+
+    with messages.connected(arguments) as client:
+        tell(f"{client.queue(arguments.name).purge():,} jobs of {arguments.name} are forgotten")
+
+
+def _find_store(path: str | None, name: str) -> str:
+    """Where jobs are kept: ``path``, or if it is a folder, or nothing, a file in a folder."""
+    if path is None:
+        return _default_store(name)
+    return os.path.join(path, _store_name(name)) if os.path.isdir(path) else path
+
+
+def _store_name(name: str) -> str:
+    return f"{name.replace('/', '_')}.queue"
 
 
 def _default_store(name: str) -> str:
@@ -280,4 +355,4 @@ def _default_store(name: str) -> str:
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     folder = os.environ.get("STATE_DIRECTORY") or os.path.join(state, "sbus")
     os.makedirs(folder, 0o700, exist_ok=True)
-    return os.path.join(folder, f"{name.replace('/', '_')}.queue")
+    return os.path.join(folder, _store_name(name))

@@ -10,12 +10,13 @@ from ..doors.memory import Frame
 from ..doors.transfers import ReceivedFile
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import PACKET_BYTES
+from ..recipes.work import DONE, FAILED, REJECTED
 from ..wire.packets import Key, Message
 from .channel import Channel, run
 from .handed import AioDescriptors, AioFiles, AioFrames, Descriptor
 from .handing import AioDescriptorExchange, AioFileExchange, AioFrameExchange
 from .hub_view import AioHubView, Offers
-from .job_queue import AioJobQueue
+from .job_queue import AioHeldJob, AioJobQueue, AioWorker, AnyHeldJob
 from .objects import AioService, AioSubscription, Subscribed
 from .verbs import Verbs
 
@@ -28,9 +29,11 @@ __all__ = [
     "Files",
     "FrameExchange",
     "Frames",
+    "HeldJob",
     "HubView",
     "JobQueue",
     "Service",
+    "Worker",
 ]
 
 P = ParamSpec("P")
@@ -163,12 +166,58 @@ class Service(_Face):
     stop = blocking(AioService.stop)
 
 
+class HeldJob(AnyHeldJob):
+    __doc__ = AioHeldJob.__doc__
+
+    def done(self) -> bool:
+        """It is done, and forgotten."""
+        return run(self._end(DONE))
+
+    def give_back(self) -> bool:
+        """It is to be given again, now and to anybody."""
+        return run(self._end(FAILED))
+
+    def reject(self) -> bool:
+        """Nobody can do it: it goes to the queue of dead jobs at once."""
+        return run(self._end(REJECTED))
+
+
+class Worker(Service):
+    __doc__ = AioWorker.__doc__
+
+    _core: AioWorker
+    set_room = blocking(AioWorker.set_room)
+    pause = blocking(AioWorker.pause)
+
+    @property
+    def room(self) -> int:
+        """How many jobs it takes at once; 0 while it pauses."""
+        return self._core.room
+
+    def receive(self, *, timeout: float | None = None) -> HeldJob:
+        return HeldJob(self._core._work, run(self._core.take(timeout)))
+
+    receive.__doc__ = AioWorker.receive.__doc__
+
+    def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[HeldJob]:
+        """At least one job, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
+        return [HeldJob(self._core._work, job) for job in run(self._core.take_many(most, timeout))]
+
+    def __iter__(self) -> Iterator[HeldJob]:
+        """Jobs as they come, until the worker is stopped or the client closed."""
+        while (job := run(self._core.next())) is not None:
+            yield HeldJob(self._core._work, job)
+
+
 class JobQueue(_Part):
     __doc__ = AioJobQueue.__doc__
 
     submit = blocking(AioJobQueue.submit)
     submit_many = blocking(AioJobQueue.submit_many)
+    status = blocking(AioJobQueue.status)
+    purge = blocking(AioJobQueue.purge)
     work = making(Service, AioJobQueue.work)
+    take = making(Worker, AioJobQueue.take)
 
 
 class FrameExchange(_Part):

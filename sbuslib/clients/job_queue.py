@@ -1,22 +1,170 @@
 """A shared queue, as a client has it: jobs go in, and a worker takes them.
 
-The rules are in :mod:`sbuslib.recipes.queue`. For asyncio as it is; the other clients carry out its coroutines.
+The rules are in :mod:`sbuslib.recipes.queue` and :mod:`sbuslib.recipes.work`. For asyncio as it is; the other clients
+carry out its coroutines.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 
+from ..errors import DisconnectedError
 from ..limits import check_count
-from ..recipes.queue import SUBMITTED, Job, Work, check_name, submit
+from ..recipes.queue import (
+    MOST_ROOM,
+    SUBMITTED,
+    Job,
+    QueueState,
+    check_name,
+    purge,
+    status,
+    submit,
+)
 from ..recipes.request import Asking
+from ..recipes.work import DONE, FAILED, REJECTED, Work
+from ..secrets import Credentials
 from ..wire.packets import Key, as_key
 from .basics import Basics
 from .batch import check_pair, in_parts
 from .objects import AioService, starting
 
-__all__ = ["AioJobQueue"]
+__all__ = ["AioHeldJob", "AioJobQueue", "AioWorker", "AnyHeldJob"]
+
+
+class AnyHeldJob:
+    """A job, and the worker that holds it."""
+
+    __slots__ = ("_job", "_work")
+
+    def __init__(self, work: Work, job: Job) -> None:
+        self._work = work
+        self._job = job
+
+    @property
+    def key(self) -> bytes:
+        """The key that it was submitted under."""
+        return self._job.key
+
+    @property
+    def payload(self) -> bytes:
+        """What it says."""
+        return self._job.payload
+
+    @property
+    def sender(self) -> bytes | None:
+        """The credential key of who submitted it; *None* if the hub of the service does not tell."""
+        return self._job.sender
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """The process that answers for it, as :attr:`sbuslib.Message.credentials`."""
+        return self._job.credentials
+
+    @property
+    def attempt(self) -> int:
+        """How often it was given, this time included."""
+        return self._job.attempt
+
+    @property
+    def again(self) -> bool:
+        """Whether it was given before, so that it may have been done, or begun."""
+        return self._job.again
+
+    async def _end(self, how: int) -> bool:
+        is_ours = self._work.end(self._job, how)
+        await self._work.tell()
+        return is_ours
+
+
+class AioHeldJob(AnyHeldJob):
+    """A job that a worker holds until it says what became of it, which the service is told at once.
+
+    Each of the three verbs returns whether the job was still this worker's: ``False`` if it was ended before, or if the
+    service was started again meanwhile and gives it again. While the hub is away they wait as ``publish`` does, and
+    what could not be told is told later.
+    """
+
+    async def done(self) -> bool:
+        """It is done, and forgotten."""
+        return await self._end(DONE)
+
+    async def give_back(self) -> bool:
+        """It is to be given again, now and to anybody."""
+        return await self._end(FAILED)
+
+    async def reject(self) -> bool:
+        """Nobody can do it: it goes to the queue of dead jobs at once."""
+        return await self._end(REJECTED)
+
+
+class AioWorker(AioService):
+    """Takes jobs of a shared queue, for the application to say what became of each. What ``queue.take`` returns.
+
+    Jobs may be ended in any order. ``stop``, and the end of a ``with``, give all back that are not ended.
+    """
+
+    def __init__(self, verbs: Basics, work: Work) -> None:
+        super().__init__(verbs, work.mailbox, lambda: [work.keep()])
+        self._work = work
+
+    @property
+    def room(self) -> int:
+        """How many jobs it takes at once; 0 while it pauses."""
+        return self._work.room
+
+    async def set_room(self, room: int) -> None:
+        """Take so many jobs at once from now on. Raises :exc:`~sbuslib.errors.UsageError`."""
+        check_count(room, "room", MOST_ROOM)
+        await self._work.set_room(room)
+
+    async def pause(self) -> None:
+        """Take no more jobs, until :meth:`set_room`: those that were not received are given back, others stay held."""
+        await self._work.set_room(0)
+
+    async def take(self, timeout: float | None) -> Job:
+        """The next job, oldest first. Raises as :meth:`receive`."""
+        client, work = self._verbs.channel, self._work
+        deadline = client._deadline(timeout)
+        while (job := work.take()) is None:
+            if self._mailbox.closed:
+                raise DisconnectedError("the worker was stopped")
+            await client._until(work.is_ready, deadline, f"no job within {timeout or 0:.3g} s")
+        return job
+
+    async def take_many(self, most: int | None, timeout: float | None) -> list[Job]:
+        """At least one job, and all others that are here, up to ``most``."""
+        check_count(most, "most")
+        jobs = [await self.take(timeout)]
+        while (most is None or len(jobs) < most) and (job := self._work.take()) is not None:
+            jobs.append(job)
+        return jobs
+
+    async def next(self) -> Job | None:
+        """The next job; ``None`` when the worker was stopped, or the client closed."""
+        try:
+            return await self.take(None)
+        except DisconnectedError:
+            if self._mailbox.closed or self._verbs.channel._closed:
+                return None
+            raise
+
+    async def receive(self, *, timeout: float | None = None) -> AioHeldJob:
+        """The next job.
+
+        Raises :exc:`TimeoutError` after ``timeout`` seconds, :exc:`~sbuslib.errors.StateError` when the service does
+        not trust this user, and :exc:`~sbuslib.errors.DisconnectedError` when the worker was stopped.
+        """
+        return AioHeldJob(self._work, await self.take(timeout))
+
+    async def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[AioHeldJob]:
+        """At least one job, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
+        return [AioHeldJob(self._work, job) for job in await self.take_many(most, timeout)]
+
+    async def __aiter__(self) -> AsyncIterator[AioHeldJob]:
+        """Jobs as they come, until the worker is stopped or the client closed."""
+        while (job := await self.next()) is not None:
+            yield AioHeldJob(self._work, job)
 
 
 class AioJobQueue:
@@ -28,23 +176,67 @@ class AioJobQueue:
     def __init__(self, verbs: Basics, name: Key, ask: Callable[[], Asking]) -> None:
         self._verbs = verbs
         self._name = as_key(name, "name")  # one segment of a key
-        check_name(self._name, verbs.channel._session.separator)
+        self._separator = verbs.channel._session.separator  # of keys, on this hub
+        check_name(self._name, self._separator)
         self._ask = ask  # the questions of this client
 
-    async def submit(self, key: Key, payload: bytes = b"", *, timeout: float | None = 10.0) -> None:
-        """Put a job in, and wait until it is accepted. Raises as :meth:`submit_many`."""
-        await self.submit_many([(key, payload)], timeout=timeout)
+    async def submit(
+        self,
+        key: Key,
+        payload: bytes = b"",
+        *,
+        delay: float | None = None,
+        expires: float | None = None,
+        priority: int = 0,
+        timeout: float | None = 10.0,
+    ) -> None:
+        """Put a job in, and wait until it is accepted. Parameters and errors are those of :meth:`submit_many`."""
+        jobs = [(key, payload)]
+        await self.submit_many(jobs, delay=delay, expires=expires, priority=priority, timeout=timeout)
 
-    async def submit_many(self, jobs: Iterable[tuple[Key, bytes]], *, timeout: float | None = 10.0) -> None:
+    async def submit_many(
+        self,
+        jobs: Iterable[tuple[Key, bytes]],
+        *,
+        delay: float | None = None,
+        expires: float | None = None,
+        priority: int = 0,
+        timeout: float | None = 10.0,
+    ) -> None:
         """Put jobs in, pairs of key and payload, and wait until all are accepted.
 
-        ``timeout`` is for each packet full of them. Raises :exc:`~sbuslib.errors.AnswerError` when the queue refuses,
-        which it does for a whole packet, and :exc:`~sbuslib.errors.PayloadError`. After :exc:`TimeoutError`,
-        :exc:`~sbuslib.errors.NoServerError` and :exc:`~sbuslib.errors.DisconnectedError` jobs may be accepted.
+        :param delay: seconds for which they are given to nobody. :param expires: seconds after which those are
+            forgotten that no worker has. :param priority: 0 to 9: of jobs that wait, those with more go first.
+        :param timeout: for each packet full of jobs.
+
+        Raises :exc:`~sbuslib.errors.AnswerError` when the queue refuses, which it does for a whole packet, and
+        :exc:`~sbuslib.errors.PayloadError`. After :exc:`TimeoutError`, :exc:`~sbuslib.errors.NoServerError` and
+        :exc:`~sbuslib.errors.DisconnectedError` jobs may be accepted.
         """
         for part in in_parts(jobs, SUBMITTED):
             pairs = map(check_pair, part)
-            await submit(self._verbs, self._ask(), self._name, pairs, self._verbs.channel._session.separator, timeout)
+            await submit(
+                self._verbs, self._ask(), self._name, pairs, self._separator, timeout, delay, expires, priority
+            )
+
+    async def status(self, *, timeout: float | None = 10.0) -> QueueState:
+        """How many jobs wait and are held, for how long the oldest has waited, and how many workers there are.
+
+        Raises as :meth:`purge`.
+        """
+        return await status(self._verbs, self._ask(), self._name, self._separator, timeout)
+
+    async def purge(self, *, timeout: float | None = 10.0) -> int:
+        """Have all jobs forgotten that no worker holds; how many there were.
+
+        Raises :exc:`~sbuslib.errors.NoServerError`, :exc:`TimeoutError`, and :exc:`~sbuslib.errors.AnswerError` unless
+        the service trusts this user.
+        """
+        return await purge(self._verbs, self._ask(), self._name, self._separator, timeout)
+
+    def _make_work(self, room: int, trusted: Iterable[int]) -> Work:
+        own, tag = self._verbs.channel._session.credentials, os.urandom(8).hex().encode()
+        return Work(self._verbs, own, self._separator, tag, self._name, room, trusted, self._verbs.channel._make_lock())
 
     @starting
     async def work(
@@ -61,12 +253,24 @@ class AioJobQueue:
 
         Raises :exc:`~sbuslib.errors.UsageError`.
         """
-        verbs, session = self._verbs, self._verbs.channel._session
+        verbs = self._verbs
         verbs.check_function(function, "job")
         check_count(at_once, "at_once")
-        tag = os.urandom(8).hex().encode()
-        work = Work(verbs, session.credentials, session.separator, tag, self._name, room, trusted)
+        work = self._make_work(room, trusted)
         await verbs.tell_senders()
         worker = AioService(verbs, work.mailbox, lambda: work.parts(function, at_once))
+        await worker.start()
+        return worker
+
+    @starting
+    async def take(self, *, room: int = 8, trusted: Iterable[int] = ()) -> AioWorker:
+        """Take jobs, from now on, and say of each what became of it: ``job.done()``, in any order.
+
+        ``with client.queue("mail").take(room=8) as worker: for job in worker: ...``. For whoever holds many jobs, or
+        ends them elsewhere; else :meth:`work` is simpler. Parameters and errors are those of :meth:`work`.
+        """
+        work = self._make_work(room, trusted)
+        await self._verbs.tell_senders()
+        worker = AioWorker(self._verbs, work)
         await worker.start()
         return worker

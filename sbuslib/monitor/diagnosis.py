@@ -364,7 +364,8 @@ def _queues(client: Client) -> Iterator[Finding]:
                 continue
             service = printable(sender) if sender is not None else "process unknown"
             yield Finding(
-                "ok", about, f"{state.jobs:,} jobs and {state.workers:,} workers, says its service ({service})"
+                *("ok", about),
+                f"{state.waiting + state.held:,} jobs and {state.workers:,} workers, says its service ({service})",
             )
             for user in state.refused:
                 text = f"workers of user {name_of_user(user)} get no jobs: its service ({service}) does not trust them"

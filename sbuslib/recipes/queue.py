@@ -1,7 +1,7 @@
 """Shared queues: each job goes to one worker, and is given again unless that worker acknowledges it.
 
-The service of a queue (``sbus queue``) is a client of a hub like its workers. Here is what both know: the messages
-between them, and the worker's side. ``docs/patterns.md`` tells the messages byte by byte.
+The service of queues (``sbus queue``) is a client of a hub like its workers. Here is what both know: the messages
+between them; the worker's side is in :mod:`.work`. ``docs/patterns.md`` tells the messages byte by byte.
 
 A worker announces itself under ``queue/NAME/work`` once a second: where it gets jobs, which is a secret key of its own,
 how many jobs it takes, and which it holds. The service answers under that key with a secret key of its own and a token,
@@ -12,53 +12,62 @@ their own user, of root, and of users that they were told to trust.
 
 from __future__ import annotations
 
-import logging
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import suppress
-from itertools import repeat, starmap
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from ..errors import PacketError, PayloadError, StateError, UsageError
-from ..limits import check_count, check_users
-from ..secrets import RESERVED, Namespace, stranger
+from ..errors import PacketError, PayloadError, PeerError, UsageError
+from ..limits import check_seconds
+from ..secrets import RESERVED, Credentials, Namespace, credentials_of
 from ..wire.packets import check_payload
 from ..wire.text import printable
-from .mailbox import Mailbox, Party, called
-from .request import LONGEST_TEXT, Asking, request
+from .mailbox import Party
+from .request import Asking, request
 
 __all__ = [
     "ANNOUNCE_SECONDS",
     "JOB_BYTES",
+    "LONGEST_NAME",
+    "MOST_PRIORITY",
     "MOST_ROOM",
     "MOST_STRANGERS",
+    "PURGE",
     "Acknowledgement",
     "Announcement",
     "Delivery",
     "Job",
+    "Listing",
     "Presence",
     "QueueState",
     "Submission",
-    "Work",
     "WorkerRefusal",
     "check_name",
     "decode",
     "encode",
     "in_parts",
     "is_address",
+    "purge",
     "queue_key",
+    "services_key",
+    "status",
     "submit",
 ]
-
-logger = logging.getLogger("sbuslib.recipes")
 
 ANNOUNCE_SECONDS: Final = 1.0
 """How often a worker announces itself. A service that is started again knows its workers after that time."""
 
 JOB_BYTES: Final = 400_000
 """Most bytes of key and payload of a job: what a packet holds, less room for what the service adds."""
+
+LONGEST_NAME: Final = 255
+"""Bytes of the name of a queue."""
+
+MOST_PRIORITY: Final = 9
+"""The priority of the most urgent jobs."""
+
+LONGEST_SECONDS: Final = 3_650 * 86_400.0
+"""The longest delay of a job, and for which it may be good: ten years."""
 
 MOST_STRANGERS: Final = 64
 """Users who are not trusted that a worker or a service remembers, each of whom is logged once."""
@@ -73,32 +82,47 @@ _SUBMITTED_BYTES: Final = 262_144
 _PAIR_EXTRA: Final = 11
 """Most bytes that MessagePack adds to a key and a payload."""
 
-_SOME: Final = 4
-"""A worker acknowledges when a quarter of its room is done: so the next jobs come before it has none."""
+PURGE: Final = b"purge"
+"""The question under ``queue/NAME/work`` that empties a queue."""
 
 T = TypeVar("T")
 Pair: TypeAlias = tuple[bytes, bytes]
 """Key and payload."""
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+_Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_SECONDS)]
+_Name: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=1, max_length=LONGEST_NAME)]
 
 
 class Job(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A job for a worker. ``attempt`` is how often it was given, this time included."""
+    """A job for a worker. ``attempt`` is how often it was given, this time included; ``sender`` is who submitted it."""
 
     number: int
     attempt: int
     key: bytes
     payload: bytes
+    sender: bytes | None = None
 
     @property
     def again(self) -> bool:
         """Whether it was given before, so that it may have been done, or begun."""
         return self.attempt > 1
 
+    @property
+    def credentials(self) -> Credentials | None:
+        """The process that answers for it, as :attr:`sbuslib.Message.credentials`; *None* if the hub does not tell."""
+        return credentials_of(self.sender)
+
 
 class Submission(msgspec.Struct, frozen=True, array_like=True):
-    """What a caller asks under ``queue/NAME/submit``: that these jobs are accepted."""
+    """What a caller asks under ``queue/NAME/submit``: that these jobs are accepted.
+
+    They are given to nobody for ``delay`` seconds, and forgotten after ``expires``; high priorities go first.
+    """
 
     jobs: Annotated[list[Pair], msgspec.Meta(max_length=SUBMITTED)]
+    delay: _Seconds = 0.0
+    expires: _Seconds | None = None
+    priority: Annotated[int, msgspec.Meta(ge=0, le=MOST_PRIORITY)] = 0
 
 
 class Announcement(msgspec.Struct, frozen=True, array_like=True):
@@ -110,13 +134,15 @@ class Announcement(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Presence(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a service says under ``queue/NAME/work`` to others of its name: since when it serves, and a random word.
+    """What a service says under ``queue/services`` to others: since when it serves, a random word, and which names.
 
-    ``since`` is in nanoseconds since 1970. Of two services, the one that sorts first goes on.
+    ``since`` is in nanoseconds since 1970. Of two services that have a name in common, the one that sorts first goes
+    on. A name that ends in ``*`` stands for all that begin so.
     """
 
     since: int
     word: bytes
+    names: Annotated[list[_Name], msgspec.Meta(min_length=1, max_length=4)]
 
 
 class Delivery(msgspec.Struct, frozen=True, array_like=True):
@@ -135,29 +161,48 @@ class WorkerRefusal(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
 
 class QueueState(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to a question under ``queue/NAME/work``: jobs, workers, and users whose workers are refused.
+    """How a queue stands: the answer to a question under ``queue/NAME/work``.
 
-    Who may not work is told only of the own user.
+    Of ``waiting`` jobs, some may be delayed. ``oldest`` is for how many seconds the oldest of them has been there,
+    *None* without one. ``refused`` are users whose workers are refused: only who is trusted is told of others.
     """
 
-    jobs: Annotated[int, msgspec.Meta(ge=0)]
-    workers: Annotated[int, msgspec.Meta(ge=0)]
-    refused: Annotated[list[Annotated[int, msgspec.Meta(ge=0, le=2**32)]], msgspec.Meta(max_length=MOST_STRANGERS)]
+    waiting: _Count = 0
+    held: _Count = 0
+    oldest: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    workers: _Count = 0
+    refused: Annotated[list[Annotated[int, msgspec.Meta(ge=0, le=2**32)]], msgspec.Meta(max_length=MOST_STRANGERS)] = []
+
+
+class Listing(msgspec.Struct, frozen=True, array_like=True):
+    """The queues of a service, by name, and whether there are more: the answer to a question under ``queue/services``.
+
+    The question is the name after which it begins.
+    """
+
+    more: bool
+    queues: Annotated[list[tuple[_Name, QueueState]], msgspec.Meta(max_length=SUBMITTED)]
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker says to the service: its key and token, which jobs are done, and which it gives back."""
+    """What a worker says to the service: its key and token, and what became of jobs.
+
+    Some are done, some failed and are to be given again, some come back that were not begun, some are rejected for
+    good. A worker that leaves gives back all others, too.
+    """
 
     key: bytes
     token: bytes
     done: list[int]
     failed: list[int] = []
+    returned: list[int] = []
+    rejected: list[int] = []
     leaving: bool = False
 
 
 _DECODERS: Final[dict[Any, msgspec.msgpack.Decoder[Any]]] = {
     kind: msgspec.msgpack.Decoder(kind)
-    for kind in (Announcement, Delivery, Presence, Acknowledgement, Submission, WorkerRefusal, QueueState)
+    for kind in (Announcement, Delivery, Presence, Acknowledgement, Submission, WorkerRefusal, QueueState, Listing, int)
 }
 encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -175,11 +220,18 @@ def check_name(name: bytes, separator: bytes) -> None:
     """Raise :exc:`~sbuslib.errors.UsageError` unless a queue may have this name: one segment of a key."""
     if not name or separator in name or b"*" in name or b"\0" in name or name == RESERVED:
         raise UsageError(f"the name of a queue is one segment of a key, not {printable(name)}")
+    if len(name) > LONGEST_NAME:
+        raise UsageError(f"the name of a queue has at most {LONGEST_NAME} bytes, not {len(name):,}")
 
 
 def queue_key(name: bytes, separator: bytes, *words: bytes) -> bytes:
     """``queue/NAME/WORD``: a key of this queue."""
     return separator.join((b"queue", name, *words))
+
+
+def services_key(separator: bytes) -> bytes:
+    """``queue/services``: the key under which services of queues meet, and are asked what they have."""
+    return separator.join((b"queue", b"services"))
 
 
 def is_address(key: bytes, sender: bytes | None, name: bytes, namespace: Namespace) -> bool:
@@ -213,12 +265,30 @@ def in_parts(items: Iterable[T], size: Callable[[T], int], most: int, most_bytes
 
 
 async def submit(
-    party: Party, asking: Asking, name: bytes, jobs: Iterable[Pair], separator: bytes, timeout: float | None
+    party: Party,
+    asking: Asking,
+    name: bytes,
+    jobs: Iterable[Pair],
+    separator: bytes,
+    timeout: float | None,
+    delay: float | None = None,
+    expires: float | None = None,
+    priority: int = 0,
 ) -> None:
     """Have the service of a queue accept jobs, and wait until it has."""
+    # 1. What can be known to be wrong here.
     check_name(name, separator)
+    for what, seconds in (("delay", delay), ("expires", expires)):
+        check_seconds(seconds, what)
+        if seconds is not None and seconds > LONGEST_SECONDS:
+            raise UsageError(f"{what} is at most ten years, not {seconds!r} seconds")
+    if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= MOST_PRIORITY:
+        raise UsageError(f"priority is 0 to {MOST_PRIORITY}, not {priority!r}")
+
+    # 2. As many questions as it takes.
+    key = queue_key(name, separator, b"submit")
     for part in in_parts(jobs, _pair_bytes, SUBMITTED, _SUBMITTED_BYTES):
-        await request(party, asking, queue_key(name, separator, b"submit"), encode((part,)), timeout)
+        await request(party, asking, key, encode((part, delay or 0.0, expires, priority)), timeout)
 
 
 def _pair_bytes(pair: Pair) -> int:
@@ -230,151 +300,20 @@ def _pair_bytes(pair: Pair) -> int:
     return size + _PAIR_EXTRA
 
 
-class Work:
-    """A worker of one queue, as recipes: :meth:`keep` beside any number of :meth:`run`.
-
-    :param own: the worker's credential key. :param tag: what tells it from other workers of its process.
-    :param room: how many jobs it takes at once.
-    :param trusted: users whose services are listened to, besides its own and root.
-    """
-
-    def __init__(
-        self,
-        party: Party,
-        own: bytes,
-        separator: bytes,
-        tag: bytes,
-        name: bytes,
-        room: int,
-        trusted: Iterable[int] = (),
-    ) -> None:
-        self._party = party  # what it publishes and waits with
-        self._name = name
-        check_name(self._name, separator)
-        check_count(room, "room", MOST_ROOM)
-        #: The jobs come here, under a secret key of the worker.
-        self.mailbox = Mailbox(own + separator + queue_key(self._name, separator, tag))
-        self._key = queue_key(self._name, separator, b"work")  # where the service hears of it
-        self._room = room
-        #: Users whose service this worker works for, beside its own and root.
-        self._trusted = check_users(trusted, "trusted")
-        #: It tells the users of senders.
-        self._namespace = Namespace(separator)
-        #: The service's key, and what it calls this worker; empty before it was heard of.
-        self._service = self._token = b""
-        self._jobs: deque[Job] = deque()  # not begun
-        self._held: dict[int, Job] = {}  # not acknowledged
-        self._done: deque[int] = deque()
-        self._failed: deque[int] = deque()  # jobs whose function raised an error, not told yet
-        self._working: list[None] = []  # one for each part at work
-        self._strangers: set[int] = set()  # users that are not trusted and have a service of this name
-        self._refused = ""
-        """Why the service gives this worker no jobs; empty while it does."""
-
-    def parts(self, function: Callable[[Job], object], at_once: int) -> list[Coroutine[Any, Any, None]]:
-        """What runs in the background: one coroutine announces the worker, and ``at_once`` others call ``function``."""
-        return [self.keep(), *(self.run(function) for _ in range(at_once))]
-
-    async def _next(self) -> Job | None:
-        """The next job; ``None`` when the mailbox was closed.
-
-        Raises :exc:`~sbuslib.errors.StateError` when the service refuses this worker.
-        """
-        while not self.mailbox.closed:
-            self._read()
-            if self._refused:
-                raise StateError(f"queue {printable(self._name)}: {self._refused}")
-            with suppress(IndexError):  # another part may have taken it
-                job = self._jobs.popleft()
-                if len(self._done) * _SOME > self._room:
-                    await self._tell()
-                return job
-            await self._tell()
-            await self._party.wait_until(lambda: self.mailbox.is_ready() or bool(self._refused), None)
-        return None
-
-    async def run(self, function: Callable[[Job], object]) -> None:
-        """Call a function with each job: a job is done when it returns, and given back when it raises."""
-        self._working.append(None)
-        try:
-            while (job := await self._next()) is not None:
-                ended = self._done
-                try:
-                    await called(function, job)
-                except (Exception, SystemExit):  # the latter would end this thread alone
-                    text = "queue %s: job %d under %s failed"
-                    logger.exception(text, printable(self._name), job.number, printable(job.key))
-                    ended = self._failed
-                if self._held.get(job.number) is job:  # else it is of a service that was started again
-                    ended.append(job.number)
-        finally:
-            self._working.pop()
-        await self._leave()
-
-    async def keep(self) -> None:
-        """Announce this worker until the mailbox is closed, or the service refuses it."""
-        self._working.append(None)
-        try:
-            while not (self.mailbox.closed or self._refused):
-                await self._tell()
-                # Jobs from a service that is not trusted would be given in vain until they are dead.
-                room = self._room if self._token or not self._strangers else 0
-                with suppress(TimeoutError):  # the hub is away
-                    await self._party.publish(self._key, encode((self.mailbox.patterns[0], room, [*self._held])))
-                await self._party.wait_until(lambda: self.mailbox.closed or bool(self._refused), ANNOUNCE_SECONDS)
-        finally:
-            self._working.pop()
-        await self._leave()
-
-    async def _leave(self) -> None:
-        """The last part to end gives all back that was not done."""
-        if not self._working:
-            await self._tell(leaving=True)
-
-    def _read(self) -> None:
-        separator = self._namespace.separator
-        while (message := self.mailbox.take()) is not None:
-            word = decode(Delivery, message.payload) or decode(WorkerRefusal, message.payload)
-            if word is None or not is_address(word.key, message.sender, self._name, self._namespace):
-                continue
-            own = self.mailbox.patterns[0].rsplit(separator, 3)[0]
-            if (user := stranger(message.sender, own, separator, self._trusted)) is not None:
-                self._distrust(user)
-                continue
-            if isinstance(word, WorkerRefusal):
-                self._refused = word.why[:LONGEST_TEXT]
-                continue
-            if word.token != self._token:  # a new service, which knows nothing of what the one before gave
-                for held in (self._jobs, self._held, self._done, self._failed):
-                    held.clear()
-            self._service, self._token = word.key, word.token
-            for job in word.jobs:
-                if len(self._held) < self._room and job.number not in self._held:
-                    self._held[job.number] = job
-                    self._jobs.append(job)
-
-    def _distrust(self, user: int) -> None:
-        """A service is another user's. That is logged, and no error: anybody could end this worker with one."""
-        if user not in self._strangers and len(self._strangers) < MOST_STRANGERS:
-            self._strangers.add(user)
-            text = "queue %s: its service is of user %d, who is not trusted here: see trusted=[%d] of work()"
-            logger.error(text, printable(self._name), user, user)
-
-    async def _tell(self, *, leaving: bool = False) -> None:
-        """Acknowledge what is done and give back what failed."""
-        done, failed = _drain(self._done), _drain(self._failed)
-        if self._token and (done or failed or leaving):
-            word = encode((self.mailbox.patterns[0], self._token, done, failed, leaving))
-            try:
-                await self._party.publish(self._service, word)
-            except TimeoutError:  # the hub is away
-                self._done.extend(done)
-                self._failed.extend(failed)
-                return
-        for number in (*done, *failed):
-            self._held.pop(number, None)
+async def status(party: Party, asking: Asking, name: bytes, separator: bytes, timeout: float | None) -> QueueState:
+    """Ask the service of a queue how it stands."""
+    return await _ask_about(party, asking, QueueState, name, separator, b"", timeout)
 
 
-def _drain(numbers: deque[int]) -> list[int]:
-    """All that is in a deque to which other threads may append."""
-    return [*starmap(numbers.popleft, repeat((), len(numbers)))]
+async def purge(party: Party, asking: Asking, name: bytes, separator: bytes, timeout: float | None) -> int:
+    """Have the service of a queue forget all jobs that wait; how many there were."""
+    return await _ask_about(party, asking, int, name, separator, PURGE, timeout)
+
+
+async def _ask_about(
+    party: Party, asking: Asking, kind: type[T], name: bytes, separator: bytes, payload: bytes, timeout: float | None
+) -> T:
+    answer = decode(kind, await request(party, asking, queue_key(name, separator, b"work"), payload, timeout))
+    if answer is None:
+        raise PeerError(f"queue {printable(name)}: the answer of its service makes no sense")
+    return answer

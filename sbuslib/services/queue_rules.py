@@ -1,12 +1,15 @@
-"""The rules of a shared queue: which job waits, which worker is given it, when it is given again, when it is dead.
+"""The rules of shared queues: which job waits, which worker is given it, when it is given again, when it is dead.
 
-Without input, output or a clock; times are seconds that the caller gives. :meth:`Jobs.turn` gives jobs to workers and
-tells what has changed, which the service stores *before* it tells anybody.
+Without input, output or a clock; times are seconds that the caller gives, by two clocks. ``now`` is the time in which
+workers have to be heard of. ``at`` is that of jobs which are delayed or expire, and goes on while the service is
+stopped. :meth:`Jobs.turn` gives jobs to workers and tells what has changed, which the service stores *before* it tells
+anybody.
 
-A job waits, or is held by one worker, or is dead. What a worker holds comes back to the front of the queue when the
-worker fails, leaves, falls silent for :data:`GONE` seconds, does not name the job any more, or holds it for longer than
-the time limit. Until another worker has the job, its last holder may still acknowledge it. A job that was given as
-often as it may be is dead: the service publishes it under the dead-letter key, and then :meth:`Jobs.bury` forgets it.
+A job waits, or is held by one worker. What a worker holds comes back to the front of the queue when the worker fails,
+leaves, falls silent for :data:`GONE` seconds, does not name the job any more, or holds it for longer than the time
+limit. Until another worker has the job, its last holder may still acknowledge it. A job that is rejected, or was given
+as often as it may be, is dead: it goes into the dead queue of its queue, :func:`dead_name`. That is a queue as others,
+in which no job dies.
 
 Where order is kept, each key has a line, and only the first job of a line may be given.
 """
@@ -15,14 +18,28 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from heapq import heapify, heappop, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import takewhile
+from math import inf
 from typing import Final, NamedTuple
 
-from ..recipes.queue import MOST_ROOM
+from ..recipes.queue import LONGEST_NAME, MOST_ROOM, QueueState
 from ..shares import Shares
 
-__all__ = ["GONE", "HELD_BYTES", "JOB_EXTRA", "MOST_WORKERS", "Jobs", "KnownWorker", "Turn"]
+__all__ = [
+    "GONE",
+    "HELD_BYTES",
+    "JOB_EXTRA",
+    "MOST_QUEUES",
+    "MOST_WORKERS",
+    "Entry",
+    "Jobs",
+    "KnownQueue",
+    "KnownWorker",
+    "Row",
+    "Turn",
+    "dead_name",
+]
 
 GONE: Final = 5.0
 """A worker announces itself once a second. After so many seconds of silence it is gone, and a job that it does not
@@ -31,46 +48,149 @@ name so long after it was given was lost on the way. Less would take a busy mach
 MOST_WORKERS: Final = 1_024
 """More than have jobs on one machine. Each costs a step in every turn."""
 
+MOST_QUEUES: Final = 16_384
+"""Queues that have jobs or workers, shared out among the users who began them. Each takes some 2 KB."""
+
 HELD_BYTES: Final = 1024 * 1024
 """Bytes of jobs after which a worker gets no more: a sixteenth of what a hub queues for a client that is slow."""
 
-JOB_EXTRA: Final = 400
+JOB_EXTRA: Final = 600
 """What a job counts beside its key and payload: what Python takes for it, about."""
+
+_FEW: Final = 1_024
+"""Times that are remembered, beside two for each job, before those of finished jobs are looked for."""
+
+Row = tuple[int, bytes, bytes, bytes, int | None, bytes | None, int, int, float, float, float]
+"""Number, name of the queue, key, payload, owner, sender, priority, attempts; when it came, is due, and expires."""
+
+
+def dead_name(name: bytes, separator: bytes) -> bytes:
+    """The queue for the dead jobs of another one, ``NAME-dead``; of a dead queue, itself."""
+    ending = b"_dead" if separator == b"-" else b"-dead"
+    return name if name.endswith(ending) else name[: LONGEST_NAME - len(ending)] + ending
 
 
 class Entry:
-    """One job of the queue, as the service keeps it.
+    """One job, as the service keeps it.
 
     ``attempts`` is how often it was given; ``holder`` was given it last, and may acknowledge it.
     """
 
-    __slots__ = ("attempts", "given", "holder", "key", "number", "owner", "payload", "size")
+    __slots__ = (
+        "attempts",
+        "came",
+        "due",
+        "given",
+        "holder",
+        "key",
+        "number",
+        "owner",
+        "payload",
+        "priority",
+        "queue",
+        "sender",
+        "size",
+        "until",
+    )
 
-    def __init__(self, number: int, key: bytes, payload: bytes, owner: int | None, attempts: int = 0) -> None:
+    def __init__(
+        self,
+        number: int,
+        queue: KnownQueue,
+        key: bytes,
+        payload: bytes,
+        owner: int | None,
+        sender: bytes | None = None,
+        priority: int = 0,
+        attempts: int = 0,
+        came: float = 0.0,
+        due: float = 0.0,
+        until: float = inf,
+    ) -> None:
         self.number = number
+        self.queue = queue
         self.key = key
         self.payload = payload
         self.owner = owner
+        self.sender = sender
+        self.priority = priority
         self.attempts = attempts
+        self.came = came
+        self.due = due
+        self.until = until
         #: What it costs in memory, in bytes.
-        self.size = len(key) + len(payload) + JOB_EXTRA
-        #: Who has it now.
+        self.size = len(key) + len(payload) + len(sender or b"") + JOB_EXTRA
+        #: Who has it now, or had it last.
         self.holder: KnownWorker | None = None
-        self.given = 0.0  # when, on the clock of the service
+        self.given = 0.0  # when, on the clock of workers
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a worker has it."""
+        return self.holder is not None and self.number in self.holder.held
+
+
+class KnownQueue:
+    """One queue: its jobs, and its workers. It is there while it has any of them."""
+
+    __slots__ = ("gone", "is_dead", "jobs", "lines", "name", "owner", "ready", "workers")
+
+    def __init__(self, name: bytes, owner: int | None, *, is_dead: bool, ordered: bool) -> None:
+        self.name = name
+        self.owner = owner
+        self.is_dead = is_dead
+        #: All that are not done, by number.
+        self.jobs: dict[int, Entry] = {}
+        #: By the keys that they are reached under.
+        self.workers: dict[bytes, KnownWorker] = {}
+        self.ready: dict[int, deque[Entry]] = {}  # what may be given, by priority; some may be finished
+        self.lines: dict[bytes, deque[Entry]] | None = {} if ordered else None  # by key; some may be finished
+        self.gone = 0  # jobs that have ended since those were looked for
+
+    def next_ready(self) -> Entry | None:
+        """The job that may be given first, and now is not ready any more."""
+        while self.ready:
+            level = max(self.ready)
+            line = self.ready[level]
+            while line:
+                job = line.popleft()
+                if self.jobs.get(job.number) is job:
+                    return job
+            del self.ready[level]
+        return None
+
+    def note_end(self) -> None:
+        """A job has ended. As many as there are may stay where they wait, until they are looked for."""
+        self.gone += 1
+        if self.gone <= len(self.jobs) + _FEW:
+            return
+        self.gone = 0
+        for line in (*self.ready.values(), *(self.lines or {}).values()):
+            jobs = [job for job in line if self.jobs.get(job.number) is job]
+            line.clear()
+            line.extend(jobs)
+
+    def state(self, at: float) -> QueueState:
+        """How it stands."""
+        held = sum(len(worker.held) for worker in self.workers.values())
+        oldest = next((job.came for job in self.jobs.values() if not job.is_held), None)
+        age = None if oldest is None else max(0.0, at - oldest)
+        return QueueState(len(self.jobs) - held, held, age, len(self.workers))
 
 
 class KnownWorker:
     """One worker, and what it holds, oldest first. ``key`` is where it gets jobs."""
 
-    __slots__ = ("bytes", "held", "key", "room", "seen", "sender", "token", "total")
+    __slots__ = ("bytes", "held", "key", "queue", "room", "seen", "sender", "token", "total")
 
-    def __init__(self, key: bytes, sender: bytes | None, token: bytes) -> None:
+    def __init__(self, queue: KnownQueue, key: bytes, sender: bytes | None, token: bytes) -> None:
+        self.queue = queue
         self.key = key
         self.sender = sender
         self.token = token
         #: How many jobs it takes at once.
         self.room = 0
-        #: When it was last heard of, on the clock of the service.
+        #: When it was last heard of, on the clock of workers.
         self.seen = 0.0
         #: The jobs that it has and has not acknowledged.
         self.held: dict[int, Entry] = {}
@@ -101,114 +221,233 @@ class KnownWorker:
 
 
 class Turn(NamedTuple):
-    """What has changed since the last turn. New jobs may be given at once, and are then not ``again``."""
+    """What has changed since the last turn."""
 
     new: list[Entry]
-    again: list[Entry]
-    """Jobs stored before that were given now."""
+    """They may have been given at once."""
+    changed: list[Entry]
+    """Jobs stored before that were given now, came back unbegun, or are dead."""
     finished: list[int]
-    dead: list[Entry]
     given: dict[KnownWorker, list[Entry]]
 
 
 class Jobs:
-    """All jobs of one queue, and its workers.
+    """All jobs of one service, and its workers.
 
     :param most: jobs that it takes. :param most_bytes: bytes of them, each counted with :data:`JOB_EXTRA`.
     :param limit: seconds for which a worker may hold a job. :param attempts: how often a job is given.
+    :param each: jobs that one queue takes. :param age: seconds after which a job expires that says nothing else.
     """
 
-    def __init__(self, most: int, most_bytes: int, limit: float, attempts: int, *, ordered: bool = False) -> None:
-        #: All that are neither done nor dead, by number.
+    def __init__(
+        self,
+        most: int,
+        most_bytes: int,
+        limit: float,
+        attempts: int,
+        *,
+        ordered: bool = False,
+        each: int | None = None,
+        age: float | None = None,
+        separator: bytes = b"/",
+    ) -> None:
+        #: All that are not done, by number.
         self.jobs: dict[int, Entry] = {}
-        #: By the keys that they are reached under.
+        #: Those that have jobs or workers, by name.
+        self.queues: dict[bytes, KnownQueue] = {}
+        #: Of all queues, by the keys that they are reached under.
         self.workers: dict[bytes, KnownWorker] = {}
-        self._count, self._bytes = Shares(most, frozenset({None})), Shares(most_bytes, frozenset({None}))
+        #: Jobs that expired, and that died, ever.
+        self.expired = self.died = 0
+        self.separator = separator
+        everybody: frozenset[int | None] = frozenset({None})
+        self._count, self._bytes, self._names = (Shares(n, everybody) for n in (most, most_bytes, MOST_QUEUES))
         self._limit, self._attempts = limit, attempts
-        self._ready: deque[Entry] = deque()  # some may be finished
-        self._lines: dict[bytes, deque[Entry]] | None = {} if ordered else None
+        self._ordered, self._each, self._age = ordered, each, age
+        self._touched: dict[bytes, KnownQueue] = {}  # where jobs may have to be given
+        self._times: list[tuple[float, int, bool]] = []  # a heap: when a job is due, or else expires
         self._number = self._stored = 0  # of the newest job, and of the newest before this turn
         self._finished: list[int] = []
-        self._dead: list[Entry] = []  # given too often, since the last turn
+        self._dying: list[Entry] = []  # rejected, or given too often, since the last turn
+        self._changed: dict[int, Entry] = {}  # of the jobs stored before
 
     # -- what goes in -------------------------------------------------------------------------------
 
-    def load(self, rows: Iterable[tuple[int, bytes, bytes, int | None, int]]) -> None:
-        """Take jobs up that were stored: number, key, payload, owner, attempts."""
-        self._add([Entry(*row) for row in rows])
+    def load(self, rows: Iterable[Row]) -> None:
+        """Take jobs up that were stored, in the order of their numbers."""
+        jobs = []
+        for number, name, key, payload, owner, *rest in rows:
+            jobs.append(Entry(number, self._queue(name, owner), key, payload, owner, *rest))  # type: ignore[arg-type]
+            self._number = number
+        self._add(jobs)
         self._stored = self._number
 
-    def accept(self, pairs: Iterable[tuple[bytes, bytes]], owner: int | None) -> bool:
+    def accept(
+        self,
+        name: bytes,
+        pairs: Iterable[tuple[bytes, bytes]],
+        owner: int | None,
+        at: float,
+        *,
+        sender: bytes | None = None,
+        delay: float = 0.0,
+        expires: float | None = None,
+        priority: int = 0,
+    ) -> bool:
         """Take all these jobs, or none: ``False`` when there is no room.
 
         An ``owner`` may hold its share, see :mod:`sbuslib.shares`; ``None`` may fill the queue.
         """
-        new = [Entry(number, key, payload, owner) for number, (key, payload) in enumerate(pairs, self._number + 1)]
-        size = sum(job.size for job in new)
-        if not (self._count.could_take(owner, len(new)) and self._bytes.could_take(owner, size)):
+        # 1. Whether there is room, in this queue and in all.
+        pairs = list(pairs)
+        queue = self.queues.get(name)
+        size = sum(len(key) + len(payload) for key, payload in pairs) + len(pairs) * (JOB_EXTRA + len(sender or b""))
+        if not (self._count.could_take(owner, len(pairs)) and self._bytes.could_take(owner, size)):
             return False
-        self._add(new)
+        if queue is None and not self._names.could_take(owner, 1):
+            return False
+        if self._each is not None and (len(queue.jobs) if queue is not None else 0) + len(pairs) > self._each:
+            return False
+
+        # 2. The jobs, with when they are due and expire.
+        if not pairs:
+            return True
+        queue = queue or self._queue(name, owner)
+        due = at + delay if delay else 0.0
+        lasts = expires if expires is not None else self._age
+        until = inf if lasts is None else at + lasts
+        first = self._number + 1
+        self._number += len(pairs)
+        self._add(
+            [
+                Entry(number, queue, key, payload, owner, sender, priority, 0, at, due, until)
+                for number, (key, payload) in enumerate(pairs, first)
+            ]
+        )
         return True
 
+    def _queue(self, name: bytes, owner: int | None) -> KnownQueue:
+        """The queue of this name, which is made if there is none, and charged to ``owner``."""
+        if (queue := self.queues.get(name)) is None:
+            is_dead = dead_name(name, self.separator) == name
+            queue = self.queues[name] = KnownQueue(name, owner, is_dead=is_dead, ordered=self._ordered)
+            self._names.force(owner, 1)
+        return queue
+
+    def _let_go(self, queue: KnownQueue) -> None:
+        """Forget a queue that has neither jobs nor workers."""
+        if not (queue.jobs or queue.workers):
+            del self.queues[queue.name]
+            self._touched.pop(queue.name, None)
+            self._names.give(queue.owner, 1)
+
     def _add(self, new: list[Entry]) -> None:
-        ready = []
         for job in new:
-            self._number = job.number
             self.jobs[job.number] = job
             self._count.force(job.owner, 1)
             self._bytes.force(job.owner, job.size)
-            if self._lines is not None:
-                line = self._lines.setdefault(job.key, deque())
-                line.append(job)
-                if len(line) > 1:
-                    continue
-            ready.append(job)
-        self._line_up(ready)
+            self._watch(job)
+            self._join(job)
 
-    def _line_up(self, jobs: list[Entry], *, first: bool = False) -> None:
-        """These jobs may be given, in this order; those that were given too often are dead."""
-        alive = [job for job in jobs if job.attempts < self._attempts]
-        self._dead += [job for job in jobs if job.attempts >= self._attempts]
-        if first:
-            self._ready.extendleft(reversed(alive))
-        else:
-            self._ready.extend(alive)
+    def _join(self, job: Entry) -> None:
+        """A job is of its queue from now on, the last one of it."""
+        queue = job.queue
+        queue.jobs[job.number] = job
+        if queue.lines is not None:
+            line = queue.lines.setdefault(job.key, deque())
+            line.append(job)
+            if len(line) > 1:
+                return
+        self._line_up([job])
+
+    def _line_up(self, jobs: Iterable[Entry], *, first: bool = False) -> None:
+        """These jobs of one queue may be given, in this order, once they are due; after too many attempts they die."""
+        waiting: list[Entry] = []
+        for job in jobs:
+            if job.attempts >= self._attempts and not job.queue.is_dead:
+                self._dying.append(job)
+            elif job.due:
+                heappush(self._times, (job.due, job.number, True))
+            else:
+                waiting.append(job)
+
+        if not waiting:
+            return
+        queue = waiting[0].queue
+        self._touched[queue.name] = queue
+        is_first = first and not queue.is_dead  # a dead one that comes back lets others go first
+        for job in reversed(waiting) if is_first else waiting:
+            line = queue.ready.setdefault(job.priority, deque())
+            (line.appendleft if is_first else line.append)(job)
+
+    def _watch(self, job: Entry) -> None:
+        """Remember when a job expires."""
+        if job.until == inf:
+            return
+        if len(self._times) > 2 * len(self.jobs) + _FEW:
+            self._times = [*{one for one in self._times if one[1] in self.jobs}]
+            heapify(self._times)
+        heappush(self._times, (job.until, job.number, False))
 
     # -- what workers say ---------------------------------------------------------------------------
 
     def announce(
-        self, key: bytes, sender: bytes | None, token: bytes, room: int, named: Iterable[int], now: float
+        self, name: bytes, key: bytes, sender: bytes | None, token: bytes, room: int, named: Iterable[int], now: float
     ) -> KnownWorker | None:
-        """A worker says that it is there, how much room it has, and which jobs it holds. ``token`` is for a new one.
+        """A worker of this queue says that it is there, how much room it has, and which jobs it holds.
 
-        ``None``: there are too many workers, or ``key`` is that of another.
+        ``token`` is for a new one. ``None``: there are too many workers, or ``key`` is that of another.
         """
         worker = self.workers.get(key)
         if worker is None:
             if len(self.workers) >= MOST_WORKERS:
                 return None
-            worker = self.workers[key] = KnownWorker(key, sender, token)
-        elif worker.sender != sender:
+            queue = self._queue(name, None)
+            worker = self.workers[key] = queue.workers[key] = KnownWorker(queue, key, sender, token)
+        elif worker.sender != sender or worker.queue.name != name:
             return None
         worker.room = max(0, min(room, MOST_ROOM))
         worker.seen = now
+        self._touched[name] = worker.queue
         known = set(named)
         self._release(worker, [job for job in worker.held_since(now - GONE) if job.number not in known])
         return worker
 
-    def finish(self, worker: KnownWorker, numbers: Iterable[int], failed: Iterable[int], now: float) -> None:
-        """A worker has done some jobs, and gives others back."""
+    def finish(
+        self,
+        worker: KnownWorker,
+        done: Iterable[int],
+        failed: Iterable[int],
+        now: float,
+        returned: Iterable[int] = (),
+        rejected: Iterable[int] = (),
+    ) -> int:
+        """A worker says what became of jobs, see :class:`~sbuslib.recipes.queue.Acknowledgement`; how many are done."""
         worker.seen = now
-        for job in map(self.jobs.get, numbers):
-            if job is not None and job.holder is worker:
+        self._touched[worker.queue.name] = worker.queue
+        ended = list(dict.fromkeys(job for job in map(self.jobs.get, done) if job is not None and job.holder is worker))
+        for job in ended:
+            self._forget(job)
+        for job in self._held_of(worker, rejected):
+            worker.drop(job)
+            if job.queue.is_dead:
                 self._forget(job)
-        back = map(worker.held.get, failed)
-        self._release(worker, list(dict.fromkeys(job for job in back if job is not None)))
+            else:
+                self._dying.append(job)
+        self._release(worker, self._held_of(worker, failed))
+        self._take_back(worker, self._held_of(worker, returned))
+        return len(ended)
+
+    def _held_of(self, worker: KnownWorker, numbers: Iterable[int]) -> list[Entry]:
+        held = map(worker.held.get, numbers)
+        return list(dict.fromkeys(job for job in held if job is not None))
 
     def leave(self, worker: KnownWorker) -> None:
         """A worker is gone."""
         del self.workers[worker.key]
         self._release(worker, list(worker.held.values()))
+        del worker.queue.workers[worker.key]
+        self._let_go(worker.queue)
 
     def expire(self, now: float) -> None:
         """Let workers go that are silent, and give jobs again that were held for too long."""
@@ -218,10 +457,39 @@ class Jobs:
             else:
                 self._release(worker, [*worker.held_since(now - self._limit)])
 
+    def _take_back(self, worker: KnownWorker, jobs: list[Entry]) -> None:
+        """A worker gives back what it has not begun: that was no attempt."""
+        for job in jobs:
+            job.attempts -= 1
+            self._changed[job.number] = job
+        self._release(worker, jobs)
+
     def _release(self, worker: KnownWorker, jobs: list[Entry]) -> None:
         for job in jobs:
             worker.drop(job)
+            self._watch(job)
         self._line_up(jobs, first=True)
+
+    # -- what ends ----------------------------------------------------------------------------------
+
+    def purge(self, name: bytes) -> int:
+        """Forget all jobs of a queue that nobody holds; how many there were."""
+        queue = self.queues.get(name)
+        waiting = [job for job in queue.jobs.values() if not job.is_held] if queue is not None else []
+        for job in waiting:
+            self._forget(job)
+        return len(waiting)
+
+    def _bury(self, job: Entry) -> None:
+        """A job is dead: it moves, with its number, into the dead queue, where its attempts begin anew."""
+        if self.jobs.get(job.number) is not job:  # its last holder has done it, after all
+            return
+        self._part(job)
+        job.queue = self._queue(dead_name(job.queue.name, self.separator), job.owner)
+        job.attempts, job.due = 0, 0.0
+        self._changed[job.number] = job
+        self.died += 1
+        self._join(job)
 
     def _forget(self, job: Entry) -> None:
         del self.jobs[job.number]
@@ -230,51 +498,77 @@ class Jobs:
         self._bytes.give(job.owner, job.size)
         if job.holder is not None:
             job.holder.drop(job)
-        if self._lines is not None:
-            line = self._lines[job.key]
-            line.popleft()
-            if line:
-                self._line_up([line[0]])
-            else:
-                del self._lines[job.key]
+        self._part(job)
 
-    def bury(self, dead: Iterable[Entry]) -> None:
-        """Forget jobs that :attr:`Turn.dead` told, once they were published."""
-        for job in dead:
-            if job.number in self.jobs:
-                self._forget(job)
+    def _part(self, job: Entry) -> None:
+        """A job is of its queue no more. The next of its line may be given."""
+        queue = job.queue
+        del queue.jobs[job.number]
+        if queue.lines is not None:
+            line = queue.lines[job.key]
+            is_first = line[0] is job
+            while line and line[0].number not in queue.jobs:
+                line.popleft()
+            if not line:
+                del queue.lines[job.key]
+            elif is_first:
+                self._line_up([line[0]])
+        queue.note_end()
+        self._let_go(queue)
 
     # -- what comes out -----------------------------------------------------------------------------
 
-    def turn(self, now: float) -> Turn:
+    def next_time(self) -> float:
+        """When the next job is due, or expires."""
+        return self._times[0][0] if self._times else inf
+
+    def turn(self, now: float, at: float) -> Turn:
         """Give each job that may be given to the worker with most room; among equals, to the one that had least."""
-        # 1. Who has room: a heap, the one with most of it first.
+        self._pass_time(at)
+        while self._dying:
+            self._bury(self._dying.pop(0))
         given: dict[KnownWorker, list[Entry]] = {}
-        again: list[Entry] = []
-        ready, jobs, workers, stored = self._ready, self.jobs, self.workers, self._stored
-        able = (worker for worker in workers.values() if ready and worker.free() > 0)
+        for queue in [*self._touched.values()]:
+            self._give(queue, given, now)
+        self._touched.clear()
+
+        # What the store has to know of this turn.
+        new = [job for job in map(self.jobs.get, range(self._stored + 1, self._number + 1)) if job is not None]
+        changed = [job for number, job in self._changed.items() if number <= self._stored and number in self.jobs]
+        finished, self._finished = self._finished, []
+        self._changed = {}
+        self._stored = self._number
+        return Turn(new, changed, finished, given)
+
+    def _pass_time(self, at: float) -> None:
+        """Line up what is due, and forget what has expired before a worker had it."""
+        while self._times and self._times[0][0] <= at:
+            _, number, is_due = heappop(self._times)
+            job = self.jobs.get(number)
+            if job is None or job.is_held:
+                continue
+            if job.until <= at:
+                self.expired += 1
+                self._forget(job)
+            elif is_due and job.due:
+                job.due = 0.0
+                self._line_up([job])
+
+    def _give(self, queue: KnownQueue, given: dict[KnownWorker, list[Entry]], now: float) -> None:
+        # 1. Who has room: a heap, the one with most of it first.
+        workers = queue.workers
+        able = (worker for worker in workers.values() if queue.ready and worker.free() > 0)
         free = [(-worker.free(), worker.total, worker.key) for worker in able]
         heapify(free)
 
-        # 2. The oldest job to the first of them, until there is no job or no room.
-        while free and ready:
-            job = ready.popleft()
-            if job.number not in jobs:
-                continue
+        # 2. The next job to the first of them, until there is no job or no room.
+        while free and (job := queue.next_ready()) is not None:
             worker = workers[free[0][2]]
             worker.take(job, now)
             given.setdefault(worker, []).append(job)
-            if job.number <= stored:
-                again.append(job)
+            self._changed[job.number] = job
             left = worker.free()
             if left > 0:
                 heapreplace(free, (-left, worker.total, worker.key))
             else:
                 heappop(free)
-
-        # 3. What the store has to know of this turn.
-        new = [jobs[number] for number in range(stored + 1, self._number + 1)]
-        finished, self._finished = self._finished, []
-        dead, self._dead = [job for job in self._dead if job.number in jobs], []
-        self._stored = self._number
-        return Turn(new, again, finished, dead, given)

@@ -1,9 +1,10 @@
-"""The service of a shared queue: takes jobs in, gives each to one worker, and keeps those that are not acknowledged.
+"""The service of shared queues: takes jobs in, gives each to one worker, and keeps those that are not acknowledged.
 
 A client of a hub that works in turns. A turn takes what has come, applies the rules (:mod:`.queue_rules`), stores what
 has changed, and only then answers and gives jobs: so nobody is told of anything that a crash could undo. A turn costs
-one sync of the disk, and the busier the queue, the more jobs share it.
+one sync of the disk. What comes meanwhile is of the next turn, so the busier the queues, the more jobs share a sync.
 
+One service has a queue, or all queues whose name begins in some way. A queue is there once it has a job or a worker.
 Two services of one name would both give each job that is published. So a service tells others since when it serves, and
 the younger ends.
 """
@@ -15,21 +16,26 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import groupby
+from math import inf
 from operator import attrgetter
 from time import monotonic, time_ns
 from typing import Final
 
 from ..blocking import Client
+from ..covering import overlap
 from ..errors import DisconnectedError, StateError, UsageError
 from ..kernel.users import name_of_user
 from ..limits import check_users
 from ..matcher import matches
 from ..recipes.queue import (
     JOB_BYTES,
+    LONGEST_NAME,
     MOST_STRANGERS,
+    PURGE,
     Acknowledgement,
     Announcement,
     Presence,
+    QueueState,
     Submission,
     check_name,
     decode,
@@ -37,12 +43,13 @@ from ..recipes.queue import (
     in_parts,
     is_address,
     queue_key,
+    services_key,
 )
 from ..recipes.request import FAILED, REPLY, Question, encode_answer, parse_question
 from ..secrets import Namespace, stranger
 from ..wire.packets import Message
 from ..wire.text import printable
-from .queue_rules import Entry, Jobs, Turn
+from .queue_rules import Entry, Jobs, KnownWorker, dead_name
 from .queue_store import Store
 
 __all__ = ["QueueService"]
@@ -50,7 +57,7 @@ __all__ = ["QueueService"]
 logger = logging.getLogger("sbuslib.services")
 
 _TICK: Final = 0.25
-"""Seconds between two turns of a queue that hears nothing."""
+"""Seconds between two turns of a service that hears nothing."""
 _TURN_MESSAGES: Final = 8_192
 """Messages of one turn, about. They share one sync, and wait for each other."""
 _PART_JOBS: Final = 256
@@ -59,18 +66,24 @@ _PART_BYTES: Final = 65_536
 """Bytes of jobs after which one more message begins."""
 _LONGEST_TURN: Final = 1.0
 """What a turn counts at most, in seconds. While this process stands still, workers are not to blame for silence."""
+_JOB_EXTRA: Final = 48
+"""Most bytes that MessagePack and the numbers add to a job."""
+_LISTED: Final = 512
+"""Queues in one answer that lists them: as many as fit a packet, with the longest names."""
 
-
+_LOOKS: Final = 16
+"""Workers about whom the hub is asked at a time. Those that were heard of last are left for later."""
 REFUSALS_A_TURN: Final = 64
 """Workers that are told in one turn that they are refused. They announce themselves again."""
 
 
 class QueueService:
-    """The queue ``name`` for jobs that are published under ``patterns``. Blocks the thread that runs it.
+    """The queue ``name``, or with ``*`` at its end all queues that begin so. Blocks the thread that runs it.
 
+    :param patterns: what is published under these is a job of the queue; none with ``*``.
     :param store: where jobs are kept; without one they are lost when this process ends.
-    :param dead: the key above that of a job that is dead; ``queue/NAME/dead`` unless given.
     :param trusted: users whose processes may work, besides this one and root.
+    :param users: users whose jobs are taken, besides those; ``None``: everybody's.
 
     Raises as :class:`sbuslib.blocking.Client`, and :exc:`~sbuslib.errors.UsageError`.
     """
@@ -83,8 +96,8 @@ class QueueService:
         jobs: Jobs,
         store: Store | None = None,
         *,
-        dead: bytes | None = None,
         trusted: Iterable[int] = (),
+        users: Iterable[int] | None = (),
     ) -> None:
         self.jobs = jobs
         #: Jobs, ever: stored, turned away, and acknowledged by a worker.
@@ -94,14 +107,14 @@ class QueueService:
         self._stopping = False
         #: When the last turn was, by the monotonic clock.
         self._at = monotonic()
-        #: The clock of the jobs. It stands still while this process is stopped, so that no job seems late then.
+        #: The clock of workers. It stands still while this process is stopped, so that none seems silent then.
         self._now = 0.0
-        self._dead: list[Entry] = []  # not published yet
         self._strangers: set[int] = set()  # users whose workers were refused
+        self._foreign: set[int] = set()  # users whose jobs were refused
         self._refusals = 0  # in this turn
+        self._connected = self._looked = 0.0  # when this connection began, and ends were looked for, on that clock
+        self._gone: list[tuple[KnownWorker, float]] = []  # workers whose connection has ended, and when they were heard
         self._out: list[tuple[bytes, bytes]] = []
-        #: Which service this is: of two, the older one stays.
-        self._me = Presence(time_ns(), os.urandom(8))
         #: Its own client: nobody else may use it.
         self.client = client = Client(
             address,
@@ -110,38 +123,45 @@ class QueueService:
             senders=True,
             echo=False,
             hard="block",
-            on_reconnect=lambda _: self._say_here(),
+            on_reconnect=lambda _: self._begin_again(),
         )
         try:
-            self._separator = separator = client.hub.separator
+            self._separator = separator = jobs.separator = client.hub.separator
             self._namespace = Namespace(separator)
             self._patterns = tuple(patterns)
-            self._check(name)
-            self._secret = separator + queue_key(name, separator, os.urandom(8).hex().encode())
             self._name = name
-            self._work = queue_key(name, separator, b"work")
-            self._submit = queue_key(name, separator, b"submit")
-            self._dead_key = (dead if dead is not None else queue_key(name, separator, b"dead")) + separator
+            self._names = self._check(name)
+            self._word = os.urandom(8).hex().encode()  # the end of secret keys under which workers acknowledge
+            self._keys = {queue_key(one, separator, word): word for one in self._names for word in (b"work", b"submit")}
+            self._services = services_key(separator)
             self._trusted = check_users(trusted, "trusted")
+            self._users = None if users is None else self._trusted | check_users(users, "users")
+            #: Which service this is: of two, the older one stays.
+            self._me = Presence(time_ns(), os.urandom(8), [*self._names])
             if store is not None:
                 jobs.load(store.load())
-            client.subscribe(self._address, self._work, self._submit)
-            self._jobs_in = client.subscribe(*self._patterns)  # what is published
+            client.subscribe(*map(self._address, self._names), self._services, *self._keys)
+            self._jobs_in = client.subscribe(*self._patterns) if self._patterns else None  # what is published
             client.sync("tree")
             self._say_here()
         except BaseException:
             client.close()
             raise
 
-    def _check(self, name: bytes) -> None:
-        check_name(name, self._separator)
-        if not self._patterns or any(map(self._namespace.uses_reserved, self._patterns)):
-            raise UsageError("a queue takes what is published under at least one pattern, and no secrets")
+    def _check(self, name: bytes) -> tuple[bytes, ...]:
+        """The names that this service has: a ``*`` at the end of one stands for anything."""
+        separator = self._separator
+        is_one = not name.endswith(b"*")
+        check_name(name if is_one else name[:-1] or b"all", separator)
+        if self._patterns and not is_one:
+            raise UsageError("what is published is for one queue: a name with * takes no patterns")
+        if any(map(self._namespace.uses_reserved, self._patterns)):
+            raise UsageError("a queue takes no secrets")
+        return tuple(dict.fromkeys((name, dead_name(name, separator)))) if is_one else (name,)
 
-    @property
-    def _address(self) -> bytes:
-        """The secret key under which workers acknowledge. It changes with the credentials of this client."""
-        return self.client.credentials + self._secret
+    def _address(self, name: bytes) -> bytes:
+        """The secret key for workers of this queue to acknowledge. It changes with the credentials of this client."""
+        return self._separator.join((self.client.credentials, queue_key(name, self._separator, self._word)))
 
     def stop(self) -> None:
         """Let :meth:`run` return. It may be called by a signal handler."""
@@ -155,164 +175,265 @@ class QueueService:
         """
         with self.client as client:
             while not self._stopping:
-                self._turn(_TICK)
+                self._turn(self._pause())
             client.timeout = 1.0
-            with suppress(TimeoutError, DisconnectedError):  # a hub that is gone sends no more
-                self._jobs_in.unsubscribe()
-                client.sync()
+            if self._jobs_in is not None:
+                with suppress(TimeoutError, DisconnectedError):  # a hub that is gone sends no more
+                    self._jobs_in.unsubscribe()
+                    client.sync()
             self._turn(0)
+            if self._store is not None:
+                self._store.sync(inf)
+
+    def _pause(self) -> float:
+        """Seconds until the next turn, if nothing comes."""
+        until = self.jobs.next_time()
+        if self._store is not None and (sync := self._store.next_sync()) is not None:
+            until = min(until, sync)
+        if self._gone:
+            return 0.0
+        return max(0.0, min(_TICK, until - monotonic()))
 
     def _turn(self, timeout: float) -> None:
+        # 1. All that has come, and what time it is.
         messages: list[Message] = []
         with suppress(TimeoutError):
             messages += self.client.receive_many(timeout=timeout)
-            while len(messages) < _TURN_MESSAGES:
-                messages += self.client.receive_many(timeout=0)
+            while len(messages) < _TURN_MESSAGES and (more := self.client.receive_many(timeout=0)):
+                messages += more
         at = monotonic()
         self._now += min(at - self._at, _LONGEST_TURN)
         self._at = at
         self._refusals = 0
-        address = self._address
-        published = []
-        for message in messages:
-            if message.key == address:
-                self._acknowledged(message)
-            elif message.key == self._work:
-                self._announced(message)
-            elif message.key == self._submit:
-                self._submitted(message)
-            else:
-                published.append(message)
-        for sender, some in groupby(published, attrgetter("sender")):
-            self._published(sender, [(message.key, message.payload) for message in some])
+
+        # 2. What it changes.
+        self._take_in(messages)
         if len(messages) < _TURN_MESSAGES:  # nothing that a worker said is still to be read
+            self._let_go()
             self.jobs.expire(self._now)
-        turn = self.jobs.turn(self._now)
+        turn = self.jobs.turn(self._now, at)
+
+        # 3. Stored, and then said.
         if self._store is not None:
             self._store.commit(turn)
-        self.done += len(turn.finished)
-        self._tell(turn, address)
+            self._store.sync(at)
+        self._tell(turn.given)
+        if self._now - self._looked >= _TICK:
+            self._looked = self._now
+            self._look_for_ends()
+
+    def _take_in(self, messages: list[Message]) -> None:
+        published: list[Message] = []
+        ending = self._separator + self._word
+        for message in messages:
+            if message.key.endswith(ending) and self._namespace.uses_reserved(message.key):
+                self._acknowledged(message)
+            elif message.key == self._services:
+                self._met_or_asked(message)
+            elif (about := self._about(message.key)) is None:
+                published.append(message)
+            elif about[1] == b"work":
+                self._announced(message, about[0])
+            else:
+                self._submitted(message, about[0])
+
+        for sender, some in groupby(published, attrgetter("sender")):
+            self._published(sender, [(message.key, message.payload) for message in some])
+
+    def _about(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """Name of the queue and ``work`` or ``submit``, if that is what a key is about."""
+        word = self._keys.get(key)
+        if word is None:
+            word = next((self._keys[one] for one in self._keys if matches(one, key, self._separator)), None)
+        if word is None:
+            return None
+        name = key.split(self._separator)[1]
+        return None if b"*" in name or not 0 < len(name) <= LONGEST_NAME else (name, word)
 
     def _stranger(self, sender: bytes | None) -> int | None:
         """The user who is charged for what a sender says, and who may not work; ``None`` for those who are trusted."""
         return stranger(sender, self.client.credentials, self._separator, self._trusted)
 
-    # -- what comes in ------------------------------------------------------------------------------
+    # -- jobs ---------------------------------------------------------------------------------------
 
     def _published(self, sender: bytes | None, pairs: list[tuple[bytes, bytes]]) -> None:
         """Take in what a client published: all of it, or as much as there is room for."""
-        if self._accept(pairs, sender) is not None:
+        if self._accept(self._name, Submission(pairs), sender) is not None:
             for pair in pairs:
-                if self._accept([pair], sender) is not None:
+                if self._accept(self._name, Submission([pair]), sender) is not None:
                     if not self.refused:
                         logger.warning("%s: the queue refuses jobs from now on", self.client.address)
                     self.refused += 1
 
-    def _accept(self, pairs: list[tuple[bytes, bytes]], sender: bytes | None) -> str | None:
+    def _accept(self, name: bytes, word: Submission, sender: bytes | None) -> str | None:
         """Take all of these jobs in; why not, if they are refused."""
-        if any(len(key) + len(payload) > JOB_BYTES for key, payload in pairs):
+        # 1. Whether its user may put jobs in.
+        if self._users is not None:
+            user = stranger(sender, self.client.credentials, self._separator, self._users)
+            if user is not None:
+                self._log_foreign(name, user)
+                return f"the queue takes no jobs of user {user}: start it with --producer {user}"
+
+        # 2. Whether there is room.
+        if any(len(key) + len(payload) > JOB_BYTES for key, payload in word.jobs):
             return "a job is too large"
-        if not self.jobs.accept(pairs, self._stranger(sender)):
+        if not self.jobs.accept(
+            *(name, word.jobs, self._stranger(sender), self._at),
+            sender=sender,
+            delay=word.delay,
+            expires=word.expires,
+            priority=word.priority,
+        ):
             return "the queue is full"
-        self.accepted += len(pairs)
+        self.accepted += len(word.jobs)
         return None
 
-    def _submitted(self, message: Message) -> None:
+    def _log_foreign(self, name: bytes, user: int) -> None:
+        if user not in self._foreign and len(self._foreign) < MOST_STRANGERS:
+            self._foreign.add(user)
+            text = "queue %s: jobs of user %s are refused: start it with --producer %s if they may put jobs in"
+            logger.warning(text, printable(name), name_of_user(user), name_of_user(user))
+
+    def _submitted(self, message: Message, name: bytes) -> None:
         """Take in what a caller wants to know to be accepted. It is told after the turn is stored."""
         question = parse_question(message, self._at, self._namespace)
         if question is None:
             return
         word = decode(Submission, question.payload)
-        if word is None or not all(map(self._is_for_us, {key for key, _ in word.jobs})):
+        if word is None or not all(map(self._is_plain, {key for key, _ in word.jobs})):
             why: str | None = "the queue takes no jobs of such keys"
         else:
-            why = self._accept(word.jobs, message.sender)
-        kind, text = (REPLY, "") if why is None else (FAILED, why)
-        self._out.append((question.reply_to, encode_answer(kind, question.number, text.encode())))
+            why = self._accept(name, word, message.sender)
+        self._answer(question, b"" if why is None else why.encode(), is_refused=why is not None)
 
-    def _is_for_us(self, key: bytes) -> bool:
-        """Whether a key could have come as published: it matches our patterns, and is no secret."""
-        if b"\0" in key or self._namespace.uses_reserved(key):
-            return False
-        return any(matches(pattern, key, self._separator) for pattern in self._patterns)
+    def _is_plain(self, key: bytes) -> bool:
+        """Whether a key could have come as published, and is no secret."""
+        return b"\0" not in key and not self._namespace.uses_reserved(key)
 
-    def _announced(self, message: Message) -> None:
+    def _answer(self, question: Question, text: bytes, *, is_refused: bool = False) -> None:
+        """Answer at the end of this turn."""
+        kind = FAILED if is_refused else REPLY
+        self._out.append((question.reply_to, encode_answer(kind, question.number, text)))
+
+    # -- workers ------------------------------------------------------------------------------------
+
+    def _announced(self, message: Message, name: bytes) -> None:
         # 1. Whoever may not work is told so; how the queue stands, anybody may ask.
         sender = message.sender
         user = self._stranger(sender)
         if (question := parse_question(message, self._at, self._namespace)) is not None:
-            self._asked(question, user)
-            return
-        if user is not None:
-            self._refuse(decode(Announcement, message.payload), sender, user)
-            return
-
-        # 2. Another service of this name, or a worker.
-        service = decode(Presence, message.payload)
-        if service is not None:
-            self._met(service, sender)
+            self._asked(question, name, user)
             return
         word = decode(Announcement, message.payload)
-        if word is None or not is_address(word.key, sender, self._name, self._namespace):
+        if word is None or not is_address(word.key, sender, name, self._namespace):
             return
-        worker = self.jobs.announce(word.key, sender, os.urandom(16), word.room, word.held, self._now)
-        if worker is not None:
-            self._out.append((worker.key, encode((self._address, worker.token, []))))
+        if user is not None:
+            self._refuse(word, name, user)
+            return
 
-    def _refuse(self, word: Announcement | None, sender: bytes | None, user: int) -> None:
+        # 2. A worker.
+        worker = self.jobs.announce(name, word.key, sender, os.urandom(16), word.room, word.held, self._now)
+        if worker is not None:
+            self._out.append((worker.key, encode((self._address(name), worker.token, []))))
+
+    def _refuse(self, word: Announcement, name: bytes, user: int) -> None:
         """A worker is of a user who is not trusted: it is told, and the log once of each user."""
-        if word is None or not is_address(word.key, sender, self._name, self._namespace):
-            return
         if user not in self._strangers and len(self._strangers) < MOST_STRANGERS:
             self._strangers.add(user)
             text = "queue %s: workers of user %s get no jobs: start it with --trusted %s if they may work"
-            logger.warning(text, printable(self._name), name_of_user(user), name_of_user(user))
+            logger.warning(text, printable(name), name_of_user(user), name_of_user(user))
         if self._refusals < REFUSALS_A_TURN:
             self._refusals += 1
             why = f"the service, process {printable(self.client.credentials)}, does not trust user {user}"
-            self._out.append((word.key, encode((self._address, f"{why}: start it with --trusted {user}"))))
-
-    def _asked(self, question: Question, user: int | None) -> None:
-        """How the queue stands, as ``sbus doctor`` asks. A stranger is told of no others that are refused."""
-        refused = [one for one in self._strangers if user in (None, one)]
-        state = encode((len(self.jobs.jobs), len(self.jobs.workers), refused))
-        self._out.append((question.reply_to, encode_answer(REPLY, question.number, state)))
-
-    def _say_here(self) -> None:
-        """Tell other services of this name of this one, at the end of the next turn."""
-        self._out.append((self._work, encode(self._me)))
-
-    def _met(self, other: Presence, sender: bytes | None) -> None:
-        """There is another service of this name: the younger ends, and hears of the elder."""
-        mine, its = (self._me.since, self._me.word), (other.since, other.word)
-        if its < mine:
-            who = f", process {printable(sender)}," if sender is not None else ""
-            raise StateError(f"another service{who} has the queue {printable(self._name)} already")
-        if its > mine and not self._stopping:
-            self._say_here()
+            self._out.append((word.key, encode((self._address(name), f"{why}: start it with --trusted {user}"))))
 
     def _acknowledged(self, message: Message) -> None:
         word = decode(Acknowledgement, message.payload)
         worker = self.jobs.workers.get(word.key) if word is not None else None
         if word is None or worker is None or (worker.token, worker.sender) != (word.token, message.sender):
             return
-        self.jobs.finish(worker, word.done, word.failed, self._now)
+        self.done += self.jobs.finish(worker, word.done, word.failed, self._now, word.returned, word.rejected)
         if word.leaving:
             self.jobs.leave(worker)
 
+    def _look_for_ends(self) -> None:
+        """Ask the hub about workers that hold jobs: who receives nothing any more has ended.
+
+        That is so for clients of the same hub that were heard of on this connection. Of others, silence tells.
+        """
+        here = self._namespace.prefix_of(self.client.credentials)
+        heard = [worker for worker in self.jobs.workers.values() if worker.held and worker.seen >= self._connected]
+        asked = [one for one in heard if one.sender is not None and self._namespace.prefix_of(one.sender) == here]
+        asked.sort(key=attrgetter("seen"))
+        with suppress(TimeoutError, DisconnectedError):
+            for worker in asked[:_LOOKS]:
+                if self._now - worker.seen >= _TICK and self.client.hub.is_wanted(worker.key) is False:
+                    self._gone.append((worker, worker.seen))
+
+    def _let_go(self) -> None:
+        """Give the jobs of workers that have ended to others. All that those said before has been read by now."""
+        for worker, seen in self._gone:
+            if self.jobs.workers.get(worker.key) is worker and worker.seen == seen:
+                self.jobs.leave(worker)
+        self._gone.clear()
+
+    # -- questions, and other services --------------------------------------------------------------
+
+    def _asked(self, question: Question, name: bytes, user: int | None) -> None:
+        """How a queue stands, or that it be emptied. A stranger is told of no others that are refused."""
+        if question.payload == PURGE:
+            if user is not None:
+                self._answer(question, f"user {user} is not trusted with this queue".encode(), is_refused=True)
+            else:
+                self._answer(question, encode(self.jobs.purge(name)))
+            return
+        queue = self.jobs.queues.get(name)
+        state = queue.state(self._at) if queue is not None else QueueState()
+        refused = [one for one in self._strangers if user in (None, one)]
+        self._answer(question, encode((state.waiting, state.held, state.oldest, state.workers, refused)))
+
+    def _met_or_asked(self, message: Message) -> None:
+        """Another service says that it is there, or somebody asks which queues there are."""
+        if (question := parse_question(message, self._at, self._namespace)) is not None:
+            names = sorted(name for name in self.jobs.queues if name > question.payload)
+            listed = [(name, self.jobs.queues[name].state(self._at)) for name in names[:_LISTED]]
+            self._answer(question, encode((len(names) > _LISTED, listed)))
+        elif self._stranger(message.sender) is None and (other := decode(Presence, message.payload)) is not None:
+            self._met(other, message.sender)
+
+    def _begin_again(self) -> None:
+        """There is a new connection: workers may be late to have one."""
+        self._connected = self._now + _LONGEST_TURN
+        self._gone.clear()
+        self._say_here()
+
+    def _say_here(self) -> None:
+        """Tell other services of this one, at the end of the next turn."""
+        self._out.append((self._services, encode(self._me)))
+
+    def _met(self, other: Presence, sender: bytes | None) -> None:
+        """There is another service. Of two with a name in common the younger ends, and hears of the elder."""
+        both = next((mine for mine in self._names for its in other.names if overlap(mine, its, self._separator)), None)
+        mine, its = (self._me.since, self._me.word), (other.since, other.word)
+        if both is not None and its < mine:
+            who = f", process {printable(sender)}," if sender is not None else ""
+            raise StateError(f"another service{who} has the queue {printable(both)} already")
+        if both is not None and its > mine and not self._stopping:
+            self._say_here()
+
     # -- what goes out ------------------------------------------------------------------------------
 
-    def _tell(self, turn: Turn, address: bytes) -> None:
+    def _tell(self, given: dict[KnownWorker, list[Entry]]) -> None:
         out, self._out = self._out, []
-        for worker, jobs in turn.given.items():
-            for part in in_parts(jobs, attrgetter("size"), _PART_JOBS, _PART_BYTES):
-                told = [(job.number, job.attempts, job.key, job.payload) for job in part]
-                out.append((worker.key, encode((address, worker.token, told))))
-        self._dead += turn.dead
-        out += ((self._dead_key + job.key, job.payload) for job in self._dead)
+        for worker, jobs in given.items():
+            for part in in_parts(jobs, _bytes_of, _PART_JOBS, _PART_BYTES):
+                told = [(job.number, job.attempts, job.key, job.payload, job.sender) for job in part]
+                out.append((worker.key, encode((self._address(worker.queue.name), worker.token, told))))
         if out:
             # What a hub that is away does not get is asked for or given again: workers name what they hold.
             with suppress(TimeoutError, DisconnectedError):
                 self.client.publish_many(out)
-                self.jobs.bury(self._dead)
-                self._dead.clear()
+
+
+def _bytes_of(job: Entry) -> int:
+    return len(job.key) + len(job.payload) + len(job.sender or b"") + _JOB_EXTRA

@@ -1,51 +1,61 @@
-"""Where a queue keeps its jobs: a file of SQLite, of which each turn of the service is one transaction.
+"""Where queues keep their jobs: a file of SQLite, of which each turn of the service is one transaction.
 
 WAL mode with ``synchronous=FULL``: when :meth:`Store.commit` returns, the disk has it. One sync serves all jobs of a
 turn. The file is locked for as long as it is open.
+
+With ``sync``, the kernel has it when :meth:`Store.commit` returns, and the disk so many seconds later: the end of a
+process loses nothing, that of the machine what was committed since. SQLite then syncs before it writes back into the
+file what is in its log; and the frames of the log have checksums, so what is lost is the end of it.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+from time import monotonic, time
 from typing import Self
 
 from ..errors import StateError
-from .queue_rules import Turn
+from .queue_rules import Row, Turn
 
-__all__ = ["Row", "Store"]
+__all__ = ["Store"]
 
-Row = tuple[int, bytes, bytes, int | None, int]
-"""Number, key, payload, owner, attempts."""
-
-_VERSION = 1
+_VERSION = 2
+_COLUMNS = "number, queue, key, payload, owner, sender, priority, attempts, came, due, expires"
 
 
 class Store:
-    """The jobs of one queue in a file, to be used with ``with``.
+    """The jobs of a service in a file, to be used with ``with``.
 
-    Raises :exc:`~sbuslib.errors.StateError` for a file that is in use or is no store. ``sqlite3.Error`` of a method
-    means that the disk is full or fails, and that nothing of that turn is stored.
+    Times of jobs are those of ``time.monotonic``, and in the file seconds since 1970. Raises
+    :exc:`~sbuslib.errors.StateError` for a file that is in use or is no store. ``sqlite3.Error`` and :exc:`OSError` of
+    a method mean that the disk is full or fails, and that nothing of that turn is stored.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], sync: float | None = None) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite's other files get its mode
+        self._sync = sync
+        self._log = -1  # SQLite's log, to sync it
+        self._due: float | None = None  # when the log has to be synced
         self._db = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)
         try:
             self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.execute(f"PRAGMA synchronous={'FULL' if sync is None else 'NORMAL'}")
             self._db.execute("BEGIN EXCLUSIVE")
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
             if version not in (0, _VERSION):
-                raise StateError(f"{os.fspath(path)}: version {version} is of a newer sbuslib")
+                raise StateError(f"{os.fspath(path)}: version {version} is of another sbuslib")
             self._db.execute(
-                "CREATE TABLE IF NOT EXISTS jobs (number INTEGER PRIMARY KEY, key BLOB NOT NULL,"
-                " payload BLOB NOT NULL, owner INTEGER, attempts INTEGER NOT NULL)"
+                "CREATE TABLE IF NOT EXISTS jobs (number INTEGER PRIMARY KEY, queue BLOB NOT NULL, key BLOB NOT NULL,"
+                " payload BLOB NOT NULL, owner INTEGER, sender BLOB, priority INTEGER NOT NULL,"
+                " attempts INTEGER NOT NULL, came REAL NOT NULL, due REAL, expires REAL)"
             )
             self._db.execute(f"PRAGMA user_version={_VERSION}")
             self._db.execute("COMMIT")
-        except sqlite3.Error as error:
+            if sync is not None:
+                self._log = os.open(f"{os.fspath(path)}-wal", os.O_RDONLY | os.O_CLOEXEC)
+        except (sqlite3.Error, OSError) as error:
             self._db.close()
             raise StateError(f"{os.fspath(path)}: {error}") from error
         except StateError:
@@ -54,23 +64,51 @@ class Store:
 
     def load(self) -> list[Row]:
         """All jobs, oldest first."""
-        return self._db.execute("SELECT number, key, payload, owner, attempts FROM jobs ORDER BY number").fetchall()
+        since = time() - monotonic()  # what the clock of jobs lacks
+        return [
+            (*row, came - since, 0.0 if due is None else due - since, float("inf") if until is None else until - since)
+            for *row, came, due, until in self._db.execute(f"SELECT {_COLUMNS} FROM jobs ORDER BY number")
+        ]
 
     def commit(self, turn: Turn) -> None:
         """Store what has changed, all or nothing."""
-        if not (turn.new or turn.again or turn.finished):
+        if not (turn.new or turn.changed or turn.finished):
             return
+        since = time() - monotonic()
+        new = [
+            (
+                *(job.number, job.queue.name, job.key, job.payload, job.owner, job.sender, job.priority, job.attempts),
+                *(job.came + since, job.due + since if job.due else None),
+                job.until + since if job.until != float("inf") else None,
+            )
+            for job in turn.new
+        ]
+        changed = [(job.queue.name, job.attempts, job.number) for job in turn.changed]
+
         db = self._db
         db.execute("BEGIN")
-        new = [(job.number, job.key, job.payload, job.owner, job.attempts) for job in turn.new]
-        again = [(job.attempts, job.number) for job in turn.again]
-        db.executemany("INSERT INTO jobs VALUES (?, ?, ?, ?, ?)", new)
-        db.executemany("UPDATE jobs SET attempts = ? WHERE number = ?", again)
+        db.executemany(f"INSERT INTO jobs ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", new)
+        db.executemany("UPDATE jobs SET queue = ?, attempts = ? WHERE number = ?", changed)
         db.executemany("DELETE FROM jobs WHERE number = ?", zip(turn.finished))
         db.execute("COMMIT")
+        if self._sync is not None and self._due is None:
+            self._due = monotonic() + self._sync
+
+    def next_sync(self) -> float | None:
+        """When :meth:`sync` has something to do."""
+        return self._due
+
+    def sync(self, at: float) -> None:
+        """Have the disk take what was committed, if it is time."""
+        if self._due is not None and self._due <= at:
+            os.fdatasync(self._log)
+            self._due = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._db.close()  # which unlocks it
+        if self._log >= 0:
+            os.close(self._log)
+            self._log = -1
+        self._db.close()  # which unlocks it, and writes the log back

@@ -7,7 +7,6 @@ The parts:
   whose turns links are told.
 * :class:`sbuslib.tree.below.LinkBelow` is the link to one hub below, :class:`sbuslib.tree.above.LinkAbove` that to the
   hub above, and :class:`sbuslib.tree.hub_above.HubAbove` what outlives it.
-* :mod:`sbuslib.tree.loss_reports` knows what the hubs of the tree have lost, and who has to be told.
 * :mod:`sbuslib.tree.instances` knows which hub is behind a link, and retires the old link of one that comes back.
 * :mod:`sbuslib.tree.rounds` knows who waits for an answer, and which hubs have to answer before.
 * :class:`Tree` is the rest: it has the links below and the path to the root. :class:`sbuslib.relay.Relay` gives it the
@@ -16,16 +15,16 @@ The parts:
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from time import monotonic
 from typing import Final
 
 from gevent.event import Event
 
-from ..core.clients import Clients
 from ..core.connection import Connection
 from ..core.context import Context
-from ..core.fan_out import FanOuts
+from ..core.members import Clients
 from ..core.outgoing import Outgoing
 from ..core.publisher import Publisher
 from ..errors import PacketError, StateError
@@ -53,15 +52,14 @@ table of keys."""
 class Tree(Place):
     """What one hub knows of the tree that it belongs to. Used in the hub's thread only."""
 
-    def __init__(
-        self, context: Context, clients: Clients, fan_outs: FanOuts, relays: tuple[frozenset[int], frozenset[int]]
-    ) -> None:
+    def __init__(self, context: Context, clients: Clients, relays: tuple[frozenset[int], frozenset[int]]) -> None:
         self.links: dict[Outgoing, LinkBelow] = {}  # to hubs below; those in mode "plain" have none
         super().__init__(context, clients, self.links)
-        self.fan_outs = fan_outs  # of the hub
+        self.hub_id = secrets.token_hex(8).encode()
+        """16 hexadecimal digits that no other hub has."""
         self.path: tuple[bytes, ...] = (self.hub_id,)
         """The hubs from this one to the root."""
-        self.instances = Instances(context, clients, self._join)  # which hub is behind which relay
+        self.instances = Instances(context, self._join)  # which hub is behind which relay
         self.addresses: dict[Outgoing, str] = {}
         """Where hubs below listen, as their relays say."""
         self._relay_users, self._relay_groups = relays  # of whom hubs may join in mode "prune"
@@ -77,7 +75,6 @@ class Tree(Place):
         self.telling.start()
         self.path = (self.hub_id,)
         self._all_left = None
-        self.loss_reports.hurry(False)
         self.context.router.namespace.prefix = b""
         self.settling.begin()
 
@@ -105,12 +102,11 @@ class Tree(Place):
         """
         deadline = monotonic() + timeout
         self._all_left = Event()
-        self.loss_reports.hurry(True)
         for client in self._told_path:
             client.answer(encode_control(control.INTEREST_LEAVE))
         left = not self._told_path or self._all_left.wait(timeout)
         for client in list(self._told_path):
-            self.clients.close(client, "it did not leave in time")
+            self.context.members.close(client, "it did not leave in time")
         if self.above is not None:
             left = self.above.relay.leave(max(0.0, deadline - monotonic())) and left
         return left
@@ -118,7 +114,6 @@ class Tree(Place):
     def join_again(self) -> None:
         """Links may join again after :meth:`leave_all`."""
         self._all_left = None
-        self.loss_reports.hurry(False)
         if self.above is not None:
             self.above.relay.join_again()
 
@@ -151,7 +146,7 @@ class Tree(Place):
         if publisher.outgoing in self._told_path:
             return
         if self._all_left is not None:
-            self.context.running.kick_later(publisher.outgoing, Reason.NO_LINKS_NOW)
+            self.context.members.kick_later(publisher.outgoing, Reason.NO_LINKS_NOW)
             return
         self._told_path[publisher.outgoing] = SendersBelow(publisher.outgoing, self.context.router.namespace)
         decoded = Said.decode(said)
@@ -228,7 +223,7 @@ class Tree(Place):
             raise StateError(f"the hub at {self.context.address()} has a relay already: one relay a hub")
         self.above = above
         self.questions.knows_prefix = False
-        self.context.running.after(self.context.limits.prefix_wait, self._note_prefix)
+        self.context.after(self.context.limits.prefix_wait, self._note_prefix)
 
     def detach(self) -> None:
         """The relay has ended for good: this hub is a root again."""
@@ -272,7 +267,7 @@ class Tree(Place):
                 if client.wants_notices:
                     client.answer(control.NewCredentials(client.key).encode())
                 elif held:
-                    self.clients.close(client, "the prefix of its secrets changed")
+                    self.context.members.close(client, "the prefix of its secrets changed")
             for inbox in list(self.clients.inboxes):
                 if router.forget_secrets(inbox, inbox.account):
                     inbox.unsubscribe()

@@ -18,7 +18,6 @@ from sbuslib.recipes.queue import (
     Delivery,
     Job,
     Submission,
-    Work,
     check_name,
     decode,
     encode,
@@ -28,6 +27,7 @@ from sbuslib.recipes.queue import (
     submit,
 )
 from sbuslib.recipes.request import Asking
+from sbuslib.recipes.work import Work
 from sbuslib.secrets import Namespace, stranger
 from sbuslib.wire.packets import Message
 
@@ -115,21 +115,14 @@ def test_a_worker_takes_jobs_once_and_forgets_those_of_an_earlier_service() -> N
         Message(KEY, b"\xc1", OWN),
     ):
         work.mailbox.put(message)
-    assert [_next(work).number, _next(work).number] == [1, 2]
+    assert [job and job.number for job in (work.take(), work.take(), work.take())] == [1, 2, None]
     work.mailbox.put(words(Job(9, 1, b"a", b""), token=b"new"))
-    assert _next(work).number == 9
+    assert (job := work.take()) is not None
+    assert job.number == 9
     keeping = work.keep()
     verb, key, payload = keeping.send(None)
     announced = decode(Announcement, payload)
     assert (verb, key, announced) == ("publish", b"queue/q/work", Announcement(KEY, 2, [9]))
-
-
-def _next(work: Work) -> Job:
-    """The next job, which is there already."""
-    with pytest.raises(StopIteration) as end:
-        work._next().send(None)
-    job: Job = end.value.value
-    return job
 
 
 def acknowledged(work: Work, work_on: Callable[[Job], object]) -> Acknowledgement | None:
@@ -146,7 +139,7 @@ def acknowledged(work: Work, work_on: Callable[[Job], object]) -> Acknowledgemen
 def test_what_a_worker_could_not_tell_it_tells_later() -> None:
     work = Work(Stepping(), OWN, b"/", b"k", b"q", 2)
     work.mailbox.put(words(Job(1, 1, b"a", b"")))
-    assert acknowledged(work, lambda job: None) == Acknowledgement(KEY, b"token", [1], [], True)
+    assert acknowledged(work, lambda job: None) == Acknowledgement(KEY, b"token", [1], leaving=True)
 
 
 def test_the_end_of_an_old_job_says_nothing_about_a_new_one_of_the_same_number() -> None:
@@ -159,4 +152,4 @@ def test_the_end_of_an_old_job_says_nothing_about_a_new_one_of_the_same_number()
             work._read()  # as another part does
             raise ValueError
 
-    assert acknowledged(work, work_on) == Acknowledgement(KEY, b"new", [1], [], True)
+    assert acknowledged(work, work_on) == Acknowledgement(KEY, b"new", [1], leaving=True)

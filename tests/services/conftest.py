@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -47,15 +47,18 @@ def serve(folder: str, quick: None) -> Iterator[Serve]:
             address: str = f"{folder}/bus",
             *,
             file: str | None = None,
+            sync: float | None = None,
             jobs: int = 1_000,
             limit: float = 100.0,
             attempts: int = 3,
             ordered: bool = False,
+            name: bytes = b"mail",
+            patterns: Iterable[bytes] = (b"mail/",),
             **options: Any,
         ) -> QueueService:
-            store = None if file is None else stack.enter_context(Store(f"{folder}/{file}"))
+            store = None if file is None else stack.enter_context(Store(f"{folder}/{file}", sync))
             rules = Jobs(jobs, 2**24, limit, attempts, ordered=ordered)
-            service = QueueService(address, b"mail", [b"mail/"], rules, store, **options)
+            service = QueueService(address, name, patterns, rules, store, **options)
             stack.callback(stop, service)
             service.thread = threading.Thread(target=service.run, daemon=True)  # type: ignore[attr-defined]
             service.thread.start()  # type: ignore[attr-defined]

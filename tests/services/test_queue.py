@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import subprocess
+import sys
 import threading
 from collections import Counter
 from contextlib import ExitStack
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
-from gevent import Timeout, get_hub
+from gevent import Timeout, get_hub, spawn
 from gevent.event import Event
 from programs import wait_until
 from services.conftest import Serve, stop
@@ -17,9 +21,12 @@ from support import PATIENCE, HubThread, Peer, eventually
 from worlds import OTHER, STRANGER, World
 
 from sbuslib import Client, aio, blocking
-from sbuslib.errors import AnswerError, NoServerError, PayloadError, StateError
-from sbuslib.recipes.queue import JOB_BYTES, Delivery, Job, decode, encode
+from sbuslib.errors import AnswerError, DisconnectedError, NoServerError, PayloadError, StateError, UsageError
+from sbuslib.recipes.queue import JOB_BYTES, Delivery, Job, Listing, QueueState, decode, encode
+from sbuslib.services import queue_rules
+from sbuslib.services.queue_rules import Jobs
 from sbuslib.services.queue_service import QueueService
+from sbuslib.services.queue_store import Store
 
 
 def publish(service: QueueService, *payloads: bytes, key: bytes = b"mail/x") -> None:
@@ -78,7 +85,7 @@ def test_a_worker_of_asyncio(server: HubThread, serve: Serve) -> None:
     assert sorted(collected) == [b"1", b"2", b"3"]
 
 
-def test_a_job_that_fails_is_given_again_and_then_published_as_dead(server: HubThread, serve: Serve) -> None:
+def test_a_job_that_fails_is_given_again_and_then_is_of_the_dead_queue(server: HubThread, serve: Serve) -> None:
     service = serve(attempts=3)
     seen: list[int] = []
 
@@ -86,14 +93,16 @@ def test_a_job_that_fails_is_given_again_and_then_published_as_dead(server: HubT
         seen.append(job.attempt)
         raise ValueError("it fails")
 
-    with blocking.Client(server.address) as client, blocking.Client(server.address) as other:
-        other.subscribe(b"queue/mail/dead/")
-        with client.queue("mail").work(fail):
-            publish(service, b"poison", key=b"mail/x/y")
-            message = other.receive(timeout=PATIENCE)
-            assert (message.key, message.payload) == (b"queue/mail/dead/mail/x/y", b"poison")
+    with ExitStack() as stack:
+        client = stack.enter_context(blocking.Client(server.address))
+        stack.enter_context(client.queue("mail").work(fail))
+        undertaker = stack.enter_context(client.queue("mail-dead").take())
+        publish(service, b"poison", key=b"mail/x/y")
+        job = undertaker.receive(timeout=PATIENCE)
+        assert (job.key, job.payload, job.attempt) == (b"mail/x/y", b"poison", 1)
+        assert job.done()
+        wait_until(lambda: not service.jobs.jobs)
     assert seen == [1, 2, 3]
-    wait_until(lambda: not service.jobs.jobs)
 
 
 def test_a_silent_worker_is_taken_for_gone(server: HubThread, serve: Serve) -> None:
@@ -195,7 +204,7 @@ def test_a_job_is_stored_when_its_caller_is_told(server: HubThread, serve: Serve
         client.queue("mail").submit(b"mail/x", b"1")
         assert [job.payload for job in service.jobs.jobs.values()] == [b"1"]
         assert service._store is not None
-        assert [row[1:3] for row in service._store.load()] == [(b"mail/x", b"1")]
+        assert [row[2:4] for row in service._store.load()] == [(b"mail/x", b"1")]
         client.queue("mail").submit_many((b"mail/y", b"%d" % number) for number in range(10_000))
         assert len(service._store.load()) == 10_001 == service.accepted
 
@@ -214,9 +223,11 @@ def test_jobs_are_submitted_with_all_clients(server: HubThread, serve: Serve) ->
         with pytest.raises(AnswerError, match="full"):
             client.queue("mail").submit_many([(b"mail/x", b"4"), (b"mail/x", b"5")])
         client.queue("mail").submit(b"mail/x", b"4")
-        for key in (b"other", b"!/cred////mail/"):
-            with pytest.raises(AnswerError, match="such keys"):
-                client.queue("mail").submit(key)
+        with pytest.raises(AnswerError, match="such keys"):
+            client.queue("mail").submit(b"!/cred////mail/")
+        for wrong in ({"delay": -1}, {"expires": 1e12}, {"priority": 10}):
+            with pytest.raises(UsageError):
+                client.queue("mail").submit(b"mail/x", **wrong)
         with pytest.raises(PayloadError, match="at most"):
             client.queue("mail").submit(b"mail/x", bytes(JOB_BYTES))
         with pytest.raises(NoServerError):
@@ -227,7 +238,9 @@ def test_jobs_are_submitted_with_all_clients(server: HubThread, serve: Serve) ->
 def test_submissions_that_no_client_makes_are_refused(server: HubThread, serve: Serve) -> None:
     service = serve(jobs=10_000)
     with blocking.Client(server.address) as client:
-        for payload in (b"", b"\xc1", encode(([(b"mail/x", 1)],)), encode(([(b"mail/x", b"")] * 4_097,))):
+        pair = (b"mail/x", b"")
+        wrong = [([(b"mail/x", 1)],), ([pair] * 4_097,), ([pair], -1.0), ([pair], float("nan")), ([pair], 0, None, 10)]
+        for payload in (b"", b"\xc1", *map(encode, wrong)):
             with pytest.raises(AnswerError, match="such keys"):
                 client.request(b"queue/mail/submit", payload)
         client.publish(b"queue/mail/submit", b"no question")
@@ -276,7 +289,7 @@ def test_a_queue_over_two_relays(world: World, serve: Serve) -> None:
 
 def test_words_of_strangers_do_nothing(world: World, serve: Serve) -> None:
     world.hub("bus")
-    service = get_hub().threadpool.apply(serve, (world.address("bus"),))
+    service = get_hub().threadpool.apply(serve, (world.address("bus"),), {"users": None})
     client = world.client("bus")
     taken, go = list[Job](), Event()
 
@@ -289,13 +302,18 @@ def test_words_of_strangers_do_nothing(world: World, serve: Serve) -> None:
         eventually(lambda: taken)
         (job,) = taken
         (key,) = service.jobs.workers
-        token, address = service.jobs.workers[key].token, service._address
+        token, address = service.jobs.workers[key].token, service._address(b"mail")
         stranger = world.peer_of("bus", STRANGER)
         Silent("", peer=stranger, room=4_096)
         for number in range(2_000):  # workers of its own, and in the name of ours
             stranger.publish(b"queue/mail/work", encode((b"%b/%d" % (key, number), 2**60, [])))
         stranger.publish(b"queue/mail/work", encode((key, 0, [])))
-        for word in (b"", b"\xc1", encode((key, token, [job.number])), encode((key, token, [], [job.number], True))):
+        for word in (
+            b"",
+            b"\xc1",
+            encode((key, token, [job.number])),
+            encode((key, token, [], [job.number], [], [], True)),
+        ):
             stranger.publish(address, word)
         forged = encode((b"!/cred////queue/mail/x", b"forged", [(99, 1, b"mail/x", b"forged")]))
         stranger.publish(key, forged)
@@ -352,7 +370,7 @@ def test_a_worker_that_does_not_trust_the_service_says_so_and_takes_no_jobs(
 
 def test_strangers_get_no_more_than_half_of_the_queue(world: World, serve: Serve) -> None:
     world.hub("bus")
-    service = get_hub().threadpool.apply(serve, (world.address("bus"),), {"jobs": 10})
+    service = get_hub().threadpool.apply(serve, (world.address("bus"),), {"jobs": 10, "users": [STRANGER]})
     stranger = world.peer_of("bus", STRANGER)
     for _ in range(20):
         stranger.publish(b"mail/x", b"theirs")
@@ -362,3 +380,209 @@ def test_strangers_get_no_more_than_half_of_the_queue(world: World, serve: Serve
         world.client("bus").publish(b"mail/x", b"ours")
     eventually(lambda: service.accepted + service.refused == 26)
     assert service.accepted == 10
+
+
+# -- who puts jobs in, and takes them one by one --------------------------------------------------------
+
+
+def test_jobs_of_other_users_are_refused_unless_they_are_named(
+    world: World, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.hub("bus")
+    service = get_hub().threadpool.apply(serve, (world.address("bus"),), {"users": [OTHER]})
+    with world.client("bus").queue("mail").take() as worker:
+        for user in (STRANGER, STRANGER, OTHER):
+            world.peer_of("bus", user).publish(b"mail/x", b"of %d" % user)
+        job = worker.receive(timeout=PATIENCE)
+        assert (job.payload, job.credentials and job.credentials.uid) == (b"of %d" % OTHER, OTHER)
+        eventually(lambda: service.refused == 2)
+        world.uids["bus"] = STRANGER
+        with pytest.raises(AnswerError, match=f"no jobs of user {STRANGER}: start it with --producer {STRANGER}"):
+            world.client("bus").queue("mail").submit(b"mail/x")
+        with pytest.raises(AnswerError, match="not trusted"):
+            world.client("bus").queue("mail").purge()
+        assert world.client("bus").queue("mail").status().waiting == 0
+    assert [text for text in caplog.messages if "are refused" in text] == [
+        f"queue mail: jobs of user {STRANGER} are refused: start it with --producer {STRANGER} if they may put jobs in"
+    ]
+
+
+def test_jobs_are_ended_in_any_order_from_any_thread(server: HubThread, serve: Serve) -> None:
+    service = serve(file="q")
+    with blocking.Client(server.address) as client, client.queue("mail").take(room=8) as worker:
+        mail = client.queue("mail")
+        mail.submit_many((b"mail/x", b"%d" % number) for number in range(6))
+        jobs: list[Any] = []
+        while len(jobs) < 6:
+            jobs += worker.receive_many(timeout=PATIENCE)
+        assert {job.sender for job in jobs} == {client.credentials}
+        assert (client.queue("mail").status().held, mail.status().waiting) == (6, 0)
+        results: list[bool] = []
+        verbs = (jobs[5].done, jobs[0].done, jobs[3].reject)
+        threads = [threading.Thread(target=lambda verb=verb: results.append(verb())) for verb in verbs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert results == [True, True, True]
+        assert not jobs[5].done(), "that was said before"
+        wait_until(lambda: [*service.jobs.jobs] == [2, 3, 4, 5])
+        assert jobs[1].give_back()
+        again = worker.receive(timeout=PATIENCE)
+        assert (again.payload, again.attempt, again.again) == (b"1", 2, True)
+        assert not jobs[1].done(), "it was given again"
+        assert again.done()
+        wait_until(lambda: [*service.jobs.jobs] == [3, 4, 5])
+        assert service.jobs.jobs[4].queue.name == b"mail-dead"
+    wait_until(lambda: mail_states(service) == {b"mail": (2, 0), b"mail-dead": (1, 0)})
+
+
+def mail_states(service: QueueService) -> dict[bytes, tuple[int, int]]:
+    """Jobs that wait and that are held, of each queue."""
+    states = {name: queue.state(0.0) for name, queue in [*service.jobs.queues.items()]}
+    return {name: (state.waiting, state.held) for name, state in states.items()}
+
+
+def test_a_worker_that_pauses_gives_back_what_it_has_not_received_and_that_is_no_attempt(
+    server: HubThread, serve: Serve
+) -> None:
+    service = serve()
+    with blocking.Client(server.address) as client, client.queue("mail").take(room=3) as worker:
+        client.queue("mail").submit_many((b"mail/x", b"%d" % number) for number in range(3))
+        first = worker.receive(timeout=PATIENCE)
+        wait_until(lambda: mail_states(service) == {b"mail": (0, 3)})
+        worker.pause()
+        wait_until(lambda: mail_states(service) == {b"mail": (2, 1)})
+        with pytest.raises(TimeoutError):
+            worker.receive(timeout=0)
+        assert first.done()
+        worker.set_room(1)
+        for payload in (b"1", b"2"):
+            job = worker.receive(timeout=PATIENCE)
+            assert (job.payload, job.attempt, worker.room) == (payload, 1, 1)
+            assert job.done()
+        worker.stop()
+        with pytest.raises(DisconnectedError, match="stopped"):
+            worker.receive()
+        assert [*worker] == []
+    wait_until(lambda: not service.jobs.workers)
+
+
+def test_workers_of_asyncio_and_gevent_take_jobs(server: HubThread, serve: Serve) -> None:
+    service = serve()
+
+    async def main() -> None:
+        async with aio.Client(server.address) as client, client.queue("mail").take() as worker:
+            for number in range(3):
+                await client.queue("mail").submit(b"mail/x", b"%d" % number)
+            jobs = [await worker.receive(timeout=PATIENCE) for _ in range(3)]
+            assert [*await asyncio.gather(jobs[2].done(), jobs[0].done())] == [True, True]
+            assert await jobs[1].give_back()
+            async for job in worker:
+                assert (job.payload, job.attempt) == (b"1", 2)
+                break
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
+    with Client(server.address) as client, client.queue("mail").take(room=1) as worker:
+        job = worker.receive(timeout=PATIENCE)
+        assert (job.payload, job.attempt) == (b"1", 3)
+        assert spawn(job.done).get(timeout=PATIENCE)
+        eventually(lambda: not service.jobs.jobs)
+
+
+def test_jobs_are_given_when_they_are_due_and_the_urgent_ones_first(server: HubThread, serve: Serve) -> None:
+    service = serve(file="q")
+    with blocking.Client(server.address) as client:
+        mail = client.queue("mail")
+        mail.submit(b"mail/x", b"never", expires=0)
+        for priority in (0, 9, 3):
+            mail.submit(b"mail/x", b"%d" % priority, priority=priority)
+        mail.submit(b"mail/x", b"late", delay=0.1)
+        wait_until(lambda: service.jobs.expired == 1)
+        with mail.take(room=1) as worker:
+            for payload in (b"9", b"3", b"0", b"late"):
+                job = worker.receive(timeout=PATIENCE)
+                assert job.payload == payload
+                job.done()
+            wait_until(lambda: not service.jobs.jobs)
+
+
+# -- many queues, and one service of each ---------------------------------------------------------------
+
+
+def test_one_service_has_all_queues_that_begin_so(server: HubThread, serve: Serve) -> None:
+    service = serve(name=b"app*", patterns=(), attempts=1, file="q")
+    with blocking.Client(server.address) as client:
+        names = [b"app", b"app.mail", b"app-%b" % (b"x" * 200)]
+        for name in names:
+            client.queue(name).submit(b"any/key", name)
+        with pytest.raises(NoServerError):
+            client.queue("other").submit(b"x")
+        assert client.queue("app.new").status() == QueueState()
+        for name in names:
+            with client.queue(name).take() as worker:
+                job = worker.receive(timeout=PATIENCE)
+                assert (job.payload, client.queue(name).status().workers) == (name, 1)
+                assert job.give_back()
+        wait_until(lambda: [mail_states(service).get(name + b"-dead") for name in names] == [(1, 0)] * 3)
+        answer = decode(Listing, client.request(b"queue/services", b"app-dead"))
+        assert answer is not None
+        assert not answer.more
+        assert [(name, state.waiting) for name, state in answer.queues] == [
+            (names[2] + b"-dead", 1),
+            (b"app.mail-dead", 1),
+        ]
+        assert client.queue("app.mail-dead").purge() == 1
+        assert client.queue("app.mail-dead").purge() == 0
+        stop(service)
+    assert service._store is not None
+    service._store.__exit__()
+    again = serve(name=b"app*", patterns=(), file="q")
+    assert sorted(again.jobs.queues) == sorted([b"app-dead", names[2] + b"-dead"])
+
+
+def test_services_with_a_name_in_common_do_not_stand_beside_each_other(server: HubThread, serve: Serve) -> None:
+    serve(name=b"app*", patterns=())
+    serve(name=b"mail")
+    for name in (b"app", b"a*", b"*", b"application*", b"mail-dead", b"mail*"):
+        younger = QueueService(server.address, name, [], Jobs(1, 1_000, 1.0, 1))
+        with pytest.raises(StateError, match="already"):
+            younger.run()
+    with pytest.raises(UsageError):
+        QueueService(server.address, b"x*", [b"pattern"], Jobs(1, 1_000, 1.0, 1))
+
+
+def test_what_is_synced_later_is_there_when_the_service_was_killed(
+    server: HubThread, serve: Serve, folder: str
+) -> None:
+    service = serve(file="q", sync=0.02)
+    with blocking.Client(server.address) as client:
+        client.queue("mail").submit(b"mail/x", b"1")
+        for ending in ("", "-wal"):  # as the kernel has it at this moment
+            shutil.copy(f"{folder}/q{ending}", f"{folder}/copy{ending}")
+        assert service._store is not None
+        wait_until(lambda: service._store is not None and service._store.next_sync() is None)
+    with Store(f"{folder}/copy") as copy:
+        assert [row[3] for row in copy.load()] == [b"1"]
+
+
+def test_jobs_of_a_worker_that_is_killed_are_given_again_at_once_and_what_it_had_done_is_not(
+    server: HubThread, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_rules, "GONE", 3_600.0)
+    service = serve()
+    program = (
+        "import os, sys; from sbuslib.blocking import Client; client = Client(sys.argv[1])\n"
+        "worker = client.queue('mail').take(room=2)\n"
+        "first, second = worker.receive(), worker.receive()\n"
+        "first.done(), os.kill(os.getpid(), 9)"
+    )
+    with blocking.Client(server.address) as client:
+        client.queue("mail").submit_many([(b"mail/x", b"1"), (b"mail/x", b"2")])
+        assert subprocess.run([sys.executable, "-c", program, server.address], timeout=PATIENCE).returncode == -9
+        with client.queue("mail").take() as worker:
+            job = worker.receive(timeout=PATIENCE)
+            assert (job.payload, job.attempt) == (b"2", 2)
+            assert service.done == 1
+            assert job.done()
+    wait_until(lambda: not service.jobs.jobs)

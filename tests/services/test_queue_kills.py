@@ -10,6 +10,7 @@ import stat
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -115,20 +116,28 @@ def test_no_accepted_job_is_lost_and_none_is_done_twice_without_the_mark(start: 
 
 def test_a_file_holds_what_turns_changed(tmp_path: Path) -> None:
     jobs = Jobs(10, 10_000, 1.0, 3)
-    jobs.announce(b"worker", None, b"", 2, [], 0.0)
-    jobs.accept([(b"a", b"1"), (b"b\xff", b"\0"), (b"c", b"")], 7)
+    jobs.announce(b"q", b"worker", None, b"", 2, [], 0.0)
+    jobs.accept(b"q", [(b"a", b"1"), (b"b\xff", b"\0"), (b"c", b"")], 7, 5.0, sender=b"me", expires=9.0)
+    jobs.accept(b"q", [(b"d", b"")], None, 5.0, delay=2.0, priority=3)
     with Store(tmp_path / "q") as store:
-        store.commit(jobs.turn(0.0))
-        assert store.load() == [(1, b"a", b"1", 7, 1), (2, b"b\xff", b"\0", 7, 1), (3, b"c", b"", 7, 0)]
-        jobs.finish(jobs.workers[b"worker"], [1], [2], 0.0)
-        store.commit(jobs.turn(0.0))
+        store.commit(jobs.turn(0.0, 5.0))
+        assert [row[:8] for row in store.load()] == [
+            (1, b"q", b"a", b"1", 7, b"me", 0, 1),
+            (2, b"q", b"b\xff", b"\0", 7, b"me", 0, 1),
+            (3, b"q", b"c", b"", 7, b"me", 0, 0),
+            (4, b"q", b"d", b"", None, None, 3, 0),
+        ]
+        jobs.finish(jobs.workers[b"worker"], [1], [], 0.0, rejected=[2])
+        store.commit(jobs.turn(0.0, 5.0))
     with Store(tmp_path / "q") as store:
         rows = store.load()
-        assert rows == [(2, b"b\xff", b"\0", 7, 2), (3, b"c", b"", 7, 1)]
+        assert [(row[0], row[1], row[7]) for row in rows] == [(2, b"q-dead", 0), (3, b"q", 1), (4, b"q", 0)]
+        times = [pytest.approx(row, abs=0.1) for row in [(5.0, 0.0, 14.0), (5.0, 0.0, 14.0), (5.0, 7.0, inf)]]
+        assert [row[8:] for row in rows] == times
         again = Jobs(10, 10_000, 1.0, 3)
         again.load(rows)
-        assert again.accept([(b"d", b"")], None)
-        assert [job.number for job in again.turn(0.0).new] == [4]
+        assert again.accept(b"q", [(b"e", b"")], None, 5.0)
+        assert [job.number for job in again.turn(0.0, 5.0).new] == [5]
 
 
 def test_a_file_is_its_users_alone(tmp_path: Path) -> None:
@@ -151,8 +160,8 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="not a database"):
         Store(tmp_path / "q")
     with sqlite3.connect(tmp_path / "newer") as database:
-        database.execute("PRAGMA user_version=2")
-    with pytest.raises(StateError, match="newer"):
+        database.execute("PRAGMA user_version=3")
+    with pytest.raises(StateError, match="another"):
         Store(tmp_path / "newer")
 
 
@@ -160,7 +169,7 @@ def test_a_turn_is_stored_whole_or_not_at_all(tmp_path: Path) -> None:
     with Store(tmp_path / "q") as store:
         turn = _turn()
         store.commit(turn)
-        turn.new.insert(0, Jobs(1, 1, 1.0, 1).jobs.get(1) or _turn("before").new[0])
+        turn.new.insert(0, _turn("before").new[0])
         with pytest.raises(sqlite3.IntegrityError):
             store.commit(turn)
         assert len(store.load()) == 1
@@ -168,5 +177,5 @@ def test_a_turn_is_stored_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def _turn(payload: str = "") -> Turn:
     jobs = Jobs(10, 10_000, 1.0, 3)
-    jobs.accept([(b"key", payload.encode())], None)
-    return jobs.turn(0.0)
+    jobs.accept(b"q", [(b"key", payload.encode())], None, 0.0)
+    return jobs.turn(0.0, 0.0)

@@ -1,0 +1,242 @@
+"""A worker of a shared queue, as a recipe: see :mod:`.queue`.
+
+Jobs come into a mailbox. They wait there and here until the application takes them, and are held until it says what
+became of them. What the service is to know is gathered, and told in one message.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any, Final
+
+from ..errors import StateError
+from ..limits import check_count, check_users
+from ..secrets import Namespace, stranger
+from ..wire.text import printable
+from . import queue
+from .mailbox import Mailbox, Party, called
+from .queue import (
+    MOST_ROOM,
+    MOST_STRANGERS,
+    Delivery,
+    Job,
+    WorkerRefusal,
+    check_name,
+    decode,
+    encode,
+    is_address,
+    queue_key,
+)
+from .request import LONGEST_TEXT
+
+__all__ = ["DONE", "FAILED", "REJECTED", "RETURNED", "Work"]
+
+logger = logging.getLogger("sbuslib.recipes")
+
+DONE, FAILED, RETURNED, REJECTED = range(4)
+"""What may become of a job, in the order of an acknowledgement. One that is returned was not begun."""
+
+_SOME: Final = 4
+"""A worker acknowledges when a quarter of its room is done: so the next jobs come before it has none."""
+
+
+class Work:
+    """A worker of one queue: :meth:`keep` beside any number of :meth:`run`, or of callers of :meth:`take`.
+
+    :param own: the worker's credential key. :param tag: what tells it from other workers of its process.
+    :param room: how many jobs it takes at once.
+    :param trusted: users whose services are listened to, besides its own and root.
+    :param lock: for threads that share it; who holds it may take it again.
+    """
+
+    def __init__(
+        self,
+        party: Party,
+        own: bytes,
+        separator: bytes,
+        tag: bytes,
+        name: bytes,
+        room: int,
+        trusted: Iterable[int] = (),
+        lock: AbstractContextManager[object] | None = None,
+    ) -> None:
+        self._party = party  # what it publishes and waits with
+        self._name = name
+        check_name(self._name, separator)
+        check_count(room, "room", MOST_ROOM)
+        #: The jobs come here, under a secret key of the worker.
+        self.mailbox = Mailbox(own + separator + queue_key(self._name, separator, tag))
+        self._key = queue_key(self._name, separator, b"work")  # where the service hears of it
+        #: How many jobs it takes at once; 0 while it pauses.
+        self.room = room
+        #: Users whose service this worker works for, beside its own and root.
+        self._trusted = check_users(trusted, "trusted")
+        #: It tells the users of senders.
+        self._namespace = Namespace(separator)
+        #: While jobs change hands: those of one service are never taken for those of the next. Nothing waits inside.
+        self._lock = lock or nullcontext()
+        #: The service's key, and what it calls this worker; empty before it was heard of.
+        self._service = self._token = b""
+        self._jobs: deque[Job] = deque()  # not begun
+        self._held: dict[int, Job] = {}  # of which the service knows nothing new
+        self._ended: dict[int, int] = {}  # what became of some of them, to be told
+        self._working: list[None] = []  # one for each part at work
+        self._strangers: set[int] = set()  # users that are not trusted and have a service of this name
+        self._refused = ""
+        """Why the service gives this worker no jobs; empty while it does."""
+
+    def parts(self, function: Callable[[Job], object], at_once: int) -> list[Coroutine[Any, Any, None]]:
+        """What runs in the background: one coroutine announces the worker, and ``at_once`` others call ``function``."""
+        return [self.keep(), *(self.run(function) for _ in range(at_once))]
+
+    # -- for the application ------------------------------------------------------------------------
+
+    def is_ready(self) -> bool:
+        """Whether there is a job to take, or nothing to wait for."""
+        return bool(self._jobs) or self.mailbox.is_ready() or bool(self._refused)
+
+    def take(self) -> Job | None:
+        """The next job, if one is here. Raises :exc:`~sbuslib.errors.StateError` where this worker is refused."""
+        self._read()
+        if self._refused:
+            raise StateError(f"queue {printable(self._name)}: {self._refused}")
+        with suppress(IndexError):
+            return self._jobs.popleft()
+        return None
+
+    def end(self, job: Job, how: int) -> bool:
+        """Note what became of a job, to be told. ``False`` if it is not this worker's any more."""
+        with self._lock:
+            if self._held.get(job.number) is not job or job.number in self._ended:
+                return False
+            self._ended[job.number] = how
+            return True
+
+    async def tell(self, *, leaving: bool = False) -> None:
+        """Tell the service what became of jobs. From then on they are not held: the service may give them again."""
+        with self._lock:
+            token, ended, self._ended = self._token, self._ended, {}
+            held = {number: self._held.pop(number) for number in ended}
+            numbers = [[number for number, how in ended.items() if how == kind] for kind in range(4)]
+            word = encode((self.mailbox.patterns[0], token, *numbers, leaving))
+        if not token or not (ended or leaving):
+            return
+        try:
+            await self._party.publish(self._service, word)
+        except TimeoutError:  # the hub is away: it is told later
+            with self._lock:
+                if token == self._token:
+                    self._ended = ended | self._ended
+                    self._held = held | self._held
+
+    async def announce(self) -> None:
+        """Tell the service that this worker is there, what it takes, and what it holds."""
+        # Jobs from a service that is not trusted would be given in vain until they are dead.
+        room = self.room if self._token or not self._strangers else 0
+        with suppress(TimeoutError):  # the hub is away
+            await self._party.publish(self._key, encode((self.mailbox.patterns[0], room, [*self._held])))
+
+    async def set_room(self, room: int) -> None:
+        """Take so many jobs at once from now on; with 0, give back what was not taken."""
+        self.room = room
+        await self.announce()
+        if not room:
+            self._give_back()
+            await self.tell()
+
+    def _give_back(self) -> None:
+        """All that was not begun is to be given to others."""
+        with self._lock:
+            self._read()
+            while self._jobs:
+                self.end(self._jobs.popleft(), RETURNED)
+
+    # -- in the background --------------------------------------------------------------------------
+
+    async def _next(self) -> Job | None:
+        """The next job; ``None`` when the mailbox was closed. Raises as :meth:`take`."""
+        while not self.mailbox.closed:
+            if (job := self.take()) is not None:
+                if len(self._ended) * _SOME > self.room:
+                    await self.tell()
+                return job
+            await self.tell()
+            await self._party.wait_until(self.is_ready, None)
+        return None
+
+    async def run(self, function: Callable[[Job], object]) -> None:
+        """Call a function with each job: a job is done when it returns, and given back when it raises."""
+        self._working.append(None)
+        try:
+            while (job := await self._next()) is not None:
+                how = DONE
+                try:
+                    await called(function, job)
+                except (Exception, SystemExit):  # the latter would end this thread alone
+                    text = "queue %s: job %d under %s failed"
+                    logger.exception(text, printable(self._name), job.number, printable(job.key))
+                    how = FAILED
+                self.end(job, how)
+        finally:
+            self._working.pop()
+        await self._leave()
+
+    async def keep(self) -> None:
+        """Announce this worker until the mailbox is closed, or the service refuses it."""
+        self._working.append(None)
+        try:
+            while not (self.mailbox.closed or self._refused):
+                await self.tell()
+                await self.announce()
+                await self._party.wait_until(lambda: self.mailbox.closed or bool(self._refused), queue.ANNOUNCE_SECONDS)
+        finally:
+            self._working.pop()
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """The last part to end gives all back that was not done."""
+        if not self._working:
+            self._give_back()
+            await self.tell(leaving=True)
+
+    # -- what the service says ----------------------------------------------------------------------
+
+    def _read(self) -> None:
+        with self._lock:
+            while (message := self.mailbox.take()) is not None:
+                word = decode(Delivery, message.payload) or decode(WorkerRefusal, message.payload)
+                if word is None or not is_address(word.key, message.sender, self._name, self._namespace):
+                    continue
+                separator = self._namespace.separator
+                own = self.mailbox.patterns[0].rsplit(separator, 3)[0]
+                if (user := stranger(message.sender, own, separator, self._trusted)) is not None:
+                    self._distrust(user)
+                elif isinstance(word, WorkerRefusal):
+                    self._refused = word.why[:LONGEST_TEXT]
+                else:
+                    self._take_in(word)
+
+    def _take_in(self, word: Delivery) -> None:
+        if word.token != self._token:  # a new service, which knows nothing of what the one before gave
+            self._jobs.clear()
+            self._held.clear()
+            self._ended.clear()
+        self._service, self._token = word.key, word.token
+        for job in word.jobs:
+            if job.number not in self._held:
+                has_room = len(self._held) < self.room
+                self._held[job.number] = job
+                if has_room:
+                    self._jobs.append(job)
+                else:  # it was on its way when there was less room: the next word gives it back
+                    self._ended[job.number] = RETURNED
+
+    def _distrust(self, user: int) -> None:
+        """A service is another user's. That is logged, and no error: anybody could end this worker with one."""
+        if user not in self._strangers and len(self._strangers) < MOST_STRANGERS:
+            self._strangers.add(user)
+            text = "queue %s: its service is of user %d, who is not trusted here: see trusted=[%d] of work()"
+            logger.error(text, printable(self._name), user, user)
