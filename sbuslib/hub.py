@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import dataclass, field
 from time import monotonic
 from types import TracebackType
 from typing import Any, Final
@@ -22,11 +23,11 @@ from .clients.questions import warn_of_wildcard
 from .core.acceptor import Acceptor, most_connections
 from .core.authorization import Authorization, Authorize
 from .core.client_role import ClientRole
+from .core.clients import LAST_TURNS, Clients
 from .core.context import Context
 from .core.embedder import Embedder, Inbox
 from .core.fan_out import FanOuts
 from .core.handover import Estate, ask_for
-from .core.members import LAST_TURNS, Clients
 from .core.quotas import Quotas
 from .core.replacement import Replacement
 from .core.reporting import Reporter
@@ -47,6 +48,22 @@ __all__ = ["Hub"]
 
 _BATCH: Final = ClientLimits().batch_messages
 """Messages that the embedder puts into one batch: as many as a client does."""
+
+
+_FOR_PARTS: Final = frozenset({"clients", "context", "fan_outs", "replacement", "reporter", "tree"})
+"""Attributes of a hub that only relays and recorders need."""
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """What a hub has from a start to the stop that follows, beside :class:`~sbuslib.core.running.Running`."""
+
+    listener: Listener
+    me: Embedder
+    acceptor: Acceptor
+    stopped: Event = field(default_factory=Event)
+    is_stopping: bool = False  # whether it drains
+    serving: Serving | None = None  # once others may find it
 
 
 class Hub:
@@ -122,9 +139,12 @@ class Hub:
         self._reuse = reuse
         self._take_over = take_over  # what serves the address
         self._stop_when_empty = stop_when_empty
-        self._listener: Listener | None = None  # while it is started
-        self._stopping = False  # whether it drains
         self._is_gone = False  # whether another process has what this hub had
+        self.replaced_by: int | None = None
+        """The id of the process that has taken the hub over, which is stopped here; ``None``: none has."""
+        self._run: _Run | None = None  # while it is started
+
+        # The parts, in the order in which they need each other.
         self.context = context = Context(
             self.limits,
             Quotas(self.limits, most_connections(self.limits), frozenset({os.getuid(), 0})),
@@ -132,37 +152,33 @@ class Hub:
             trusted=settings.trusted,
             separator=separator.encode() if isinstance(separator, str) else separator,
             address=lambda: self.address,
-            parts=self._make_parts,
         )
         """What the parts of this hub share. An embedder does not need it: relays and recorders do."""
-        self._review = Review(context, self._clients.connections)  # of what clients hold, after a reload
-        self.tree = Tree(context, self._clients, settings.relays)
+        self.fan_outs = FanOuts(context)
+        """What waits for many clients of one user."""
+        self.clients = Clients(context, self.fan_outs, self._on_last)
+        """Those that are connected. An embedder does not need it: recorders do."""
+        self._review = Review(context, self.clients.connections)  # of what clients hold, after a reload
+        self.tree = Tree(context, self.clients, self.fan_outs, settings.relays)
         """The hubs above and below. An embedder does not need it: relays do."""
-        self.reporter = Reporter(context, self._clients, self.tree, LinkReport(self.tree))
+        self.reporter = Reporter(context, self.clients, self.tree, LinkReport(self.tree))
         """Gathers statistics. An embedder does not need it: daemons do."""
         self.reloads = Reloads(self._review)
         """What is done where a trusted client says ``hub/reload``: set its ``function``."""
         self.replacement = Replacement(
-            context, self._clients, self._fan_outs, self.reloads, self.tree, replaceable, self._on_replaced
+            context, self.clients, self.fan_outs, self.reloads, self.tree, replaceable, self._on_replaced
         )
         """How another process takes the hub over. An embedder does not need it: daemons do."""
-        self.replaced_by: int | None = None
-        """The id of the process that has taken the hub over, which is stopped here; ``None``: none has."""
         # What clients begin as.
-        self._role = ClientRole(context, self.tree, self.reporter, self.reloads, self.replacement)
-
-    def _make_parts(self, context: Context) -> tuple[Clients, FanOuts]:
-        self._clients = Clients(context, lambda client: self.tree.forget(client), self._on_last, self._on_outbox_empty)
-        self._fan_outs = FanOuts(context)
-        return self._clients, self._fan_outs
+        self._role = ClientRole(context, self.clients, self.tree, self.reporter, self.reloads, self.replacement)
 
     def __repr__(self) -> str:
-        state = f"{len(self._clients.connections)} clients" if self.started else "not started"
+        state = f"{len(self.clients.connections)} clients" if self.started else "not started"
         return f"<Hub at {self.address}, {state}>"
 
     def __dir__(self) -> list[str]:
         """Its names without those that only relays and recorders need."""
-        return [name for name in super().__dir__() if name not in ("context", "replacement", "reporter", "tree")]
+        return [name for name in super().__dir__() if name not in _FOR_PARTS]
 
     # -- lifecycle ----------------------------------------------------------------------------------
 
@@ -179,12 +195,12 @@ class Hub:
     @property
     def started(self) -> bool:
         """Whether the hub is accepting clients."""
-        return self._listener is not None
+        return self._run is not None
 
     @property
     def closed(self) -> bool:
         """Whether the hub is not accepting clients."""
-        return self._listener is None
+        return self._run is None
 
     def __enter__(self) -> Hub:
         self.start()
@@ -203,7 +219,7 @@ class Hub:
         :exc:`~sbuslib.errors.NoHubError`, :exc:`~sbuslib.errors.AddressInUseError`, and :exc:`OSError` when the kernel
         refuses the address.
         """
-        if self._listener is not None:
+        if self._run is not None:
             raise StateError(f"{self!r} is started already")
         if self._is_gone:
             raise StateError(f"{self!r} was left to another process: make a new one")
@@ -221,37 +237,34 @@ class Hub:
             self._serve(self._given)
 
     def _serve(self, listener: Listener, estate: Estate | None = None) -> None:
-        # 1. The parts.
-        self._listener = listener
-        self._stopping = False
-        self._stopped = Event()
-        self._flushed = Event()
-        self.context.start()
-        self._me = Embedder(self.context)
+        # 1. What runs.
+        self.context.start(self.clients.kick)
         self.tree.start()
-        self._acceptor = Acceptor(self.context, self._clients, self._role, listener, self._mode, self._users)
+        acceptor = Acceptor(self.context, self.clients, self._role, listener, self._mode, self._users)
+        self._run = run = _Run(listener, Embedder(self.context, self.fan_outs), acceptor)
 
         # 2. The clients of the hub before.
         if estate is not None:
             try:
                 self.replacement.take(estate, self._role, listener, self._mode)
             except BaseException:
-                self._let_go()
+                self._let_go(run)
                 raise
-            self._acceptor.turn_away()
+            acceptor.turn_away()
             self._review.begin(None)
 
         # 3. Others may find it.
-        self.replacement.begin(listener, self._acceptor)
-        self._serving: Serving | None = Serving(listener.socket)
+        self.replacement.begin(listener, acceptor)
+        run.serving = Serving(listener.socket)
         abandon_in_child(self, Hub._abandon)
 
     def serve_forever(self, stop_timeout: float = 1.0) -> None:
         """Start unless started, and wait until :meth:`stop` is called from elsewhere."""
-        if not self.started:
+        if self._run is None:
             self.start()
+        assert self._run is not None
         try:
-            self._stopped.wait()
+            self._run.stopped.wait()
         finally:
             self.stop(stop_timeout)
 
@@ -260,62 +273,61 @@ class Hub:
 
         Stopping a hub that is not started does nothing. It may be started again.
         """
-        if self._listener is None:
+        run = self._run
+        if run is None:
             return
         self.context.check_here()
-        if self._stopping:
-            self._stopped.wait()
+        if run.is_stopping:
+            run.stopped.wait()
             return
-        self._stopping = True
+        run.is_stopping = True
         self.replacement.end()
         try:
             try:
-                self._acceptor.accept_rest()
+                run.acceptor.accept_rest()
             finally:
-                self._acceptor.close()
-                self._listener.close()  # raises where this process may not remove the file any more
+                run.acceptor.close()
+                run.listener.close()  # raises where this process may not remove the file any more
         finally:
-            self._wind_up(monotonic() + timeout)
+            self._wind_up(run, monotonic() + timeout)
 
     def close(self) -> None:
         """Stop without draining."""
         self.stop(0)
 
-    def _wind_up(self, deadline: float) -> None:
+    def _wind_up(self, run: _Run, deadline: float) -> None:
         try:
             self._drain(deadline)
             if (left := deadline - monotonic()) > 0:
                 self.tree.leave_all(left)
         finally:
             self.tree.stop()
-            self._clients.finish_all(monotonic() + LAST_TURNS)
-            self._fan_outs.clear()  # first: messages lost here are counted for clients that are still connected
-            self._clients.stop()
-            self.context.stop()  # or a start in another thread would wait for the loop of this one
-            self._listener = self._serving = None
-            self._stopped.set()
+            self.clients.finish_all(monotonic() + LAST_TURNS)
+            self.fan_outs.clear()  # first: messages lost here are counted for clients that are still connected
+            self.clients.stop()
+            self.context.running.stop()  # or a start in another thread would wait for the loop of this one
+            self._run = None
+            run.stopped.set()
 
     def _drain(self, deadline: float) -> None:
         """Read what clients have sent already, and wait until it is passed on."""
+        connections, emptied = self.clients.connections, self.context.running.emptied
         while monotonic() < deadline:
-            if not sum(connection.take_turn() for connection in list(self._clients.connections.values())):
+            if not sum(connection.take_turn() for connection in list(connections.values())):
                 break
             gevent.sleep(0)
         while (
-            self._fan_outs.waiting
-            or any(connection.outgoing.queued for connection in self._clients.connections.values())
+            self.fan_outs.waiting
+            or any(connection.outgoing.queued for connection in connections.values())
             or self.tree.is_sending()
         ) and (left := deadline - monotonic()) > 0:
-            self._flushed.clear()
-            self._flushed.wait(left)
-
-    def _on_outbox_empty(self) -> None:
-        if self._stopping:
-            self._flushed.set()
+            emptied.clear()
+            emptied.wait(left)
 
     def _on_last(self) -> None:
         """The last client has left."""
-        if self._stop_when_empty and not self._stopping and not self._acceptor.has_accepted:
+        run = self._run
+        if self._stop_when_empty and run is not None and not (run.is_stopping or run.acceptor.has_accepted):
             gevent.spawn(self.stop)
 
     # -- other settings -----------------------------------------------------------------------------
@@ -338,13 +350,13 @@ class Hub:
         :exc:`~sbuslib.errors.StateError`.
         """
         settings, context = Settings(users, trusted, relays, authorize), self.context
-        if self.started:
+        if self._run is not None:
             context.check_here()
         self._users = settings.users
         context.trusted = settings.trusted
         former = context.authorization.replace(authorize)
-        if self.started:
-            self._acceptor.set_users(settings.users)
+        if self._run is not None:
+            self._run.acceptor.set_users(settings.users)
             self._review.begin(former)
         self.tree.set_relays(*settings.relays)
 
@@ -355,38 +367,44 @@ class Hub:
     def _on_replaced(self, process: int) -> None:
         """Another process has the hub, and all of its clients."""
         self.replaced_by = process
-        self._let_go()
+        assert self._run is not None
+        self._let_go(self._run)
 
-    def _let_go(self) -> None:
+    def _let_go(self, run: _Run) -> None:
         """Leave everything to the process that serves it, and be stopped for good."""
-        inboxes = list(self._clients.inboxes)
+        inboxes = list(self.clients.inboxes)
         self._abandon()
         self._is_gone = True
-        self.context.stop()
-        self._serving = None
+        self.context.running.stop()
         for inbox in inboxes:
             inbox.end()
-        self._stopped.set()
+        run.stopped.set()
 
     def _abandon(self) -> None:
         """Another process serves the hub, as the parent of a fork does: let go of everything, and leave it alone."""
-        if self._listener is None:
+        run, self._run = self._run, None
+        if run is None:
             return
         self.replacement.end()
-        self._acceptor.close()
-        self._listener.release()
-        self._listener = None
+        run.acceptor.close()
+        run.listener.release()
         self.tree.abandon()
-        self._clients.abandon()
-        self._fan_outs.clear()
-        self.context.cancel_all()
+        self.clients.abandon()
+        self.fan_outs.clear()
+        self.context.running.cancel_all()
 
     # -- the embedder -------------------------------------------------------------------------------
 
+    @property
+    def _here(self) -> _Run:
+        """What serves. Raises :exc:`~sbuslib.errors.StateError` where this thread may not use it."""
+        self.context.check_here()
+        assert self._run is not None
+        return self._run
+
     def whoami(self) -> bytes:
         """The embedder's credential key: ``!/cred/<gid>/<uid>/<pid>``."""
-        self.context.check_here()
-        return self._me.key
+        return self._here.me.key
 
     def publish(self, key: Key, payload: bytes = b"") -> None:
         """Publish to all subscribers of ``key``; never blocks.
@@ -394,16 +412,14 @@ class Hub:
         Raises :exc:`~sbuslib.errors.KeyFormatError`, :exc:`~sbuslib.errors.PayloadError`,
         and :exc:`~sbuslib.errors.StateError`.
         """
-        self.context.check_here()
-        self._me.publish(key if type(key) is bytes else as_key(key), payload)
+        self._here.me.publish(key if type(key) is bytes else as_key(key), payload)
 
     def publish_many(self, messages: Iterable[Pair]) -> int:
         """Publish pairs of key and payload in order, many at once. Returns how many. Raises as :meth:`publish`.
 
         The pairs before the one at fault are published.
         """
-        self.context.check_here()
-        count, me = 0, self._me
+        count, me = 0, self._here.me
         for part in in_parts(messages, _BATCH):
             pairs: list[tuple[bytes, bytes]] = []
             try:
@@ -459,8 +475,8 @@ class Hub:
         return Client(self.address, **options)
 
     def _new_inbox(self, *patterns: bytes) -> Inbox:
-        inbox = Inbox(self.context, *patterns)
-        self._clients.add_inbox(inbox)
+        inbox = Inbox(self.context, self.clients.forget_inbox, *patterns)
+        self.clients.add_inbox(inbox)
         return inbox
 
     def statistics(self, *, clients: bool = True) -> HubStatistics:

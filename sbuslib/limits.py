@@ -176,7 +176,7 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     link_packets: int = 262_144
     """Packets kept for the hub above while it is away or slow. Even an empty packet takes memory."""
     link_notices: float = 1.0
-    """Seconds between two notices of losses that a link passes on. One notice goes to many clients."""
+    """Seconds between two times that a hub passes on what was lost. One notice goes to many clients."""
     link_patterns: int = 65_536
     """Patterns announced over a link, before they are replaced by the empty one. A hub with more
     than 16 links announces fewer to each."""

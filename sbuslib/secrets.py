@@ -25,7 +25,7 @@ from .errors import ReservedKeyError
 from .matcher import SEPARATOR, check_separator
 from .reasons import Reason
 
-__all__ = ["OVERFLOW_ID", "RESERVED", "UNKNOWN", "Credentials", "Namespace", "credentials_of", "stranger"]
+__all__ = ["OVERFLOW_ID", "RESERVED", "UNKNOWN", "Credentials", "Namespace", "answerable", "credentials_of", "stranger"]
 
 RESERVED = b"!"
 
@@ -173,7 +173,7 @@ def stranger(sender: bytes | None, own: bytes, separator: bytes, trusted: frozen
         return None
     namespace = Namespace(separator)
     users = {0, namespace.chain(own)[-1].uid, *trusted} - {OVERFLOW_ID}
-    user = _answerable(namespace.chain(sender.removeprefix(namespace.prefix_of(own))), users).uid
+    user = answerable(namespace.chain(sender.removeprefix(namespace.prefix_of(own))), users).uid
     return None if user in users else user
 
 
@@ -187,10 +187,10 @@ def credentials_of(sender: bytes | None, trusted: frozenset[int] = _ROOT) -> Cre
     if sender is None:
         return None
     separator = sender[1:2] if sender.startswith(RESERVED) and len(sender) > 1 else SEPARATOR
-    return _answerable(Namespace(separator).chain(sender), trusted - {OVERFLOW_ID})
+    return answerable(Namespace(separator).chain(sender), trusted - {OVERFLOW_ID})
 
 
-def _answerable(chain: Sequence[Credentials], trusted: Container[int]) -> Credentials:
+def answerable(chain: Sequence[Credentials], trusted: Container[int]) -> Credentials:
     """Of the credentials of a chain the first whose user is not trusted, else the last; unknown if there are none."""
     last = UNKNOWN
     for last in chain:

@@ -44,7 +44,7 @@ def settle(hub: Hub) -> None:
     while True:
         for _ in range(5):  # what one round brings about is seen in the next
             gevent.idle()
-        if not hub.context.scheduler.anybody_waits():
+        if not hub.context.running.scheduler.anybody_waits():
             return
         gevent.sleep(0.0005)
 
@@ -63,11 +63,11 @@ def balance(hub: Hub) -> None:
 def connection_of(hub: Hub, peer: Peer) -> Connection:
     """The hub's end of a peer's connection, told by the question that it answers."""
     settle(hub)
-    before = {connection: connection.commands for connection in hub._clients.connections.values()}
+    before = {connection: connection.commands for connection in hub.clients.connections.values()}
     peer.barrier()
     (found,) = (
         connection
-        for connection in hub._clients.connections.values()
+        for connection in hub.clients.connections.values()
         if connection.commands != before.get(connection, 0)
     )
     return found

@@ -254,7 +254,7 @@ def bus(make_hub: Callable[..., Hub]) -> Iterator[Callable[..., Hub]]:
         balance(hub)
         eventually(lambda hub=hub: not hub.statistics().clients)  # type: ignore[misc]
         balance(hub)
-        for inbox in list(hub._clients.inboxes):
+        for inbox in list(hub.clients.inboxes):
             inbox.unsubscribe()
         eventually(hub.context.quotas.is_clear)
         assert hub.statistics().waiting == 0

@@ -30,9 +30,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -51,6 +53,8 @@ OTHER: dict[type[ast.AST], Any] = {
 }  # fmt: skip
 """The operator that stands in the place of each."""
 OTHER_FUNCTION = {"min": "max", "max": "min", "any": "all", "all": "any"}
+
+_WRITING = threading.Lock()
 
 PLUGIN = """
 import ctypes, json, os, time
@@ -89,7 +93,7 @@ class Mutant:
     """The line on which the innermost statement around the change begins."""
     key: str
     """As in ``mutations.txt``, without the reason."""
-    source: str
+    source: Callable[[], str]
 
 
 @dataclass(frozen=True)
@@ -151,6 +155,16 @@ def text(node: ast.AST) -> str:
     return " ".join(ast.unparse(node).split())
 
 
+def written(tree: ast.Module, node: ast.AST, name: str, field: object) -> str:
+    """The source of a module with another field of one node."""
+    with _WRITING:
+        before = getattr(node, name)
+        setattr(node, name, field)
+        source = ast.unparse(tree)
+        setattr(node, name, before)
+    return source
+
+
 def mutants(root: Path, path: Path) -> Iterator[Mutant]:
     """Each change of a module. Annotations, assertions, decorators, and defaults of parameters are left alone."""
     tree = ast.parse(path.read_bytes())
@@ -170,11 +184,9 @@ def mutants(root: Path, path: Path) -> Iterator[Mutant]:
                     continue
                 begin = child.lineno if isinstance(child, ast.stmt) else line
                 for new in changes(child, function) if function else ():
-                    # The change is in the tree just while its source is written.
-                    setattr(node, name, [*field[:place], new, *field[place + 1 :]] if several else new)
                     key = f"{path.relative_to(root)} {'.'.join(around)} | {text(child)} | {text(new)}"
-                    yield Mutant(path, begin, key, ast.unparse(tree))
-                    setattr(node, name, field)
+                    other = [*field[:place], new, *field[place + 1 :]] if several else new
+                    yield Mutant(path, begin, key, partial(written, tree, node, name, other))
                 yield from walk(child, around, function, begin)
 
     yield from walk(tree, (), "", 0)
@@ -231,7 +243,7 @@ class Copy:
         with open(self._place / "mutation_output", "w") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "pytest", "-q", "--assert=plain", "-p", "no:cacheprovider",
-                 "-p", "mutation_plugin", *options, *tests],
+                 "-p", "mutation_plugin", "-p", "no:xdist", "-p", "no:anyio", *options, *tests],  # which load slowly
                 cwd=self._place, env=os.environ | {"PYTHONPATH": str(self._place)}, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
@@ -361,7 +373,7 @@ def main(arguments: list[str] | None = None) -> int:
             left = options.seconds
             affordable = [test for test in covering if (left := left - test.seconds) > 0]
             copied = idle.get()
-            copied.write(mutant.path, mutant.source)
+            copied.write(mutant.path, mutant.source())
             by = noticed_by(copied, affordable)
             copied.write(mutant.path, mutant.path.read_text("utf-8"))
             idle.put(copied)

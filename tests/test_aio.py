@@ -13,6 +13,7 @@ from clients.makers import StartsHub, run
 from support import PATIENCE, HubThread, own_key, python
 
 from sbuslib import Client, Question, aio, blocking
+from sbuslib.clients.basics import MOST_POSTED
 from sbuslib.errors import DisconnectedError, StateError
 from sbuslib.limits import ClientLimits
 
@@ -99,6 +100,33 @@ def test_a_cancelled_task_leaves_the_client_to_others(server: HubThread, address
                 await client.publish(b"a", b"%d" % steps)
                 assert (await other).payload == b"%d" % steps
                 assert await client.hub.whoami() == own_key()
+
+    run(test())
+
+
+def test_a_caller_that_is_cancelled_takes_no_questions_of_others_with_it(
+    server: HubThread, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with (
+            aio.Client(address) as one,
+            aio.Client(address) as other,
+            other.serve(b"svc", lambda question: question.payload),
+        ):
+            await one.request(b"svc")
+            send, has_room = one._send, asyncio.Event()
+
+            async def wait_for_room(packets: list[bytes], flags: int = 0) -> None:
+                await has_room.wait()
+                await send(packets, flags)
+
+            monkeypatch.setattr(one, "_send", wait_for_room)
+            asked = [b"%d" % number for number in range(MOST_POSTED + 1)]
+            asking = [asyncio.create_task(one.request(b"svc", payload, timeout=PATIENCE)) for payload in asked]
+            await asyncio.sleep(0)
+            asking[-1].cancel()  # the one that sends what others have posted
+            has_room.set()
+            assert await asyncio.gather(*asking[:-1]) == asked[:-1]
 
     run(test())
 

@@ -84,7 +84,7 @@ if not child:
             pass
     with Hub(folder + "/other") if master == "there" else top as hub:
         gevent.sleep(0.02)  # ten times the longest pause
-        print(relay.state, len(hub._clients.connections.values()), end=" ", flush=True)
+        print(relay.state, len(hub.clients.connections.values()), end=" ", flush=True)
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 if master == "away":

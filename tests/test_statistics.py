@@ -12,7 +12,7 @@ from accounting import acting_as, big, narrow
 from clients.makers import greeted
 from support import Bus, Connect, ConnectAs, FakeHub, MakeClient, eventually
 
-from sbuslib.core import members, reporting
+from sbuslib.core import records, reporting
 from sbuslib.errors import PeerError, StateError
 from sbuslib.statistics import (
     ClientPage,
@@ -120,7 +120,7 @@ def test_the_hub_its_clients_and_its_users(bus: Bus, connect_as: ConnectAs) -> N
 def test_totals_of_users_that_left_are_bounded(
     bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(members, "USERS_REMEMBERED", 2)
+    monkeypatch.setattr(records, "USERS_REMEMBERED", 2)
     hub = bus({"mode": 0o777})
     for uid in (1001, 1002, 1003):
         peer = connect_as(uid)

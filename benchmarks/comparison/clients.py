@@ -1,4 +1,4 @@
-"""The Python clients of other brokers, as :mod:`sbuslib.bench.clients` runs ours.
+"""The Python clients of other brokers, as :mod:`sbuslib.bench.python_clients` runs ours.
 
     python benchmarks/comparison/clients.py ROLE KIND ADDRESS COUNT SIZE RECEIVERS
     python benchmarks/comparison/clients.py proxy ADDRESS
@@ -13,8 +13,8 @@ import select
 import sys
 from collections.abc import Callable, Iterable
 
-from sbuslib.bench import clients
-from sbuslib.bench.clients import END, KEY, await_word, tell_begun, tell_ended, tell_ready
+from sbuslib.bench import python_clients
+from sbuslib.bench.python_clients import END, KEY, await_word, tell_begun, tell_ended, tell_ready
 from sbuslib.bench.results import Run
 
 __all__ = ["KINDS", "run"]
@@ -36,7 +36,7 @@ KINDS = {
 def run(kind: str, address: str, pids: Iterable[int], count: int, *, size: int = 100, receivers: int = 1) -> Run:
     """Messages from one Python client to others. Raises :exc:`~sbuslib.errors.StateError` when one fails."""
     program = (sys.executable, __file__)
-    return clients.run(kind, address, pids, count, size=size, receivers=receivers, program=program)
+    return python_clients.run(kind, address, pids, count, size=size, receivers=receivers, program=program)
 
 
 def publish_redis(address: str, count: int, payload: bytes, receivers: int) -> None:
@@ -230,14 +230,14 @@ def receive_mosquitto(address: str, count: int, receivers: int) -> None:
 
 # ---------------------------------------------------------------------------------------------------
 
-_PUBLISH: dict[str, clients.Publish] = {
+_PUBLISH: dict[str, python_clients.Publish] = {
     "redis": publish_redis,
     "nats": publish_nats,
     "zeromq": publish_zeromq,
     "zeromq-frame": publish_zeromq_frame,
     "mosquitto": publish_mosquitto,
 }
-_RECEIVE: dict[str, clients.Receive] = {
+_RECEIVE: dict[str, python_clients.Receive] = {
     "redis": receive_redis,
     "nats": receive_nats,
     "zeromq": receive_zeromq,
@@ -250,4 +250,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "proxy":
         proxy(sys.argv[2])
     else:
-        clients.main(_PUBLISH, _RECEIVE)
+        python_clients.main(_PUBLISH, _RECEIVE)

@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 
 from ..errors import SbusError, StateError
-from . import clients, daemons
+from . import daemons, python_clients
 from .native import Tools
 from .process import describe_machine, raise_descriptor_limit
 from .results import Measurement, Plan, Results, Run
@@ -168,7 +168,7 @@ class Bench:
             return Case(
                 scenario,
                 target,
-                lambda count: clients.run(
+                lambda count: python_clients.run(
                     kind, address, pids, count, size=self.size(scenario), receivers=scenario.receivers
                 ),
             )

@@ -291,7 +291,7 @@ def _serve(
     if is_new:  # else the supervisor of the hub before knows that it is ready
         hub.replacement.handed_on = process.supervision() | log.handed_on
         process.tell_supervisor(b"READY=1")
-    beat = process.watchdog(hub.context.loop)
+    beat = process.watchdog(hub.context.running.loop)
     process.look_once()
     if arguments.metrics and arguments.take_over:
         metrics = _serve_metrics(lambda: serve_metrics(hub, arguments.metrics, relay=relay))

@@ -174,6 +174,7 @@ def tell_gap(row: Record) -> None:
 
 def run_journal_query(arguments: Namespace) -> None:
     from ..errors import UsageError
+    from ..lake.readers import journal_error
     from ..reading import read
 
     begin_to_show()
@@ -185,7 +186,7 @@ def run_journal_query(arguments: Namespace) -> None:
         found = connection.sql(arguments.sql)
         rows = found.fetchall() if found is not None else []
     except duckdb.Error as error:
-        raise UsageError(" ".join(str(error).split())) from None
+        raise journal_error(error) or UsageError(" ".join(str(error).split())) from None
     names = list(found.columns) if found is not None else []
     shown = [[_plain(value) for value in row] for row in rows]
     if arguments.json:
@@ -233,7 +234,8 @@ def _verify_one(directory: str) -> bool:
     whole = "all of it is whole" if check.is_whole else f"{check.damages:,} places are damaged"
     if not check.damages and not check.is_whole:
         whole = "rows are missing"
-    read = f"{check.messages:,} messages from row {check.first_row:,} on, in {check.files:,} files"
+    begun = f" from row {check.first_row:,} on" if check.first_row else ""
+    read = f"{check.messages:,} messages{begun}, in {check.files:,} files"
     print(f"{directory}: {read}: {whole}")
     if check.frames:
         print(f"{directory}: {check.frames:,} of them name frames, files or descriptors, which are not recorded")

@@ -67,7 +67,7 @@ class HubLog:
         self._links: dict[int, tuple[str, str]] = {}  # name and state of each link below, by its number
         self._looks = 0  # since the hubs below were asked
         self._not_before = 0.0  # when the next look may be
-        self._timer: Any = hub.context.loop.timer(LOOK_SECONDS, LOOK_SECONDS)
+        self._timer: Any = hub.context.running.loop.timer(LOOK_SECONDS, LOOK_SECONDS)
         self._timer.start(self.look)
 
     @property

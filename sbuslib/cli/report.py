@@ -39,7 +39,24 @@ def _add_counting(parser: Parser, kind: str, examples: str) -> None:
     what = "what counts; else DuckDB where it is installed, and Spark for a URI and with --master"
     add(parser, "--engine", what, choices=("duckdb", "spark"))
     jobs.add_spark_arguments(parser)
-    add(parser, "--separator BYTE", "separator of the hub's keys (/)", default="/")
+    add(parser, "--separator BYTE", "separator of the keys; else that of the hub that was recorded")
+
+
+def _separator(arguments: Namespace) -> bytes:
+    """The separator of the keys. Raises :exc:`~sbuslib.errors.UsageError` where it is not the same in all journals."""
+    from ..errors import UsageError
+    from ..lake.places import absolute
+    from ..lake.readers import separators
+    from ..matcher import SEPARATOR
+
+    if arguments.separator is not None:
+        chosen: bytes = arguments.separator
+        return chosen
+    found = sorted(separators([absolute(arguments.lake)], arguments.hub)) or [SEPARATOR]
+    if len(found) > 1:
+        several = " and ".join(map(printable, found))
+        raise UsageError(f"{arguments.lake}: its hubs have the separators {several}: choose one of them with --hub")
+    return found[0]
 
 
 def _check_output(arguments: Namespace) -> None:
@@ -126,9 +143,10 @@ def run_report_traffic(arguments: Namespace) -> None:
 
     _check_output(arguments)
     with _recorded(arguments) as rows:
+        separator = _separator(arguments)
         tell("counting ...")
         interval = None if arguments.interval is None else max(1, round(arguments.interval))
-        report = traffic(rows, seconds=interval, levels=arguments.levels, separator=arguments.separator)
+        report = traffic(rows, seconds=interval, levels=arguments.levels, separator=separator)
         assert report is not None
         _deliver(report, arguments)
 
@@ -152,8 +170,9 @@ def run_report_subscriptions(arguments: Namespace) -> None:
     if not patterns:
         raise UsageError(f"{arguments.patterns}: no patterns")
     with _recorded(arguments) as rows:
+        separator = _separator(arguments)
         tell(f"matching {len(patterns):,} patterns ...")
-        _deliver(subscriptions(rows, patterns, arguments.separator), arguments)
+        _deliver(subscriptions(rows, patterns, separator), arguments)
 
 
 def add_watch(parser: Parser) -> None:

@@ -161,11 +161,15 @@ class Basics:
         """
         if scope not in ("local", "tree"):
             raise UsageError(f"a scope is 'local' or 'tree', not {scope!r}")
-        if not self._session.can(control.SYNC):
-            await self.whoami()
+        return await self._sync(scope, lasts=True)
+
+    async def _sync(self, scope: str, *, lasts: bool) -> SyncScope:
+        session, ask = self._session, self.channel._ask
+        if not session.can(control.SYNC):
+            await ask(lambda: session.ask(control.WHOAMI), lasts=lasts)
             return SyncScope("local")
         rest = b"" if scope == "local" else b"\0" + scope.encode()
-        return SyncScope.of(await self.channel._ask(lambda: self._session.ask_by_token(control.SYNC, rest)))
+        return SyncScope.of(await ask(lambda: session.ask_by_token(control.SYNC, rest), lasts=lasts))
 
     async def whoami(self) -> bytes:
         """Ask the hub for this client's credential key."""
@@ -196,7 +200,16 @@ class Basics:
         if len(posted) == 1:
             client._start(self._send_posted())  # which has its turn when this one waits
         elif not together or len(posted) >= MOST_POSTED:
-            await self._send_posted()
+            # Those of others are in it: they are sent even if this caller gives up meanwhile.
+            await client._join(client._start(self._send_posted()))
+
+    def tell(self, key: bytes, payload: bytes) -> None:
+        """As :class:`~sbuslib.recipes.mailbox.Party` says."""
+        if self._posted:
+            self._posted.append((key, payload))
+            return
+        with suppress(OSError, SbusError):  # there is no room now, or no connection
+            self.channel._here().send(self._session.encode(key, payload), ONE_PACKET_FLAGS)
 
     async def _send_posted(self) -> None:
         pairs, self._posted = self._posted, []
@@ -237,7 +250,7 @@ class Basics:
         try:
             with suppress(DisconnectedError):
                 if await self.unsubscribe(mailbox.patterns):
-                    await self.sync()
+                    await self._sync("local", lasts=False)  # nothing is on its way where the hub has gone
             is_over = True
         finally:
             self._shut(mailbox, is_over=is_over)

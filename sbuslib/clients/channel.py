@@ -35,6 +35,7 @@ from .base import ClientBase, Event
 from .batch import plain
 from .lead import Lead, Waiter, time_left
 from .questions import HubQuestion
+from .readiness import Readiness
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff
 
 __all__ = ["Channel", "run"]
@@ -67,6 +68,7 @@ class Channel(ClientBase):
     _serving: Serving | None = None  # the hub, if it is one of this process
     _ended = False  # whether there is nothing more to wait for
     _beginning = False  # whether a new connection is brought to the session's state
+    _readiness: Readiness | None = None  # what the application polls; None until it asks for that
 
     # -- how to wait: each kind of client defines it ------------------------------------------------
 
@@ -144,6 +146,9 @@ class Channel(ClientBase):
         with self._writer_lock:
             self._socket = sock
             self._unsaid.clear()
+        if self._readiness is not None:
+            self._readiness.watch(sock)
+
         try:
             await self._begin(deadline)
         except TimeoutError as error:
@@ -242,6 +247,8 @@ class Channel(ClientBase):
         self._shut_down()
         if self._socket is not None:
             with self._lead.lock:
+                if self._readiness is not None:
+                    self._readiness.leave(self._socket)
                 self._socket.close()
 
     def _shut_down(self) -> None:
@@ -343,10 +350,17 @@ class Channel(ClientBase):
                     if not self._lead.taken:
                         self._ended = True
                         self._release_socket()
+            self._show_unread()
             self._lead.pass_on(has_read=has_read)
         except BaseException:  # of a signal handler: others do not wait for its thread
             self._lead.pass_on()
             raise
+
+    def _show_unread(self) -> None:
+        """If the application polls: whether there is something to receive that the socket does not tell of."""
+        if self._readiness is not None:
+            with self._lead.lock:
+                self._readiness.show(self._closed or self._ended or self._session.has_unread)
 
     # -- sending ------------------------------------------------------------------------------------
 
@@ -473,17 +487,18 @@ class Channel(ClientBase):
             if not self._may_reconnect:
                 raise
 
-    async def _ask(self, ask: Callable[[], HubQuestion], timeout: float | None = None) -> bytes:
+    async def _ask(self, ask: Callable[[], HubQuestion], timeout: float | None = None, *, lasts: bool = True) -> bytes:
         """Ask the hub, and wait for the answer, without ``timeout`` as long as for any. Asks again on a new connection.
 
-        Raises :exc:`TimeoutError`.
+        Raises :exc:`TimeoutError`. Unless the question ``lasts`` beyond the connection, raises
+        :exc:`~sbuslib.errors.DisconnectedError` when that has ended.
         """
         self._check_caller()
         deadline = self._deadline(self.timeout if timeout is None else timeout)
         question, epoch = HubQuestion(b""), 0
 
         def is_over() -> bool:
-            return question.answer is not None or self.epoch != epoch
+            return question.answer is not None or self.epoch != epoch or not (lasts or self._up)
 
         while question.answer is None:
             with self._lead.lock:
@@ -492,6 +507,8 @@ class Channel(ClientBase):
                     self._session.expect(question)
                     self._unsaid.append(question.packet)
             if not is_up:
+                if not lasts:
+                    raise self._disconnected()
                 await self._until(lambda: self._up, deadline, f"{self.address}: the hub is away")
                 continue
             try:
@@ -528,6 +545,7 @@ class Channel(ClientBase):
                 self._ended = True
                 self._release_socket()
             self._lead.wake_all()
+            self._show_unread()
         self._asker.close()
         self._door.close()
 
@@ -535,3 +553,21 @@ class Channel(ClientBase):
     def socket(self) -> socket.SocketType:
         """The connection's socket, non-blocking, to set options on; a reconnection makes another."""
         return self._here()
+
+    def fileno(self) -> int:
+        """A descriptor to poll: readable while messages wait in the connection or inside of this client.
+
+        Then receive with ``timeout=0`` until :exc:`TimeoutError`, from the client and from its subscriptions. It stays
+        the same over reconnections. Raises :exc:`~sbuslib.errors.DisconnectedError` once the client is closed.
+        """
+        self._check_caller()
+        if self._closed:
+            raise self._disconnected()
+        if self._readiness is None:
+            with self._lead.lock:
+                readiness = Readiness()
+                if self._socket is not None and self._socket.fileno() >= 0:
+                    readiness.watch(self._socket)
+                self._readiness = readiness
+        self._show_unread()
+        return self._readiness.fileno()

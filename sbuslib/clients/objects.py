@@ -77,6 +77,7 @@ class _Background:
     def _begin(self, works: Sequence[Coroutine[Any, Any, None]]) -> None:
         client = self._verbs.channel
         client._begun.add(self)
+        self._mailbox.is_worked = True
         self._running = [client._start(self._run(work)) for work in works]
 
     async def _run(self, work: Coroutine[Any, Any, None]) -> None:

@@ -139,10 +139,12 @@ class Session:
 
         Secrets under the old credentials are moved to the new ones, in :attr:`held` too. With notices, errors can say
         why the hub kicked this client, and one that reconnects does not subscribe again to what it was kicked for.
+
+        What was chosen comes first: nothing is received without its sender by who asked for senders.
         """
         self._move_secrets()
-        packets = [encode_subscribe(pattern) for pattern in self.held.elements()]
-        packets += [encode_control(key) for key in self.choices.values() if self.has_chosen(key)]
+        packets = [encode_control(key) for key in self.choices.values() if self.has_chosen(key)]
+        packets += [encode_subscribe(pattern) for pattern in self.held.elements()]
         return packets
 
     @property
@@ -313,6 +315,11 @@ class Session:
         else:
             for message in messages:
                 self.mailboxes.put(message)
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether messages wait for the application: in the inbox, or in the queue of a subscription."""
+        return bool(self.inbox) or any(box.messages and not box.is_worked for box in list(self.named))
 
     # -- what came ----------------------------------------------------------------------------------
 

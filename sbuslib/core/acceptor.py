@@ -23,8 +23,8 @@ from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control
 from .callbacks import log
+from .clients import Clients
 from .context import Context
-from .members import Clients
 from .outgoing import READ
 from .publisher import Role
 from .quotas import Account
@@ -63,6 +63,7 @@ class Acceptor:
         self, context: Context, clients: Clients, role: Role, listener: Listener, mode: int, users: set[int] | None
     ) -> None:
         self._context = context
+        self._running = context.running  # as long as it accepts
         self._clients = clients
         self._role = role
         self.closed = False  # whether the hub accepts nobody any more
@@ -72,7 +73,7 @@ class Acceptor:
         self._mode = mode
         self._users = users
         self._pause: Any = None  # the timer of a pause, during one
-        self._watcher: Any = context.loop.io(listener.socket.fileno(), READ)  # stopped while others have turns
+        self._watcher: Any = self._running.loop.io(listener.socket.fileno(), READ)  # stopped while others have turns
         self._watcher.start(self._on_acceptable)
 
     @property
@@ -101,7 +102,7 @@ class Acceptor:
             self._serve(sock)
 
     def _on_acceptable(self) -> None:
-        scheduler = self._context.scheduler
+        scheduler = self._running.scheduler
         if scheduler.may_go():
             self._accept(_ACCEPTS)
         else:
@@ -115,7 +116,7 @@ class Acceptor:
 
     def _accept(self, most: int) -> None:
         """Accept connections, and charge the time to the users that connect, beside the acceptor's own share."""
-        scheduler, began = self._context.scheduler, thread_time()
+        scheduler, began = self._running.scheduler, thread_time()
         for _ in range(most):
             try:
                 uid = self._accept_one()
@@ -148,8 +149,8 @@ class Acceptor:
             clients.report(Reason.TOO_MANY_CONNECTIONS, credentials)
         else:
             self._accepted[sock] = credentials, account
-            context.scheduler.several = context.quotas.several()
-            context.scheduler.postpone(account.uid, partial(self._serve, sock))
+            self._running.scheduler.several = context.quotas.several()
+            self._running.scheduler.postpone(account.uid, partial(self._serve, sock))
         return credentials.uid
 
     def _serve(self, sock: socket.SocketType) -> None:
@@ -164,9 +165,9 @@ class Acceptor:
 
     def turn_away(self) -> None:
         """Disconnect those who may not connect."""
-        for member, connection in list(self._clients.connections.items()):
+        for client, connection in list(self._clients.connections.items()):
             if not self._may_connect(connection.credentials):
-                self._clients.kick(member, Reason.NOT_ALLOWED)
+                self._clients.kick(client, Reason.NOT_ALLOWED)
 
     def _may_connect(self, credentials: Credentials) -> bool:
         if self._users is not None:
@@ -186,7 +187,7 @@ class Acceptor:
             log(logging.ERROR, text, self._context.address(), error.strerror)
         self._watcher.stop()
         self._end_pause()  # there is one if the hub is about to stop, which does not wait for its end
-        self._pause = self._context.loop.timer(ACCEPT_PAUSE)
+        self._pause = self._running.loop.timer(ACCEPT_PAUSE)
         self._pause.start(self._accept_again)
 
     def _end_pause(self) -> None:

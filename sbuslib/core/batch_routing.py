@@ -131,7 +131,7 @@ def _plan(publisher: Publisher, batch: Batch, routes: list[Routes], sender: Send
         stops = used[affordable([routes[number] for number in used], most) :]
         if stops:
             batch, routes = _beginning(batch, routes, batch.numbers.index(stops[0]))
-    grouped = publisher.context.fan_out.routes_with_groups(routes, sender)
+    grouped = publisher.fan_outs.routes_with_groups(routes, sender)
     in_order = grouped is not routes
     is_whole = grouped.count(grouped[0]) == len(grouped)
     if batch.count > _AT_ONCE and not (is_whole and all(receiver.takes_batches for receiver in grouped[0])):
@@ -145,7 +145,7 @@ def _plan(publisher: Publisher, batch: Batch, routes: list[Routes], sender: Send
         plan = _in_order(batch, grouped)
     else:
         plan = by_receiver(((number,), found) for number, found in enumerate(grouped))
-    return batch, _Spreading(publisher.context.writer, sender, batch, plan)
+    return batch, _Spreading(publisher.running.writer, sender, batch, plan)
 
 
 def _beginning(batch: Batch, routes: list[Routes], stop: int) -> tuple[Batch, list[Routes]]:

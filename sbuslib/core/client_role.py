@@ -13,6 +13,7 @@ from ..secrets import Credentials
 from ..wire import control
 from ..wire.modes import HARD, ORDER, SOFT
 from ..wire.packets import Control, Packet, Subscribe, Unsubscribe, encode_control, parse
+from .clients import Clients
 from .context import Context
 from .outgoing import Outgoing
 from .protocols import Routes, Sender
@@ -69,6 +70,9 @@ class Neighbours(Protocol):
     def note_address(self, client: Outgoing, address: bytes) -> None:
         """A client that is the relay of a hub below says where its hub listens."""
 
+    def forget(self, client: Outgoing) -> None:
+        """A client has left, which may be such a relay."""
+
 
 class ClientRole:
     """The role of every client of one hub. Implements :class:`~.publisher.Role`."""
@@ -81,21 +85,23 @@ class ClientRole:
     def __init__(
         self,
         context: Context,
+        clients: Clients,
         neighbours: Neighbours,
         answers: Reporter,
         reloads: Reloads,
         replacement: Replacement,
     ) -> None:
         self._context = context
+        self._clients = clients
         self._neighbours = neighbours
         self._answers = answers
         self._reloads = reloads
         self._replacement = replacement
 
     @property
-    def parts(self) -> tuple[Context, Neighbours, Reporter, Reloads, Replacement]:
+    def parts(self) -> tuple[Context, Clients, Neighbours, Reporter, Reloads, Replacement]:
         """What it was made of."""
-        return self._context, self._neighbours, self._answers, self._reloads, self._replacement
+        return self._context, self._clients, self._neighbours, self._answers, self._reloads, self._replacement
 
     @property
     def asks(self) -> bool:
@@ -132,7 +138,7 @@ class ClientRole:
         else:
             assert isinstance(packet, Unsubscribe)
             if not context.router.unsubscribe(packet.pattern, client, client.account):
-                context.ignored += 1
+                context.counts.ignored += 1
             publisher.refresh()
 
     def _control(self, publisher: Publisher, packet: Control) -> None:
@@ -179,7 +185,7 @@ class ClientRole:
                 setattr(client.outbox, *_MODES[key])
                 client.changed_modes()
             case _:
-                context.ignored += 1
+                context.counts.ignored += 1
 
     def _is_wanted(self, client: Outgoing, key: bytes) -> bytes:
         """Whether anybody receives what a client publishes under a key, as far as this hub knows: not the client itself
@@ -227,10 +233,13 @@ class ClientRole:
         raise AssertionError("what a client may not do is a violation")
 
     def violated(self, publisher: Publisher, reason: Reason) -> None:
-        self._context.members.kick(publisher.outgoing, reason)
+        self._clients.kick(publisher.outgoing, reason)
 
     def ended(self, publisher: Publisher, why: str) -> None:
-        self._context.members.close(publisher.outgoing, why)
+        self._clients.close(publisher.outgoing, why)
+
+    def forget(self, publisher: Publisher) -> None:
+        self._neighbours.forget(publisher.outgoing)
 
     def after_turn(self, publisher: Publisher) -> None:
         raise AssertionError("only links put anything off")

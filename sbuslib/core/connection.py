@@ -21,6 +21,7 @@ from ..statistics import ClientStatistics
 from ..wire.packets import MSG
 from .callbacks import tell_event_loop
 from .context import Context
+from .fan_out import FanOuts
 from .messages import Received
 from .outgoing import READ, Outgoing
 from .protocols import Holder
@@ -38,14 +39,20 @@ class Connection(Publisher):
     __slots__ = ("__weakref__", "_lone", "_postponed", "_reader", "number")
 
     def __init__(
-        self, context: Context, sock: socket.SocketType, credentials: Credentials, account: Account, role: Role
+        self,
+        context: Context,
+        fan_outs: FanOuts,
+        sock: socket.SocketType,
+        credentials: Credentials,
+        account: Account,
+        role: Role,
     ) -> None:
-        super().__init__(context, credentials, Outgoing(context, sock, credentials, account), role)
+        super().__init__(context, fan_outs, credentials, Outgoing(context, sock, credentials, account), role)
         self.number = 0
-        """Set by :class:`~.members.Clients`: 1 for its first client, then more."""
+        """Set by :class:`~.clients.Clients`: 1 for its first client, then more."""
         self._lone: int | None = None  # the round of the event loop in which the last packet came alone
         self._postponed = False  # whether the scheduler has been asked for a turn
-        self._reader = context.loop.io(sock.fileno(), READ)  # stopped while it is held, or waits for its turn
+        self._reader = self.running.loop.io(sock.fileno(), READ)  # stopped while it is held, or waits for its turn
         self._reader.start(self._on_readable)
 
     # -- when to read -------------------------------------------------------------------------------
@@ -59,20 +66,20 @@ class Connection(Publisher):
         self._read_on()
 
     def _on_readable(self) -> None:
-        if self.context.scheduler.may_go():
+        if self.running.scheduler.may_go():
             try:
                 self.take_turn()
             except BaseException as error:
                 # gevent would stop the watcher. This client would stay, and would never be read from again.
                 tell_event_loop(error)
-                self.context.members.kick(self.outgoing, Reason.ERROR_IN_THE_HUB)
+                self.running.kick_later(self.outgoing, Reason.ERROR_IN_THE_HUB)
         else:
             self._postpone()
 
     def _postpone(self) -> None:
         self._postponed = True
         self._reader.stop()
-        self.context.scheduler.postpone(self.outgoing.account.uid, self._resume_reading)
+        self.running.scheduler.postpone(self.outgoing.account.uid, self._resume_reading)
 
     def _resume_reading(self) -> None:
         self._postponed = False
@@ -136,12 +143,12 @@ class Connection(Publisher):
 
     def _receive(self) -> bool:
         """Receive once, and route what came. Returns whether anything came, be it the end of the connection."""
-        context = self.context
-        area = context.area
-        now = context.round()
+        running = self.running
+        area = running.area
+        now = running.round()
         # A client that sends single packets is read with recv(2), which is faster than recvmmsg(2) for one. If the
         # next packet came in the very next round, there may be more. A turn that was postponed is a round later.
-        most = 1 if self._lone is not None and now > self._lone + 1 + context.scheduler.several else None
+        most = 1 if self._lone is not None and now > self._lone + 1 + running.scheduler.several else None
         self._lone = None
         try:
             lengths = area.receive(self.outgoing.socket, most)
@@ -158,9 +165,9 @@ class Connection(Publisher):
                 self._lone = now
                 if route_one(self, area, shortest):
                     return True
-            received = Received(area, context.writer, lengths, shortest)
+            received = Received(area, running.writer, lengths, shortest)
         else:
-            received = Received(area, context.writer, self._without_end(lengths))
+            received = Received(area, running.writer, self._without_end(lengths))
         left = route(self, received) if received.lengths else []
         # From here on the area is free again, so anything may be logged or called.
         if left:
@@ -185,7 +192,7 @@ class Connection(Publisher):
 
     def _is_message(self, slot: int) -> bool:
         """Whether a packet in the hub's area is a message. A link may send longer packets only if they are none."""
-        area = self.context.area
+        area = self.running.area
         start = area.offsets[slot]
         return area.data[start : start + len(MSG)] == MSG
 

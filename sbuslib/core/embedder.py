@@ -7,6 +7,8 @@ event loop.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..errors import KeyFormatError, PacketError
 from ..limits import PACKET_BYTES, check_count
 from ..statistics import ClientStatistics
@@ -16,6 +18,7 @@ from ..wire.control import Away, Lost
 from ..wire.packets import MSG, Message, check_key, encode_message, parse
 from ..wire.text import printable
 from .context import Context
+from .fan_out import FanOuts
 from .greenlet_inbox import GreenletInbox
 from .messages import Batched, Copied, Messages
 from .protocols import Holdable, Receiver, Routes, Sender
@@ -26,10 +29,12 @@ __all__ = ["Embedder", "Inbox"]
 class Embedder:
     """The process that serves the hub. Implements :class:`~.protocols.Sender`."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, fan_outs: FanOuts) -> None:
         self._context = context
+        self._fan_outs = fan_outs
+        self._writer = context.running.writer  # writes what receivers do not get from the area
         self._namespace = context.router.namespace  # the hub's, with its prefix
-        self.credentials = context.credentials  # this process
+        self.credentials = context.running.credentials  # this process
 
     @property
     def key(self) -> bytes:
@@ -63,12 +68,12 @@ class Embedder:
     def publish(self, key: bytes, payload: bytes) -> None:
         """Raises :exc:`~sbuslib.errors.KeyFormatError` and :exc:`~sbuslib.errors.PayloadError`."""
         packet = encode_message(key, payload)
-        self._deliver(self.receivers_of(key), Copied(self._context.writer, [packet]))
+        self._deliver(self.receivers_of(key), Copied(self._writer, [packet]))
 
     def publish_some(self, pairs: list[tuple[bytes, bytes]]) -> None:
         """Publish in batches. A batch stays whole if all its keys have the same receivers. Raises as above."""
         self._context.check_here()
-        writer = self._context.writer
+        writer = self._writer
         for packet, count in pack(pairs, check_key, PACKET_BYTES):
             batch = Batch.parse(packet) if count > 1 else None
             if batch is None:
@@ -83,9 +88,8 @@ class Embedder:
                 self._deliver(of[message.key], Copied(writer, [one]))
 
     def _deliver(self, receivers: Routes, messages: Messages) -> None:
-        context = self._context
-        context.published += messages.count
-        for receiver in context.fan_out.with_groups(receivers, self):
+        self._context.counts.published += messages.count
+        for receiver in self._fan_outs.with_groups(receivers, self):
             receiver.deliver(self, messages)
 
 
@@ -93,15 +97,18 @@ class Inbox(GreenletInbox[Message]):
     """What an embedder subscribed to: a :class:`~sbuslib.Subscription`. ``hub.subscribe`` and ``hub.tap`` return it.
 
     Its queue is the hub's, as for any client: ``lost`` counts all that was lost there. Each message carries its sender.
+
+    :param on_closed: called when it is taken back.
     """
 
     takes_batches = False
 
-    def __init__(self, context: Context, *patterns: bytes) -> None:
+    def __init__(self, context: Context, on_closed: Callable[[Inbox], None], *patterns: bytes) -> None:
         super().__init__()  # a packet waits with the credential key of its sender
         self._context = context
+        self._on_closed = on_closed
         self.patterns = patterns  # what is subscribed to; none for a tap
-        self.credentials = context.credentials  # this process
+        self.credentials = context.running.credentials  # this process
         self.account = context.quotas.account(self.credentials.uid)  # of the hub's own user
         self._limits = context.limits  # the hub's
         self.routed = 0  # messages that were to come here, ever
@@ -173,7 +180,7 @@ class Inbox(GreenletInbox[Message]):
         if not self.closed:
             if self._context.is_serving:
                 self._context.check_here()
-            self._context.members.forget_inbox(self)
+            self._on_closed(self)
             self.end()
 
     def end(self) -> None:

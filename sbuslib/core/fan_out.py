@@ -180,7 +180,7 @@ class FanOutQueue:
         if not self._entries:
             self._account.queue = self
             self._waiting.add(self)
-            self._context.unsent.note(self, True)
+            self._context.running.unsent.note(self, True)
         self._entries.append(entry)
         if entry.group is not None:
             if not entry.group.waiting:
@@ -193,7 +193,7 @@ class FanOutQueue:
     def _postpone(self) -> None:
         if not self._postponed:
             self._postponed = True
-            self._context.scheduler.postpone(self._account.uid, self._resume)
+            self._context.running.scheduler.postpone(self._account.uid, self._resume)
 
     def _resume(self) -> None:
         self._postponed = False
@@ -207,7 +207,7 @@ class FanOutQueue:
         while self._entries and spent < most:
             entry = self._entries[0]
             if entry.messages is None and entry.packets is not None:
-                entry.messages = Copied(self._context.writer, entry.packets)
+                entry.messages = Copied(self._context.running.writer, entry.packets)
             messages = entry.messages
             clients = max(clients, len(entry.receivers))
             for receiver in self._begin(entry):
@@ -223,7 +223,7 @@ class FanOutQueue:
             self._postpone()
         else:
             self._end()
-        self._context.scheduler.serves(clients)
+        self._context.running.scheduler.serves(clients)
 
     def _begin(self, entry: _Entry) -> Iterator[Outgoing]:
         if entry is self._missed:
@@ -255,13 +255,13 @@ class FanOutQueue:
             self._account.fan_out.give_room(entry.sender.credentials.uid, entry.count, entry.size)
             self.queued -= entry.count
             self.delivered += entry.count
-            self._context.unsent.check()
+            self._context.running.unsent.check()
 
     def _end(self) -> None:
         self._waiting.discard(self)
-        self._context.unsent.note(self, False)
+        self._context.running.unsent.note(self, False)
         self._context.quotas.tidy(self._account)
-        self._context.members.on_outbox_empty()
+        self._context.running.emptied.set()
 
     def clear(self) -> None:
         """The hub stops: lose all waiting messages."""
@@ -290,7 +290,7 @@ class FanOutQueue:
 
 
 class FanOuts:
-    """The fan-out queues of one hub, and the groups that they serve. Implements :class:`~.context.FanOut`."""
+    """The fan-out queues of one hub, and the groups that they serve."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -304,6 +304,7 @@ class FanOuts:
         """The queues in which something waits."""
 
     def with_groups(self, receivers: Routes, sender: Sender) -> Routes:
+        """``receivers``, but with one group in place of many clients of one user that is not the sender's."""
         if len(receivers) < self._context.limits.fanout or not self._is_in_force():
             return receivers
         # 1. The groups among these receivers, remembered for as long as nobody leaves.
@@ -327,7 +328,10 @@ class FanOuts:
         return result
 
     def routes_with_groups(self, routes: list[Routes], sender: Sender) -> list[Routes]:
-        """The same for several messages; ``routes`` itself if nothing changes."""
+        """The same for several messages; ``routes`` itself if nothing changes.
+
+        Else they have to be handed on in order, one after another.
+        """
         if not self._is_in_force():
             return routes
         found = [self.with_groups(receivers, sender) for receivers in routes]
@@ -335,7 +339,7 @@ class FanOuts:
 
     def _is_in_force(self) -> bool:
         """Whether several users are connected, or were: messages in a queue have to go before new ones."""
-        return self._context.scheduler.several or bool(self.waiting)
+        return self._context.running.scheduler.several or bool(self.waiting)
 
     def _make_groups(self, receivers: Routes) -> dict[int, Group]:
         """The groups of users that have many clients among ``receivers``, by user."""
@@ -367,6 +371,7 @@ class FanOuts:
         return queue
 
     def forget(self) -> None:
+        """Forget all groups: a client left, or became a link."""
         self._groups.clear()
         self._remembered = 0
 

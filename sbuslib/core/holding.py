@@ -36,14 +36,16 @@ class Holding:
         since = self.publishers.setdefault(publisher, now if since is None else since)
         publisher.hold(self._receiver)
         if self._timer is None:
-            self._timer = self._context.after(max(0.0, since + self._context.limits.block_timeout - now), self._on_time)
+            self._timer = self._context.running.after(
+                max(0.0, since + self._context.limits.block_timeout - now), self._on_time
+            )
 
     def _on_time(self) -> None:
         # The publisher for which the timer was started may have been released meanwhile.
         since = next(iter(self.publishers.values()))
         left = since + self._context.limits.block_timeout - monotonic()
         if left > 0:
-            self._timer = self._context.after(left, self._on_time)
+            self._timer = self._context.running.after(left, self._on_time)
         else:
             self._on_timeout()
 
@@ -57,5 +59,5 @@ class Holding:
     def forget(self, publisher: Holdable) -> None:
         self.publishers.pop(publisher, None)
         if not self.publishers and self._timer is not None:
-            self._context.cancel(self._timer)
+            self._context.running.cancel(self._timer)
             self._timer = None

@@ -11,7 +11,7 @@ hub sooner, and a message that is longer than the small buffer is lost (cause ``
 
 Messages are delivered in the middle of the turn of another client, while the hub's area is in use. So nothing here
 logs, calls a stranger's code or closes anything: a receiver that has to go is kicked when the turn has ended
-(``Members.kick_later``).
+(:meth:`.Running.kick_later`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from socket import SO_SNDBUF, SOL_SOCKET, SocketType
 from time import time
 from typing import ClassVar, Final, assert_never
@@ -36,7 +36,8 @@ from .messages import Batched, Messages
 from .outbox import Action, Outbox
 from .protocols import Holdable, Queue, Sender
 from .quotas import Account
-from .records import ClientRecord, OutboxRecord
+from .records import ClientRecord, OutboxRecord, Totals
+from .running import Running
 from .send_watcher import SendWatcher
 
 __all__ = ["READ", "Outgoing"]
@@ -58,6 +59,7 @@ class Outgoing:
     socket: SocketType
     credentials: Credentials
     account: Account
+    _running: Running = field(init=False)
     closed: bool = False
     is_link: bool = False  # whether the client is a hub below
     takes_batches: bool = False
@@ -75,6 +77,9 @@ class Outgoing:
     _watcher: SendWatcher | None = None  # while anything waits
     _holding: Holding | None = None
     _queued_answers: int = 0  # answers in the fan-out queue of this client's user
+
+    def __post_init__(self) -> None:
+        self._running = self._context.running
 
     # -- messages -----------------------------------------------------------------------------------
 
@@ -211,7 +216,7 @@ class Outgoing:
                 self.hold(publisher)
             case Action.DISCONNECT:
                 self._doomed = True
-                self._context.members.kick_later(self, Reason.DOES_NOT_KEEP_UP)
+                self._running.kick_later(self, Reason.DOES_NOT_KEEP_UP)
             case _:
                 assert_never(action)
         self._update()
@@ -219,7 +224,7 @@ class Outgoing:
     def miss(self, cause: Cause, count: int, since: float) -> None:
         """Count messages that were lost before they reached this client's queue."""
         if self.closed:
-            self._context.members.count_lost(self.account, cause, count)
+            self._context.counts.add(self.account.uid, Totals(routed=count, lost={cause: count}))
             return
         self.routed += count
         self.outbox.losses.add(cause, count, since)
@@ -241,7 +246,7 @@ class Outgoing:
                 queued = queue.add_answer(self, packet)
                 self._queued_answers += queued
                 if not queued or self.answers > context.limits.queued_answers:
-                    context.members.kick_later(self, Reason.UNREAD_ANSWERS)
+                    self._running.kick_later(self, Reason.UNREAD_ANSWERS)
             return
 
         # 2. At once, or in order.
@@ -252,13 +257,13 @@ class Outgoing:
             return
         for packet in packets[sent:]:
             if not self._mute and not self.outbox.push_answer(packet):
-                context.members.kick_later(self, Reason.UNREAD_ANSWERS)
+                self._running.kick_later(self, Reason.UNREAD_ANSWERS)
         self._update()
 
     def _send_answers(self, packets: Sequence[bytes]) -> int:
         """Send packets that are no messages. Returns how many the kernel took."""
         try:
-            return self._context.writer.send(self.socket, packets)
+            return self._running.writer.send(self.socket, packets)
         except OSError as error:
             self._send_failed(error.errno)
             return 0
@@ -280,10 +285,10 @@ class Outgoing:
         """
         if self.wants_notices and not self._mute:
             with suppress(OSError):
-                if not self._context.writer.send(self.socket, (packet,)):
+                if not self._running.writer.send(self.socket, (packet,)):
                     size = self.socket.getsockopt(SOL_SOCKET, SO_SNDBUF)
                     self.socket.setsockopt(SOL_SOCKET, SO_SNDBUF, size)  # the kernel doubles it
-                    self._context.writer.send(self.socket, (packet,))
+                    self._running.writer.send(self.socket, (packet,))
 
     def _report(self) -> bool:
         """Tell a client that asked for notices what was lost. ``False``: the kernel does not take all notices now."""
@@ -338,10 +343,10 @@ class Outgoing:
             bool(outbox) or self._refusal is not None or bool(self.wants_notices and outbox.losses.unreported)
         )
         self._direct = not (waits or self._mute or self._senders)
-        self._context.unsent.note(self, waits and not self._mute)
+        self._running.unsent.note(self, waits and not self._mute)
         if waits and not self._mute:
             if self._watcher is None:
-                self._watcher = SendWatcher(self._context, self.account.uid, self.socket, self._send_on)
+                self._watcher = SendWatcher(self._running, self.account.uid, self.socket, self._send_on)
         elif self._watcher is not None:
             self._watcher.close()
             self._watcher = None
@@ -354,7 +359,6 @@ class Outgoing:
         """This client is a hub below: what ``owner`` publishes never comes back, and it gets the full buffer."""
         self.is_link = True
         self.set_echo(owner)
-        self._context.fan_out.forget()
         self.grow(anyway=True)
 
     # -- for a hub that takes over ------------------------------------------------------------------
@@ -428,7 +432,7 @@ class Outgoing:
         packets = outbox.take(self._context.limits.batch)
         sent = failure = 0
         try:
-            sent = self._context.writer.send(self.socket, packets)
+            sent = self._running.writer.send(self.socket, packets)
         except OSError as error:
             # The number alone: the error refers to this frame, and would keep the client until garbage is collected.
             failure = error.errno or errno.EIO
@@ -446,7 +450,7 @@ class Outgoing:
                 return
         self._release_held()
         self._update()
-        self._context.unsent.check()
+        self._running.unsent.check()
         if not outbox:
             self._on_empty()
 
@@ -470,7 +474,7 @@ class Outgoing:
 
     def _on_empty(self) -> None:
         self._refusal = None
-        self._context.members.on_outbox_empty()
+        self._running.emptied.set()
 
     def close(self) -> None:
         """Lose all waiting messages. The connection closes the socket."""
@@ -496,7 +500,7 @@ class Outgoing:
         return self._holding.publishers if self._holding is not None else {}
 
     def _on_block_timeout(self) -> None:
-        self._context.members.kick_later(self, Reason.HELD_TOO_LONG)
+        self._running.kick_later(self, Reason.HELD_TOO_LONG)
 
     def _release_held(self, anyway: bool = False) -> None:
         """Let those held publishers go on that have room; with ``anyway``, or if the client takes nothing, all."""

@@ -22,10 +22,12 @@ from ..secrets import Credentials
 from ..wire import control
 from ..wire.packets import MSG
 from .context import Context
+from .fan_out import FanOuts
 from .messages import Messages
 from .outgoing import Outgoing
 from .protocols import Holdable, Holder, Receiver, Routes, Sender
 from .router import CACHED_HEADER_BYTES
+from .running import Running
 
 __all__ = ["FEW", "PLANNED", "Publisher", "Role", "Undelivered", "affordable", "by_receiver"]
 
@@ -132,6 +134,9 @@ class Role(Protocol):
         """``authorize=`` has changed: take back what it no longer allows, one pattern a step."""
         ...
 
+    def forget(self, publisher: Publisher) -> None:
+        """The client has left, and is closed."""
+
     def after_turn(self, publisher: Publisher) -> None:
         """The turn of a link has ended, and the hub's area is free: do what was put off."""
 
@@ -144,6 +149,7 @@ class Publisher:
     """
 
     context: Context
+    fan_outs: FanOuts
     credentials: Credentials
     outgoing: Outgoing
     role: Role
@@ -156,6 +162,7 @@ class Publisher:
     end: Reason | str | None = None  # what comes after them: a violation, or how the connection ended
     holders: Set[Holder] = _NOBODY  # receivers that hold this client: it is not read from
     misses: bool = False  # whether the last receive call brought anything but messages with known receivers
+    running: Running = field(init=False)
     asks: bool = field(init=False)
     routes: dict[bytes, Routes] = field(init=False)
     _until: float = 0.0  # when the turn at hand ends, by the monotonic clock; 0: nobody asked yet
@@ -166,6 +173,7 @@ class Publisher:
     _prefix: bytes | None = None  # of the hub, when the wrapper was made; None: it has to be made
 
     def __post_init__(self) -> None:
+        self.running = self.context.running
         self._version = self.context.router.version
         self.become(self.role)
 
@@ -293,7 +301,7 @@ class Publisher:
 
     def deliver(self, receivers: Routes, sender: Sender, messages: Messages) -> None:
         """Hand each receiver messages that came over this connection."""
-        receivers = self.context.fan_out.with_groups(receivers, sender)
+        receivers = self.fan_outs.with_groups(receivers, sender)
         count = messages.count
         self.received += count
         if len(receivers) > FEW:

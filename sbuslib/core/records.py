@@ -3,15 +3,16 @@
 Descriptors are not in it, and neither are credentials: the kernel tells whose a connection is. The record of a hub of
 another version can be read as long as :data:`VERSION` is the same: fields are only added, with a default, and a field
 that is not known is ignored. Each part of a hub makes its own record and takes it up again: :class:`~.outbox.Outbox`,
-:class:`~.connection.Connection`, :class:`~.members.Clients`.
+:class:`~.connection.Connection`, :class:`~.clients.Clients`, :class:`Counts`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from ..errors import StateError
 from ..wire.modes import Hard, Order, Soft
@@ -19,10 +20,13 @@ from ..wire.modes import Hard, Order, Soft
 if TYPE_CHECKING:
     from mmap import mmap
 
-__all__ = ["VERSION", "ClientRecord", "HubRecord", "OutboxRecord", "Totals", "decode_record", "encode_record"]
+__all__ = ["VERSION", "ClientRecord", "Counts", "HubRecord", "OutboxRecord", "Totals", "decode_record", "encode_record"]
 
 VERSION: Final = 1
 """Goes up when a record means something else than before."""
+
+USERS_REMEMBERED: Final = 1_024
+"""Most users whose totals are kept after their clients have left. Then the oldest is forgotten."""
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
@@ -91,7 +95,42 @@ class ClientRecord(Struct, omit_defaults=True):
     """The numbers of the clients that it holds back, and since when, by the clock that all processes share."""
 
 
-class HubRecord(Struct, omit_defaults=True):
+class Counts(Struct):
+    """All that a hub has counted, but for what those did who are connected."""
+
+    total: Count = 0
+    """How many clients there were, ever."""
+    peak: Count = 0
+    """Most clients at a time."""
+    published: Count = 0
+    """Messages of the embedder."""
+    ignored: Count = 0
+    """Control messages and unsubscriptions that had no meaning."""
+    departed: Totals = field(default_factory=Totals)
+    """What clients and inboxes that have left did."""
+    departed_by_user: dict[int, Totals] = {}
+    """The same by user."""
+    violations: dict[str, Count] = field(default_factory=Counter)
+    """By reason."""
+
+    def add(self, uid: int, totals: Totals) -> None:
+        """Add what a client of this user, who has left, did."""
+        self.departed.add(totals)
+        if uid not in self.departed_by_user:
+            if len(self.departed_by_user) >= USERS_REMEMBERED:
+                del self.departed_by_user[next(iter(self.departed_by_user))]
+            self.departed_by_user[uid] = Totals()
+        self.departed_by_user[uid].add(totals)
+
+    def restore(self, record: Counts) -> None:
+        """Go on from what another hub has counted. The violations stay one object."""
+        for name in Counts.__struct_fields__:
+            if name != "violations":
+                setattr(self, name, getattr(record, name))
+        self.violations.update(record.violations)
+
+
+class HubRecord(Counts, kw_only=True):
     """A hub with all of its clients, which stand in the order in which their descriptors come."""
 
     version: int
@@ -100,15 +139,6 @@ class HubRecord(Struct, omit_defaults=True):
     owns_file: bool
     """Whether the hub removes the file of its socket when it stops."""
     clients: list[ClientRecord]
-    total: Count
-    """How many clients there were, ever."""
-    peak: Count
-    published: Count
-    ignored: Count
-    departed: Totals
-    """What clients that have left did."""
-    departed_by_user: dict[int, Totals]
-    violations: dict[str, Count]
     handed_on: dict[str, str] = {}
     """What the program that serves the hub hands on to the next."""
 

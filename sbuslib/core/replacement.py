@@ -17,18 +17,18 @@ from time import monotonic
 from typing import Final, Protocol
 
 import gevent
+from msgspec.structs import asdict
 
 from ..errors import PacketError, StateError
-from ..kernel.peers import peer_credentials
-from ..kernel.sockets import Listener, take_connection
+from ..kernel.sockets import Listener
 from ..wire.addresses import PathAddress
 from .acceptor import Acceptor
 from .callbacks import log
+from .clients import LAST_TURNS, Clients
 from .connection import Connection
 from .context import Context
 from .fan_out import FanOuts
 from .handover import Estate, HandoverError, hand_over, refuse
-from .members import LAST_TURNS, Clients
 from .outgoing import Outgoing
 from .publisher import Role
 from .records import VERSION, HubRecord
@@ -150,7 +150,7 @@ class Replacement:
         until = monotonic() + LAST_TURNS
         if not (self._clients.settle(until) and self._fan_outs.settle(until) and self._clients.settle(until)):
             raise HandoverError("it is too busy")
-        self._context.unsent.answer_all()
+        self._context.running.unsent.answer_all()
         self._reloads.end()
 
         # 2. Hand it over.
@@ -161,22 +161,14 @@ class Replacement:
         return len(connections)
 
     def _record(self, connections: list[Connection], listener: Listener) -> HubRecord:
-        clients = self._clients
-
         return HubRecord(
             version=VERSION,
             hub_id=self._tree.hub_id,
             separator=self._context.router.namespace.separator,
             owns_file=listener.owns_file,
             clients=[connection.record() for connection in connections],
-            total=clients.total,
-            peak=clients.peak,
-            published=self._context.published,
-            ignored=self._context.ignored,
-            departed=clients.departed,
-            departed_by_user=clients.departed_by_user,
-            violations=dict(clients.violations.counts),
             handed_on=self.handed_on,
+            **asdict(self._context.counts),
         )
 
     # -- the new hub --------------------------------------------------------------------------------
@@ -197,30 +189,10 @@ class Replacement:
         listener.listen_again(self._context.limits.backlog)
 
     def _restore(self, estate: Estate, role: Role) -> None:
-        record, context, clients = estate.record, self._context, self._clients
-
-        # 1. What was counted.
+        record = estate.record
         self.handed_on = record.handed_on
-        context.published, context.ignored = record.published, record.ignored
-        clients.total, clients.peak = record.total, record.peak
-        clients.departed, clients.departed_by_user = record.departed, record.departed_by_user
-        clients.violations.counts.update(record.violations)
-
-        # 2. The clients: whose each is, the kernel says.
-        by_number: dict[int, Connection] = {}
-        for sock, one in zip(estate.take_connections(), record.clients, strict=True):
-            credentials = peer_credentials(sock)
-            account = context.quotas.account(credentials.uid)
-            context.quotas.keep_open(account)
-            by_number[one.number] = clients.restore(take_connection(sock, one.guarded), credentials, account, role, one)
-        context.scheduler.several = context.quotas.several()
-
-        # 3. Who holds whom back, from when they did.
-        for one in record.clients:
-            for number, since in one.holds.items():
-                receiver, publisher = by_number[one.number].outgoing, by_number.get(number)
-                if publisher is not None and publisher.holdable_by(receiver) is not None:
-                    receiver.hold(publisher, since)
+        self._context.counts.restore(record)
+        self._clients.restore(record.clients, estate.take_connections(), role)
 
 
 @contextmanager

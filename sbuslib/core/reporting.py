@@ -12,10 +12,10 @@ import msgspec
 
 from ..limits import PACKET_BYTES
 from ..statistics import ClientPage, ClientStatistics, HubStatistics, LinkPage, UserStatistics
+from .clients import Clients
 from .connection import Connection
 from .context import Context
 from .embedder import Inbox
-from .members import Clients
 from .outgoing import Outgoing
 from .quotas import Account
 from .records import Totals
@@ -63,12 +63,12 @@ class Reporter:
 
     def hub(self, clients: bool = True, links: bool = True) -> HubStatistics:
         """Counts since the hub was made, true for this instant only; of each client and link if wanted."""
-        context, members = self._context, self._clients
+        context, connected, counts = self._context, self._clients.connections, self._context.counts
 
         # 1. What clients did: those that have left, and those that are here.
-        by_user, total = defaultdict(Totals, copy.deepcopy(members.departed_by_user)), copy.deepcopy(members.departed)
+        by_user, total = defaultdict(Totals, copy.deepcopy(counts.departed_by_user)), copy.deepcopy(counts.departed)
         queued = 0
-        for account, totals, waiting in members.counts():
+        for account, totals, waiting in self._clients.counts():
             by_user[account.uid].add(totals)
             total.add(totals)
             queued += waiting
@@ -79,19 +79,19 @@ class Reporter:
         return HubStatistics(
             hub_id=self._about.hub_id.decode(),
             address=context.address(),
-            clients=len(members.connections),
-            clients_peak=members.peak,
-            clients_total=members.total,
+            clients=len(connected),
+            clients_peak=counts.peak,
+            clients_total=counts.total,
             patterns=context.router.pattern_count(),
-            published=context.published + total.received,
+            published=counts.published + total.received,
             routed=total.routed,
             delivered=total.delivered,
             waiting=queued,
             lost=dict(total.lost),
-            ignored=context.ignored,
-            violations=dict(members.violations.counts),
+            ignored=counts.ignored,
+            violations=dict(counts.violations),
             dropped=dict(self._about.dropped.counts),
-            per_client=self._tell_clients(members.connections.values(), inboxes=True) if clients else (),
+            per_client=self._tell_clients(connected.values(), inboxes=True) if clients else (),
             per_user=tuple(
                 _statistics_of_user(context, uid, accounts.get(uid, nothing), by_user[uid])
                 for uid in {**accounts, **by_user}
@@ -133,12 +133,12 @@ class Reporter:
         """The receiver that lost most so far, by user and cause: its credential key, and it. Takes as long as
         :meth:`hub`."""
         found: dict[tuple[int, str], tuple[int, str, Outgoing | Inbox]] = {}
-        members: list[tuple[Outgoing | Inbox, Connection | Inbox]] = [
+        parts: list[tuple[Outgoing | Inbox, Connection | Inbox]] = [
             *((one.outgoing, one) for one in self._clients.connections.values()),
             *((one, one) for one in self._clients.inboxes),
         ]
-        for receiver, member in members:
-            told = member.statistics()
+        for receiver, part in parts:
+            told = part.statistics()
             for cause, count in told.lost.items():
                 who = receiver.account.uid, cause
                 if count > (found[who][0] if who in found else 0):
@@ -146,8 +146,8 @@ class Reporter:
         return {who: (key, receiver) for who, (_, key, receiver) in found.items()}
 
     def _tell_clients(self, connections: Iterable[Connection], inboxes: bool) -> tuple[ClientStatistics, ...]:
-        members: list[Connection | Inbox] = [*(self._clients.inboxes if inboxes else ()), *connections]
-        return tuple(member.statistics() for member in members)
+        parts: list[Connection | Inbox] = [*(self._clients.inboxes if inboxes else ()), *connections]
+        return tuple(part.statistics() for part in parts)
 
 
 def _statistics_of_user(context: Context, uid: int, account: Account, totals: Totals) -> UserStatistics:

@@ -43,7 +43,7 @@ def route_one(publisher: Publisher, area: PlainArea, length: int) -> bool:
     data = area.data
     receivers = publisher.routes.get(data[: data.find(b"\0", 0, length) + 1])
     if receivers is not None:
-        publisher.deliver(receivers, publisher, OneInArea(area, publisher.context.writer, length))
+        publisher.deliver(receivers, publisher, OneInArea(area, publisher.running.writer, length))
         return True
 
     # Over a link it comes with its sender.
@@ -54,7 +54,7 @@ def route_one(publisher: Publisher, area: PlainArea, length: int) -> bool:
     receivers = publisher.routes.get(data[start:body])
     if receivers is None:
         return False
-    publisher.deliver(receivers, sender, OneInArea(area, publisher.context.writer, length, start))
+    publisher.deliver(receivers, sender, OneInArea(area, publisher.running.writer, length, start))
     return True
 
 
@@ -267,7 +267,7 @@ def _forward(publisher: Publisher, received: Received, runs: list[Run]) -> int |
         some, runs = runs[: len(routes)], runs[len(routes) :]
 
         # 2. Who gets which packets.
-        grouped = publisher.context.fan_out.routes_with_groups(routes, sender)
+        grouped = publisher.fan_outs.routes_with_groups(routes, sender)
         if grouped is not routes:
             some = [(start, end, receivers) for (start, end, _), receivers in zip(some, grouped, strict=True)]
         plan: list[tuple[InArea, Sequence[Receiver]]]
@@ -315,4 +315,4 @@ def _route_copy(publisher: Publisher, packet: bytes) -> None:
         publisher.commands += 1
         publisher.role.command(publisher, packet)
     elif publisher.knows_allowed(header) or publisher.may_publish(header):
-        publisher.deliver(publisher.look_up(header), publisher, Copied(publisher.context.writer, [packet]))
+        publisher.deliver(publisher.look_up(header), publisher, Copied(publisher.running.writer, [packet]))

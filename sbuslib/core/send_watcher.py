@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final
 
-from .context import Context
+from .running import Running
 
 __all__ = ["SEND_RETRY", "WRITE", "SendWatcher"]
 
@@ -23,19 +23,19 @@ class SendWatcher:
     Made when something has to wait, and closed once nothing does.
     """
 
-    __slots__ = ("_context", "_retry", "_send_on", "_uid", "_writer", "closed")
+    __slots__ = ("_retry", "_running", "_send_on", "_uid", "_writer", "closed")
 
-    def __init__(self, context: Context, uid: int, sock: socket.SocketType, send_on: Callable[[], None]) -> None:
-        self._context = context
+    def __init__(self, running: Running, uid: int, sock: socket.SocketType, send_on: Callable[[], None]) -> None:
+        self._running = running
         self._uid = uid
         self._send_on = send_on
         self.closed = False  # nothing waits any more
         self._retry: Any = None  # the timer of a pause, during one
-        self._writer = context.loop.io(sock.fileno(), WRITE)  # stopped while it waits for a turn, or during a pause
+        self._writer = running.loop.io(sock.fileno(), WRITE)  # stopped while it waits for a turn, or during a pause
         self._writer.start(self._on_writable)
 
     def _on_writable(self) -> None:
-        scheduler = self._context.scheduler
+        scheduler = self._running.scheduler
         if scheduler.may_go():
             self._send_on()
         else:
@@ -51,7 +51,7 @@ class SendWatcher:
         """The kernel had no memory, and would call the socket writable all the same: let some time pass."""
         self._writer.stop()
         if self._retry is None:
-            self._retry = self._context.loop.timer(SEND_RETRY)
+            self._retry = self._running.loop.timer(SEND_RETRY)
             self._retry.start(self._end_pause)
 
     def _end_pause(self) -> None:

@@ -79,7 +79,7 @@ class Review:
                 connection.forget_answers()
                 self._unfinished += 1
                 self.done.clear()
-                self._context.work.add(uid, self._look_at(connection), self._looked)
+                self._context.running.work.add(uid, self._look_at(connection), self._looked)
 
     @staticmethod
     def _look_at(publisher: Publisher) -> Iterator[None]:

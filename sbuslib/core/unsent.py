@@ -5,7 +5,7 @@ not. The relay of a hub below has to tell what was lost with its master. So it i
 after those that went into a queue have left it (``hub/sync`` of scope ``passed``).
 
 A client that stopped reading would keep every relay waiting. So no relay waits longer than
-:data:`~.context.PASSED_WAIT` for a client, until nothing waits for that client. If the hub is killed meanwhile, the
+:data:`~.running.PASSED_WAIT` for a client, until nothing waits for that client. If the hub is killed meanwhile, the
 messages in that client's queue are lost with it. The hub above, and the hubs below of trusted users, are waited for
 however long it takes: many clients are behind each.
 """

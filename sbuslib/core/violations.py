@@ -12,16 +12,19 @@ __all__ = ["Violations"]
 
 
 class Violations:
-    """Counts violations by reason, and says which to log: the first of each reason and user."""
+    """Counts violations by reason, and says which to log: the first of each reason and user.
 
-    def __init__(self, remembered: int) -> None:
-        self.counts: Counter[str] = Counter()  # by reason
+    :param counts: where they are counted.
+    """
+
+    def __init__(self, remembered: int, counts: dict[str, int] | None = None) -> None:
+        self.counts: dict[str, int] = Counter() if counts is None else counts  # by reason
         self._remembered = remembered
         self._logged: set[tuple[str, Hashable]] = set()  # by reason, and by whom
 
     def note(self, reason: str, who: Hashable, times: int = 1) -> bool:
         """Count violations of ``who``, such as the id of a user; ``True`` when the first is to be logged."""
-        self.counts[reason] += times
+        self.counts[reason] = self.counts.get(reason, 0) + times
         if (reason, who) in self._logged or len(self._logged) >= self._remembered:
             return False
         self._logged.add((reason, who))

@@ -10,8 +10,10 @@ import msgspec
 
 from ..errors import CorruptJournalError
 from ..lake.blocks import blocks, everything
-from ..lake.segment_rows import DAMAGED, DELETED
+from ..lake.pieces import unsaid
+from ..lake.places import Sealed
 from ..segments.layout import GAP, Block, Skipped
+from ..segments.recovery import DAMAGED, DELETED
 from ..wire.offers import behind_a_door
 from ..wire.text import escape
 
@@ -69,12 +71,19 @@ def verify(
         check.damages += 1
         on_damage(path, skipped)
 
+    # 1. What sealed files hold, and what their names say. A damaged one is told when it is read.
     pieces = everything(directory)
-    check.first_row = check.first_row or pieces[0].first
-    former = ""
+    check.first_row = check.first_row or (pieces[0].first if pieces else 0)
+    for file in dict.fromkeys(piece.file for piece in pieces if isinstance(piece.file, Sealed)):
+        for first, before in unsaid(file):
+            reason = f"its name says rows {file.first:,} to {file.last:,}, and it has no row from {first:,} to "
+            skip(file.path, Skipped(0, file.size, before - first, f"{reason}{before - 1:,}"))
+
+    # 2. All rows.
+    seen = {piece.place for piece in pieces}  # of rows that are in no file
     for rows in blocks(pieces, on_corrupt="skip", on_skip=skip):
-        check.files += rows.path != former and rows.path != pieces[0].place
-        former = rows.path
+        check.files += rows.path not in seen
+        seen.add(rows.path)
         try:
             _count(rows.block, check)
         except CorruptJournalError as error:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from itertools import chain, groupby
 from typing import Literal, NamedTuple
 
-from ..secrets import RESERVED
+from ..secrets import OVERFLOW_ID, RESERVED
 from ..segments.encoding import widened
 from ..segments.layout import NULL, Buffer, pack
 from ..wire.batches import take_apart
 from ..wire.columns import Columns, merge_keys
 
-__all__ = ["Chunk", "columns_of", "parts_of", "spread", "without_secrets"]
+__all__ = ["Chunk", "columns_of", "own_users", "parts_of", "spread", "without_secrets"]
 
 
 class Chunk(NamedTuple):
-    """Messages of one sender that came at one time: as columns, or as packets, ``MSG <key>NUL<payload>`` each."""
+    """Messages of one sender that came at one time: as columns, or as packets, ``MSG <key>NUL<payload>`` each.
+
+    The ids are those of the process that answers for them: see :func:`~sbuslib.secrets.answerable`.
+    """
 
     time_ns: int
     sender: bytes
@@ -24,6 +28,11 @@ class Chunk(NamedTuple):
     uid: int | None
     pid: int | None
     messages: Columns | Sequence[bytes]
+
+
+def own_users() -> set[int]:
+    """The users whose hubs are taken at their word as to who sent something: root, and that of this process."""
+    return {0, os.getuid()} - {OVERFLOW_ID}
 
 
 def columns_of(chunks: list[Chunk]) -> tuple[list[bytes], Buffer, bytes, Sequence[Buffer]]:

@@ -18,12 +18,12 @@ from ..blocking import Client
 from ..clients.endpoint import Endpoint
 from ..errors import DisconnectedError, JournalError
 from ..matcher import SEPARATOR
-from ..secrets import Namespace
+from ..secrets import Namespace, answerable
 from ..segments.recovery import OUTAGE
 from ..wire import control
 from ..wire.packets import Message, encode_message
 from ..wire.text import plainly
-from .chunks import Chunk
+from .chunks import Chunk, own_users
 from .limits import JournalLimits
 from .writer import Durability, Gap, Writer
 
@@ -192,7 +192,7 @@ class Follower:
         self._waiting_bytes += sum(map(len, packets))
 
     def _vouched(self, sender: bytes | None) -> tuple[int | None, int | None, int | None]:
-        """The gid, uid and pid that the hub vouches for: the first ones after its own prefix."""
+        """The gid, uid and pid of the process that answers for what a sender published, as the hub sees it."""
         found = self._ids.get(sender)
         if found is None:
             found = self._parse(sender)
@@ -205,8 +205,7 @@ class Follower:
     def _parse(self, sender: bytes | None) -> tuple[int | None, int | None, int | None]:
         if sender is None or not sender.startswith(self._prefix):
             return None, None, None
-        chain = self._namespace.chain(sender[len(self._prefix) :])
-        return chain[0].known() if chain else (None, None, None)
+        return answerable(self._namespace.chain(sender[len(self._prefix) :]), own_users()).known()
 
     def _learn_namespace(self) -> None:
         features = self.client.hub.features

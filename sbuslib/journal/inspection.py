@@ -25,9 +25,8 @@ class FileSummary(msgspec.Struct, frozen=True):
     bytes: int
     first_row: int
     state: str
-    """``sealed``, ``ended`` (with its end mark), ``open``, or the damage of the header."""
+    """``sealed``, ``ended`` (with its end mark), ``open``, or what is wrong with the file."""
     rows: int = 0
-    """Of a sealed file, those that its name tells."""
     begun: int | None = None
     latest: int | None = None
 
@@ -64,8 +63,8 @@ def _summary(journal: str | None, pieces: list[Piece], recorded: bool) -> Journa
     for piece in pieces:
         end = piece.first  # the number that comes after its last row
         if isinstance(piece.file, Sealed):
-            files.append(_sealed(piece.file))
             end = piece.before or end
+            files.append(_sealed(piece.file, piece.first, end))
         elif piece.file is not None:
             with suppress(CorruptJournalError):
                 header = header_of(piece.file)
@@ -76,9 +75,16 @@ def _summary(journal: str | None, pieces: list[Piece], recorded: bool) -> Journa
     return JournalSummary(journal, header and header.hub, separator, recorded and header is not None, missing, files)
 
 
-def _sealed(file: Sealed) -> FileSummary:
-    rows, latest = file.last - file.first + 1, file.end_ns - 1_000_000_000
-    return FileSummary(file.name, file.size, file.first, "sealed", rows, file.start_ns, latest)
+def _sealed(file: Sealed, first: int, before: int) -> FileSummary:
+    """A sealed file, or a part of one, of which only its rows count."""
+    from ..lake.footer import count_between, footer_of  # only here, as it needs Arrow
+
+    found = FileSummary(file.name, file.size, file.first, "sealed", 0, file.start_ns, file.end_ns - 1_000_000_000)
+    try:
+        state = "sealed, without rows that its name says" if footer_of(file).unsaid else "sealed"
+        return msgspec.structs.replace(found, rows=count_between(file, first, before), state=state)
+    except CorruptJournalError as error:
+        return msgspec.structs.replace(found, state=error.reason)
 
 
 def _segment(piece: Piece, segment: Segment) -> tuple[FileSummary, int]:

@@ -17,13 +17,15 @@ from gevent.event import Event
 from ..core.embedder import Inbox
 from ..core.holding import Holding
 from ..core.quotas import Room
+from ..secrets import answerable
 from ..statistics import ClientStatistics
 from ..wire.control import MOST_LOST, Away
-from .chunks import Chunk
+from .chunks import Chunk, own_users
 from .limits import JournalLimits
 from .writer import Gap, Writer
 
 if TYPE_CHECKING:
+    from ..core.clients import Clients
     from ..core.context import Context
     from ..core.messages import Messages
     from ..core.protocols import Holdable, Sender
@@ -57,19 +59,22 @@ class Intake(Inbox):
     def __init__(
         self,
         context: Context,
+        clients: Clients,
         writer: Writer,
         limits: JournalLimits,
         *,
         hold: bool,
         run: Callable[[Callable[[], None]], None],
     ) -> None:
-        super().__init__(context)
+        super().__init__(context, clients.forget_inbox)
         #: Messages that the writer was not given yet, and their bytes.
         self.waiting = self.waiting_bytes = 0
         #: Set once the writer has ended.
         self.ended = Event()
         #: Called when the hub or the recorder closes this.
         self.on_close: Callable[[], None] = lambda: None
+        #: Those of the hub.
+        self._clients = clients
         #: Prefix and separator of the hub, which may change when it joins a tree.
         self._namespace = context.router.namespace
         self._writer = writer
@@ -82,7 +87,7 @@ class Intake(Inbox):
         #: Losses that the journal does not tell of yet, by their causes.
         self._gaps: dict[str, Gap] = {}
         #: Hands over what waits, once in ``block_seconds``.
-        self._timer = context.loop.timer(limits.block_seconds, limits.block_seconds)
+        self._timer = context.running.loop.timer(limits.block_seconds, limits.block_seconds)
         #: Whether that timer runs.
         self._is_timing = False
         #: The publishers that are held back.
@@ -103,12 +108,12 @@ class Intake(Inbox):
         self._uid = 0
         #: The hub's prefix when it sent.
         self._prefix = b""
-        #: Its credential key, and the gid, uid and pid that this hub vouches for.
+        #: Its credential key, and the gid, uid and pid of the process that answers for it.
         self._ids: tuple[bytes, int | None, int | None, int | None] = (b"", None, None, None)
 
     def attach(self, *, tap: bool) -> None:
         """Receive everything but secrets from now on: as a tap, or as a subscriber to everything."""
-        self._context.members.add_inbox(self)
+        self._clients.add_inbox(self)
         if tap:
             self._context.router.add_tap(self, False)
         else:
@@ -124,13 +129,15 @@ class Intake(Inbox):
         self.routed += count
         if self._is_full and not self._has_room_for(sender, count, size):
             return
+
+        # The ids are found once for neighbours of one sender.
         if sender is not self._sender or self._namespace.prefix is not self._prefix:
             self._charge()
             self._sender, self._prefix, self._uid = sender, self._namespace.prefix, sender.credentials.uid
             key = sender.key
-            # For a sender above this hub, the kernel vouched for the hub above and not for the sender.
-            is_ours = key.startswith(self._prefix + self._namespace.start)
-            self._ids = (key, *(sender.credentials.known() if is_ours else (None, None, None)))
+            self._ids = (key, *self._answerable_ids(key))
+
+        # Those that wait are handed over by a timer at the latest.
         self._chunks.append(Chunk(time_ns(), *self._ids, messages.columns()))
         if not self._is_timing:
             self._is_timing = True
@@ -139,6 +146,13 @@ class Intake(Inbox):
         self.waiting_bytes += size
         if self.waiting >= self._bounds.block_records or self.waiting_bytes >= self._bounds.block_bytes:
             self.hand_over()
+
+    def _answerable_ids(self, key: bytes) -> tuple[int | None, int | None, int | None]:
+        """Those of the process that answers for what a sender published; unknown if it is above this hub."""
+        namespace = self._namespace
+        if not key.startswith(namespace.prefix + namespace.start):
+            return None, None, None
+        return answerable(namespace.chain(key[len(namespace.prefix) :]), own_users()).known()
 
     def _on_time(self) -> None:
         """Hand over what waits, once in ``block_seconds``; stop the timer when nothing has come in that time."""
@@ -266,7 +280,7 @@ class Intake(Inbox):
                 self._leave()
             finally:
                 self.on_close()
-                self._context.members.forget_inbox(self)
+                self._on_closed(self)
         elif not self._writer.is_abandoned:
             self.ended.wait()
 
@@ -278,7 +292,7 @@ class Intake(Inbox):
         if stopped := self._writer.queued_records:
             self.lost["stopped"] = stopped
         if not was_closed:
-            self._context.members.forget_inbox(self)
+            self._on_closed(self)
         return sum(self.lost.values())
 
     def _leave(self) -> None:

@@ -175,7 +175,7 @@ class Recorder:
             raise StateError(f"{self!r}: it is started already")
 
         # 1. The writer: it locks the directory, and repairs what a crash has left.
-        waker = self.hub.context.loop.async_()
+        waker = self.hub.context.running.loop.async_()
         try:
             writer = self._make_writer(wake=waker.send)
             writer.open()
@@ -189,7 +189,7 @@ class Recorder:
 
         # 3. From now on messages come.
         self._service = service = self._make_service()
-        self._intake = Intake(self.hub.context, writer, self.limits, hold=self._hold, run=service.run)
+        self._intake = Intake(self.hub.context, self.hub.clients, writer, self.limits, hold=self._hold, run=service.run)
         self._intake.on_close = self._end
         waker.start(service.run, self._on_wake)
         self._intake.attach(tap=self._scope == "hub")

@@ -27,12 +27,13 @@ from ..errors import (
 )
 from ..lake.blocks import blocks, everything
 from ..lake.pieces import Piece
-from ..lake.segment_rows import DAMAGED, OnSkip, Rows
+from ..lake.segment_rows import OnSkip, Rows
 from ..lake.selection import EVERYTHING, Selection
 from ..matcher import SEPARATOR
 from ..secrets import Namespace
 from ..segments.decoding import OnCorrupt
 from ..segments.layout import GAP, Block, packed
+from ..segments.recovery import DAMAGED
 from ..wire.columns import Columns, lengths
 from ..wire.packets import check_key
 from ..wire.text import printable

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any
@@ -14,11 +13,13 @@ import pyarrow
 
 from ..errors import CorruptJournalError
 from ..segments.decoding import OnCorrupt
-from ..segments.layout import MESSAGE, NULL, Block, Buffer, SegmentHeader, Skipped
+from ..segments.layout import MESSAGE, NULL, Block, Buffer, Skipped
+from ..segments.recovery import DAMAGED
+from .footer import footer_of, named_errors
 from .pieces import Piece
-from .places import Sealed, VanishedError, filesystem_of, is_local, opened
+from .places import Sealed, filesystem_of, is_local, opened
 from .rows import SCHEMA
-from .segment_rows import DAMAGED, OnSkip, Rows, gap, gap_block
+from .segment_rows import OnSkip, Rows, gap, gap_block
 from .selection import Selection
 
 __all__ = ["check", "checked", "chosen", "crc_of", "dataset", "expression", "sealed_batches", "sealed_rows"]
@@ -85,29 +86,6 @@ def expression(wanted: Selection, first: int = 0, before: int | None = None) -> 
     return found
 
 
-@contextmanager
-def _named(path: str) -> Iterator[None]:
-    """Errors of Arrow become ours, with the path."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise VanishedError(f"{path}: this file was deleted before it was read") from None
-    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
-        raise CorruptJournalError(" ".join(str(error).split()), 0, path) from None
-
-
-def header_of(file: Sealed) -> SegmentHeader:
-    """What the metadata of a sealed file say: journal, hub and separator. Raises as :func:`sealed_batches`."""
-    import pyarrow.parquet
-
-    with _named(file.path):
-        filesystem, inside = filesystem_of(file.path)
-        told = pyarrow.parquet.read_metadata(inside, filesystem=filesystem).metadata or {}
-    separator = told.get(b"sbus.separator", b"/")
-    hub = told.get(b"sbus.hub", b"").decode(errors="replace")
-    return SegmentHeader(file.journal, hub, separator, file.start_ns, file.first, 0)
-
-
 def sealed_batches(piece: Piece, schema: Any, wanted: Selection) -> Iterator[Any]:
     """The wanted rows of a sealed file's piece, as record batches of ``schema``.
 
@@ -119,13 +97,13 @@ def sealed_batches(piece: Piece, schema: Any, wanted: Selection) -> Iterator[Any
     # 1. The whole file is checked once. From elsewhere it is not fetched for that: Arrow checks each page.
     if is_local(file.path):
         checked(file)
-    header = header_of(file)
+    header = footer_of(file).header
     filesystem, inside = filesystem_of(file.path)
     names = [*dict.fromkeys([*schema.names, *(["key"] if wanted.by_key else [])])]
     bounds = (0, None) if piece.is_whole else (piece.first, piece.before)
 
     # 2. Arrow leaves out groups of rows by their bounds, and we those whose keys no pattern matches.
-    with _named(file.path):
+    with named_errors(file.path):
         source = dataset([inside], filesystem)
         found = source.to_batches(columns=names, filter=expression(wanted, *bounds), batch_size=_BATCH_ROWS)
         for batch in found:
@@ -155,7 +133,7 @@ def sealed_rows(piece: Piece, wanted: Selection, on_corrupt: OnCorrupt, on_skip:
 
     following = piece.first
     try:
-        header = header_of(piece.file)
+        header = footer_of(piece.file).header
         for batch in sealed_batches(piece, SCHEMA, wanted):
             for block in _blocks_of(batch):
                 yield Rows(header, piece.file.path, block)

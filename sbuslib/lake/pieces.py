@@ -1,7 +1,11 @@
 """The account of a journal's rows: in which file each stands, wherever that lies, and which are missing.
 
 Every reader asks :func:`plan`. It gives for each journal a list of pieces, in the order of their rows, without a hole:
-parts of segments, sealed files or parts of them, and ranges of rows that are in no file. It opens next to nothing.
+parts of segments, sealed files or parts of them, and ranges of rows that are in no file. It opens no segment unless
+another file claims rows of it, and of sealed files the footers.
+
+**A file has only what it holds.** Names are where this begins, and what a file does not hold, whatever its name says,
+is looked for in the other files: see :func:`held`.
 
 **The seam.** A sealer makes a sealed file first and deletes its segment later. So segments are listed first. Where a
 sealed file has all rows of a segment, the segment is left out. A file that has vanished when it is to be read was
@@ -10,6 +14,7 @@ sealed meanwhile, or deleted: :func:`instead` says what there is in its place.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -23,10 +28,14 @@ from ..segments.layout import SEGMENT_HEADER_BYTES, Block
 from .places import Sealed, header_of, is_local, list_sealed, list_segments, looked_again, opened, sealed_of
 from .selection import EVERYTHING, Selection
 
-__all__ = ["Contents", "Known", "Piece", "contents", "instead", "measure", "plan"]
+__all__ = ["Contents", "Known", "Piece", "contents", "held", "instead", "measure", "plan", "unsaid"]
 
 Known = Mapping[str, tuple[int, int]]
 """For segments, by their paths: a row, and the byte at which the block begins whose first row that is."""
+
+
+_FETCHES = 16
+"""Footers that are read at once where files are elsewhere."""
 
 
 class Piece(NamedTuple):
@@ -50,7 +59,7 @@ class Piece(NamedTuple):
     known: tuple[int, int] | None = None
     """Of a segment: a row that is not after ``first``, and the byte at which its block begins."""
     time_ns: int | None = None
-    """Of missing rows: the time of what comes after them, if that is known."""
+    """If known: of missing rows, the time of what comes after them; of a part of a sealed file, of its first row."""
 
     @property
     def size(self) -> int:
@@ -128,7 +137,7 @@ def plan(
     return {
         journal: [
             _with_known(piece, known or {})
-            for piece in _ordered(pieces, (first or {}).get(journal))
+            for piece in _account(pieces, (first or {}).get(journal), wanted)
             if _may_be_wanted(piece, wanted)
         ]
         for journal, pieces in sorted(spans.items())
@@ -161,9 +170,103 @@ def _marked_end(segment: Segment) -> int | None:
     return None
 
 
+def held(piece: Piece) -> list[Piece]:
+    """The parts of a file's piece whose rows it holds; all of it where that file is damaged, as reading it tells.
+
+    Raises :exc:`.places.VanishedError`, and :exc:`~sbuslib.errors.StateError` where pyarrow is missing.
+    """
+    # 1. A segment that others come after ends with its mark. Without one it is damaged.
+    if isinstance(piece.file, Segment):
+        end = _marked_end(piece.file) if piece.following is not None else None
+        return [piece if end is None or piece.before is None else piece._replace(before=min(piece.before, end))]
+    if piece.file is None:
+        return [piece]
+
+    # 2. A sealed file.
+    from .footer import footer_of  # only here, as it needs Arrow
+
+    try:
+        spans = footer_of(piece.file).spans
+    except CorruptJournalError:
+        return [piece]
+    assert piece.before is not None
+    parts = [(max(span.first, piece.first), min(span.before, piece.before), span.time_ns) for span in spans]
+    return [
+        piece._replace(first=first, before=before, time_ns=time_ns)
+        for first, before, time_ns in parts
+        if first < before
+    ]
+
+
+def unsaid(file: Sealed) -> tuple[tuple[int, int], ...]:
+    """The rows that the name of a sealed file says, from the first number to before the second, and it does not hold.
+
+    Of a damaged file nothing is known. Raises as :func:`held`.
+    """
+    from .footer import footer_of  # likewise
+
+    with suppress(CorruptJournalError):
+        return footer_of(file).unsaid
+    return ()
+
+
+def _account(pieces: list[Piece], first: int | None, wanted: Selection) -> list[Piece]:
+    """The pieces that have each row from ``first`` on once, and those for rows that none has.
+
+    Files are asked what they hold where that matters: where another one claims some of their rows, too, and sealed ones
+    that are read.
+    """
+    asked = set[str]()
+    while True:
+        found = _ordered(pieces, first)
+        rivals = _rivals(found, pieces)
+        ask = {
+            piece.file.path: piece.file
+            for piece in found
+            if piece.file is not None
+            and piece.file.path not in asked
+            and (piece.file.path in rivals or (isinstance(piece.file, Sealed) and _may_be_wanted(piece, wanted)))
+        }
+        if not ask:
+            return found
+
+        # Then look again: what a file does not hold may be in one that seemed to be covered.
+        _fetch_footers([file for file in ask.values() if isinstance(file, Sealed)])
+        asked.update(ask)
+        pieces = [part for piece in pieces for part in (held(piece) if _path(piece) in ask else [piece])]
+
+
+def _rivals(found: list[Piece], pieces: list[Piece]) -> set[str]:
+    """The files of those of the ``found`` pieces that have rows which another of the ``pieces`` claims, too."""
+    rivals, firsts = set[str](), [piece.first for piece in found]
+    for piece in pieces:
+        at = max(0, bisect_right(firsts, piece.first) - 1)
+        while at < len(found) and (piece.before is None or found[at].first < piece.before):
+            file = found[at].file
+            if file is not None and file.path != _path(piece) and (found[at].before or inf) > piece.first:
+                rivals.add(file.path)
+            at += 1
+    return rivals
+
+
+def _path(piece: Piece) -> str | None:
+    return None if piece.file is None else piece.file.path
+
+
+def _fetch_footers(files: list[Sealed]) -> None:
+    """Read the footers of files elsewhere, many at a time, as each takes as long as the way there."""
+    far = [file for file in files if not is_local(file.path)]
+    if len(far) > 1:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(_FETCHES) as pool:
+            for done in [pool.submit(held, Piece(file.journal, "", file.first, file.last + 1, file)) for file in far]:
+                done.result()
+
+
 def _ordered(pieces: list[Piece], first: int | None) -> list[Piece]:
-    """The pieces that have each row from ``first`` on once, and those for rows that none has."""
-    pieces.sort(key=lambda piece: (piece.first, not isinstance(piece.file, Sealed), -(piece.before or inf)))
+    """The same, where each piece has all rows that it claims."""
+    pieces = sorted(pieces, key=lambda piece: (piece.first, not isinstance(piece.file, Sealed), -(piece.before or inf)))
     found: list[Piece] = []
     for number, piece in enumerate(pieces, 1):
         if piece.before is None and number < len(pieces):  # a copy of a journal that has grown since
@@ -182,7 +285,7 @@ def _ordered(pieces: list[Piece], first: int | None) -> list[Piece]:
 
 def _time_of(piece: Piece) -> int | None:
     if isinstance(piece.file, Sealed):
-        return piece.file.start_ns
+        return piece.time_ns if piece.time_ns is not None else piece.file.start_ns
     with suppress(JournalError):
         assert piece.file is not None
         return header_of(piece.file).created_ns

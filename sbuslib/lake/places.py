@@ -30,6 +30,7 @@ __all__ = [
     "list_sealed",
     "list_segments",
     "looked_again",
+    "named",
     "opened",
     "sealed_name",
     "sealed_of",
@@ -104,9 +105,9 @@ def sealed_name(journal: str, first: int, last: int, times: tuple[int, int], crc
     return name
 
 
-def _sealed(file: _File) -> Sealed | None:
-    """What the name of a file says; ``None`` unless it is that of a sealed file."""
-    found = _NAME.fullmatch(file.name)
+def named(path: str, name: str, size: int) -> Sealed | None:
+    """What a name says of the file at ``path``; ``None`` unless it is that of a sealed file."""
+    found = _NAME.fullmatch(name)
     if found is None:
         return None
     journal, first, last, start, end, crc = found.groups()
@@ -115,7 +116,7 @@ def _sealed(file: _File) -> Sealed | None:
     except ValueError:
         return None
     times = start_s * 1_000_000_000, (end_s + 1) * 1_000_000_000
-    return Sealed(file.path, journal, int(first), int(last), *times, int(crc, 16), file.size)
+    return Sealed(path, journal, int(first), int(last), *times, int(crc, 16), size)
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
@@ -189,7 +190,7 @@ def list_sealed(place: str) -> list[Sealed]:
     Raises :exc:`~sbuslib.errors.JournalError`.
     """
     try:
-        found = filter(None, map(_sealed, _files(place)))
+        found = filter(None, (named(*file) for file in _files(place)))
     except FileNotFoundError:
         return []
     return sorted(found, key=lambda one: (one.journal, one.first, one.last))

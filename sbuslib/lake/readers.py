@@ -8,24 +8,29 @@ pandas make a table in memory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial, reduce
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow
 
+from ..errors import CorruptJournalError, JournalError
 from ..segments.decoding import OnCorrupt
 from .decode import batches
+from .footer import footer_of
 from .parquet import checked
 from .pieces import Piece, plan
-from .places import Sealed, looked_again
+from .places import Sealed, header_of, looked_again
 from .rows import SCHEMA
-from .selection import Selection
+from .selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
     import duckdb
     import polars
     from pandas import DataFrame
 
-__all__ = ["Wish", "read_arrow", "read_duckdb", "read_pandas", "read_polars"]
+__all__ = ["Wish", "journal_error", "read_arrow", "read_duckdb", "read_pandas", "read_polars", "separators"]
 
 
 class Wish(NamedTuple):
@@ -52,22 +57,39 @@ class Wish(NamedTuple):
         return batches(pieces, self.schema, self.selection, self.on_corrupt)
 
     @looked_again
-    def divided(self, *, check: bool = True) -> tuple[list[str], list[Piece]]:
-        """The sealed files of which all rows are wanted, checked unless somebody else does it, and the other pieces.
+    def runs(self, *, check: bool = True) -> list[tuple[list[str], list[Piece]]]:
+        """The pieces in their order: sealed files of which all rows are wanted, or else other pieces, by turns.
 
-        Raises :exc:`~sbuslib.errors.JournalError`.
+        Those files are checked, unless somebody else does it. Raises :exc:`~sbuslib.errors.JournalError`.
         """
-        whole, others, wanted = list[str](), list[Piece](), self.selection
-        for piece in self.pieces():
-            file = piece.file
-            is_whole = isinstance(file, Sealed) and piece.is_whole and wanted.covers(file.start_ns, file.end_ns)
-            if isinstance(file, Sealed) and is_whole and not wanted.by_key:
+        found = list[tuple[list[str], list[Piece]]]()
+        for is_whole, pieces in groupby(self.pieces(), self._is_whole):
+            run = list(pieces)
+            files = [piece.file for piece in run if isinstance(piece.file, Sealed)] if is_whole else []
+            for file in files:
+                footer_of(file)
                 if check:
                     checked(file)
-                whole.append(file.path)
-            else:
-                others.append(piece)
-        return whole, others
+            found.append(([file.path for file in files], [] if is_whole else run))
+        return found
+
+    def _is_whole(self, piece: Piece) -> bool:
+        file, wanted = piece.file, self.selection
+        if not isinstance(file, Sealed) or not piece.is_whole or wanted.by_key:
+            return False
+        return wanted.covers(file.start_ns, file.end_ns)
+
+
+def separators(places: Sequence[str], hub: str | None = None) -> set[bytes]:
+    """The separators of the keys of journals, of one hub where it is named. Raises as :meth:`Wish.pieces`."""
+    headers = []
+    for piece in Wish([*places], EVERYTHING).pieces():
+        with suppress(CorruptJournalError):  # whoever reads it learns that
+            if isinstance(piece.file, Sealed):
+                headers.append(footer_of(piece.file).header)
+            elif piece.file is not None:
+                headers.append(header_of(piece.file))
+    return {header.separator for header in headers if hub is None or header.hub == hub}
 
 
 def read_arrow(wish: Wish) -> pyarrow.Table:
@@ -88,13 +110,15 @@ def read_polars(wish: Wish) -> polars.LazyFrame:
     import polars
     from polars.io.plugins import register_io_source
 
-    whole, others = wish.divided()
-
     def read(
-        columns: list[str] | None, predicate: polars.Expr | None, most: int | None, _: int | None
+        pieces: list[Piece],
+        columns: list[str] | None,
+        predicate: polars.Expr | None,
+        most: int | None,
+        _: int | None,
     ) -> Iterator[polars.DataFrame]:
         chosen = wish._replace(columns=columns if columns is not None else wish.schema.names)
-        for batch in chosen.batches(others):
+        for batch in chosen.batches(pieces):
             frame = polars.DataFrame(polars.from_arrow(batch))
             if predicate is not None:
                 frame = frame.filter(predicate)
@@ -104,11 +128,20 @@ def read_polars(wish: Wish) -> polars.LazyFrame:
             if most == 0:
                 return
 
-    frames = [polars.scan_parquet(whole).select(wish.schema.names)] if whole else []
-    if others or not whole:
-        empty = polars.DataFrame(polars.from_arrow(wish.schema.empty_table()))
-        frames.append(register_io_source(read, schema=empty.schema))
+    empty = polars.DataFrame(polars.from_arrow(wish.schema.empty_table()))
+    frames = [
+        polars.scan_parquet(files).select(wish.schema.names)
+        if files
+        else register_io_source(partial(read, pieces), schema=empty.schema)
+        for files, pieces in wish.runs() or [([], [])]
+    ]
     return polars.concat(frames)
+
+
+def journal_error(error: Exception) -> JournalError | None:
+    """Our error inside of one of DuckDB, whose text ends with a traceback; ``None`` if DuckDB's is another."""
+    _, ours, text = str(error).rpartition("\nsbuslib.errors.")
+    return JournalError(text.partition(": ")[2].strip()) if ours else None
 
 
 class _Stream:
@@ -124,13 +157,16 @@ class _Stream:
 
 
 def read_duckdb(wish: Wish, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
-    """The wanted rows as a relation of DuckDB, in ``connection`` if one is given. Raises as :func:`read_arrow`."""
+    """The wanted rows as a relation of DuckDB, in ``connection`` if one is given. Raises as :func:`read_arrow`.
+
+    What is damaged in a segment is an error of DuckDB when the relation is used: see :func:`journal_error`.
+    """
     import duckdb
 
     base = connection if connection is not None else duckdb.connect()
-    whole, others = wish.divided()
-    rest = base.from_arrow(_Stream(wish, others))
-    if not whole:
-        return rest
-    sealed = base.read_parquet(whole).select(*map(duckdb.ColumnExpression, wish.schema.names))
-    return sealed.union(rest) if others else sealed
+    names = [*map(duckdb.ColumnExpression, wish.schema.names)]
+    found = [
+        base.read_parquet(files).select(*names) if files else base.from_arrow(_Stream(wish, pieces))
+        for files, pieces in wish.runs() or [([], [])]
+    ]
+    return reduce(duckdb.DuckDBPyRelation.union, found)

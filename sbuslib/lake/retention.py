@@ -6,23 +6,29 @@ import os
 import time
 from contextlib import suppress
 from math import inf
+from typing import TYPE_CHECKING
 
-from ..errors import JournalError
+from ..errors import CorruptJournalError, JournalError
 from ..segments.directory import Segment
 from ..segments.layout import SEGMENT_HEADER_BYTES
 from .pieces import contents
 from .places import Sealed, header_of
 
+if TYPE_CHECKING:
+    from .footer import HeldRows
+
 __all__ = ["retain", "retire"]
 
 
 def retire(place: str) -> None:
-    """Delete the segments of a journal whose rows are all in sealed files.
+    """Delete the segments of a journal whose rows are all in sealed files, which hold them and can be read.
 
     Raises :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`.
     """
     found = contents(place)
-    sealed = sorted((one.first, one.last) for one in found.sealed if one.journal == found.journal)
+    sealed = sorted(
+        (span.first, span.before - 1) for one in found.sealed if one.journal == found.journal for span in _spans(one)
+    )
     for segment, following in zip(_deletable(found.segments), found.segments[1:], strict=False):
         covered = segment.first_sequence - 1
         for first, last in sealed:
@@ -46,14 +52,22 @@ def retain(place: str, keep_bytes: int | None, keep_seconds: float | None) -> No
     kept = found.segments[len(segments)].first_sequence if found.segments else inf
     files: list[Segment | Sealed] = [*(one for one in sealed if one.last < kept), *segments]
     files.sort(key=lambda file: file.first if isinstance(file, Sealed) else file.first_sequence)
+
     total = sum(one.size for one in sealed) + sum(segment.size for segment in found.segments)
     oldest = time.time() - keep_seconds if keep_seconds is not None else 0.0
-    for file in files:
-        with suppress(FileNotFoundError):  # likewise
-            if not (keep_bytes is not None and total > keep_bytes) and _latest(file) >= oldest:
-                return
-            _delete(file.path)
+    for file, latest in zip(files, _times(files), strict=True):
+        if not (keep_bytes is not None and total > keep_bytes) and latest >= oldest:
+            return
+        _delete(file.path)
         total -= file.size
+
+
+def _spans(file: Sealed) -> tuple[HeldRows, ...]:
+    from .footer import footer_of  # only here, as it needs Arrow, and a recorder without it retains
+
+    with suppress(CorruptJournalError):
+        return footer_of(file).spans
+    return ()
 
 
 def _deletable(segments: list[Segment]) -> list[Segment]:
@@ -66,9 +80,26 @@ def _deletable(segments: list[Segment]) -> list[Segment]:
     return []
 
 
+def _times(files: list[Segment | Sealed]) -> list[float]:
+    """When the last row of each file was recorded, in seconds since the epoch. The files are in the order of rows.
+
+    One that is to come is of a clock that was ahead. Then the files that follow say when it was.
+    """
+    found, following = list[float](), time.time()
+    for file in reversed(files):
+        latest = _latest(file)
+        following = latest if latest <= time.time() else following
+        found.append(following)
+    return found[::-1]
+
+
 def _latest(file: Segment | Sealed) -> float:
-    """When the last row of a file was recorded, in seconds since the epoch."""
-    return file.end_ns / 1e9 if isinstance(file, Sealed) else os.stat(file.path).st_mtime
+    if isinstance(file, Sealed):
+        return file.end_ns / 1e9
+    try:
+        return os.stat(file.path).st_mtime
+    except FileNotFoundError:  # a sealer has deleted it: its rows are in a sealed file
+        return 0.0
 
 
 def _delete(path: str) -> None:

@@ -14,19 +14,20 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
+from math import inf
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow
 import pyarrow.parquet
 
 from ..errors import CorruptJournalError, JournalError, JournalInUseError, SbusError, UsageError
-from ..segments.decoding import OnCorrupt
+from ..segments.decoding import OnCorrupt, is_empty
 from ..segments.directory import DirectoryLock, Segment, rename_durably
 from ..segments.layout import SegmentHeader
 from .decode import batches
+from .footer import footer_of
 from .parquet import check, crc_of
-from .parquet import header_of as header_of_sealed
-from .pieces import Piece, instead, measure, plan
+from .pieces import Piece, held, instead, measure, plan
 from .places import (
     Sealed,
     VanishedError,
@@ -37,6 +38,8 @@ from .places import (
     list_sealed,
     list_segments,
     looked_again,
+    named,
+    opened,
     sealed_name,
     sealed_of,
 )
@@ -63,18 +66,18 @@ _DAY_NS = 86_400_000_000_000
 _DICTIONARIES = ["journal", "hub", "kind", "key", "size", "sender", "gid", "uid", "pid", "cause"]
 _DELTAS = dict.fromkeys(["time", "time_ns", "sequence"], "DELTA_BINARY_PACKED")
 
-Ranges: TypeAlias = "dict[str, list[tuple[int, int]]]"
-"""For journals, rows from the first number to before the second."""
+There: TypeAlias = "dict[str, list[Piece]]"
+"""What there is of journals, or will be, by their identities."""
 
 
 class Unit(NamedTuple):
     """What becomes one sealed file in ``target``: parts of segments of one journal, or a sealed file, or a part of one.
 
-    ``place`` is where it comes from.
+    ``place`` is where it comes from, ``journal`` ``None`` where a damaged header does not tell it.
     """
 
     place: str
-    journal: str
+    journal: str | None
     pieces: tuple[Piece, ...]
     target: str
 
@@ -94,31 +97,43 @@ class Failure(NamedTuple):
     error: SbusError | OSError
 
 
-def _ranges(files: Iterable[Sealed]) -> Ranges:
-    found: Ranges = {}
-    for file in files:
-        found.setdefault(file.journal, []).append((file.first, file.last + 1))
+def _listed(target: str) -> There:
+    """What there is in ``target``, by the names of its files."""
+    found: There = {}
+    for file in list_sealed(target):
+        found.setdefault(file.journal, []).append(Piece(file.journal, target, file.first, file.last + 1, file))
     return found
 
 
-def _without(piece: Piece, ranges: Iterable[tuple[int, int]]) -> Iterator[Piece]:
-    """The parts of a piece whose rows are in none of some ranges."""
+def _without(piece: Piece, there: Iterable[Piece]) -> Iterator[Piece]:
+    """The parts of a piece whose rows none of the others holds."""
     assert piece.before is not None
-    for first, before in sorted(ranges):
-        if before > piece.first and first < piece.before:
-            if first > piece.first:
-                yield piece._replace(first=piece.first, before=first)
-            piece = piece._replace(first=before)
-    if piece.first < (piece.before or 0):
-        yield piece
+    first, before = piece.first, piece.before
+    others = [
+        (part.first, min(before, part.before or before))
+        for other in there
+        if other.first < before and first < (other.before or inf)
+        for part in held(other)
+    ]
+
+    for start, end in sorted(others):
+        if end > first and start < before:
+            if start > first:
+                yield piece._replace(first=first, before=start)
+            first = end
+    if first < before:
+        yield piece._replace(first=first)
 
 
 @looked_again
-def units(place: str, target: str, there: Ranges, *, open_too: bool = False) -> list[Unit]:
-    """What of the journals at ``place`` is to be sealed into ``target``, which has the rows in ``there``.
+def units(
+    place: str, target: str, there: There, *, open_too: bool = False, on_corrupt: OnCorrupt = "error"
+) -> list[Unit]:
+    """What of the journals at ``place`` is to be sealed into ``target``, which has what is ``there``.
 
-    Segments one after the other become one unit until they are :data:`UNIT_BYTES` or more, if they are of one hub and
-    were begun on one day (in UTC).
+    Segments one after the other become one unit until they are :data:`UNIT_BYTES` or more, if they are of one hub, were
+    begun on one day (in UTC), and adjoin: a file never spans rows that it does not hold. A last segment with a damaged
+    header is a unit by itself, which cannot be written.
 
     :param open_too: also the whole blocks of the segment that a recorder is writing.
 
@@ -130,17 +145,43 @@ def units(place: str, target: str, there: Ranges, *, open_too: bool = False) -> 
 
     for journal, pieces in plan([place]).items():
         for piece in pieces:
-            if piece.file is None or piece.journal is None or (piece.before is None and not open_too):
+            if isinstance(piece.file, Segment) and _is_unknown(piece):
+                made.append(Unit(place, piece.journal, (piece,), target))
+                former = None
                 continue
-            before = piece.before if piece.before is not None else measure(piece)[0]
-            for part in _without(piece._replace(before=before, is_killed=False), there.get(journal, ())):
+            for part in _new_parts(piece, there.get(journal, ()), open_too, on_corrupt):
                 kind = _kind(part)
-                if kind == former and sum(one.size for one in made[-1].pieces) < UNIT_BYTES:
+                adjoins = kind == former and made[-1].pieces[-1].before == part.first
+                if adjoins and sum(one.size for one in made[-1].pieces) < UNIT_BYTES:
                     made[-1] = made[-1]._replace(pieces=(*made[-1].pieces, part))
                 else:
                     made.append(Unit(place, journal, (part,), target))
                 former = kind
     return made
+
+
+def _new_parts(piece: Piece, there: Iterable[Piece], open_too: bool, on_corrupt: OnCorrupt) -> Iterator[Piece]:
+    """The parts of a piece that have rows which are not there."""
+    if piece.file is None or piece.journal is None or (piece.before is None and not open_too):
+        return
+    before = piece.before if piece.before is not None else measure(piece, on_corrupt=on_corrupt)[0]
+    for part in held(piece._replace(before=before, is_killed=False)):
+        yield from _without(part, there)
+
+
+def _is_unknown(piece: Piece) -> bool:
+    """Whether nothing tells of which journal the rows of a segment are, or how many: its header is damaged."""
+    assert isinstance(piece.file, Segment)
+    if piece.journal is not None and piece.before is not None:
+        return False
+    with opened(piece.file.path) as read_at:
+        if is_empty(read_at, piece.file.size):  # a crash left none
+            return False
+    try:
+        header_of(piece.file)
+    except CorruptJournalError:
+        return True
+    return False
 
 
 def _kind(piece: Piece) -> object:
@@ -152,11 +193,22 @@ def _kind(piece: Piece) -> object:
     return object()
 
 
+def _why_unknown(piece: Piece) -> str:
+    try:
+        assert isinstance(piece.file, Segment)
+        header_of(piece.file)
+    except CorruptJournalError as error:
+        return f"{error}: nothing tells which rows it has"
+    return f"{piece.file.path}: it was repaired meanwhile"
+
+
 # -- one file -------------------------------------------------------------------------------------------
 
 
 def write(unit: Unit, on_corrupt: OnCorrupt = "error") -> Written:
     """Make a sealed file. Raises :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`, and leaves nothing then."""
+    if unit.journal is None or unit.pieces[0].before is None:
+        raise JournalError(_why_unknown(unit.pieces[0]))
     filesystem, folder = filesystem_of(unit.target)
     filesystem.create_dir(folder, recursive=True)
     with ExitStack() as undo:
@@ -172,7 +224,9 @@ def write(unit: Unit, on_corrupt: OnCorrupt = "error") -> Written:
         if not name:
             rows, times = _write(unit, aside, on_corrupt)
             last = (unit.pieces[-1].before or 0) - 1
-            name = sealed_name(unit.journal, one.first, last, times, crc_of(aside))
+            crc = crc_of(aside)
+            name = sealed_name(unit.journal, one.first, last, times, crc)
+            _check(aside, name)
         size = os.stat(aside).st_size
 
         # 2. Under its name, once it is whole.
@@ -182,6 +236,17 @@ def write(unit: Unit, on_corrupt: OnCorrupt = "error") -> Written:
             with filesystem.open_output_stream(f"{folder}/{name}") as sink:
                 crc_of(aside, sink.write)
     return Written(name, rows, size)
+
+
+def _check(aside: str, name: str) -> None:
+    """Raise :exc:`~sbuslib.errors.JournalError` unless a file that was written aside holds what its name will say.
+
+    A file that claimed more would hide the rows of others.
+    """
+    file = named(aside, name, os.stat(aside).st_size)
+    unsaid = footer_of(file).unsaid if file is not None else ()
+    if unsaid:
+        raise JournalError(f"{aside}: rows {unsaid[0][0]:,} to {unsaid[0][1] - 1:,} did not come")
 
 
 def _remove(path: str) -> None:
@@ -202,7 +267,7 @@ def _write(unit: Unit, aside: str, on_corrupt: OnCorrupt) -> tuple[int, tuple[in
 
     first, last = unit.pieces[0].first, (unit.pieces[-1].before or 0) - 1
     header = _header(unit.pieces[0])
-    told: dict[str | bytes, str | bytes] = {"sbus.schema": str(SCHEMA_VERSION), "sbus.journal": unit.journal}
+    told: dict[str | bytes, str | bytes] = {"sbus.schema": str(SCHEMA_VERSION), "sbus.journal": unit.journal or ""}
     told |= {"sbus.first": str(first), "sbus.last": str(last), "sbus.hub": header.hub}
     told |= {"sbus.separator": header.separator}
     with pyarrow.parquet.ParquetWriter(
@@ -237,7 +302,7 @@ def _header(piece: Piece) -> SegmentHeader:
         if isinstance(piece.file, Segment):
             return header_of(piece.file)
         if isinstance(piece.file, Sealed):
-            return header_of_sealed(piece.file)
+            return footer_of(piece.file).header
     except VanishedError:
         for other in instead(piece):
             return _header(other)
@@ -276,7 +341,7 @@ def seal(
     # A recorder that was killed may have left its sealer at work: this one goes on after it.
     with closing(DirectoryLock(place, "sealer.lock", wait=True)):
         target = sealed_of(place)
-        some = units(place, target, _ranges(list_sealed(target)))
+        some = units(place, target, _listed(target), on_corrupt=on_corrupt)
         for unit in some:
             progress(write(unit, on_corrupt))
         retire(place)
@@ -343,23 +408,24 @@ def _take_in(
 
     def look(places: Iterable[str]) -> list[Unit]:
         """What the lake does not have of these places, each row from one of them."""
-        there, found = _ranges(list_sealed(target)), list[Unit]()
+        there, found = _listed(target), list[Unit]()
         for place in places:
             try:
-                some = units(place, target, there, open_too=open_too)
+                some = units(place, target, there, open_too=open_too, on_corrupt=on_corrupt)
             except (SbusError, OSError) as error:
                 failures[place] = Failure(place, error)
                 continue
             found += some
             for unit in some:  # another place may have a copy of it
-                there.setdefault(unit.journal, []).extend((piece.first, piece.before or 0) for piece in unit.pieces)
+                if unit.journal is not None:
+                    there.setdefault(unit.journal, []).extend(unit.pieces)
         return found
 
     with ExitStack() as locks:
         found = look(places)
         if found and is_local(target):
             busy = set[str]()
-            for journal, place in {unit.journal: unit.place for unit in reversed(found)}.items():
+            for journal, place in {unit.journal: unit.place for unit in reversed(found) if unit.journal}.items():
                 try:
                     locks.enter_context(closing(DirectoryLock(target, f"_{journal}.lock")))
                 except JournalInUseError:

@@ -11,17 +11,11 @@ from ..segments.decoding import OnCorrupt, decode_block, is_empty, read_segment,
 from ..segments.directory import Segment, decode_header
 from ..segments.encoding import encode_gaps
 from ..segments.layout import SEGMENT_HEADER_BYTES, Block, End, SegmentHeader, Skipped
-from ..segments.recovery import CUT, NUMBERS_LEFT_OUT
+from ..segments.recovery import CUT, DAMAGED, DELETED, NUMBERS_LEFT_OUT
 from .pieces import Piece
 from .places import opened
 
-__all__ = ["DAMAGED", "DELETED", "OnSkip", "Rows", "gap", "gap_block", "segment_rows"]
-
-DELETED = "deleted"
-"""The cause of a gap row for rows that are in no file: retention, or somebody, has deleted them."""
-
-DAMAGED = "damaged"
-"""The cause of a gap row for rows that were skipped because they are damaged."""
+__all__ = ["OnSkip", "Rows", "gap", "gap_block", "segment_rows"]
 
 OnSkip = Callable[[str, Skipped], object]
 """Called with the file and the place of what is damaged in it."""
@@ -117,9 +111,8 @@ class _Walk:
         ):
             if isinstance(item, Skipped):
                 on_skip(self._path, item)
-                self._row += item.rows or 0
-                if item.rows != 0:
-                    yield self._gap(self._row - 1, DAMAGED, item.rows)
+                first, self._row = self._row, self._row + (item.rows or 0)
+                yield from self._damaged(first, item.rows)
                 continue
             if isinstance(item, Block):
                 if piece.before is not None and item.sequences[0] >= piece.before:
@@ -136,6 +129,16 @@ class _Walk:
             yield self._gap(piece.before - 1, DELETED, lost)
         elif piece.is_killed and not ended:
             yield self._gap(self._row, CUT, None)
+
+    def _damaged(self, first: int, rows: int | None) -> Iterator[Rows]:
+        """The gap row for damaged rows from number ``first`` on, as far as they are of this piece."""
+        if rows is None:
+            yield self._gap(first - 1, DAMAGED, None)
+            return
+        before = min(first + rows, self._piece.before or first + rows)
+        lost = before - max(first, self._piece.first)
+        if lost > 0:
+            yield self._gap(before - 1, DAMAGED, lost)
 
     def _gap(self, sequence: int, cause: str, lost: int | None) -> Rows:
         return Rows(self._header, self._path, gap_block(max(1, sequence), self._time_ns, cause, lost))

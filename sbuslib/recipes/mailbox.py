@@ -44,6 +44,8 @@ class Mailbox:
         self.lost: Counter[str] = Counter()  # messages that did not come here, by cause
         self.closed = False
         """Whether nothing more will come. A recipe that works in the background ends then."""
+        self.is_worked = False
+        """Whether something in the background takes what comes."""
         self._most = messages  # how many are kept
         self._room = size  # bytes of payload that are still taken
 
@@ -88,6 +90,9 @@ class Party(Protocol):
 
     async def post(self, key: bytes, payload: bytes, *, together: bool) -> None:
         """Publish a message; ``together``: others are to come, with which it may go in one packet."""
+
+    def tell(self, key: bytes, payload: bytes) -> None:
+        """Publish a message, behind those before it, if that takes no time; else nothing is published."""
 
     async def sync(self, scope: str = "local") -> str: ...
 

@@ -2,6 +2,9 @@
 
 This is the caller's side, and the bytes between (``docs/patterns.md``); the other side is in
 :mod:`sbuslib.recipes.server`. Answers carry the number of their question, so any number of questions may be in flight.
+
+A caller that gives up cancels its question: a server that has not begun with it does not. The number of a question is
+the hash of a secret, and its cancellation tells the secret: so whoever has seen a question cannot cancel it.
 """
 
 from __future__ import annotations
@@ -10,8 +13,9 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
+from hashlib import sha256
 from math import inf
-from secrets import randbits
+from secrets import token_bytes
 from struct import Struct
 from types import TracebackType
 from typing import Final, Protocol
@@ -36,7 +40,8 @@ MOST_MILLISECONDS: Final = 2**32 - 1
 
 _QUESTION = Struct("<4sQIH")
 _ANSWER = Struct("<4sBQ")
-ASKED, ANSWERED = b"REQ1", b"REP1"
+_SECRET_BYTES: Final = 16
+ASKED, ANSWERED, CANCELLED = b"REQ1", b"REP1", b"CAN1"
 REPLY, FAILED = 2, 3
 LONGEST_TEXT: Final = 4_096
 _OF_A_CALLER = re.compile(rb"[^0-9A-Za-z]reply[^0-9A-Za-z][0-9a-f]{32}")
@@ -114,6 +119,22 @@ def parse_question(message: Message, now: float, namespace: Namespace) -> Questi
     )
 
 
+def _number_of(secret: bytes) -> int:
+    return int.from_bytes(sha256(secret).digest()[:8], "little")
+
+
+def encode_cancellation(secret: bytes) -> bytes:
+    """The payload that cancels a question, under its key."""
+    return CANCELLED + secret
+
+
+def parse_cancellation(payload: bytes) -> int | None:
+    """The number of the question that a payload cancels; ``None`` if it is no cancellation."""
+    if len(payload) != len(CANCELLED) + _SECRET_BYTES or not payload.startswith(CANCELLED):
+        return None
+    return _number_of(payload[len(CANCELLED) :])
+
+
 def encode_answer(kind: int, number: int, rest: bytes = b"") -> bytes:
     return _ANSWER.pack(ANSWERED, kind, number) + rest
 
@@ -124,10 +145,11 @@ def encode_answer(kind: int, number: int, rest: bytes = b"") -> bytes:
 class _Pending:
     """One question in flight."""
 
-    __slots__ = ("answers", "most", "room")
+    __slots__ = ("answers", "most", "room", "secret")
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, secret: bytes) -> None:
         self.most = most
+        self.secret = secret  # that cancels it
         #: Bytes of answers that are still taken.
         self.room = MAILBOX_BYTES
         #: Those that have come.
@@ -208,7 +230,8 @@ class Asking(Mailbox):
 
     def ask(self, most: int) -> tuple[int, _Pending]:
         """A new question: its number, and what becomes of it."""
-        number, pending = randbits(64), _Pending(most)  # who has seen one question cannot answer another
+        secret = token_bytes(_SECRET_BYTES)
+        number, pending = _number_of(secret), _Pending(most, secret)  # who has seen one cannot answer another
         self._pending[number] = pending
         return number, pending
 
@@ -266,5 +289,10 @@ async def _ask(
                 raise NoServerError(f"nobody serves {printable(key)}: no client of this bus receives it")
             pause *= 4
         return pending.answers
+    except NoServerError:
+        pending.most = 0  # nobody has it
+        raise
     finally:
         asking.forget(number)
+        if not pending.is_answered():
+            party.tell(key, encode_cancellation(pending.secret))

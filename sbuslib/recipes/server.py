@@ -3,6 +3,10 @@
 Questions that wait in a server are shared out among users, who take turns (:mod:`sbuslib.shares`): one that asks more
 than is answered delays itself. So a server asks its hub to tell senders.
 
+A server does not begin with a question whose caller has given up: it has cancelled the question, its time is over, or
+it has left. The hub tells of the latter, as nobody receives the key for answers then. But for a moment nobody may do so
+while a hub on the way is replaced: so that has to last.
+
 A server answers under no other keys than those that callers make for answers: or a stranger could have it publish, with
 its rights and under its name, where others trust it.
 """
@@ -12,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from math import inf
 from typing import Any, Final
 
 from ..errors import AnswerError
@@ -20,14 +25,48 @@ from ..secrets import Namespace
 from ..shares import Turns
 from ..wire.text import printable
 from .mailbox import MAILBOX_BYTES, Mailbox, Party
-from .request import FAILED, LONGEST_TEXT, REPLY, Question, encode_answer, parse_question
+from .request import (
+    ANSWERED_WITHIN,
+    FAILED,
+    LONGEST_TEXT,
+    REPLY,
+    Question,
+    encode_answer,
+    parse_cancellation,
+    parse_question,
+)
 
 __all__ = ["Server"]
 
 MOST_QUESTIONS: Final = 4_096
 """Most questions that wait in a server, if they are all of one user. More are answered with an error at once."""
+LOOK_SECONDS: Final = 0.25
+"""How long a question waits before the hub is asked whether its caller is still there, and until it is asked again."""
+LEFT_SECONDS: Final = 1.0
+"""How long nobody receives a caller's answers before it counts as gone."""
 
 logger = logging.getLogger("sbuslib.recipes")
+
+
+class _Waiting:
+    """A question that waits."""
+
+    __slots__ = ("is_cancelled", "question", "since")
+
+    def __init__(self, question: Question, since: float) -> None:
+        self.question = question
+        self.since = since  # when it came
+        self.is_cancelled = False  # by its caller
+
+
+class _Caller:
+    """A caller whose questions wait for long, as the hub told of it."""
+
+    __slots__ = ("asked", "away_since")
+
+    def __init__(self) -> None:
+        self.asked = -inf  # when the hub was asked
+        self.away_since: float | None = None  # None: somebody receives its answers
 
 
 class Server:
@@ -56,7 +95,9 @@ class Server:
         self._clock = clock
         self._user_of = user_of
         #: Questions that wait, with turns for the users who ask.
-        self._jobs = Turns[Question](MOST_QUESTIONS, MAILBOX_BYTES)
+        self._jobs = Turns[_Waiting](MOST_QUESTIONS, MAILBOX_BYTES)
+        self._waiting: dict[int, _Waiting] = {}  # the same, by number
+        self._callers: dict[bytes, _Caller] = {}  # by the key for their answers
         self._running = 0  # calls of the function under way
 
     def runners(self) -> list[Coroutine[Any, Any, None]]:
@@ -85,10 +126,19 @@ class Server:
     async def _read(self) -> None:
         now = self._clock()
         while (message := self._mailbox.take()) is not None:
+            # 1. A question that waits is cancelled by whoever asked it.
+            if (number := parse_cancellation(message.payload)) is not None:
+                if (cancelled := self._waiting.get(number)) is not None:
+                    cancelled.is_cancelled = True
+                continue
+
+            # 2. A question waits for its turn, if there is room.
             question = parse_question(message, now, self._namespace)
-            if question is not None and not self._jobs.put(
-                self._user_of(question.sender), question, len(question.payload)
-            ):
+            if question is None:
+                continue
+            waiting = self._waiting[question.number] = _Waiting(question, now)
+            if not self._jobs.put(self._user_of(question.sender), waiting, len(question.payload)):
+                self._waiting.pop(question.number, None)
                 busy = encode_answer(FAILED, question.number, b"the server is busy: too many questions wait")
                 await self._send(question, busy)
 
@@ -96,11 +146,40 @@ class Server:
         """Answer what waits."""
         self._running += 1
         try:
-            while (question := self._jobs.take()) is not None:
-                if question.until is None or self._clock() < question.until:
+            while (waiting := self._jobs.take()) is not None:
+                question = waiting.question
+                if await self._is_awaited(waiting):
                     await self._send(question, await self._answer(question))
         finally:
             self._running -= 1
+
+    async def _is_awaited(self, waiting: _Waiting) -> bool:
+        """Whether the caller still waits for the answer to a question that is about to begin."""
+        question = waiting.question
+        has_left = False
+        if self._clock() - waiting.since >= LOOK_SECONDS:
+            has_left = await self._has_left(question.reply_to)
+            await self._read()  # what came before the hub's answer
+        self._waiting.pop(question.number, None)
+        return not (
+            has_left or waiting.is_cancelled or (question.until is not None and self._clock() >= question.until)
+        )
+
+    async def _has_left(self, reply_to: bytes) -> bool:
+        """Whether nobody has received the answers of a caller for some time, as far as the hub knows."""
+        if (caller := self._callers.get(reply_to)) is None:
+            if len(self._callers) >= MOST_QUESTIONS:
+                self._callers.clear()
+            caller = self._callers[reply_to] = _Caller()
+        now = self._clock()
+        if now - caller.asked >= LOOK_SECONDS:
+            caller.asked = now
+            is_wanted = await self._party.is_wanted(reply_to, timeout=ANSWERED_WITHIN)
+            if is_wanted is not False:
+                caller.away_since = None
+            elif caller.away_since is None:
+                caller.away_since = now
+        return caller.away_since is not None and now - caller.away_since >= LEFT_SECONDS
 
     async def _send(self, question: Question, answer: bytes) -> None:
         with suppress(TimeoutError):  # the hub is away for long: the callers have given up

@@ -56,12 +56,14 @@ class InDuckDB:
         """See :class:`Recorded`. Raises :exc:`~sbuslib.errors.JournalError` where a file cannot be read."""
         import duckdb
 
+        from ..lake.readers import journal_error  # only here, as it needs Arrow
+
         try:
             answer = self._rows.query("sbus_recorded", sql)
             assert answer is not None, "it is a SELECT"
             return answer.fetchall()
         except duckdb.Error as error:
-            raise JournalError(str(error).splitlines()[0]) from None
+            raise journal_error(error) or JournalError(str(error).splitlines()[0]) from None
 
 
 class InSpark:

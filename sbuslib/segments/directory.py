@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
+import struct
 import weakref
 from typing import NamedTuple
 
@@ -33,7 +33,10 @@ LOCK_NAME = "recorder.lock"
 """The file in a journal's directory that its recorder keeps locked. It holds two lines: the process id of the recorder,
 and the number of the last row that is durable."""
 
-_ATTEMPTS = 3
+_FLOCK = struct.Struct("hhqqi4x")
+"""The ``struct flock`` of the kernel: kind, whence, start, length, process."""
+
+_WHOLE_FILE = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 class Segment(NamedTuple):
@@ -90,8 +93,9 @@ def decode_header(data: bytes, path: str) -> SegmentHeader:
 class DirectoryLock:
     """The lock of a directory: one recorder at a time may write, in any process; other names lock for others.
 
-    It is a lock of the kernel on that file (``flock(2)``), so it ends with its process. With ``wait`` this blocks until
-    the lock is free; else it raises :exc:`~sbuslib.errors.JournalInUseError`. Raises :exc:`OSError`.
+    It is a lock of the kernel on that file, of its open description (``F_OFD_SETLK`` of fcntl(2)). So it ends with its
+    process, and others can ask about it without taking it. With ``wait`` this blocks until the lock is free; else it
+    raises :exc:`~sbuslib.errors.JournalInUseError`. Raises :exc:`OSError`.
     """
 
     def __init__(self, directory: str | os.PathLike[str], name: str = LOCK_NAME, *, wait: bool = False) -> None:
@@ -99,7 +103,7 @@ class DirectoryLock:
         #: It holds the lock while it is open; the file says which process that is, and what it tells.
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX) if wait else self._lock()
+            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, _WHOLE_FILE)
         except BlockingIOError:
             by = os.pread(self._descriptor, 32, 0).partition(b"\n")[0].decode(errors="replace")
             os.close(self._descriptor)
@@ -119,16 +123,6 @@ class DirectoryLock:
     def tell(self, note: bytes) -> None:
         """Write a line for others, of the same length at each call. A kill does not undo it. Raises :exc:`OSError`."""
         os.pwrite(self._descriptor, b"%b%b\n" % (self._process, note), 0)
-
-    def _lock(self) -> None:
-        for attempt in range(_ATTEMPTS):
-            try:
-                return fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if attempt == _ATTEMPTS - 1:
-                    raise
-                time.sleep(0.001)  # it may be a reader in :func:`is_recorded`, which holds the lock for a moment
-        return None
 
     def close(self) -> None:
         """Give up the lock. A second call does nothing. In the child of a fork, the parent keeps it."""
@@ -197,9 +191,7 @@ def is_recorded(directory: str | os.PathLike[str]) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
+        kind, *_ = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _WHOLE_FILE))
     finally:
         os.close(descriptor)
-    return False
+    return bool(kind != fcntl.F_UNLCK)

@@ -23,7 +23,7 @@ from .directory import Segment, boot_id, list_segments, read_header
 from .encoding import encode_end, encode_gaps
 from .layout import SEGMENT_HEADER_BYTES, Block, SegmentHeader, Skipped
 
-__all__ = ["CUT", "NUMBERS_LEFT_OUT", "OUTAGE", "Recovered", "recover"]
+__all__ = ["CUT", "DAMAGED", "DELETED", "NUMBERS_LEFT_OUT", "OUTAGE", "Recovered", "recover"]
 
 logger = logging.getLogger("sbuslib")
 
@@ -32,6 +32,12 @@ CUT = "cut"
 
 OUTAGE = "outage"
 """The cause of the first gap row of a recorder that goes on with a journal."""
+
+DELETED = "deleted"
+"""The cause of a gap row for rows that are in no file: retention, or somebody, has deleted them."""
+
+DAMAGED = "damaged"
+"""The cause of a gap row for rows that were skipped because they are damaged."""
 
 NUMBERS_LEFT_OUT = 2**32
 """More rows than a recorder writes in the minutes for which a system may keep them in memory."""

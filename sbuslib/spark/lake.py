@@ -32,7 +32,8 @@ def read_frame(wish: Wish, session: SparkSession | None = None) -> DataFrame:
     so no row is missed or read twice. Raises :exc:`~sbuslib.errors.JournalError`.
     """
     spark = session if session is not None else any_session()
-    whole, others = wish.divided(check=False)  # Spark checks each page that it reads
+    runs = wish.runs(check=False)  # Spark checks each page that it reads, and keeps no order
+    whole, others = [file for files, _ in runs for file in files], [piece for _, pieces in runs for piece in pieces]
 
     frames = []
     if whole:

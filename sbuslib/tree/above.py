@@ -53,9 +53,10 @@ class LinkAbove(Link):
 
     def __init__(self, above: HubAbove, sock: socket.SocketType, address: str) -> None:
         context, credentials = above.context, peer_credentials(sock)
+        account = context.quotas.account(credentials.uid)
 
         #: At the hub above this is a client; here it is read from and sent to as one.
-        self._connection = Connection(context, sock, credentials, context.quotas.account(credentials.uid), self)
+        self._connection = Connection(context, above.tree.fan_outs, sock, credentials, account, self)
         super().__init__(above.tree, self._connection, above.up, f"the hub above at {address}")
         self.is_up = False  # until this hub has joined
         self._above = above  # what outlives this link
@@ -92,6 +93,7 @@ class LinkAbove(Link):
         self._on("leave")
 
     def _end_sending(self) -> None:
+        self.place.loss_reports.end_link()
         with suppress(OSError):
             self.outgoing.socket.shutdown(socket.SHUT_WR)
 
@@ -111,7 +113,7 @@ class LinkAbove(Link):
             case LinkAction.OPEN:
                 self.place.telling.do_later(self._settle_demand(), self._demand_settled)
             case LinkAction.HOLD:
-                self._above.up.hold(self._end_sending)
+                self._above.up.hold(lambda: self.place.loss_reports.when_out(self._end_sending))
             case LinkAction.CLOSE:
                 self._close()
 
@@ -160,13 +162,17 @@ class LinkAbove(Link):
         self._take_prefix()
 
         # 2. Others are told of what was lost meanwhile.
-        above.tell_losses(after_outage=True)
+        if self.mode == "announce":
+            self.place.loss_reports.attach(above.up.check_passed)
+            self.place.loss_reports.begin_link(self.say, self._ask_what_passed)
+        else:  # the hub above does not believe this one
+            self.place.loss_reports.detach()
         above.up.losses.report()
         above.log_what_is_open(self.outgoing.credentials.uid)
 
         # 3. Nothing that is wanted here is in force above yet, where it was before.
         self._alive_at = time()
-        self.context.after(ALIVE_PAUSE, self._ask_whether_alive)
+        self.context.running.after(ALIVE_PAUSE, self._ask_whether_alive)
         if above.away_since:
             self._ask_what_is_in_force()
 
@@ -193,7 +199,7 @@ class LinkAbove(Link):
         def note(scope: bytes | None) -> None:
             if scope is not None:
                 self._alive_at = asked_at
-                self.context.after(ALIVE_PAUSE, self._ask_whether_alive)
+                self.context.running.after(ALIVE_PAUSE, self._ask_whether_alive)
 
         if self.is_up and self._above.step != "leaving":
             self.say_question(self.questions.ask(self.questions.put(note, b"local")), b"local")
@@ -204,7 +210,7 @@ class LinkAbove(Link):
             self._ask_again()
 
     def _ask_again(self) -> None:
-        self.context.after(self.context.limits.sync_wait, self._ask_what_is_in_force)
+        self.context.running.after(self.context.limits.sync_wait, self._ask_what_is_in_force)
 
     def _note_in_force(self, scope: bytes | None) -> None:
         """Tell others for how long the hub above was away.
@@ -356,10 +362,13 @@ class LinkAbove(Link):
                 self.leave("it asked this hub to leave")
             case control.INTEREST_SYNC:
                 self._take_question(payload)
+            case control.INTEREST_LOST:
+                for report in control.decode_loss_reports(payload):
+                    self.place.loss_reports.take(report, above.up, is_above=True)
             case control.NOTICE_LOST | control.NOTICE_AWAY | control.NOTICE_KICKED | control.NOTICE_CREDENTIALS:
                 self._take_notice(control.decode_notice(key, payload))
             case _:
-                self.context.ignored += 1
+                self.context.counts.ignored += 1
 
     def _take_key(self, payload: bytes) -> None:
         """The hub above says who this one is. If it knows no extensions, that is also how it answers in order."""
@@ -390,8 +399,6 @@ class LinkAbove(Link):
                 if self.is_up:
                     self._take_prefix()
             case control.Away() | control.Lost(cause=control.DOWNSTREAM):
-                self.place.pass_notice(notice, self._above.up)
-            case control.Lost(cause=cause) if cause in control.UP_CAUSES:
                 self.place.pass_notice(notice, self._above.up)
             case control.Lost():  # the messages were for this link, and the hub above could not queue them
                 self._above.downstream.note(control.DOWNSTREAM, notice.count, notice.since)

@@ -7,6 +7,7 @@ but for the senders that it names.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from time import monotonic
 from typing import Final
@@ -22,7 +23,6 @@ from ..wire import control
 from ..wire.packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control, parse
 from .hub_link import Link, Mode
 from .interest import Changes
-from .link_losses import LinkLosses
 from .place import Place
 from .pruning import PRUNED_BYTES, PrunedKeys
 from .vouchers import SendersBelow, Voucher, take_wrapped
@@ -45,8 +45,8 @@ class LinkBelow(Link):
         super().__init__(place, publisher, outgoing, f"the relay {pid} of user {uid}")
         self.mode = mode
         self.trusted = mode == "announce"  # others could delay everybody, and learn what is not theirs
-        self.losses = LinkLosses(self.context, lambda lost: place.pass_notice(lost, outgoing))
-        """Losses on the way up that a trusted link reported."""
+        self.lost: Counter[str] = Counter()
+        """Messages lost on their way up that a trusted link reported, by cause."""
         self._behind = behind  # those who send over it
         self._narrowed = False  # whether it gets less than it asked for
         self._all: list[bytes] = []  # all that it may read, once it asked for too many patterns: held until it ends
@@ -55,6 +55,7 @@ class LinkBelow(Link):
         self._as_client = role  # acts on what the link says as any client does
         publisher.become(self)
         outgoing.become_link(publisher)
+        publisher.fan_outs.forget()  # it is in no group any more
         reader = place.telling.begin(self, announces=self.trusted)
         self.reader = reader  # what it has to be told
         self._keys = reader if isinstance(reader, PrunedKeys) else None  # that it was told not to send
@@ -84,8 +85,8 @@ class LinkBelow(Link):
                 self.lagging = False
                 self.questions.forget_before(token)  # a link that left one out is not waited for
                 self.questions.answer(token, scope)
-            case Control(key=control.NOTICE_LOST):
-                self._note_lost(packet.payload or b"")
+            case Control(key=control.INTEREST_LOST):
+                self._take_reports(packet.payload or b"")
             case Control(key=control.INTEREST_COMPLETE):
                 self.told_all = True
                 self.place.settling.check()
@@ -136,7 +137,7 @@ class LinkBelow(Link):
             router.check_size(pattern)
             parts = self._narrow(pattern)
         taken = [router.unsubscribe(part, outgoing, outgoing.account) for part in parts if part not in self._all]
-        self.context.ignored += not any(taken)
+        self.context.counts.ignored += not any(taken)
 
     def review(self, publisher: Publisher) -> Iterator[None]:
         """``authorize=`` has changed: a link that gets something else now has to join again, and to ask anew.
@@ -150,7 +151,7 @@ class LinkBelow(Link):
             yield
             self._narrowed = self._narrowed or self._narrow(pattern) != [pattern]
         if self._narrowed and not self.outgoing.closed:
-            self.context.members.kick(self.outgoing, Reason.JOIN_ANEW)
+            self.place.clients.kick(self.outgoing, Reason.JOIN_ANEW)
 
     # -- keys that nobody wants ---------------------------------------------------------------------
 
@@ -190,29 +191,32 @@ class LinkBelow(Link):
 
     # -- what it says of others ---------------------------------------------------------------------
 
-    def _note_lost(self, payload: bytes) -> None:
-        """Note a loss below, which others are told. A link that is not trusted could make losses up."""
+    def _take_reports(self, payload: bytes) -> None:
+        """Note losses below, which others are told. A link that is not trusted could make losses up."""
         if not self.trusted:
             raise PacketError(Reason.UNTRUSTED_LOSSES)
-        try:
-            notice = control.decode_notice(control.NOTICE_LOST, payload)
-        except PacketError:
-            notice = None
-        if not isinstance(notice, control.Lost) or notice.cause not in control.UP_CAUSES:
-            raise PacketError(Reason.STRANGE_NOTICE)
-        room = control.MOST_LOST - self.losses.total[notice.cause]  # whoever reads the count reads 64 bits
-        self.losses.note(notice.cause, min(notice.count, room), notice.since)
+        for report in control.decode_loss_reports(payload):
+            news = self.place.loss_reports.take(report, self.receiver)
+            if news is not None:
+                self._count(news.cause, news.certain)
+                self._count(control.UNCERTAIN, news.uncertain)
+
+    def _count(self, cause: str, count: int) -> None:
+        self.lost[cause] = min(self.lost[cause] + count, control.MOST_LOST)  # whoever reads the count reads 64 bits
 
     def vouch(self, name: bytes) -> Voucher:
         return self._behind.vouch(name)
 
     def violated(self, publisher: Publisher, reason: Reason) -> None:
         """The link forged a sender, or sent a packet that is too long."""
-        self.context.members.kick(publisher.outgoing, reason)
+        self.place.clients.kick(publisher.outgoing, reason)
 
     def ended(self, publisher: Publisher, why: str) -> None:
         """The link has ended."""
-        self.context.members.close(publisher.outgoing, why)
+        self.place.clients.close(publisher.outgoing, why)
+
+    def forget(self, publisher: Publisher) -> None:
+        self._as_client.forget(publisher)
 
     # -- what it is told ----------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ from gevent.event import Event as Changed
 
 from ..core.callbacks import log
 from ..core.connection import Connection
-from ..core.losses import Losses
 from ..core.protocols import Routes
 from ..core.violations import Violations
 from ..kernel.users import name_of_user
@@ -64,7 +63,7 @@ class HubAbove:
         self.tree = tree
         self.relay = relay
         self.context = tree.context  # of this hub
-        self.up = Uplink(self.context, self._tell_loss)
+        self.up = Uplink(self.context, self._note_loss, lambda: tree.loss_reports.own)
         """What routes hold for it."""
         most = self.context.limits.pruned_keys
         self.demand = Demand(self.context.router, self.up, self.up.account, export, lambda: self.secrets, most)
@@ -92,7 +91,6 @@ class HubAbove:
         """Packets from above that should not have come."""
         self.away_since = 0.0
         """Since when messages from above may be missing here without a notice, in seconds since the epoch; 0: none."""
-        self._untold = Losses()  # on the way up, here and below, and the hub above was not told yet
         self._changed = Changed()  # set, and replaced, with each step
         self._connection: Connection | None = None  # that of the link
         self._received = 0  # messages that came down over earlier links
@@ -113,6 +111,7 @@ class HubAbove:
             case LinkAction.BEGIN:
                 self._id, self._process = stable_id(self.context.address(), self.tree.hub_id), new_epoch()
                 self.demand.begin()
+                self.tree.loss_reports.attach(self.up.check_passed)
             case LinkAction.SETTLE:
                 self.tree.questions.note_joined()
             case LinkAction.END:
@@ -123,8 +122,9 @@ class HubAbove:
 
     def _end(self) -> None:
         self.away_since = 0.0
-        self.context.unsent.note(self.up, False)
+        self.context.running.unsent.note(self.up, False)
         self.demand.end()
+        self.tree.loss_reports.detach()
         self.tree.questions.note_joined()
         self.tree.detach()
 
@@ -188,7 +188,7 @@ class HubAbove:
 
     def abandon(self) -> None:
         """In the child of a fork: close the child's copy of the connection only."""
-        self.context.unsent.clear()  # the questions of the parent's clients
+        self.context.running.unsent.clear()  # the questions of the parent's clients
         self.step = "stopped"
         self.demand.abandon()
         connection = self._connection
@@ -217,6 +217,7 @@ class HubAbove:
         self._received = self.received
         self.link = self._connection = None
         self.patterns = 0
+        self.tree.loss_reports.end_link()
         self.up.disconnect()
 
     # -- what goes up -------------------------------------------------------------------------------
@@ -230,28 +231,10 @@ class HubAbove:
         """Whether something waits that can be sent."""
         return self.up.open and bool(self.up.waiting)
 
-    def _tell_loss(self, lost: control.Lost) -> None:
-        """Tell all others of messages that were lost on their way up."""
+    def _note_loss(self, lost: control.Lost) -> None:
+        """Messages were lost on their way up."""
         if self.step != "stopped":  # in the child of a fork, the clients are the parent's
-            self.tree.pass_notice(lost, None)
-
-    def pass_notice(self, notice: control.Lost | control.Away) -> None:
-        """Tell the hub above, now or once it is there, what was lost here or below on its way up."""
-        if isinstance(notice, control.Lost):
-            self._untold.add(notice.cause, notice.count, notice.since)
-            self.tell_losses()
-
-    def tell_losses(self, after_outage: bool = False) -> None:
-        """Tell the hub above of losses, if this hub has joined."""
-        link = self.joined
-        if link is None:
-            return
-        for notice in (control.Lost(*each) for each in self._untold.take_report()):
-            if after_outage:
-                text = "sbus hub at %s: %d messages to the hub above: %s"
-                log(logging.WARNING, text, self.context.address(), notice.count, notice.cause)
-            if link.mode == "announce":  # else the hub above does not trust this one, and tells nobody
-                link.say(notice.encode())
+            self.tree.loss_reports.note(lost)
 
     # -- what is told of it -------------------------------------------------------------------------
 

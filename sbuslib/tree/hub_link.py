@@ -107,6 +107,9 @@ class Link:
         """End the link, for this reason."""
         raise NotImplementedError
 
+    def forget(self, publisher: Publisher) -> None:
+        """The connection was closed."""
+
     def note_dropped(self, reason: Reason, times: int) -> bool:
         """Count wrong packets. Returns whether that is to be logged."""
         raise NotImplementedError

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from gevent.monkey import get_original
 
+from ..core.clients import Clients
 from ..core.context import Context
 from ..core.outgoing import Outgoing
 from ..core.publisher import Publisher
@@ -97,15 +98,16 @@ class Instances:
     :param join: has a hub join whose old link has ended.
     """
 
-    def __init__(self, context: Context, join: Callable[[Publisher], None]) -> None:
+    def __init__(self, context: Context, clients: Clients, join: Callable[[Publisher], None]) -> None:
         self._context = context
+        self._clients = clients
         self._join = join
         self._relays: dict[Instance, list[Publisher]] = {}  # the one that has joined, and one that waits for its end
         self._said: dict[Outgoing, tuple[Instance, int]] = {}  # by these, and their epochs
 
     def arrive(self, publisher: Publisher, said: Said | None) -> bool:
         """A client said ``interest/on``, and perhaps who it is. ``False``: it joins later, or was refused."""
-        members, newcomer = self._context.members, publisher.outgoing
+        newcomer = publisher.outgoing
         uid = newcomer.credentials.known()[1]
         if said is None or uid is None:
             return True
@@ -117,14 +119,14 @@ class Instances:
             old = relays[0].outgoing
             has_gone = is_hung_up(old.socket)
             if said.epoch < self._said[old][1] and not has_gone:
-                members.kick_later(newcomer, Reason.LATER_PROCESS)
+                self._context.running.kick_later(newcomer, Reason.LATER_PROCESS)
                 return False
             if len(relays) > 1:
                 waiting = relays.pop().outgoing
                 del self._said[waiting]
-                members.kick_later(waiting, Reason.JOINED_AGAIN)
+                self._context.running.kick_later(waiting, Reason.JOINED_AGAIN)
             if not has_gone:
-                self._context.after(RETIRE_WAIT, lambda: self._drop(relays, old))
+                self._context.running.after(RETIRE_WAIT, lambda: self._drop(relays, old))
 
         relays.append(publisher)
         self._said[newcomer] = instance, said.epoch
@@ -138,7 +140,7 @@ class Instances:
     def _drop(self, relays: list[Publisher], old: Outgoing) -> None:
         """An old link whose process lives on has had its time."""
         if len(relays) > 1 and relays[0].outgoing is old and not is_hung_up(old.socket):
-            self._context.members.kick(old, Reason.HUB_JOINED_AGAIN)
+            self._clients.kick(old, Reason.HUB_JOINED_AGAIN)
 
     def forget(self, connection: Outgoing) -> None:
         """A connection has ended, and what came over it was handed on: a new link of the same hub may join."""
@@ -152,7 +154,7 @@ class Instances:
             del self._relays[instance]
         elif had_joined:
             following = relays[0]  # it may end before its turn comes
-            self._context.after(0, lambda: self._join_now(following))
+            self._context.running.after(0, lambda: self._join_now(following))
 
     def _join_now(self, publisher: Publisher) -> None:
         if publisher.closed:
@@ -160,7 +162,7 @@ class Instances:
         try:
             self._join(publisher)
         except PacketError as error:
-            self._context.members.kick(publisher.outgoing, error.reason)
+            self._clients.kick(publisher.outgoing, error.reason)
 
     def clear(self) -> None:
         """The hub has stopped."""

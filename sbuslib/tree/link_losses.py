@@ -45,7 +45,7 @@ class LinkLosses(Losses):
         self.add(cause, count, since)
         if not self._waits:
             self._waits = True
-            self._context.after(self._context.limits.link_notices, self.report)
+            self._context.running.after(self._context.limits.link_notices, self.report)
 
     def report(self) -> None:
         """Tell others now of what was not told yet."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..core.connection import Connection
 from ..core.protocols import Routes
 from ..statistics import LinkPage, LinkStatistics
+from ..wire.control import UNCERTAIN
 from ..wire.packets import MSG
 from .tree import Tree
 
@@ -43,8 +44,8 @@ class LinkReport:
         if link is not None:
             lag = link.questions.lag
             lagging = link.lagging or lag > tree.context.limits.sync_wait
-            uncertain = link.losses.uncertain
-            lost |= link.losses.lost
+            uncertain = link.lost[UNCERTAIN]
+            lost |= {cause: count for cause, count in link.lost.items() if cause != UNCERTAIN}
         return LinkStatistics(
             direction="below",
             number=connection.number,

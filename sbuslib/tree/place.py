@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
+from collections import Counter
 from collections.abc import Mapping
 
+from ..core.clients import Clients
 from ..core.context import Context
-from ..core.members import Clients
 from ..core.outgoing import Outgoing
 from ..core.protocols import Receiver
 from ..core.violations import Violations
 from ..wire import control
+from .loss_reports import LossReports, News
 from .roles import Above, Below
 from .rounds import Questions
 from .settling import Settling
@@ -27,6 +30,9 @@ class Place:
     def __init__(self, context: Context, clients: Clients, links: Mapping[Outgoing, Below]) -> None:
         self.context = context
         self.clients = clients
+        self.hub_id = secrets.token_hex(8).encode()
+        """16 hexadecimal digits that no other hub has."""
+        self._links = links
         self.above: Above | None = None
         """The hub above, while a relay is started."""
         self.telling = Telling(context)  # which links have to be told something
@@ -35,6 +41,9 @@ class Place:
         self.questions = Questions(context, links, lambda: self.above)  # that clients and hubs asked
         self.settling = Settling(context, links.values, lambda: self.questions.knows_prefix, self.telling.mark_all)
         """Whether this hub knows what is wanted."""
+
+        self.loss_reports = LossReports(context, lambda: self.hub_id, self._tell_losses)
+        """What is known of messages that the tree has lost on their way up."""
 
     @property
     def has_settled(self) -> bool:
@@ -46,11 +55,42 @@ class Place:
         return [connection.outgoing for connection in self.clients.connections.values()]
 
     def pass_notice(self, notice: control.Lost | control.Away, origin: Receiver | None) -> None:
-        """Messages were lost between two hubs: tell the clients that asked for notices, and all hubs but ``origin``."""
+        """Messages were lost on their way down: tell clients that asked for notices, and all hubs below."""
         for connection in self.everybody():
             if connection is not origin:
                 connection.notify(notice.encode())
+        self._tell_inboxes(notice)
+
+    def _tell_inboxes(self, notice: control.Lost | control.Away) -> None:
         for inbox in list(self.clients.inboxes):
             inbox.notify(notice)
-        if self.above is not None and self.above.up is not origin:
-            self.above.pass_notice(notice)
+
+    def _tell_losses(self, news: list[News]) -> None:
+        """Tell clients and the hubs below of losses on the way up: each link of those that it did not report."""
+        # 1. Hubs below tell apart what they know already.
+        encoded = [(one.report.encode(), one.origin) for one in news]
+        origins = {origin for _, origin in encoded}
+        packets = control.encode_loss_reports([report for report, _ in encoded])
+        for link in self._links.values():
+            if link.receiver in origins:
+                others = [report for report, origin in encoded if origin is not link.receiver]
+                link.say(*control.encode_loss_reports(others))
+            else:
+                link.say(*packets)
+
+        # 2. Clients are told of all hubs together.
+        lost: Counter[str] = Counter()
+        since: dict[str, float] = {}
+        for one in news:
+            report = one.report
+            for cause, count in ((report.cause, report.certain), (control.UNCERTAIN, report.uncertain)):
+                if count:
+                    lost[cause] += count
+                    since[cause] = min(since.get(cause, report.since), report.since)
+        for cause, count in lost.items():
+            notice = control.Lost(cause, count, since[cause])
+            packet = notice.encode()
+            for connection in self.everybody():
+                if connection not in self._links:
+                    connection.notify(packet)
+            self._tell_inboxes(notice)

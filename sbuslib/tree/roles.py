@@ -6,7 +6,6 @@ from typing import Protocol
 
 from ..core.protocols import Receiver, Routes
 from ..statistics import LinkStatistics
-from ..wire import control
 from .open_questions import OnAnswer
 
 __all__ = ["Above", "Below", "Joiner", "Neighbour"]
@@ -97,9 +96,6 @@ class Above(Protocol):
 
     def is_sending(self) -> bool:
         """Whether something waits that can be sent."""
-
-    def pass_notice(self, notice: control.Lost | control.Away) -> None:
-        """Tell it that messages were lost on their way up, between two hubs below it."""
 
     def statistics(self, receivers: Routes | None = None) -> LinkStatistics:
         """The link to it, which carries what has these receivers if it is one of them."""

@@ -167,7 +167,7 @@ class Questions:
         above = self._above()
         if scope == b"passed":
             reply = self._put_off(asker, lambda scope: control.encode_sync(token, scope))
-            self._context.unsent.when_passed(lambda: reply(b"passed"))
+            self._context.running.unsent.when_passed(lambda: reply(b"passed"))
         elif scope == b"root" and above is not None and not above.settled:
             reply = self._put_off(asker, lambda scope: control.encode_sync(token, scope))
             self._until_joined.setdefault(asker, []).append(reply)
@@ -194,7 +194,7 @@ class Questions:
         self._rounds.add(round_)
         for link in self._links.values():
             self._ask(round_, link)
-        round_.timer = self._context.after(self._context.limits.sync_wait, lambda: self._time_out(round_))
+        round_.timer = self._context.running.after(self._context.limits.sync_wait, lambda: self._time_out(round_))
         return round_
 
     def _ask_above(self, round_: _Round) -> None:
@@ -241,7 +241,7 @@ class Questions:
     def _check(self, round_: _Round, anyway: bool = False) -> None:
         if round_.reply(anyway) and round_ in self._rounds:
             self._rounds.discard(round_)
-            self._context.cancel(round_.timer)
+            self._context.running.cancel(round_.timer)
             if self._asked_by_clients.get(round_.user) is round_:
                 del self._asked_by_clients[round_.user]
                 if self._requests.get(round_.user):

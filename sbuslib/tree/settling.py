@@ -77,7 +77,7 @@ class Settling:
         self.check()
         if self._context.is_serving and not self._counting:
             self._counting = True
-            self._context.after(COUNT_PAUSE, self._tell_count)
+            self._context.running.after(COUNT_PAUSE, self._tell_count)
 
     def _tell_count(self) -> None:
         """Tell trusted links how many they are, so that they can say so to the process that follows this one.
@@ -104,7 +104,7 @@ class Settling:
         self.links_changed()
 
     def _wait_until(self, when: float) -> None:
-        self._context.after(max(0.001, when - monotonic()), self._on_time)
+        self._context.running.after(max(0.001, when - monotonic()), self._on_time)
 
     def _on_time(self) -> None:
         now = monotonic()  # before the check: a timer may end a moment early, and the check would come too early then

@@ -134,16 +134,16 @@ class Telling:
             self._awake.add(user)
             rest = self._rests_until - monotonic()
             if rest > 0:
-                self._context.after(rest, lambda: self._tell_later(user))
+                self._context.running.after(rest, lambda: self._tell_later(user))
             else:
                 self._tell_later(user)
 
     def _tell_later(self, user: int) -> None:
-        self._context.work.add(user, self._tell_all(), lambda: self._go_on(user))
+        self._context.running.work.add(user, self._tell_all(), lambda: self._go_on(user))
 
     def do_later(self, steps: Iterator[None], on_end: Callable[[], None]) -> None:
         """Do something in small steps, in turns of the hub's own user."""
-        self._context.work.add(self.own, steps, on_end)
+        self._context.running.work.add(self.own, steps, on_end)
 
     def _tell_all(self) -> Iterator[None]:
         """Tell each link that is behind now all, or as much as there is room for.
@@ -185,7 +185,7 @@ class Telling:
 
     def _wait_for_room(self, user: int) -> None:
         if not self._waiting:
-            self._context.after(SEND_RETRY, self._try_again)
+            self._context.running.after(SEND_RETRY, self._try_again)
         self._waiting.add(user)
 
     def _try_again(self) -> None:

@@ -7,6 +7,7 @@ The parts:
   whose turns links are told.
 * :class:`sbuslib.tree.below.LinkBelow` is the link to one hub below, :class:`sbuslib.tree.above.LinkAbove` that to the
   hub above, and :class:`sbuslib.tree.hub_above.HubAbove` what outlives it.
+* :mod:`sbuslib.tree.loss_reports` knows what the hubs of the tree have lost, and who has to be told.
 * :mod:`sbuslib.tree.instances` knows which hub is behind a link, and retires the old link of one that comes back.
 * :mod:`sbuslib.tree.rounds` knows who waits for an answer, and which hubs have to answer before.
 * :class:`Tree` is the rest: it has the links below and the path to the root. :class:`sbuslib.relay.Relay` gives it the
@@ -15,16 +16,16 @@ The parts:
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from time import monotonic
 from typing import Final
 
 from gevent.event import Event
 
+from ..core.clients import Clients
 from ..core.connection import Connection
 from ..core.context import Context
-from ..core.members import Clients
+from ..core.fan_out import FanOuts
 from ..core.outgoing import Outgoing
 from ..core.publisher import Publisher
 from ..errors import PacketError, StateError
@@ -52,14 +53,15 @@ table of keys."""
 class Tree(Place):
     """What one hub knows of the tree that it belongs to. Used in the hub's thread only."""
 
-    def __init__(self, context: Context, clients: Clients, relays: tuple[frozenset[int], frozenset[int]]) -> None:
+    def __init__(
+        self, context: Context, clients: Clients, fan_outs: FanOuts, relays: tuple[frozenset[int], frozenset[int]]
+    ) -> None:
         self.links: dict[Outgoing, LinkBelow] = {}  # to hubs below; those in mode "plain" have none
         super().__init__(context, clients, self.links)
-        self.hub_id = secrets.token_hex(8).encode()
-        """16 hexadecimal digits that no other hub has."""
+        self.fan_outs = fan_outs  # of the hub
         self.path: tuple[bytes, ...] = (self.hub_id,)
         """The hubs from this one to the root."""
-        self.instances = Instances(context, self._join)  # which hub is behind which relay
+        self.instances = Instances(context, clients, self._join)  # which hub is behind which relay
         self.addresses: dict[Outgoing, str] = {}
         """Where hubs below listen, as their relays say."""
         self._relay_users, self._relay_groups = relays  # of whom hubs may join in mode "prune"
@@ -75,6 +77,7 @@ class Tree(Place):
         self.telling.start()
         self.path = (self.hub_id,)
         self._all_left = None
+        self.loss_reports.hurry(False)
         self.context.router.namespace.prefix = b""
         self.settling.begin()
 
@@ -102,11 +105,12 @@ class Tree(Place):
         """
         deadline = monotonic() + timeout
         self._all_left = Event()
+        self.loss_reports.hurry(True)
         for client in self._told_path:
             client.answer(encode_control(control.INTEREST_LEAVE))
         left = not self._told_path or self._all_left.wait(timeout)
         for client in list(self._told_path):
-            self.context.members.close(client, "it did not leave in time")
+            self.clients.close(client, "it did not leave in time")
         if self.above is not None:
             left = self.above.relay.leave(max(0.0, deadline - monotonic())) and left
         return left
@@ -114,6 +118,7 @@ class Tree(Place):
     def join_again(self) -> None:
         """Links may join again after :meth:`leave_all`."""
         self._all_left = None
+        self.loss_reports.hurry(False)
         if self.above is not None:
             self.above.relay.join_again()
 
@@ -146,7 +151,7 @@ class Tree(Place):
         if publisher.outgoing in self._told_path:
             return
         if self._all_left is not None:
-            self.context.members.kick_later(publisher.outgoing, Reason.NO_LINKS_NOW)
+            self.context.running.kick_later(publisher.outgoing, Reason.NO_LINKS_NOW)
             return
         self._told_path[publisher.outgoing] = SendersBelow(publisher.outgoing, self.context.router.namespace)
         decoded = Said.decode(said)
@@ -223,7 +228,7 @@ class Tree(Place):
             raise StateError(f"the hub at {self.context.address()} has a relay already: one relay a hub")
         self.above = above
         self.questions.knows_prefix = False
-        self.context.after(self.context.limits.prefix_wait, self._note_prefix)
+        self.context.running.after(self.context.limits.prefix_wait, self._note_prefix)
 
     def detach(self) -> None:
         """The relay has ended for good: this hub is a root again."""
@@ -267,7 +272,7 @@ class Tree(Place):
                 if client.wants_notices:
                     client.answer(control.NewCredentials(client.key).encode())
                 elif held:
-                    self.context.members.close(client, "the prefix of its secrets changed")
+                    self.clients.close(client, "the prefix of its secrets changed")
             for inbox in list(self.clients.inboxes):
                 if router.forget_secrets(inbox, inbox.account):
                     inbox.unsubscribe()

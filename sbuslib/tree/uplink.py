@@ -49,10 +49,11 @@ class Uplink:
     """The hub above as a receiver. Implements :class:`~sbuslib.core.protocols.Receiver` and
     :class:`~sbuslib.core.unsent.Waiting`.
 
-    A hub below is told that its messages were passed on when the hub above has acknowledged them. Those that were lost
-    on the way were told then.
+    A hub below is told that its messages were passed on when the hub above has acknowledged them, or that they were
+    lost.
 
     :param tell: tells others of messages that were lost.
+    :param reported: how many messages were lost here that the hub above does not know of for certain.
     """
 
     closed = False
@@ -60,9 +61,12 @@ class Uplink:
     is_hub = True  # so it is waited for however long it takes
     in_order = True  # messages that wait are sent oldest first
 
-    def __init__(self, context: Context, tell: Callable[[control.Lost], None]) -> None:
+    def __init__(
+        self, context: Context, tell: Callable[[control.Lost], None], reported: Callable[[], int] = lambda: 0
+    ) -> None:
         self._context = context
         self._tell = tell
+        self._reported = reported
         self.account = Account(os.getuid(), context.limits)
         """What the hub above wants is charged to itself: neither it nor the clients here take the other's room."""
         self.open = False
@@ -92,7 +96,7 @@ class Uplink:
     @property
     def credentials(self) -> Credentials:
         """Those of this process."""
-        return self._context.credentials
+        return self._context.running.credentials
 
     @property
     def takes_batches(self) -> bool:
@@ -147,7 +151,7 @@ class Uplink:
             first = self.forwarded == self.acknowledged
             self.forwarded += sent
             if first:
-                self._context.unsent.note(self, True)
+                self._context.running.unsent.note(self, True)
             self._consider_asking()
         return sent
 
@@ -170,7 +174,7 @@ class Uplink:
             items = [item for item in self._take() if self._is_wanted(item[1])]
             if not items:
                 continue
-            messages: Messages = Copied(self._context.writer, [packet for _, packet in items])
+            messages: Messages = Copied(self._context.running.writer, [packet for _, packet in items])
             if self.takes_batches:
                 messages = messages.as_batch() or messages
             sent = self._send(items[0][0], messages)
@@ -205,13 +209,13 @@ class Uplink:
         """Watch the socket if anything waits that may be sent."""
         if self.open and not self.waiting:
             self._resumed = True
-        self._context.unsent.note(self, bool(self.queued))
+        self._context.running.unsent.note(self, bool(self.queued))
         self._check_out()
         outgoing = self._outgoing if self.open and self.waiting else None
         if outgoing is None:
             self._stop_watching()
         elif self._watcher is None:
-            self._watcher = SendWatcher(self._context, outgoing.account.uid, outgoing.socket, self._send_on)
+            self._watcher = SendWatcher(self._context.running, outgoing.account.uid, outgoing.socket, self._send_on)
 
     def _stop_watching(self) -> None:
         if self._watcher is not None:
@@ -221,9 +225,9 @@ class Uplink:
     def _send_on(self) -> None:
         before = self.forwarded
         self._send_kept()
-        self._context.unsent.check()
+        self._context.running.unsent.check()
         if not self.waiting:
-            self._context.members.on_outbox_empty()
+            self._context.running.emptied.set()
         elif self.forwarded == before and self._watcher is not None:
             self._watcher.wait_for_memory()  # the kernel calls the socket writable and takes nothing
 
@@ -264,7 +268,7 @@ class Uplink:
         self._open_acks = 0
         self._on_out = None
         self.losses.report()
-        self._check_passed()
+        self.check_passed()
 
     # -- acknowledgements ---------------------------------------------------------------------------
 
@@ -279,7 +283,7 @@ class Uplink:
             self._ask(lambda says: self._acknowledge(asked) if says is not None else None)
         elif not self._asks_later:
             self._asks_later = True
-            self._context.after(ACK_PAUSE, self._on_pause_over)
+            self._context.running.after(ACK_PAUSE, self._on_pause_over)
 
     def _on_pause_over(self) -> None:
         self._asks_later = False
@@ -289,23 +293,23 @@ class Uplink:
         """The hub above has passed on the first ``count`` messages."""
         self._open_acks -= 1
         self.acknowledged = max(self.acknowledged, count)
-        self._check_passed()
+        self.check_passed()
         self._consider_asking()
         self._check_out()
 
     def _tell_loss(self, lost: control.Lost) -> None:
         self._tell(lost)
-        self._check_passed()
+        self.check_passed()
 
-    def _check_passed(self) -> None:
+    def check_passed(self) -> None:
         """Messages were acknowledged, or told as lost: so those below may be told that theirs were passed on."""
-        self._context.unsent.note(self, bool(self.queued))
-        self._context.unsent.check()
+        self._context.running.unsent.note(self, bool(self.queued))
+        self._context.running.unsent.check()
 
     @property
     def queued(self) -> int:
-        """Messages that wait, were not acknowledged, or were lost and not told yet."""
-        return len(self.waiting) + self.forwarded - self.acknowledged + self.losses.untold
+        """Messages that wait or were not acknowledged, and lost ones of which the hub above may not know."""
+        return len(self.waiting) + self.forwarded - self.acknowledged + self.losses.untold + self._reported()
 
     @property
     def delivered(self) -> int:

@@ -132,4 +132,4 @@ def take_wrapped(publisher: Publisher, payload: bytes, sender_of: Callable[[byte
         take_batch(publisher, packet, sender, control.wrapper_from(name))
     elif publisher.knows_allowed(header) or publisher.may_publish(header):
         receivers = publisher.routes.get(header) or publisher.look_up(header)
-        publisher.deliver(receivers, sender, Copied(publisher.context.writer, [packet]))
+        publisher.deliver(receivers, sender, Copied(publisher.running.writer, [packet]))

@@ -9,7 +9,7 @@ tells the same for readers who write a client in another language.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -45,6 +45,7 @@ INTEREST_WIDEN = b"interest/widen"
 INTEREST_SYNC = b"interest/sync"
 INTEREST_ADDRESS = b"interest/address"
 INTEREST_LEAVE = b"interest/leave"
+INTEREST_LOST = b"interest/lost"
 
 SCOPE_TREE = b"tree"
 """A scope of a ``hub/sync``: all hubs up to the root, and those below them."""
@@ -86,7 +87,13 @@ _LATEST: Final = 2**33
 _CHANGES_BYTES: Final = 8_192
 """Bytes of patterns in one ``interest/add``, unless one alone is longer: it fits the smallest send buffer."""
 
+_REPORTS: Final = 64
+"""Reports in one ``interest/lost``: some 6 KB."""
+
 _ID = re.compile(rb"[0-9A-Za-z._-]{1,64}")
+_REPORT = re.compile(
+    rb"([0-9A-Za-z._-]{1,64}) ([a-z]{1,32}) ([0-9]{1,15}) ([0-9]{1,15}) ([0-9]{1,15}) ([0-9]{1,10}(?:\.[0-9]{1,9})?)"
+)
 _PATH_MOST: Final = 256
 """Most ids in a path: no tree of hubs is that deep."""
 _CREDENTIALS_MOST: Final = 64 * _PATH_MOST
@@ -179,6 +186,53 @@ class Lost(msgspec.Struct, frozen=True):
         return encode_control(NOTICE_LOST, f"{self.cause} {min(self.count, MOST_LOST)} {self.since:.6f}".encode())
 
 
+class LossReport(msgspec.Struct, frozen=True):
+    """One of an ``interest/lost``: the hub with the id ``hub`` has lost ``total`` messages on their way up for a cause,
+    ever.
+
+    Of the first ``acknowledged``, the other end knows for certain. Of the first ``reported_before``, it may know, since
+    they were reported over an earlier link. ``since`` is when the first was lost of which it does not know for certain.
+    """
+
+    hub: bytes
+    cause: str
+    acknowledged: int
+    reported_before: int
+    total: int
+    since: float
+
+    @property
+    def certain(self) -> int:
+        """Messages of which the other end cannot know yet."""
+        return self.total - self.reported_before
+
+    @property
+    def uncertain(self) -> int:
+        """Messages of which it may know."""
+        return self.reported_before - self.acknowledged
+
+    def encode(self) -> bytes:
+        """The words of the report, separated by spaces."""
+        numbers = f"{self.acknowledged} {self.reported_before} {self.total} {self.since:.6f}"
+        return b"%b %b %b" % (self.hub, self.cause.encode(), numbers.encode())
+
+    @classmethod
+    def decode(cls, words: bytes) -> LossReport:
+        """Raises :exc:`~sbuslib.errors.PacketError`, also for numbers that contradict each other."""
+        found = _REPORT.fullmatch(words)
+        if found is None:
+            raise PacketError(Reason.STRANGE_NOTICE)
+        report = cls(found[1], found[2].decode(), int(found[3]), int(found[4]), int(found[5]), float(found[6]))
+        in_order = report.acknowledged <= report.reported_before <= report.total
+        if not in_order or report.cause not in UP_CAUSES or report.since >= _LATEST:
+            raise PacketError(Reason.STRANGE_NOTICE)
+        return report
+
+    def joined_by(self, later: LossReport) -> LossReport:
+        """This report, and one of what the same hub lost after that."""
+        return msgspec.structs.replace(self, total=later.total)
+
+
 class Away(msgspec.Struct, frozen=True):
     """``notice/away``: a hub above was away from ``since`` to ``until`` (seconds since the epoch).
 
@@ -255,6 +309,19 @@ def decode_notice(key: bytes, payload: bytes) -> Notice | None:
     if found is None or (since := float(found[3])) >= _LATEST:
         raise PacketError(Reason.MALFORMED_NOTICE)
     return Lost(found[1].decode(), int(found[2]), since)
+
+
+def encode_loss_reports(reports: Sequence[bytes]) -> list[bytes]:
+    """The packets with encoded reports of losses, in this order."""
+    parts = [reports[start : start + _REPORTS] for start in range(0, len(reports), _REPORTS)]
+    return [encode_control(INTEREST_LOST, b"\0".join(part)) for part in parts]
+
+
+def decode_loss_reports(payload: bytes) -> list[LossReport]:
+    """The reports of an ``interest/lost``. Raises :exc:`~sbuslib.errors.PacketError`."""
+    if payload.count(b"\0") >= _REPORTS:
+        raise PacketError(Reason.TOO_MANY_IN_ONE)
+    return [LossReport.decode(words) for words in payload.split(b"\0")]
 
 
 def encode_sync(token: bytes, scope: bytes) -> bytes:

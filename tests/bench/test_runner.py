@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support import HubThread
 
-from sbuslib.bench import clients, daemons
+from sbuslib.bench import daemons, python_clients
 from sbuslib.bench.native import Tools
 from sbuslib.bench.process import cpu_seconds, describe_machine, resident_bytes
 from sbuslib.bench.results import Plan
@@ -61,14 +61,14 @@ def test_a_load_that_fails_says_why(place: Path, tools: Tools) -> None:
 def test_python_clients_are_measured(place: Path, kind: str) -> None:
     receivers = 3 if kind == "many" else 1
     with daemons.hub(str(place / "bus")) as hub:
-        run = clients.run(kind, hub.address, hub.pids, 300, receivers=receivers)
+        run = python_clients.run(kind, hub.address, hub.pids, 300, receivers=receivers)
     assert (run.messages, run.received, run.lost) == (300, 300 * receivers, 0)
     assert min(run.seconds, run.cpu) > 0
 
 
 def test_a_client_that_fails_says_why(place: Path) -> None:
     with pytest.raises(StateError, match="no hub at"):
-        clients.run("blocking", str(place / "none"), [os.getpid()], 10)
+        python_clients.run("blocking", str(place / "none"), [os.getpid()], 10)
 
 
 def test_the_process_of_a_daemon_is_found_by_its_socket(place: Path, tools: Tools) -> None:

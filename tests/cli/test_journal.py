@@ -154,6 +154,34 @@ def test_query_answers_sql(run: Run, journal: str) -> None:
     assert len(wrong.stderr.splitlines()) == 1
 
 
+def test_query_ends_with_the_place_of_the_damage(run: Run, journal: str) -> None:
+    path = damage(journal)
+    done = run("sbuslib", "journal", "query", journal, "SELECT count(payload) FROM journal")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"sbus: {path}: byte 112: a block is damaged")
+    assert (done.stderr.count("\n"), done.stderr.count("Traceback")) == (1, 0)
+
+
+def test_a_journal_without_a_row_is_verified_and_so_are_the_others(run: Run, journal: str, folder: str) -> None:
+    os.mkdir(f"{folder}/new")
+    with open(f"{folder}/new/recorder.lock", "w"):
+        pass
+    done = run("sbuslib", "journal", "verify", f"{folder}/new", journal)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0] == f"{folder}/new: 0 messages, in 0 files: all of it is whole"
+    assert done.stdout.endswith(run("sbuslib", "journal", "verify", journal).stdout)
+
+
+@pytest.mark.parametrize("verb", ["seal", "ingest"])
+def test_a_damaged_header_is_no_journal_without_rows(run: Run, folder: str, verb: str) -> None:
+    (path,) = write(f"{folder}/one", EXAMPLE[0])
+    flip(path, 50)
+    for skip in ([], ["--skip-corrupt"]):
+        done = run("sbuslib", "journal", verb, *skip, f"{folder}/one", *[f"{folder}/lake"] * (verb == "ingest"))
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith(f"sbus: {path}: byte 0: the segment's header is damaged")
+
+
 # -- ``sbus consume`` as a program
 
 

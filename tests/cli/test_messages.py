@@ -76,7 +76,7 @@ def test_missing_permission_is_told_as_a_refusal(run: Run, bus: HubThread, path:
 
 @pytest.mark.parametrize("command", [("whoami",), ("sub", ""), ("pub", "key", "payload"), ("pub", "key", "-")])
 def test_a_refused_user_reads_why(run: Run, bus: HubThread, path: str, command: tuple[str, ...]) -> None:
-    bus.call(lambda: setattr(bus.hub._acceptor, "_users", {12345}))  # as another user would find it
+    bus.call(lambda: setattr(bus.hub._here.acceptor, "_users", {12345}))  # as another user would find it
     done = run("sbuslib", command[0], "-a", path, *command[1:])
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"sbus: {path}: the hub closed the connection (user not allowed)\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import sys
 import threading
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from clients.drivers import Bus, FakeHub, script
-from clients.makers import StartsHub, Starved
+from clients.makers import Make, StartsHub, Starved
 from support import PATIENCE, HubThread, own_key
 
 from sbuslib import Limits, blocking
@@ -385,6 +386,26 @@ async def test_what_is_taken_back_while_the_hub_is_away_does_not_come_back_with_
 
 
 @script
+async def test_what_is_taken_back_does_not_wait_for_a_hub_of_whose_end_nobody_knew(bus: Bus) -> None:
+    for begin in ("read", "watch", "serve"):
+        with HubThread(bus.address):
+            client = await bus.client(reconnect=True, limits=SWIFT, timeout=0.5)
+            if begin == "serve":
+                begun = await client.serve(b"k", lambda question: b"")
+            else:
+                begun = await client.subscribe(b"k", on_message=print if begin == "watch" else None)
+            if begin == "read":
+                with pytest.raises(TimeoutError):
+                    await begun.receive(timeout=0)
+        await (begun.stop if begin == "serve" else begun.unsubscribe)()
+        client.timeout = PATIENCE
+        with HubThread(bus.address) as server:
+            await client.sync()
+            assert server.call(server.hub.statistics).patterns == 0
+        await client.close()
+
+
+@script
 async def test_the_client_counts_messages_that_the_hub_lost(bus: Bus) -> None:
     with HubThread(bus.address, limits=Limits(queued_packets=10)) as small:
         client = await bus.client()
@@ -498,3 +519,43 @@ async def test_notices_are_told_to_a_client_that_receives_with_flags(bus: Bus, s
         with pytest.raises(BlockingIOError):
             await client.receive(flags=socket.MSG_DONTWAIT)
     assert len(notices) == 1
+
+
+def test_a_descriptor_to_poll_tells_of_what_is_inside(make: Make, address: str) -> None:
+    def readable(seconds: float = 0) -> bool:
+        return bool(select.select([one], [], [], seconds)[0])
+
+    with HubThread(address) as server:
+        one = make(reconnect=True, limits=SWIFT)
+        with pytest.raises(TimeoutError):
+            one.receive(timeout=0)
+        with one.subscribe(b"queue") as queue, one.subscribe(b"work", on_message=print):
+            one.subscribe(b"inbox")
+            assert not readable()
+            for receiver, key in ((one, b"inbox"), (queue, b"queue")):
+                server.call(server.hub.publish, key, b"1")
+                assert readable(PATIENCE)
+                one.sync()  # it is inside now
+                server.call(server.hub.publish, key, b"2")
+                one.sync()
+                assert readable()
+                assert [receiver.receive(timeout=0).payload for _ in range(2)] == [b"1", b"2"]
+                with pytest.raises(TimeoutError):
+                    receiver.receive(timeout=0)
+                assert not readable()
+
+    assert readable(PATIENCE), "the hub has gone"
+    with pytest.raises(TimeoutError):
+        one.receive(timeout=0)
+    assert not readable()
+    with HubThread(address) as server:
+        one.sync()
+        server.call(server.hub.publish, b"inbox", b"3")
+        assert readable(PATIENCE), "the same descriptor"
+        assert one.receive(timeout=0).payload == b"3"
+    poll = select.poll()
+    poll.register(one.fileno(), select.POLLIN)
+    one.close()
+    assert poll.poll(0), "receive would say so at once"
+    with pytest.raises(DisconnectedError):
+        one.fileno()

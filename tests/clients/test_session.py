@@ -117,6 +117,14 @@ def test_a_new_connection_restores_subscriptions_and_choices() -> None:
     assert session.held[b"!/cred/1/2/3/x"] == 0
 
 
+def test_nothing_is_received_over_a_new_connection_before_what_was_chosen_is_in_force() -> None:
+    session = Session(senders=True, echo=False)
+    session.subscribe(PatternRequest([b"k"], b"/"))
+    session.hello()
+    feed(session, b"CMSG hub/features\0senders/on id=1", whoami(b"!/cred/1/2/3"))
+    assert session.restore()[-1] == b"SUB k"
+
+
 def test_secrets_are_renewed_when_the_hub_tells_new_credentials() -> None:
     session = Session()
     session.hello()

@@ -99,7 +99,7 @@ def test_a_hub_that_stops_while_it_pauses(make_hub: MakeHub, connect: Connect, m
         fail_first(patched, 10**9, errno.EMFILE)
         hub = make_hub()
         connect()
-        eventually(lambda: hub._clients.violations.counts["accept failed"])
+        eventually(lambda: hub.clients.violations.counts["accept failed"])
         hub.stop()
     assert hub.closed
     ended.clear()
@@ -131,14 +131,14 @@ def test_a_newcomer_is_served_before_the_rest_of_another_users_storm(
     """All are in the listen backlog, the newcomer last; what each connection costs is a turn of its own user."""
     hub = bus({"mode": 0o777})
     served: list[int] = []
-    admit = hub._clients.admit
+    admit = hub.clients.admit
 
     def note(sock: socket.SocketType, credentials: Credentials, account: Account, role: Role) -> None:
         served.append(credentials.uid)
         busy_for(0.0005)  # a turn that costs something
         admit(sock, credentials, account, role)
 
-    monkeypatch.setattr(hub._clients, "admit", note)
+    monkeypatch.setattr(hub.clients, "admit", note)
     for _ in range(300):
         connect_as(1002)
     connect_as(1001).barrier()
@@ -162,13 +162,13 @@ def test_a_connection_counts_from_when_it_is_accepted(
     """
     hub = bus({"mode": 0o777}, user_connections=3)
     with monkeypatch.context() as patched:
-        patched.setattr(hub.context.scheduler, "postpone", lambda user, resume: None)  # nobody is served
+        patched.setattr(hub.context.running.scheduler, "postpone", lambda user, resume: None)  # nobody is served
         peers = [connect_as(1001) for _ in range(5)]
         eventually(lambda: hub.statistics().violations == {"too many connections": 2})
         assert hub.statistics().clients == 0
         (user,) = hub.statistics().per_user
         assert user.connections == 3
-    hub._acceptor.accept_rest()
+    hub._here.acceptor.accept_rest()
     assert hub.statistics().clients == 3
     assert sorted(refused(peer) for peer in peers) == [False] * 3 + [True] * 2
     assert not any(refused(connect_as(0)) for _ in range(5))
@@ -182,9 +182,9 @@ def test_a_hub_that_stops_serves_clients_that_were_accepted(
     inbox = hub.subscribe(b"k")
     settle(hub)
     with monkeypatch.context() as patched:
-        patched.setattr(hub.context.scheduler, "postpone", lambda user, resume: None)
+        patched.setattr(hub.context.running.scheduler, "postpone", lambda user, resume: None)
         connect().publish(b"k", b"x")
-        eventually(lambda: bool(hub._acceptor._accepted))
+        eventually(lambda: bool(hub._here.acceptor._accepted))
         hub.stop()
     assert inbox.receive().payload == b"x"
     assert hub.context.quotas.is_clear()
@@ -194,10 +194,10 @@ def test_a_closed_acceptor_closes_connections_that_were_not_served(
     make_hub: MakeHub, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub = make_hub()
-    monkeypatch.setattr(hub.context.scheduler, "postpone", lambda user, resume: None)
+    monkeypatch.setattr(hub.context.running.scheduler, "postpone", lambda user, resume: None)
     peer = connect()
-    eventually(lambda: bool(hub._acceptor._accepted))
-    hub._acceptor.close()
+    eventually(lambda: bool(hub._here.acceptor._accepted))
+    hub._here.acceptor.close()
     assert not peer.receive()
     assert hub.context.quotas.connections.used == 0
 

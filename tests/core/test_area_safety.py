@@ -190,8 +190,8 @@ class Scribbling:
     def scribble(self) -> None:
         assert self.hub is not None
         self.calls += 1
-        for offset in self.hub.context.area.offsets:
-            self.hub.context.area.data[offset : offset + 64] = b"MSG somebody else's\0secret".ljust(64, b"!")
+        for offset in self.hub.context.running.area.offsets:
+            self.hub.context.running.area.data[offset : offset + 64] = b"MSG somebody else's\0secret".ljust(64, b"!")
 
     def authorize(self, credentials: object, verb: str, key: bytes) -> bool:
         self.scribble()

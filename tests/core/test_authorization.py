@@ -7,11 +7,13 @@ from contextlib import nullcontext
 
 import gevent
 import pytest
+from accounting import connection_of
 from gevent import GreenletExit
 from support import Connect, MakeHub, eventually
 
 from sbuslib import Hub, Limits
 from sbuslib.core import publisher
+from sbuslib.reasons import Reason
 from sbuslib.secrets import Credentials
 
 
@@ -163,6 +165,24 @@ def test_authorize_routes_are_never_stale(make_hub: MakeHub, connect: Connect) -
     # In one turn of the hub, too: what was published after the SUB comes back, what was before does not.
     one.send(b"MSG a\x003", b"SUB a", b"MSG a\x004", b"UNSUB a", b"MSG a\x005")
     assert one.pending() == [b"MSG a\x004"]
+
+
+def test_a_message_whose_publisher_is_disconnected_when_authorize_says_yes_goes_nowhere(
+    make_hub: MakeHub, connect: Connect
+) -> None:
+    def authorize(credentials: Credentials, verb: str, key: bytes) -> bool:
+        if key == b"bad":
+            hub.clients.kick(outgoing, Reason.UNKNOWN_VERB)
+        return True
+
+    hub = make_hub(authorize=authorize)
+    reader, publisher = connect(), connect()
+    outgoing = connection_of(hub, publisher).outgoing
+    reader.subscribe(b"")
+    publisher.publish(b"good")
+    publisher.publish(b"bad")
+    assert publisher.is_disconnected()
+    assert reader.pending() == [b"MSG good\0"]
 
 
 def test_authorize_may_publish(make_hub: MakeHub, connect: Connect) -> None:

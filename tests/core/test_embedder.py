@@ -49,7 +49,7 @@ def test_messages_that_the_embedder_may_not_publish(hub: Hub) -> None:
         hub.subscribe()
     eventually(lambda: not hub.statistics().patterns)
     assert hub.statistics().published == 0
-    assert hub._clients.violations.counts == {}
+    assert hub.clients.violations.counts == {}
 
 
 def test_the_embedder_holds_secrets(hub: Hub, connect: Connect) -> None:

@@ -13,7 +13,6 @@ from support import PATIENCE, Connect, FakeHub, MakeHub, eventually
 from worlds import FAST, RELAY, World, join, settle
 
 from sbuslib import Limits
-from sbuslib.core import members
 from sbuslib.core.client_role import ClientRole
 from sbuslib.core.publisher import FEW, Publisher, Undelivered
 from sbuslib.core.router import Router
@@ -99,7 +98,7 @@ def test_patterns_of_clients_that_left_are_forgotten_although_one_could_not_be(
     for number, client in enumerate(clients):
         client.subscribe(b"%d/a" % number, b"%d/b" % number)
         client.barrier()
-    monkeypatch.setattr(members, "ERROR_PAUSE", 0.001)
+    monkeypatch.setattr("sbuslib.core.clients.ERROR_PAUSE", 0.001)
     break_once(Router, "forget_some")
     for client in clients:
         client.close()
@@ -118,7 +117,7 @@ def test_the_connection_of_a_publisher_that_left_is_given_back_although_its_rest
 
     def hand_on_and_leave(publisher: Publisher, messages: Undelivered[Any]) -> bool:
         is_cut = hand_on(publisher, messages)
-        hub.context.members.kick_later(outgoing, Reason.UNKNOWN_VERB)
+        hub.context.running.kick_later(outgoing, Reason.UNKNOWN_VERB)
         return is_cut
 
     hand_on = Publisher.hand_on

@@ -274,6 +274,7 @@ def give(packet: bytes, *descriptors: int) -> Callable[[socket.SocketType, socke
 @pytest.mark.parametrize(
     ("packet", "count", "says"),
     [
+        (b"", 0, "the hub ended"),
         (b"MSG room/1\0x", 0, "unknown packet"),
         (b"CMSG hub/take-over\0no \xff", 0, "not handed over"),
         (b"CMSG hub/take-over\0here 10", 1, "unknown packet"),

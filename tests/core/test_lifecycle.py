@@ -13,7 +13,7 @@ import pytest
 from support import PATIENCE, ROOT, Connect, HubThread, MakeClient, MakeHub, Peer, eventually, in_thread, python
 
 from sbuslib import Client, Hub, blocking
-from sbuslib.core import members
+from sbuslib.core import clients
 from sbuslib.errors import StateError
 from sbuslib.kernel.sockets import Listener
 from sbuslib.wire.addresses import PathAddress
@@ -56,6 +56,13 @@ def test_stop_delivers_packets_that_were_sent(hub: Hub, connect: Connect) -> Non
     got = reading.get(timeout=PATIENCE)
     assert [packet[6:11] for packet in got] == [b"%05d" % number for number in range(sent)]
     assert hub.statistics().lost == {}
+
+
+def test_what_was_to_happen_later_does_not_happen_after_the_stop(hub: Hub) -> None:
+    timer = hub.context.running.after(3_600, lambda: None)
+    assert timer.active
+    hub.stop()
+    assert not timer.active
 
 
 def test_stop_waits_no_longer_than_it_was_told(hub: Hub, connect: Connect) -> None:
@@ -147,7 +154,7 @@ def test_a_stop_that_may_not_remove_the_file_stops_all_the_same(
 def test_patterns_of_an_earlier_start_do_not_wait_for_its_event_loop(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(members, "FORGOTTEN_A_STEP", 1)
+    monkeypatch.setattr(clients, "FORGOTTEN_A_STEP", 1)
     hub = Hub(address)
 
     def serve() -> None:
@@ -250,12 +257,12 @@ FORKED = """
 import os, sys
 import gevent, gevent.os
 import sbuslib
-from sbuslib.core import members
+from sbuslib.core import clients
 from sbuslib.errors import DisconnectedError, StateError
 from support import Peer, eventually
 
 fork = {"os": os.fork, "gevent": gevent.os.fork}[sys.argv[2]]
-members.FORGOTTEN_A_STEP = 1
+clients.FORGOTTEN_A_STEP = 1
 hub = sbuslib.Hub(sys.argv[1])
 hub.start()
 client = sbuslib.Client(sys.argv[1])
@@ -263,11 +270,11 @@ client.subscribe(b"k")
 inbox = hub.subscribe(b"k")
 with Peer(sys.argv[1]) as leaving:
     leaving.subscribe(*(b"left/%d" % number for number in range(1_000)))
-eventually(lambda: hub.context.work.waits)
+eventually(lambda: hub.context.running.work.waits)
 child = fork()
 if not child:
     wrong = []
-    if hub.context.work.waits:
+    if hub.context.running.work.waits:
         wrong.append("goes on with what its parent's hub was about")
     for verb in (lambda: hub.publish(b"k", b"child"), lambda: hub.subscribe(b"k"), hub.tap, hub.whoami):
         try:
@@ -375,9 +382,9 @@ def test_hub_that_stops_when_empty_serves_a_client_that_is_accepted_as_the_last_
     hub = make_hub(stop_when_empty=True)
     connect().barrier()
     second = connect()
-    hub._acceptor._accept(1)  # and its user's turn, in which it is served, is still to come
-    (first,) = hub._clients.connections
-    hub._clients.close(first, "closed")
+    hub._here.acceptor._accept(1)  # and its user's turn, in which it is served, is still to come
+    (first,) = hub.clients.connections
+    hub.clients.close(first, "closed")
     second.barrier()
     assert hub.started
     second.close()

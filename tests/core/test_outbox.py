@@ -10,6 +10,7 @@ import pytest
 from sbuslib.core.outbox import Action, Outbox, decide
 from sbuslib.core.quotas import Account
 from sbuslib.limits import Limits
+from sbuslib.wire.batches import QueuedBatch, coalesce
 from sbuslib.wire.modes import HARD, ORDER, SOFT, Hard, Soft
 
 SENDER = 7
@@ -70,6 +71,16 @@ def test_another_order_takes_effect_at_once(before: str, after: str) -> None:
         "random": [b"333", b"22", b"1"],
     }
     assert send(box) == expected[after]
+
+
+def test_a_batch_goes_as_it_came_while_the_order_is_that_of_a_queue() -> None:
+    for order, packets in (("queue", 1), ("stack", 20)):
+        box = outbox()
+        batch = coalesce([b"MSG k\0%d" % number for number in range(20)])
+        assert batch is not None
+        box.offer_batch(QueuedBatch.of(batch), SENDER, may_hold=True)
+        box.order = order  # type: ignore[assignment]
+        assert len(send(box)) == packets
 
 
 def test_frequent_changes_of_order_do_not_sort_each_time() -> None:
@@ -136,12 +147,3 @@ def test_losses_are_reported_once_with_their_first_time() -> None:
     assert box.losses.take_report() == [("overflow", 2, 10.0), ("oversize", 1, 30.0)]
     assert box.losses.take_report() == []
     assert box.losses.total == {"overflow": 2, "oversize": 1}
-
-
-@pytest.mark.parametrize("most", [{"user_queued_packets": 20}, {"user_queued_bytes": 20}])
-def test_publishers_that_are_held_fill_no_more_than_the_receivers_user_may_queue(most: dict[str, int]) -> None:
-    """A full queue keeps what they go on to send, since that was read already."""
-    box = outbox(queued_packets=5, **most)
-    box.hard = "block"
-    assert {offer(box, b"x") for _ in range(500)} == {Action.KEEP, Action.HOLD}
-    assert (len(box), box.losses.total) == (20, {"quota": 480})

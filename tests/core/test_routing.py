@@ -10,12 +10,13 @@ import gevent
 import pytest
 from accounting import connection_of, opened
 from support import Connect, MakeHub, Peer, both_ways, eventually
+from worlds import key_of_link
 
 from sbuslib import Hub, Limits
 from sbuslib.core import batch_routing, routing
 from sbuslib.core.connection import Connection
 from sbuslib.core.protocols import Routes
-from sbuslib.core.publisher import PLANNED, Publisher, Undelivered, by_receiver
+from sbuslib.core.publisher import FEW, PLANNED, Publisher, Undelivered, by_receiver
 from sbuslib.limits import PACKET_BYTES
 from sbuslib.reasons import Reason
 from sbuslib.wire.batches import pack
@@ -70,6 +71,15 @@ def test_packets_that_come_one_at_a_time(hub: Hub, connect: Connect, last: bytes
     assert hub.statistics().published == len(sent)
 
 
+def test_two_packets_of_one_length_that_come_together(hub: Hub, connect: Connect) -> None:
+    """A single one goes another way."""
+    inbox, publisher = connect(), connect()
+    inbox.subscribe(b"k")
+    for number in range(4):
+        publisher.send(b"MSG k\0a%d" % number, b"MSG k\0b%d" % number)
+        assert [inbox.receive() for _ in range(2)] == [b"MSG k\0a%d" % number, b"MSG k\0b%d" % number]
+
+
 def test_a_client_that_subscribes_between_single_packets(hub: Hub, connect: Connect) -> None:
     """Also to a link, which remembers routes of its own."""
     first, second, link = connect(), connect(), connect()
@@ -117,6 +127,41 @@ def test_a_turn_that_is_too_much_goes_on_later(make_hub: MakeHub, connect: Conne
         assert [receiver.receive() for _ in range(len(mine) + 1)] == [*mine, b"MSG all\0last"]
     assert hub.statistics().published == 41
     assert hub.statistics().violations == ({"unknown verb": 1} if ending else {})
+
+
+def test_what_follows_a_message_of_a_new_sender_waits_until_all_have_it(make_hub: MakeHub, connect: Connect) -> None:
+    make_hub(limits=Limits(turn_deliveries=5, turn_time=1e6))
+    receivers = [connect() for _ in range(FEW + 1)]
+    for receiver in receivers:
+        receiver.subscribe(b"all")
+    link = connect()
+    link.send(b"CMSG interest/on")
+    link.barrier()
+    key = key_of_link(link)
+    link.send(b"CMSG from\0%b/!/cred/1/2/3\0MSG all\x001" % key, b"MSG all\x002", b"MSG all\x003")
+    for receiver in receivers:
+        assert [receiver.receive() for _ in range(3)] == [b"MSG all\x001", b"MSG all\x002", b"MSG all\x003"]
+
+
+def test_commands_are_acted_on_until_the_time_of_a_turn_is_over(
+    make_hub: MakeHub, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 0
+    take_turn = Connection.take_turn
+
+    def count(connection: Connection) -> bool:
+        nonlocal most
+        before = connection.commands
+        goes_on = take_turn(connection)
+        most = max(most, connection.commands - before)
+        return goes_on
+
+    monkeypatch.setattr(Connection, "take_turn", count)
+    make_hub(limits=Limits(turn_time=1e-9))
+    peer = connect()
+    peer.send(*[b"SUB k"] * 20)
+    peer.barrier()
+    assert most < 5, "the clock is first read after some"
 
 
 def publish(publisher: Peer, how: str, pairs: list[tuple[bytes, bytes]]) -> list[bytes]:
@@ -208,7 +253,7 @@ def test_what_some_receivers_have_got_reaches_the_others_when_its_publisher_leav
         if how == "stopped":
             gevent.spawn(hub.stop, 0)
         elif not outgoing.closed:
-            hub.context.members.kick_later(outgoing, Reason.UNKNOWN_VERB)
+            hub.context.running.kick_later(outgoing, Reason.UNKNOWN_VERB)
         elif is_cut:
             assert outgoing.account.connections == connections
         return is_cut

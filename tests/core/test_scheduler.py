@@ -40,7 +40,7 @@ def test_sending_to_slow_readers_is_a_turn_of_their_user(
         assert [numbers([reader.receive()]) for reader in readers] == [[number]] * len(readers)
     eventually(lambda: not hub.statistics().waiting)
     assert turns[1002] >= 2 * len(readers)
-    assert not hub.context.scheduler.anybody_waits()
+    assert not hub.context.running.scheduler.anybody_waits()
 
 
 def test_a_slow_reader_leaves_while_its_turn_is_postponed(
@@ -57,7 +57,7 @@ def test_a_slow_reader_leaves_while_its_turn_is_postponed(
 
     def postpone(scheduler: Scheduler, uid: int, resume: Callable[[], None]) -> None:
         original(scheduler, uid, resume)
-        hub._clients.kick(receiving.outgoing, Reason.UNKNOWN_VERB)
+        hub.clients.kick(receiving.outgoing, Reason.UNKNOWN_VERB)
 
     with monkeypatch.context() as patched:
         patched.setattr(Scheduler, "postpone", postpone)
@@ -65,14 +65,14 @@ def test_a_slow_reader_leaves_while_its_turn_is_postponed(
         eventually(lambda: receiving.outgoing.closed)
     settle(hub)
     assert receiving.outgoing.lost == {"outage": 2}
-    assert not hub.context.scheduler.anybody_waits()
+    assert not hub.context.running.scheduler.anybody_waits()
 
 
 def test_patterns_of_clients_that_left_are_removed_a_few_each_turn(
     hub: Hub, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So a client that leaves with many patterns keeps no other client waiting."""
-    monkeypatch.setattr("sbuslib.core.members.FORGOTTEN_A_STEP", 5)
+    monkeypatch.setattr("sbuslib.core.clients.FORGOTTEN_A_STEP", 5)
     leaver, other = connect(), connect()
     leaver.subscribe(*(b"p/%d" % number for number in range(200)))
     other.barrier()
@@ -100,7 +100,7 @@ def test_no_client_is_read_by_a_hub_that_authorize_closes(
     hubs: list[Hub] = []
 
     def authorize(credentials: object, verb: str, key: bytes) -> bool:
-        if hubs[0].context.scheduler.anybody_waits() and key.startswith(b"k"):
+        if hubs[0].context.running.scheduler.anybody_waits() and key.startswith(b"k"):
             hubs[0].close()
         return True
 

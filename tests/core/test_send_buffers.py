@@ -31,7 +31,7 @@ def test_a_client_that_keeps_up_with_short_messages_keeps_the_small_buffer(bus: 
     for number in range(100):
         publisher.publish(b"k", b"%d" % number)
         assert reader.receive() == b"MSG k\0%d" % number
-    assert [size(connection) for connection in hub._clients.connections.values()] == [SMALL, SMALL]
+    assert [size(connection) for connection in hub.clients.connections.values()] == [SMALL, SMALL]
     assert charged(hub) == 0
 
 

@@ -82,7 +82,7 @@ def test_only_users_whose_rules_differ_are_asked_about_again(world: World) -> No
         peer = world.peer_of("top", uid)
         peer.publish(b"a")
         peer.barrier()
-    publishers = [*hub._clients.connections.values()]
+    publishers = [*hub.clients.connections.values()]
     reconfigure(hub, authorize=made(b"a", b"b"))
     assert [one.knows_allowed(b"MSG a\0") for one in publishers] == [True, True, False, False]
     assert looked_up == [1, 2, 1, 2], "once for each user and policy"
@@ -211,7 +211,9 @@ def test_a_hub_can_be_reconfigured_before_it_is_started(address: str, connect: C
         assert peer.is_disconnected()
 
 
-def test_a_reload_is_for_trusted_clients_and_tells_what_came_of_it(world: World) -> None:
+def test_a_reload_is_for_trusted_clients_and_tells_what_came_of_it(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     hub = world.hub("top")
     stranger, client = world.peer_of("top", 1), world.client("top")
     stranger.send(b"CMSG hub/reload")
@@ -225,6 +227,7 @@ def test_a_reload_is_for_trusted_clients_and_tells_what_came_of_it(world: World)
         hub.reloads.function = Mock(side_effect=error)
         with pytest.raises(StateError, match=text):
             client.hub.reload()
+    assert [record.message for record in caplog.records if record.exc_info] == ["a reload failed"]
     hub.reloads.function = lambda: "again"
     assert client.hub.reload() == "again"
 

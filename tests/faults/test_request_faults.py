@@ -6,11 +6,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from struct import pack
 
 import gevent
 import pytest
 from clients.makers import MakeClient
+from gevent.event import Event
 from support import PATIENCE, Connect, HubThread, PlainDaemon, eventually, own_key
 from worlds import STRANGER, World
 
@@ -129,6 +131,13 @@ def test_byte_for_byte_as_the_page_says(hub: Hub, client: MakeClient, connect: C
     peer.publish(reply_to, b"REP1\2" + number + b"pong")
     assert asking.get() == b"pong"
 
+    giving_up = gevent.spawn(one.request, b"svc", b"ping", timeout=5)
+    number, _ = question(peer.receive())
+    giving_up.kill()
+    cancellation = peer.receive()
+    assert cancellation.startswith(b"MSG svc\0CAN1")
+    assert sha256(cancellation[len(b"MSG svc\0CAN1") :]).digest()[:8] == number
+
     with one.serve(b"echo", upper):
         mine = own_key() + b"/reply/" + b"0123456789abcdef" * 2
         peer.subscribe(mine)
@@ -180,6 +189,63 @@ def test_nobody_else_can_read_an_answer(world: World) -> None:
         (_, reply_to) = question(packets[0])
         spy.send(b"SUB " + reply_to)
         assert spy.is_disconnected()
+
+
+def test_who_sees_a_question_cannot_cancel_it(hub: Hub, client: MakeClient, connect: Connect) -> None:
+    one, other, spy = client(), client(), connect()
+    began, go = Event(), Event()
+
+    def answer(question: Question) -> bytes:
+        began.set()
+        go.wait()
+        return question.payload
+
+    spy.subscribe(b"svc")
+    with other.serve(b"svc", answer) as service:
+        asking = [gevent.spawn(one.request, b"svc", payload, timeout=PATIENCE) for payload in (b"1", b"2")]
+        for _ in asking:
+            packet = spy.receive()
+            number, _ = question(packet)
+            for secret in (
+                number,
+                number * 2,
+                number + bytes(8),
+                bytes(8) + number,
+                bytes(16),
+                sha256(number).digest(),
+            ):
+                spy.publish(b"svc", b"CAN1" + secret)
+            spy.send(packet)  # and asking the same does not help
+        began.wait(PATIENCE)
+        spy.barrier()
+        other.sync()
+        go.set()
+        assert [each.get(timeout=PATIENCE) for each in asking] == [b"1", b"2"]
+    assert not service._core._works.__self__._waiting
+
+
+def test_a_question_is_given_up_over_relays(world: World) -> None:
+    world.chain("top", "low")
+    asker, server = world.client("low"), world.client("top")
+    began, go, seen = Event(), Event(), list[bytes]()
+
+    def answer(question: Question) -> bytes:
+        seen.append(question.payload)
+        began.set()
+        go.wait()
+        return b""
+
+    with server.serve(b"svc", answer):
+        asker.sync("tree")
+        asking = [gevent.spawn(asker.request, b"svc", payload, timeout=PATIENCE) for payload in (b"1", b"2", b"3")]
+        began.wait(PATIENCE)
+        asking[1].kill()
+        asker.sync("tree")
+        server.sync()
+        go.set()
+        asking[0].get(timeout=PATIENCE)
+        asking[2].get(timeout=PATIENCE)
+    assert seen == [b"1", b"3"]
 
 
 def test_hostile_answers_are_bounded(hub: Hub, client: MakeClient, connect: Connect) -> None:

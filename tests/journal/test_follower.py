@@ -141,12 +141,14 @@ def _answer(peer: Peer) -> None:
             peer.send(b"CMSG !/cred/whoami\0!/cred/1/2/3")
 
 
-def test_ids_are_those_of_the_first_triple_after_the_prefix_of_the_hub(address: str, journal: str) -> None:
+def test_ids_are_those_of_the_process_that_answers_for_a_message(address: str, journal: str) -> None:
     with HubThread(address):
         follower = Follower(address, journal)
         for prefix, sender, ids in (
             (b"", b"!/cred/1/2/3", (1, 2, 3)),
-            (b"", b"!/cred/1/2/3/!/cred/4/5/6", (1, 2, 3)),
+            (b"", b"!/cred/1/2/3/!/cred/4/5/6", (1, 2, 3)),  # a stranger's hub could name anybody
+            (b"", b"!/cred/0/0/3/!/cred/0/%d/5/!/cred/4/2201/6" % os.getuid(), (4, 2201, 6)),
+            (b"", b"!/cred/0/0/3/!/cred/65534/65534/0", (None, None, None)),
             (b"", b"!/cred/65534/65534/0", (None, None, None)),
             (b"!/cred/7/8/9/", b"!/cred/7/8/9/!/cred/1/2/3", (1, 2, 3)),
             (b"!/cred/7/8/9/", b"!/cred/1/2/3", (None, None, None)),

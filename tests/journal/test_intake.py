@@ -172,7 +172,7 @@ def test_impossible_counts_of_lost_messages_are_refused_and_large_ones_fit_the_j
     link.send(b"CMSG interest/on")
     with Recorder(hub, journal) as recorder:
         for said in (b"%d 1.0" % 10**30, b"9" * 4_300 + b" 1.0", b"-5 1.0", b"1 inf", b"1 nan", b"1 1e300"):
-            link.send(b"CMSG notice/lost\0upstream " + said, b"CMSG notice/lost\0upstream " + said)
+            link.send(*[b"CMSG interest/lost\0hub upstream 0 0 " + said] * 2)
         link.barrier()
         for _ in range(3):
             hub.tree.pass_notice(Lost("upstream", most, 2.0**33 - 1), None)

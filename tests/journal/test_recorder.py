@@ -12,6 +12,7 @@ from typing import Any
 
 import gevent
 import pytest
+from accounting import acting_as
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from journal.disks import file_size
@@ -194,8 +195,24 @@ def test_a_recorder_of_scope_tree_records_messages_of_all_hubs(
     assert {record.sender: record.payload for record in records} == {
         one.credentials: one.credentials for one in (here, *others)
     }
-    # The kernel has told the recording hub of its own clients, one of which is the relay of the hub below.
+    # Hubs below of our own user and root are taken at their word. Who is above is not for the kernel here to tell.
     assert [(record.gid, record.uid, record.pid) for record in records] == [triple, (None, None, None), triple]
+
+
+def test_a_row_has_the_ids_of_who_published_and_not_those_of_the_link(
+    make_hub: MakeHub, client: MakeClient, folder: str, journal: str
+) -> None:
+    os.chmod(folder, 0o755)
+    top, below = make_hub(), make_hub(os.path.join(folder, "below"), mode=0o777)
+    Relay(below, top.address).start().wait(10)
+    with acting_as(2201):
+        publisher = client(below.address)
+    with Recorder(top, journal, scope="tree") as recorder:
+        publisher.sync("tree")
+        publisher.publish(b"k")
+        eventually(lambda: recorder.statistics().received == 1)
+    (record,) = records_of(journal)
+    assert (record.gid, record.uid, record.sender) == (2201, 2201, publisher.credentials)
 
 
 # -- when the disk does not keep up -------------------------------------------------------------------

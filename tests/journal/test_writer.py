@@ -30,15 +30,15 @@ from sbuslib.wire.packets import encode_message
 @pytest.mark.promise("journal.md", "Secrets are never recorded")
 def test_the_writer_leaves_out_secret_messages_too(hub: Hub, journal: str) -> None:
     with Recorder(hub, journal) as recorder:
-        intake, writer = recorder._intake, hub.context.writer
+        intake, writer = recorder._intake, hub.context.running.writer
         assert intake is not None
         for key in (b"!/cred/1/2/3/x", b"a/!/cred/1/2/3/x", b"a!/b"):
-            intake.deliver(hub._me, Copied(writer, [encode_message(key, b"v")]))
+            intake.deliver(hub._here.me, Copied(writer, [encode_message(key, b"v")]))
         several = [(b"k", b"1"), (b"!/cred/1/2/3/x", b"2"), (b"k", b"3"), (b"!/cred/1/2/3/x", b"4"), (b"l", b"5")]
         for pairs in (several, several[1::2]):
             batch = coalesce([encode_message(key, payload) for key, payload in pairs])
             assert batch is not None
-            intake.deliver(hub._me, Batched(writer, batch))
+            intake.deliver(hub._here.me, Batched(writer, batch))
     found = [(record.key, record.payload) for record in records_of(journal)]
     assert found == [(b"a!/b", b"v"), *several[::2]]
 

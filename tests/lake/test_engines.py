@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 from segments.journals import READERS, START_NS, rows, segment
 
-from sbuslib.lake import decode, readers
+from sbuslib.lake import decode, readers, sealing
 from sbuslib.lake.readers import Wish
 from sbuslib.lake.sealing import seal
 from sbuslib.lake.selection import Selection
@@ -48,6 +48,22 @@ def recorded(journal: Path) -> Path:
     seal(journal)
     segment(journal, 21, rows(10, 21))
     return journal
+
+
+@ENGINES
+def test_rows_come_in_the_order_of_their_numbers(
+    journal: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealing, "UNIT_BYTES", 1)
+    for first in range(1, 6_000, 1_000):
+        segment(journal, first, rows(1_000, first))
+    seal(journal)
+    segment(journal, 6_001, rows(1_000, 6_001))
+    wish = Wish(
+        [str(journal)], Selection(start_ns=START_NS + 500 * 10**9, end_ns=START_NS + 6_500 * 10**9), ["sequence"]
+    )
+    found = READERS[engine](getattr(readers, f"read_{engine}")(wish))
+    assert [row["sequence"] for row in found] == [*range(500, 6_500)]
 
 
 def test_rows_are_chosen_by_time_and_pattern(recorded: Path) -> None:

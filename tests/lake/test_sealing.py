@@ -73,7 +73,7 @@ def test_small_segments_are_merged_and_the_files_do_not_depend_on_kills(
     seal(once)
     # Killed after each file, and while one was written aside.
     for _ in range(20):
-        there = sealing._ranges(list_sealed(str(killed / "sealed")))
+        there = sealing._listed(str(killed / "sealed"))
         for unit in units(str(killed), str(killed / "sealed"), there)[:1]:
             write(unit)
         (killed / "sealed" / f"_{JOURNAL}-{51:020d}.new").write_bytes(b"half a file")
@@ -112,6 +112,21 @@ def test_the_oldest_files_are_deleted_by_size_and_by_age(journal: Path, monkeypa
     retain(str(journal), None, 1)
     assert names(journal / "sealed") == [(13, 15)], "its segment is still there: it would be sealed again"
     assert seal(journal) == 0
+
+
+def test_a_clock_that_was_ahead_keeps_no_file_for_ever(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealing, "UNIT_BYTES", 1)
+    segment(journal, 1, [row._replace(time_ns=row.time_ns + 10**18) for row in rows(3)])
+    os.utime(segment(journal, 4, rows(3, 4)), (START_NS / 1e9, START_NS / 1e9))
+    seal(journal)
+    ahead = segment(journal, 7, rows(3, 7))
+    os.utime(ahead, (2**33, 2**33))
+    segment(journal, 10, rows(3, 10))
+    retain(str(journal), None, time.time() - START_NS / 1e9 - 3)
+    assert names(journal / "sealed") == [(1, 3), (4, 6)], "what follows is not so old"
+    retain(str(journal), None, 3_600)
+    assert names(journal / "sealed") == []
+    assert [one.first_sequence for one in list_segments(journal)] == [7, 10], "nothing says that it is old"
 
 
 def test_segments_that_are_not_sealed_are_deleted_as_well(journal: Path) -> None:

@@ -223,11 +223,11 @@ class BusMachine(RuleBasedStateMachine):
     def add(self, uid: int, pattern: bytes) -> None:
         self.count += 1
         self.next_credentials = Credentials(gid=uid, uid=uid, pid=self.count)
-        before = set(self.hub._clients.connections.values())
+        before = set(self.hub.clients.connections.values())
         sock = connect(parse_address(self.folder + "/bus"), 425_984)
         sock.send(b"SUB " + pattern)
         settle(self.hub)
-        (connection,) = set(self.hub._clients.connections.values()) - before
+        (connection,) = set(self.hub.clients.connections.values()) - before
         connection.outgoing.grow(anyway=True)  # once: the next line narrows it
         connection.outgoing.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         share = self.shares.setdefault(uid, Share(self.limits))
@@ -358,7 +358,7 @@ class BusMachine(RuleBasedStateMachine):
         balance(self.hub)
         by_publisher: dict[object, Client] = {client.connection: client for client in self.clients}
         by_outgoing: dict[object, Client] = {client.connection.outgoing: client for client in self.clients}
-        assert set(self.hub._clients.connections.values()) == by_publisher.keys()
+        assert set(self.hub.clients.connections.values()) == by_publisher.keys()
         for client in self.clients:
             connection = client.connection
             connection._lone = None  # what is sent at once comes in one batch, as the model has it

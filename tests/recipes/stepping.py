@@ -23,6 +23,8 @@ class Stepping:
     async def post(self, key: bytes, payload: bytes, *, together: bool) -> None:
         await _step("publish", key, payload)
 
+    def tell(self, key: bytes, payload: bytes) -> None: ...
+
     async def sync(self, scope: str = "local") -> str:
         await _step("sync", scope)
         return scope

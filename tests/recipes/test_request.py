@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +18,7 @@ from typing import Any
 import gevent
 import pytest
 from clients.drivers import Bus, script
-from clients.makers import Make, run, spawn
+from clients.makers import Make, MakeClient, run, spawn, until
 from gevent.event import Event
 from support import PATIENCE, HubThread, choose, eventually, own_key
 from worlds import STRANGER, World
@@ -327,6 +329,122 @@ def test_a_task_that_is_cancelled_asks_no_more(server: HubThread, address: str) 
             assert not asking._pending
 
     run(test())
+
+
+def test_a_server_begins_with_no_question_of_a_task_that_was_cancelled(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address) as one, aio.Client(address) as other:
+            go, begun = asyncio.Event(), list[bytes]()
+
+            async def answer(question: Question) -> bytes:
+                begun.append(question.payload)
+                await go.wait()
+                return b""
+
+            async with other.serve(b"svc", answer, workers=1):
+                first = asyncio.create_task(one.request(b"svc", b"first", timeout=PATIENCE))
+                await until(lambda: begun)
+                given_up = [asyncio.create_task(one.request(b"svc", b"x", timeout=None)) for _ in range(100)]
+                await asyncio.sleep(0)
+                for task in given_up[:50]:  # some before they were sent
+                    task.cancel()
+                await one.sync()
+                for task in given_up[50:]:
+                    task.cancel()
+                assert {type(result) for result in await asyncio.gather(*given_up, return_exceptions=True)} == {
+                    asyncio.CancelledError
+                }
+                last = asyncio.create_task(one.request(b"svc", b"last", timeout=PATIENCE))
+                await one.sync()
+                await other.sync()
+                go.set()
+                assert [await first, await last] == [b"", b""]
+            assert begun == [b"first", b"last"]
+
+    run(test())
+
+
+def test_a_greenlet_that_gives_up_what_is_in_work_is_not_answered_and_the_next_is(
+    server: HubThread, client: MakeClient
+) -> None:
+    one, other = client(), client()
+    began, go, seen = Event(), Event(), list[bytes]()
+
+    def answer(question: Question) -> bytes:
+        seen.append(question.payload)
+        began.set()
+        go.wait()
+        return question.payload
+
+    with other.serve(b"svc", answer) as service:
+        asking = [gevent.spawn(one.request, b"svc", payload, timeout=PATIENCE) for payload in (b"1", b"2", b"3")]
+        began.wait(PATIENCE)
+        jobs = service._core._works.__self__._jobs
+        eventually(lambda: len(jobs) == 2)
+        for each in asking[:2]:
+            each.kill()
+        one.sync()
+        other.sync()
+        go.set()
+        assert asking[2].get(timeout=PATIENCE) == b"3"
+    assert seen == [b"1", b"3"]
+    assert not service._core._works.__self__._waiting
+
+
+CALLER = """
+import sys, threading
+from sbuslib.blocking import Client
+client = Client(sys.argv[1])
+for number in range(20):
+    threading.Thread(target=client.request, args=(b"svc", b"killed"), kwargs={"timeout": None}).start()
+"""
+
+
+def test_a_server_begins_with_no_question_of_a_caller_that_was_killed(
+    server: HubThread, make: Make, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(server_module, "LEFT_SECONDS", 0.0)
+    one, other = make(), make()
+    wait, go = waits(one)
+    seen: list[bytes] = []
+
+    def answer(question: Question) -> bytes:
+        seen.append(question.payload)
+        wait()
+        return b""
+
+    with other.serve(b"svc", answer) as service:
+        jobs = service._core._works.__self__._jobs
+        first = spawn(one, partial(one.request, b"svc", b"first", timeout=PATIENCE))
+        while not seen:
+            one.sync()
+        with subprocess.Popen([sys.executable, "-c", CALLER, address]) as process:
+            while len(jobs) < 20:
+                one.sync()
+            process.kill()
+        while server.call(server.hub.statistics).clients > 2:
+            pass
+        go()
+        assert one.request(b"svc", b"last", timeout=PATIENCE) == b""
+        first.join(PATIENCE)
+    assert seen == [b"first", b"last"]
+
+
+def test_a_caller_that_is_away_for_a_moment_is_answered(
+    server: HubThread, client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "LOOK_SECONDS", 0.0)
+    one, other = client(), client()
+    looks = iter([False, True])
+
+    async def is_wanted(key: bytes, *, timeout: float | None = None) -> bool:
+        return next(looks, True)
+
+    monkeypatch.setattr(other._core, "is_wanted", is_wanted)
+    with other.serve(b"svc", upper):
+        assert [one.request(b"svc", payload, timeout=PATIENCE) for payload in (b"a", b"b")] == [b"A", b"B"]
+    assert next(looks, None) is None
 
 
 def test_questions_of_users_take_turns(world: World) -> None:

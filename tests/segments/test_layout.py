@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from zlib import crc32
 
@@ -160,3 +161,23 @@ except Exception as error:
     assert not is_recorded(folder)
     DirectoryLock(folder).close()
     assert (os.stat(os.path.join(folder, "recorder.lock")).st_mode & 0o777) == 0o600
+
+
+def test_who_asks_whether_a_journal_is_recorded_keeps_no_recorder_from_starting(folder: str) -> None:
+    DirectoryLock(folder).close()
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            is_recorded(folder)
+
+    readers = [threading.Thread(target=look) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    try:
+        for _ in range(2_000):
+            DirectoryLock(folder).close()
+    finally:
+        ended.set()
+        for reader in readers:
+            reader.join()

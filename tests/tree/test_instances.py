@@ -100,7 +100,7 @@ def test_two_links_of_one_hub_that_end_in_one_moment_are_forgotten(
     assert new.is_disconnected()
     first, second = list(hub.tree.instances._said)
     for link in (first, second):
-        hub.context.members.close(link, "both at once")
+        hub.clients.close(link, "both at once")
     world.peer("top").barrier()
     assert (errors, hub.tree.instances._relays) == ([], {})
 

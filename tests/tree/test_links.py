@@ -66,8 +66,9 @@ def test_both_ends_of_a_link_tell_the_same_of_it(world: World) -> None:
 def test_what_a_hub_below_says_of_losses_stays_within_64_bits(world: World) -> None:
     world.hub("top")
     peer = world.link("top")
-    for _ in range(20):
-        peer.send(b"CMSG notice/lost\0upstream 999999999999999 1.0", b"CMSG notice/lost\0uncertain 999999999999999 1.0")
+    for n in range(20):
+        for cause in (b"upstream", b"uncertain"):
+            peer.send(b"CMSG interest/lost\0hub%d %b 0 0 999999999999999 1.0" % (n, cause))
     peer.barrier()
     link = below(world, "top")
     assert (link.lost, link.uncertain) == ({"upstream": 10**15 - 1}, 10**15 - 1)

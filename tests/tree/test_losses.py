@@ -27,6 +27,10 @@ def test_losses_are_told_once_and_in_a_while() -> None:
     class Later:
         limits = SOON
 
+        @property
+        def running(self) -> Later:
+            return self
+
         def after(self, seconds: float, function: Callable[[], None]) -> None:
             assert seconds == SOON.link_notices
             calls.append(function)
@@ -180,13 +184,108 @@ def test_a_hub_above_that_tells_of_losses_all_the_time_is_passed_on_now_and_then
         assert watched.notices["left"][0].since == 1.5
 
 
-@pytest.mark.parametrize("cause", ["downstream", "overflow", "away"])
-def test_what_no_hub_below_can_know_is_dropped(world: World, cause: str) -> None:
+@pytest.mark.parametrize(
+    "report",
+    [
+        b"hub downstream 0 0 5 1.5",
+        b"hub overflow 0 0 5 1.5",
+        b"hub upstream 0 6 5 1.5",
+        b"hub upstream 2 1 5 1.5",
+        b"hub upstream 0 0 5 9999999999",
+        b"hub upstream 0 0 5",
+        b"\0".join([b"hub upstream 0 0 5 1.5"] * 65),
+    ],
+)
+def test_a_report_that_no_hub_makes_is_dropped(world: World, report: bytes) -> None:
     top: Hub = world.hub("top")
     watched = Watched(world, "top")
     link = world.peer("top")
-    link.send(b"CMSG interest/on", b"CMSG notice/lost\0%b 5 1.5" % cause.encode())
+    link.send(b"CMSG interest/on", b"CMSG interest/lost\0" + report)
     link.barrier()
-    assert top.statistics().dropped == {"notice that no link gives": 1}
-    assert watched.lost(cause) == {"top": 0}
+    assert sum(top.statistics().dropped.values()) == 1
+    watched.lost("upstream")
     assert not any(isinstance(notice, Lost) for notice in watched.notices["top"])
+
+
+def test_a_report_of_losses_is_made_again_until_the_hub_above_has_acknowledged_it(world: World) -> None:
+    with FakeHub(world.address("top")) as master:
+        link = join(world, master)
+        up, hub = world.relays["left"].above.up, world.hubs["left"].hub_id
+        up.losses.add("upstream", 5, 1.5)
+        up.losses.report()
+        assert receive_until(link, b"CMSG interest/lost") == b"CMSG interest/lost\0%b upstream 0 0 5 1.500000" % hub
+        receive_until(link, b"CMSG hub/sync\0p")
+
+        # 1. Not acknowledged when the link ends: the next process may know of it.
+        link.close()
+        link = join_again(master)
+        assert receive_until(link, b"CMSG interest/lost") == b"CMSG interest/lost\0%b upstream 0 5 5 1.500000" % hub
+        first = receive_until(link, b"CMSG hub/sync\0p")
+        up.losses.add("upstream", 2, 2.5)
+        up.losses.report()
+        assert receive_until(link, b"CMSG interest/lost") == b"CMSG interest/lost\0%b upstream 0 5 7 1.500000" % hub
+        link.send(b"CMSG hub/sync\0%b\0passed" % first.split(b"\0")[1])
+        eventually(lambda: up.queued == 2)
+
+        # 2. A part of it was acknowledged.
+        link.close()
+        link = join_again(master)
+        assert receive_until(link, b"CMSG interest/lost") == b"CMSG interest/lost\0%b upstream 5 7 7 1.500000" % hub
+        packet = receive_until(link, b"CMSG hub/sync\0p")
+        link.send(b"CMSG hub/sync\0%b\0passed" % packet.split(b"\0")[1])
+        eventually(lambda: not up.queued)
+
+        # 3. All of it was.
+        link.close()
+        link = join_again(master)
+        while not (packet := link.receive()).startswith(b"CMSG hub/sync\0t"):
+            assert not packet.startswith(b"CMSG interest/lost")
+
+
+def test_a_report_of_losses_counts_once_and_as_uncertain_where_clients_may_have_been_told(world: World) -> None:
+    world.hub("top", limits=SOON)
+    world.hub("left", limits=SOON)
+    world.relay("left", "top")
+    later = time() + 60
+    watched = Watched(world, "top", "left")
+
+    # 1. The process before this one may have told of it, unless this one was there when the first was lost.
+    for hub, since in ((b"old", 1.5), (b"new", later)):
+        link = world.link("left")
+        link.send(b"CMSG interest/lost\0%b upstream 1 4 9 %.6f" % (hub, since))
+        link.barrier()
+        link.close()
+    eventually(lambda: watched.lost("upstream") == dict.fromkeys(watched.clients, 5 + 8))
+    eventually(lambda: watched.lost("uncertain") == dict.fromkeys(watched.clients, 3))
+
+    # 2. What is reported again, at whichever hub, counts no more.
+    for name in ("left", "top", "left"):
+        link = world.link(name)
+        link.send(b"CMSG interest/lost\0old upstream 1 9 9 1.5", b"CMSG interest/lost\0old upstream 1 9 12 1.5")
+        link.send(b"CMSG hub/sync\0p\0passed")
+        assert receive_until(link, b"CMSG hub/sync\0p") == b"CMSG hub/sync\0p\0passed"
+        link.close()
+    settle(*watched.clients.values())
+    eventually(lambda: watched.lost("upstream") == dict.fromkeys(watched.clients, 5 + 8 + 3))
+    assert watched.lost("uncertain") == dict.fromkeys(watched.clients, 3)
+
+
+def test_a_hub_acknowledges_reports_that_the_hub_above_has_acknowledged(world: World) -> None:
+    with FakeHub(world.address("top")) as master:
+        above = join(world, master)
+        link = world.link("left")
+        link.send(b"CMSG interest/lost\0low upstream 0 0 9 1.5", b"CMSG hub/sync\0token\0passed")
+        assert receive_until(above, b"CMSG interest/lost") == b"CMSG interest/lost\0low upstream 0 0 9 1.500000"
+        packet = receive_until(above, b"CMSG hub/sync\0p")
+        link.barrier()
+        assert not [one for one in link.pending() if one.startswith(b"CMSG hub/sync\0token")]
+        above.send(b"CMSG hub/sync\0%b\0passed" % packet.split(b"\0")[1])
+        assert receive_until(link, b"CMSG hub/sync\0token")
+
+
+def test_a_hub_passes_on_what_the_process_before_may_have_passed_on(world: World) -> None:
+    with FakeHub(world.address("top")) as master:
+        above = join(world, master)
+        link = world.link("left")
+        link.send(b"CMSG interest/lost\0low upstream 2 9 9 1.5")
+        assert receive_until(above, b"CMSG interest/lost") == b"CMSG interest/lost\0low upstream 2 9 9 1.500000"

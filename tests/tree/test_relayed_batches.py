@@ -103,7 +103,7 @@ def test_a_wrong_batch_of_a_link_is_dropped_and_counted(world: World) -> None:
     assert [(m.key, m.payload) for m in got] == [*good, bad[0], bad[3], bad[0], bad[3], (b"last", b"")]
     assert [m.sender for m in got] == [below] * 4 + [key + b"/!/cred/65534/65534/0"] * 3
     assert hub.tree.dropped.counts == {"reserved token in a key": 4, "malformed batch": 1}
-    assert not hub._clients.violations.counts
+    assert not hub.clients.violations.counts
 
 
 def test_of_a_batch_from_above_only_keys_that_were_asked_for_are_taken(world: World) -> None:

@@ -81,7 +81,9 @@ def test_a_timer_that_ends_a_moment_early_does_not_make_the_wait_ten_times_as_lo
     monkeypatch.setattr("sbuslib.tree.settling.monotonic", lambda: next(clock))
     waits: list[float] = []  # seconds until each timer ends
     context: Any = SimpleNamespace(
-        limits=Limits(settle=1.0), is_serving=True, after=lambda seconds, call: waits.append(seconds)
+        limits=Limits(settle=1.0),
+        is_serving=True,
+        running=SimpleNamespace(after=lambda seconds, call: waits.append(seconds)),
     )
     settling = Settling(context, list, lambda: True, lambda: None)
     settling.begin()

@@ -146,7 +146,7 @@ def test_it_cannot_tell_others_of_losses_that_were_none(host: Host) -> None:
     honest = host.client(HONEST, on_notice=heard.append)
     link = host.link()
     for cause in (b"upstream", b"uncertain", b"overflow"):
-        link.send(b"CMSG notice/lost\0%b 1000 1.0" % cause)
+        link.send(b"CMSG interest/lost\0hub %b 0 0 1000 1.0" % cause)
     link.barrier()
     for client in (below, honest):
         client.sync("tree")

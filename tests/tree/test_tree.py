@@ -31,7 +31,7 @@ def test_links_are_told_in_turns_of_the_user_who_subscribes(
     encode = LinkBelow.encode
 
     def watched(self: LinkBelow, changes: Changes) -> list[bytes]:
-        running = hub.context.scheduler._running
+        running = hub.context.running.scheduler._running
         told.extend([running.uid if running is not None else None] * len(changes))
         return encode(self, changes)
 

@@ -5,11 +5,11 @@ the process that had that connection. No message ever comes under the credential
 
 Each tree is compared with one flat hub, to which the same is published and subscribed. What a subscriber receives of a
 publisher is in order, and nothing comes twice. What the flat hub would have delivered and does not come was lost: the
-publisher was told so, or its own hub was killed before it had passed the message on. Nothing is kept on the way down:
-to the hubs above, a hub that is away is like a client that is away. So this is not asked where a hub was away on the
-way down, or where the hub was away from which the way only leads down. A hub is away if it was killed, if the hub
-above was taken over, and if a hub above was started again while it was stopped: perhaps nobody else could tell that one
-to wait for it.
+publisher was told so, and the subscriber as well; or the publisher's own hub was killed before it had passed the
+message on. Nothing is kept on the way down: to the hubs above, a hub that is away is like a client that is away. So
+this is not asked where a hub was away on the way down, or where the hub was away from which the way only leads down. A
+hub is away if it was killed, if the hub above was taken over, and if a hub above was started again while it was
+stopped: perhaps nobody else could tell that one to wait for it.
 
 ``SBUS_TREE_RUNS`` says how many runs there are, ``SBUS_TREE_SEED`` the number of the first.
 """
@@ -27,6 +27,7 @@ import pytest
 from programs import Programs, Publisher, Subscriber, wait_until
 
 from sbuslib.matcher import matches
+from sbuslib.wire.control import UP_CAUSES
 
 RUNS = int(os.environ.get("SBUS_TREE_RUNS", "4"))
 SEED = int(os.environ.get("SBUS_TREE_SEED", "1"))
@@ -212,6 +213,10 @@ class Run:
             publisher.read()
             wait_until(lambda: self.publish(name, LAST, 1), "the last is published")  # noqa: B023
 
+    def heard(self, subscriber: Subscriber) -> int:
+        """How many messages on their way up a subscriber was told that it may lack."""
+        return sum(subscriber.client.lost.get(cause, 0) for cause in UP_CAUSES)
+
     def check(self) -> tuple[int, int]:
         """Compare with a flat hub. Returns how many messages are missing, and of how many the publishers know."""
         missing = 0
@@ -238,6 +243,9 @@ class Run:
                 missing += lacks
                 told = f"{name} knows of {publisher.told} + {publisher.uncertain}"
                 assert lacks <= publisher.told + publisher.uncertain, f"{where} lacks {lacks} of {due}, {told}"
+                if where not in self.away:  # a client that was disconnected knows that notices may be missing, too
+                    certain = lacks - publisher.uncertain
+                    wait_until(lambda: self.heard(subscriber) >= certain, f"{where} hears of {certain}")  # noqa: B023
                 if not self.away:
                     assert not lacks, f"{where} lacks {lacks} of {due} of {name}, and no hub was away"
         return missing, known

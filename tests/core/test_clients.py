@@ -101,11 +101,11 @@ def test_a_logging_handler_that_fails_stops_no_hub_and_saves_no_client(
 
     with called_by_logging(fail):
         hub = make_hub(users=[])
-        hub._acceptor._users = set()
+        hub._here.acceptor._users = set()
         refused = connect()
         assert refused.receive() == b"CMSG notice/kicked\0user not allowed"
         assert refused.is_disconnected()
-        hub._acceptor._users = None
+        hub._here.acceptor._users = None
         witness, offender = connect(), connect()
         witness.subscribe(b"k")
         offender.send(b"MSG k\0x", b"nonsense", b"MSG k\0y")

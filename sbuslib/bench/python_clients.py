@@ -1,6 +1,6 @@
 """Measures Python clients as users write them: one process publishes in a loop, others iterate over messages.
 
-    python -m sbuslib.bench.clients ROLE KIND ADDRESS COUNT SIZE RECEIVERS
+    python -m sbuslib.bench.python_clients ROLE KIND ADDRESS COUNT SIZE RECEIVERS
 
 A process prints ``ready``, waits for a line on standard input, does its work, and prints a line of JSON. Times are
 those of ``CLOCK_MONOTONIC``, which is the same for all processes of a machine.
@@ -41,7 +41,7 @@ _PATIENCE = 120.0
 # The director: starts the processes, and makes a Run of their answers
 
 
-_PROGRAM = (sys.executable, "-m", "sbuslib.bench.clients")
+_PROGRAM = (sys.executable, "-m", "sbuslib.bench.python_clients")
 
 
 def run(

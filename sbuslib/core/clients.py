@@ -1,4 +1,4 @@
-"""The clients and inboxes of one hub: admits them, closes them, and adds up what all of them have done."""
+"""The clients and inboxes of one hub: admits them, closes them, and takes over those of another hub."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from time import monotonic
 from typing import Final
 
 from ..kernel.descriptors import disown
-from ..kernel.peers import peer_groups
+from ..kernel.peers import peer_credentials, peer_groups
+from ..kernel.sockets import take_connection
 from ..kernel.users import name_of_user
 from ..reasons import Reason
 from ..secrets import Credentials
@@ -18,7 +19,7 @@ from .callbacks import log
 from .connection import Connection
 from .context import Context
 from .embedder import Inbox
-from .losses import Cause
+from .fan_out import FanOuts
 from .outgoing import Outgoing
 from .protocols import Receiver
 from .publisher import Publisher, Role
@@ -37,39 +38,21 @@ ERROR_PAUSE: Final = 1.0
 LAST_TURNS: Final = 1.0
 """Most seconds that a stopping hub takes to hand on what some receivers have got and others have not."""
 
-USERS_REMEMBERED: Final = 1_024
-"""Most users whose totals are kept after their clients have left. Then the oldest is forgotten."""
-
 
 class Clients:
-    """The clients and inboxes of one hub. Implements :class:`~.context.Members`.
+    """The clients and inboxes of one hub.
 
-    :param on_forget: called with each client that has left.
     :param on_last: called when the last client has left.
-    :param on_outbox_empty: called when the outbox of a receiver has become empty.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        on_forget: Callable[[Outgoing], None],
-        on_last: Callable[[], None],
-        on_outbox_empty: Callable[[], None],
-    ) -> None:
+    def __init__(self, context: Context, fan_outs: FanOuts, on_last: Callable[[], None]) -> None:
         self._context = context
+        self._fan_outs = fan_outs
         self.connections: dict[Receiver, Connection] = {}
         """By the receivers that routes hold."""
         self.inboxes: set[Inbox] = set()  # of the embedder and the recorder
-        self.violations = Violations(context.limits.logged_violations)  # by clients
-        self.peak = self.total = 0  # most clients at a time, and how many ever
-        self.departed = Totals()
-        """What clients and inboxes that have left did."""
-        self.departed_by_user: dict[int, Totals] = {}
-        """The same by user."""
-        self.on_outbox_empty = on_outbox_empty
-        self._on_forget = on_forget
+        self.violations = Violations(context.limits.logged_violations, context.counts.violations)  # by clients
         self._on_last = on_last
-        self._to_kick: list[tuple[Receiver, Reason]] = []  # when the turn at hand has ended
         self._cut: set[Publisher] = set()  # those that left and have still to finish
         self._stopping = False  # nothing is put off any more
 
@@ -77,42 +60,30 @@ class Clients:
 
     def admit(self, sock: socket.SocketType, credentials: Credentials, account: Account, role: Role) -> None:
         """Serve a client whose connection was accepted, and charged to its user."""
-        connection = Connection(self._context, sock, credentials, account, role)
-        self.connections[connection.outgoing] = connection
-        self.total += 1
-        connection.number = self.total
-        self.peak = max(self.peak, len(self.connections))
+        counts, connection = self._context.counts, self._add(sock, credentials, account, role)
+        counts.total += 1
+        connection.number = counts.total
+        counts.peak = max(counts.peak, len(self.connections))
 
-    def restore(
-        self, sock: socket.SocketType, credentials: Credentials, account: Account, role: Role, record: ClientRecord
-    ) -> Connection:
-        """Serve a client that another hub has handed over."""
-        connection = Connection(self._context, sock, credentials, account, role)
+    def _add(self, sock: socket.SocketType, credentials: Credentials, account: Account, role: Role) -> Connection:
+        connection = Connection(self._context, self._fan_outs, sock, credentials, account, role)
         self.connections[connection.outgoing] = connection
-        connection.restore(record)
         return connection
 
-    def close(self, member: Receiver, why: str) -> None:
-        log(logging.DEBUG, "client %s of %s: %s", member.credentials, self._context.address(), why)
-        self.forget(member)
+    def close(self, client: Receiver, why: str) -> None:
+        """A client has left: close its connection."""
+        log(logging.DEBUG, "client %s of %s: %s", client.credentials, self._context.address(), why)
+        self.forget(client)
         if not self.connections:
             self._on_last()
 
-    def kick(self, member: Receiver, reason: Reason) -> None:
-        connection = self.connections.get(member)
+    def kick(self, client: Receiver, reason: Reason) -> None:
+        """Disconnect a client for a violation, tell it why, and count that. Not while the area is in use."""
+        connection = self.connections.get(client)
         if connection is not None and not connection.outgoing.closed:
             connection.outgoing.notify_last(control.Kicked(reason).encode())
-            self.close(member, reason)
-            self.report(reason, member.credentials)
-
-    def kick_later(self, member: Receiver, reason: Reason) -> None:
-        if not self._to_kick:
-            self._context.loop.run_callback(self._kick_noted)
-        self._to_kick.append((member, reason))
-
-    def _kick_noted(self) -> None:
-        while self._to_kick:
-            self.kick(*self._to_kick.pop())
+            self.close(client, reason)
+            self.report(reason, client.credentials)
 
     def report(self, reason: Reason, credentials: Credentials) -> None:
         """Count a violation, and log it the first time."""
@@ -121,35 +92,24 @@ class Clients:
             user = name_of_user(credentials.uid)
             log(logging.WARNING, text, self._context.address(), credentials.pid, user, reason)
 
-    def forget(self, member: Receiver) -> None:
+    def forget(self, client: Receiver) -> None:
         """Close a connection, and keep only its counts."""
-        connection = self.connections.pop(member, None)
+        connection = self.connections.pop(client, None)
         if connection is None:
             return
-        context, client = self._context, connection.outgoing
+        account = connection.outgoing.account
         connection.close()  # first, since what follows may try to kick it
         self.finish(connection)
-        self._on_forget(client)
-        self._retire(client, client.account)
-        context.fan_out.forget()
-        self._release(client.account)
-        self._add_up(client.account, connection.totals())
+        connection.role.forget(connection)
+        self._retire(client, account)
+        self._fan_outs.forget()
+        self._release(account)
+        self._context.counts.add(account.uid, connection.totals())
 
     def _release(self, account: Account) -> None:
         """A user has a connection less."""
         self._context.quotas.close(account)
-        self._context.scheduler.several = self._context.quotas.several()
-
-    def count_lost(self, account: Account, cause: Cause, count: int) -> None:
-        self._add_up(account, Totals(routed=count, lost={cause: count}))
-
-    def _add_up(self, account: Account, totals: Totals) -> None:
-        self.departed.add(totals)
-        if account.uid not in self.departed_by_user:
-            if len(self.departed_by_user) >= USERS_REMEMBERED:
-                del self.departed_by_user[next(iter(self.departed_by_user))]
-            self.departed_by_user[account.uid] = Totals()
-        self.departed_by_user[account.uid].add(totals)
+        self._context.running.scheduler.several = self._context.quotas.several()
 
     def counts(self) -> Iterator[tuple[Account, Totals, int]]:
         """What became of the messages of each client and inbox that is connected, and how many wait for it."""
@@ -165,15 +125,15 @@ class Clients:
 
     # -- inboxes ------------------------------------------------------------------------------------
 
-    def add_inbox(self, inbox: Receiver) -> None:
-        assert isinstance(inbox, Inbox)
+    def add_inbox(self, inbox: Inbox) -> None:
+        """The embedder, or a recorder, receives from now on."""
         self.inboxes.add(inbox)
 
-    def forget_inbox(self, inbox: Receiver) -> None:
-        assert isinstance(inbox, Inbox)
+    def forget_inbox(self, inbox: Inbox) -> None:
+        """An inbox was closed."""
         self.inboxes.discard(inbox)
         self._retire(inbox, inbox.account)
-        self._add_up(inbox.account, Totals(0, inbox.routed, inbox.delivered, inbox.lost))
+        self._context.counts.add(inbox.account.uid, Totals(0, inbox.routed, inbox.delivered, inbox.lost))
 
     # -- what clients that left leave behind --------------------------------------------------------
 
@@ -186,7 +146,7 @@ class Clients:
             account = publisher.outgoing.account
             self._context.quotas.keep_open(account)
             self._cut.add(publisher)
-            self._context.work.add(account.uid, self._go_on(publisher), lambda: self._finished(publisher))
+            self._context.running.work.add(account.uid, self._go_on(publisher), lambda: self._finished(publisher))
 
     @staticmethod
     def _go_on(publisher: Publisher) -> Iterator[None]:
@@ -205,7 +165,7 @@ class Clients:
 
     def settle(self, until: float) -> bool:
         """Leave nothing half done, for a hub that takes over. Returns whether there was enough time."""
-        self._kick_noted()
+        self._context.running.kick_noted()
         self.finish_all(until)
         return not any(publisher.is_cut for publisher in [*self.connections.values(), *self._cut])
 
@@ -223,17 +183,40 @@ class Clients:
 
         def on_end() -> None:
             if context.router.has_retired(user):
-                context.after(ERROR_PAUSE, lambda: self._forget_patterns(user))
+                context.running.after(ERROR_PAUSE, lambda: self._forget_patterns(user))
 
-        context.work.add(user, steps(), on_end)
+        context.running.work.add(user, steps(), on_end)
+
+    # -- for a hub that takes over ------------------------------------------------------------------
+
+    def restore(self, records: list[ClientRecord], sockets: list[socket.SocketType], role: Role) -> None:
+        """Serve the clients of another hub, as it did. Whose each is, the kernel says."""
+        # 1. Each by itself, charged to its user.
+        quotas = self._context.quotas
+        by_number: dict[int, Connection] = {}
+        for sock, record in zip(sockets, records, strict=True):
+            credentials = peer_credentials(sock)
+            account = quotas.account(credentials.uid)
+            quotas.keep_open(account)
+            connection = self._add(take_connection(sock, record.guarded), credentials, account, role)
+            connection.restore(record)
+            by_number[record.number] = connection
+        self._context.running.scheduler.several = quotas.several()
+
+        # 2. Who holds whom back, from when they did.
+        for record in records:
+            for number, since in record.holds.items():
+                receiver, publisher = by_number[record.number].outgoing, by_number.get(number)
+                if publisher is not None and publisher.holdable_by(receiver) is not None:
+                    receiver.hold(publisher, since)
 
     # -- the end ------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """The hub stops: close all, and take all their patterns out of the index."""
         self._stopping = True
-        for member in list(self.connections):
-            self.forget(member)
+        for client in list(self.connections):
+            self.forget(client)
         for inbox in list(self.inboxes):
             inbox.unsubscribe()
         self._context.router.forget_all_retired()
