@@ -279,7 +279,7 @@ class Door:
             return False
         except OSError:
             size = 0
-        said = decode_saying(bytes(self._said[:size])) if 0 < size <= _LONGEST else None
+        said = decode_saying(bytes(self._said[:size]))
         if said is None:  # it left, sent descriptors, or does not know what is said here
             self._visitors.end(visitor)
             return False

@@ -142,6 +142,20 @@ def test_no_descriptor_is_left(door: Door, asker: Asker) -> None:
     assert read(fetch(asker, offer)[0]) == b"a"
 
 
+def test_nothing_is_kept_by_an_asker_that_was_closed_while_it_waited(door: Door, asker: Asker) -> None:
+    insist = asker._insist
+
+    async def close(*arguments: Any) -> Any:
+        answer = await insist(*arguments)
+        asker.close()
+        return answer
+
+    offer = memory(door, b"a")
+    asker._insist = close  # type: ignore[method-assign]
+    assert read(fetch(asker, offer)[0]) == b"a"
+    assert not asker._kept
+
+
 def test_a_caller_that_gives_up_takes_its_connection_along(door: Door, asker: Asker) -> None:
     """Else the next caller would take the answer for its own."""
 

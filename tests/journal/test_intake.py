@@ -126,15 +126,16 @@ def test_a_recorder_with_hold_off_loses_messages_and_counts_them(
     assert sum(record.lost or 0 for record in records) + sum(record.kind == "message" for record in records) == 500
 
 
+@pytest.mark.parametrize("bound", [{"queued_records": 40}, {"queued_bytes": 40_000}])
 def test_a_hub_that_stops_queues_no_more_than_twice_the_bound_of_what_held_publishers_sent(
-    make_hub: MakeHub, connect: Connect, journal: str, disk: Disk
+    make_hub: MakeHub, connect: Connect, journal: str, disk: Disk, bound: dict[str, int]
 ) -> None:
     """It reads all that they have sent. A publisher that is held otherwise sends only what was read already."""
     hub = make_hub()
-    with Recorder(hub, journal, limits=SMALL) as recorder:
+    with Recorder(hub, journal, limits=JournalLimits(block_records=4, **bound)) as recorder:
         publisher = connect()
         for n in range(300):
-            publisher.publish(b"k", b"%d" % n)
+            publisher.publish(b"k", b"%d" % n + bytes(1_000))
         eventually(lambda: recorder.statistics().held == 1)
         stopping = gevent.spawn(hub.stop)
         eventually(lambda: recorder.statistics().received == 300)
@@ -206,6 +207,7 @@ def test_publishers_are_let_go_when_the_disk_fails(
     assert not recorder.recording
     statistics = recorder.statistics()
     assert statistics.written + statistics.lost["stopped"] == statistics.received
+    assert not hub._clients.inboxes
     monkeypatch.undo()
     with pytest.raises(JournalError, match="Input/output error"):
         recorder.stop()

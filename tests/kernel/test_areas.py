@@ -48,6 +48,13 @@ def test_packets_are_received_into_slots(pair: tuple[Socket, Socket], area: Plai
 
 
 @both_ways
+def test_what_cannot_be_received_from_raises(pair: tuple[Socket, Socket], area: PlainArea) -> None:
+    pair[0].close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        area.receive(pair[0])
+
+
+@both_ways
 def test_receive_takes_at_most_the_number_asked_for(pair: tuple[Socket, Socket], area: PlainArea) -> None:
     here, there = pair
     for number in range(20):

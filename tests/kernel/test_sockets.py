@@ -76,6 +76,17 @@ def test_the_file_has_the_mode_that_was_asked_for(address: str, mode: int, umask
     listener.close()
 
 
+def test_a_listener_that_takes_the_file_over_gives_it_its_mode_and_removes_it(address: str) -> None:
+    first = Listener(PathAddress(address), mode=0o700)
+    second = Listener(DescriptorAddress(first.socket.fileno()))
+    second.take_file(address, 0o770)
+    first.release()
+    assert (first.owns_file, second.owns_file) == (False, True)
+    assert stat.S_IMODE(os.stat(address).st_mode) == 0o770
+    second.close()
+    assert not os.path.exists(address)
+
+
 def test_an_address_in_use_is_refused(address: str) -> None:
     listener = Listener(PathAddress(address))
     with pytest.raises(AddressInUseError) as caught:
