@@ -25,7 +25,18 @@ from .errors import ReservedKeyError
 from .matcher import SEPARATOR, check_separator
 from .reasons import Reason
 
-__all__ = ["OVERFLOW_ID", "RESERVED", "UNKNOWN", "Credentials", "Namespace", "answerable", "credentials_of", "stranger"]
+__all__ = [
+    "OVERFLOW_ID",
+    "RESERVED",
+    "UNKNOWN",
+    "Credentials",
+    "Namespace",
+    "answerable",
+    "credentials_of",
+    "process_of",
+    "stranger",
+    "user_of",
+]
 
 RESERVED = b"!"
 
@@ -84,6 +95,11 @@ class Namespace:
         """``<prefix>!/cred/<gid>/<uid>/<pid>``: the answer to a whoami."""
         ids = b"%d" % credentials.gid, b"%d" % credentials.uid, b"%d" % credentials.pid
         return self.prefix + self.start + self.separator.join(ids)
+
+    @property
+    def anybody(self) -> bytes:
+        """``!/cred///``, which names no id: every client may subscribe to what is published under it."""
+        return self.start + 2 * self.separator
 
     def is_secret(self, key: bytes) -> bool:
         """Whether a key that :meth:`check_key` accepted is secret, so that the second index has to be asked."""
@@ -197,3 +213,23 @@ def answerable(chain: Sequence[Credentials], trusted: Container[int]) -> Credent
         if last.uid not in trusted:
             break
     return last
+
+
+def user_of(sender: bytes | None, own: bytes | None, separator: bytes = SEPARATOR) -> bytes:
+    """A sender's credential key without the process: as much as the kernel vouches for.
+
+    ``own`` is the key of this process on the same bus. Below the same prefix, the kernel vouches for the first
+    credentials after the prefix. Of any other sender only the first are taken: the rest is the claim of some relay.
+    """
+    parts = (sender or b"").split(separator)
+    prefix = (own or b"").split(separator)[:-_SEGMENTS]
+    vouched = _SEGMENTS + (len(prefix) if parts[: len(prefix)] == prefix else 0)
+    return separator.join(parts[:vouched][:-1])
+
+
+def process_of(sender: bytes | None, own: bytes | None, separator: bytes = SEPARATOR) -> tuple[str, str]:
+    """The user and the process of a sender: the numbers for which the kernel vouches, see :func:`user_of`."""
+    user = user_of(sender, own, separator)
+    uid = user.rpartition(separator)[2]
+    pid = (sender or b"")[len(user) + 1 :].partition(separator)[0]
+    return uid.decode("ascii", "replace"), pid.decode("ascii", "replace")

@@ -25,8 +25,9 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from ..secrets import user_of
 from ..wire.packets import Message
-from .keys import CONTROL, Excluded, user_of
+from .keys import CONTROL, Excluded
 
 __all__ = [
     "ASK",

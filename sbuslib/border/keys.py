@@ -1,4 +1,4 @@
-"""Which messages may cross between a bus and other places, and who sent them. Pure."""
+"""Which messages may cross between a bus and other places. Pure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,13 @@ from ..wire.control import Features
 from ..wire.packets import MSG, check_key
 from ..wire.text import printable
 
-__all__ = ["CONTROL", "LOST", "Border", "Excluded", "bus_of", "fits_a_packet", "process_of", "user_of"]
+__all__ = ["CONTROL", "LOST", "Border", "Excluded", "bus_of", "fits_a_packet"]
 
 CONTROL = b"sbus/gateway"
 """The key under which the gateways and bridges of one bus talk to each other, whatever they join it to."""
 
 LOST = b"sbus/bridge/lost"
 """The key under which a bridge tells its bus what it lost: ``<cause> <count> <since>``, as in ``notice/lost``."""
-
-_TRIPLE = 5
-"""Segments of ``!/cred/<gid>/<uid>/<pid>``."""
 
 _SEPARATORS = rb"[^\x00*!0-9\x80-\xff]"  # what sbuslib.matcher.check_separator allows
 _RESERVED_SOMEWHERE = re.compile(rb"(?:\A|(%b))!(?:\Z|(?(1)\1|%b))" % (_SEPARATORS, _SEPARATORS), re.DOTALL)
@@ -124,23 +121,3 @@ class Border:
         if not self._index.subscribers(key):
             return Excluded.OUTSIDE
         return None
-
-
-def user_of(sender: bytes | None, own: bytes | None, separator: bytes = SEPARATOR) -> bytes:
-    """The user of a sender: what the kernel vouches for in its credential key, without the process id.
-
-    ``own`` is the key of this gateway on the same bus. Below the same prefix, the kernel vouches for the first triple
-    after the prefix. Of any other sender only the first triple is taken: the rest is the claim of some relay.
-    """
-    parts = (sender or b"").split(separator)
-    prefix = (own or b"").split(separator)[:-_TRIPLE]
-    vouched = _TRIPLE + (len(prefix) if parts[: len(prefix)] == prefix else 0)
-    return separator.join(parts[:vouched][:-1])
-
-
-def process_of(sender: bytes | None, own: bytes | None, separator: bytes = SEPARATOR) -> tuple[str, str]:
-    """The user and the process of a sender: the numbers for which the kernel vouches, see :func:`user_of`."""
-    user = user_of(sender, own, separator)
-    uid = user.rpartition(separator)[2]
-    pid = (sender or b"")[len(user) + 1 :].partition(separator)[0]
-    return uid.decode("ascii", "replace"), pid.decode("ascii", "replace")

@@ -28,10 +28,11 @@ from typing import Any, Final, Self
 from ..aio import Client
 from ..border.crossing import Crossing
 from ..border.fellows import BEAT_SECONDS, COUNT_MOST, SETTLE_SECONDS, BridgeStatistics, Fellows
-from ..border.keys import CONTROL, LOST, Border, Excluded, bus_of, process_of
+from ..border.keys import CONTROL, LOST, Border, Excluded, bus_of
 from ..covering import overlap
 from ..errors import SbusError, UsageError
 from ..matcher import matches
+from ..secrets import process_of
 from ..wire.packets import Message
 from ..wire.text import plainly, printable
 from .broker import BrokerOptions, Incoming, Origin, make_broker

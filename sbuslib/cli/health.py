@@ -192,6 +192,8 @@ def add_whoami(parser: Parser) -> None:
 
 
 def run_whoami(arguments: Namespace) -> None:
+    from ..secrets import UNKNOWN
+    from ..secrets import Namespace as Secrets
     from ..wire.text import printable
     from . import messages
 
@@ -201,8 +203,8 @@ def run_whoami(arguments: Namespace) -> None:
     if not arguments.json:
         print(printable(key))
         return
-    gid, uid, pid = (int(word or b"0") for word in key.split(separator)[-3:])  # of a relay, its hub comes first
-    show_json({"credentials": printable(key), "gid": gid, "uid": uid, "pid": pid})
+    who = (Secrets(separator).chain(key) or (UNKNOWN,))[-1]  # of a relay, its hub comes first
+    show_json({"credentials": printable(key), "gid": who.gid, "uid": who.uid, "pid": who.pid})
 
 
 def add_bench(parser: Parser) -> None:

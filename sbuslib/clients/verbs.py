@@ -99,7 +99,7 @@ class Verbs(Basics):
                     f"{self.channel.address}: this daemon lets nobody subscribe to secret keys, so others could read "
                     "the answers: say secret=False where that is no matter"
                 )
-            who = session.credentials if secret else session.separator.join((b"!", b"cred", b"", b"", b""))
+            who = session.credentials if secret else Namespace(session.separator).anybody
             reply_to = session.separator.join((who, b"reply", os.urandom(16).hex().encode()))
             asking = self._askings.setdefault(secret, Asking(reply_to, monotonic, Lock))
         return asking

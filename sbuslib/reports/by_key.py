@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..covering import covers
 from ..errors import UsageError
 from ..matcher import SEPARATOR, Pattern, Subscriptions, check_separator, matches
-from ..secrets import RESERVED
+from ..secrets import Namespace
 from .sql import Recorded
 
 __all__ = ["KeyCount", "by_key", "by_level", "by_pattern", "coverage"]
@@ -67,9 +67,9 @@ def by_pattern(
     """What each of some distinct patterns would have received: pattern, messages, bytes, keys; the busiest first."""
     index = _index(patterns, separator)
     found = {pattern: [0, 0, 0] for pattern in patterns}
-    secret = RESERVED + separator
+    is_secret = Namespace(separator).is_secret
     for key, messages, size, _ in counts:
-        if not key.startswith(secret):
+        if not is_secret(key):
             for pattern in index.subscribers(key):
                 sums = found[pattern]
                 sums[0] += messages

@@ -124,7 +124,7 @@ class LinkAbove(Link):
         """
         above = self._above
         self._take_path()
-        is_known = not is_unknown(self._key, self._separator)
+        is_known = not is_unknown(self._key, self.context.router.namespace)
         if above.secrets and not is_known:
             above.report(f"{self._address}: it does not know the ids of this process, so no secrets cross")
         above.secrets = is_known

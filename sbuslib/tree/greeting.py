@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ..errors import PeerError
-from ..secrets import Credentials, Namespace
+from ..secrets import Namespace
 from ..wire import control
 from ..wire.text import printable
 
@@ -57,7 +57,6 @@ def check_key(key: bytes, namespace: Namespace) -> bytes:
     return key
 
 
-def is_unknown(key: bytes, separator: bytes) -> bool:
+def is_unknown(key: bytes, namespace: Namespace) -> bool:
     """Whether the kernel could not tell the hub above all ids in our credential key: it is in other namespaces."""
-    gid, uid, pid = map(int, key.split(separator)[-3:])
-    return Credentials(gid, uid, pid).known() != (gid, uid, pid)
+    return None in namespace.chain(key)[-1].known()

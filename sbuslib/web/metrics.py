@@ -23,12 +23,13 @@ from prometheus_client.registry import Collector
 
 from .. import __version__
 from ..border.fellows import ASK
-from ..border.keys import CONTROL, process_of
+from ..border.keys import CONTROL
 from ..core.losses import CAUSES
 from ..errors import DisconnectedError
 from ..hub import Hub
 from ..monitor.diagnosis import bridges_heard
 from ..relay import Relay
+from ..secrets import process_of
 from ..statistics import HubStatistics, LinkStatistics, UserStatistics
 from ..wire.packets import MSG
 from .serving import Environ, LocalServer, StartResponse

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbuslib.border.keys import Border, fits_a_packet, user_of
+from sbuslib.border.keys import Border, fits_a_packet
 from sbuslib.errors import KeyFormatError, UsageError
 from sbuslib.limits import PACKET_BYTES
 from sbuslib.matcher import check_separator
+from sbuslib.secrets import user_of
 from sbuslib.wire.packets import encode_message
 
 

@@ -9,6 +9,7 @@ import pytest
 from support import eventually
 from worlds import FAST, World, received, settle
 
+from sbuslib.secrets import Namespace
 from sbuslib.tree.greeting import LinkError, check_features, is_unknown
 from sbuslib.wire.control import Features
 
@@ -24,9 +25,9 @@ def test_another_separator() -> None:
 
 def test_ids_that_the_kernel_could_not_tell() -> None:
     for key in (b"!/cred/1/2/0", b"!/cred/65534/2/3", b"!/cred/1/2/3/!/cred/1/65534/3"):
-        assert is_unknown(key, b"/")
+        assert is_unknown(key, Namespace())
     for key in (b"!/cred/1/2/3", b"!/cred/0/0/1", b"!/cred/1/2/0/!/cred/1/2/3"):
-        assert not is_unknown(key, b"/")
+        assert not is_unknown(key, Namespace())
 
 
 def joined(world: World) -> set[str]:
