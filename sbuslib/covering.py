@@ -25,7 +25,7 @@ from collections.abc import Iterable
 
 from .matcher import SEPARATOR, Pattern, stars_after
 
-__all__ = ["covers", "narrow", "overlap", "segment_covers"]
+__all__ = ["covers", "is_wider", "narrow", "overlap", "segment_covers"]
 
 
 def segment_covers(p: bytes, q: bytes, last: bool) -> bool:
@@ -53,9 +53,13 @@ def covers(p: bytes, q: bytes, separator: bytes = SEPARATOR) -> bool:
     >>> covers(b"a/", b"a/*/c"), covers(b"**/", b"*/"), covers(b"*/", b"**/"), covers(b"a/*", b"a/**")
     (True, True, False, False)
     """
-    if not p or p == q:
+    return is_wider(Pattern(p, separator), Pattern(q, separator))
+
+
+def is_wider(wider: Pattern, narrower: Pattern) -> bool:
+    """The same of patterns that were cut."""
+    if not wider.raw or wider.raw == narrower.raw:
         return True
-    wider, narrower = Pattern(p, separator), Pattern(q, separator)
     pairs = list(zip(wider.segments, narrower.segments, strict=False))
     if wider.below:
         if len(narrower.segments) < len(wider.segments) + (not narrower.below):
@@ -92,7 +96,7 @@ def narrow(pattern: bytes, bounds: Iterable[bytes] | None, separator: bytes = SE
     """
     if bounds is None:
         return [pattern]
-    bounds = list(bounds)
-    if any(covers(bound, pattern, separator) for bound in bounds):
+    bounds, cut = list(bounds), Pattern(pattern, separator)
+    if any(is_wider(Pattern(bound, separator), cut) for bound in bounds):
         return [pattern]
     return [bound for bound in bounds if overlap(pattern, bound, separator)]

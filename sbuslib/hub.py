@@ -447,7 +447,7 @@ class Hub:
         try:
             for pattern in inbox.patterns:
                 warn_of_wildcard(pattern, context.router.namespace.separator)
-                context.router.subscribe(pattern, inbox, inbox.credentials, inbox.account)
+                context.router.subscribe(context.router.cut(pattern), inbox, inbox.credentials, inbox.account)
         except PacketError as error:
             inbox.unsubscribe()
             raise KeyFormatError(f"{pattern!r} cannot be subscribed to: {error.reason}") from None

@@ -41,6 +41,7 @@ This module knows nothing of the reserved token ``!``: see :mod:`sbuslib.secrets
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
+from math import inf
 from typing import Generic, TypeVar
 
 from .errors import UsageError
@@ -81,7 +82,7 @@ class Pattern:
     [([b'a', b'*'], False), ([b'a', b'*'], True), ([], True)]
     """
 
-    __slots__ = ("below", "raw", "segments", "separator")
+    __slots__ = ("below", "is_literal", "raw", "segments", "separator")
 
     def __init__(self, raw: bytes, separator: bytes = SEPARATOR) -> None:
         self.raw = raw
@@ -90,11 +91,7 @@ class Pattern:
         self.below = not self.segments[-1]  # whether it also matches all keys with further segments
         if self.below:
             self.segments.pop()
-
-    @property
-    def is_literal(self) -> bool:
-        """Whether it matches one key only: itself."""
-        return not self.below and b"*" not in self.raw
+        self.is_literal = not self.below and b"*" not in raw  # whether it matches one key only: itself
 
     @property
     def shape(self) -> bytes:
@@ -154,17 +151,16 @@ class Shapes:
         self._counts: dict[bytes, int] = {}  # of patterns, by shape
         self.steps = 0  # of all shapes
 
-    def would_add(self, shape: bytes) -> int:
-        """The steps that one more pattern of this shape adds: none if there is one already."""
-        if not shape or shape in self._counts:
-            return 0
-        return shape.lstrip(b"/").count(b"/") + 1
-
-    def add(self, shape: bytes) -> None:
-        """One more pattern has this shape."""
+    def add(self, shape: bytes, most: float = inf) -> bool:
+        """One more pattern has this shape; ``False``, and nothing added, if that makes more than ``most`` steps."""
         if shape:
-            self.steps += self.would_add(shape)
-            self._counts[shape] = self._counts.get(shape, 0) + 1
+            count = self._counts.get(shape, 0)
+            steps = self.steps if count else self.steps + _steps(shape)
+            if steps > most:
+                return False
+            self.steps = steps
+            self._counts[shape] = count + 1
+        return True
 
     def remove(self, shape: bytes) -> None:
         """One of the patterns of this shape has gone."""
@@ -173,7 +169,12 @@ class Shapes:
             if left:
                 self._counts[shape] = left
             else:
-                self.steps -= self.would_add(shape)
+                self.steps -= _steps(shape)
+
+
+def _steps(shape: bytes) -> int:
+    """The segments from the first one with stars to the last one."""
+    return shape.lstrip(b"/").count(b"/") + 1
 
 
 class _Node(Generic[S]):

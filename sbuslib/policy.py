@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from .covering import covers, narrow
+from .covering import is_wider, narrow
 from .errors import UsageError
 from .matcher import SEPARATOR, Pattern
 from .secrets import OVERFLOW_ID, Credentials, Namespace
@@ -96,7 +96,8 @@ class Scope:
         self.publish = tuple(dict.fromkeys(publish))  # patterns of keys
         self.subscribe = tuple(dict.fromkeys(subscribe))  # patterns of patterns
         self._separator = separator
-        self._patterns = [Pattern(pattern, separator) for pattern in self.publish]  # cut once
+        self._keys = [Pattern(pattern, separator) for pattern in self.publish]  # cut once
+        self._patterns = [Pattern(pattern, separator) for pattern in self.subscribe]  # likewise
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Scope):
@@ -108,8 +109,9 @@ class Scope:
     def allows(self, verb: Verb, key: bytes) -> bool:
         """Whether the user may publish under a key, or subscribe to a pattern."""
         if verb == "publish":
-            return any(pattern.matches(key) for pattern in self._patterns)
-        return any(covers(pattern, key, self._separator) for pattern in self.subscribe)
+            return any(pattern.matches(key) for pattern in self._keys)
+        wanted = Pattern(key, self._separator)
+        return any(is_wider(pattern, wanted) for pattern in self._patterns)
 
     def narrow(self, pattern: bytes) -> list[bytes]:
         """What the user may subscribe to so that all comes that ``pattern`` matches and the user may read.

@@ -78,16 +78,15 @@ def test_the_examples_in_the_docstrings() -> None:
 def test_shapes(pattern: bytes, shape: bytes, steps: int) -> None:
     assert Pattern(pattern).shape == shape
     shapes = Shapes()
-    assert shapes.would_add(shape) == steps
-    shapes.add(shape)
-    assert shapes.would_add(shape) == 0
-    shapes.add(shape)
+    assert shapes.add(shape, steps - 1) is (steps == 0)
+    assert shapes.steps == 0
+    assert shapes.add(shape, steps)
+    assert shapes.add(shape, steps)
     assert shapes.steps == steps
     shapes.remove(shape)
     assert shapes.steps == steps
     shapes.remove(shape)
     assert shapes.steps == 0
-    assert shapes.would_add(shape) == steps
 
 
 class CountedReads(bytes):

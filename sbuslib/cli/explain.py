@@ -83,7 +83,7 @@ def why_refused(rules: HubSettings, uid: int, verb: Verb, key: bytes) -> str | N
         if verb == "publish":
             router.route(message_header(key))
         else:
-            router.subscribe(key, "client", _holder(router.namespace, uid, key), quotas.account(uid))
+            router.subscribe(router.cut(key), "client", _holder(router.namespace, uid, key), quotas.account(uid))
     except PacketError as error:
         return f"the hub disconnects who does this: {error.reason}"
     return None

@@ -128,12 +128,12 @@ class ClientRole:
         if isinstance(packet, Control):
             self._control(publisher, packet)
         elif isinstance(packet, Subscribe):
-            context.router.check_size(packet.pattern)  # first: the answer about a long pattern would take long
-            if not context.authorization.allows(client.account, client.credentials, "subscribe", packet.pattern):
+            pattern = context.router.cut(packet.pattern)  # first: the answer about a long pattern would take long
+            if not context.authorization.allows(client.account, client.credentials, "subscribe", pattern.raw):
                 raise PacketError(Reason.SUBSCRIPTION_REFUSED)
             if client.closed:
                 return  # authorize= had it closed
-            context.router.subscribe(packet.pattern, client, client.credentials, client.account)
+            context.router.subscribe(pattern, client, client.credentials, client.account)
             publisher.refresh()
         else:
             assert isinstance(packet, Unsubscribe)

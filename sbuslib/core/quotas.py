@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ..limits import Limits
-from ..matcher import Shapes
+from ..matcher import Pattern, Shapes
 from ..policy import Policy, Scope
 from ..shares import Shares
 
@@ -166,26 +166,33 @@ class Quotas:
         if account.is_clear() and account.uid not in self._exempt:
             self._accounts.pop(account.uid, None)
 
-    def take_pattern(self, account: Account, size: int, shape: bytes = b"") -> bool:
-        """Charge a pattern of ``size`` bytes and of ``shape``; ``False``, and nothing charged, beyond the maximum."""
-        limits = self._limits
+    def take_pattern(self, account: Account, pattern: Pattern) -> bool:
+        """Charge a pattern; ``False``, and nothing charged, beyond the maximum."""
+        limits, size = self._limits, _size(pattern)
         if account.patterns >= limits.user_patterns or account.pattern_bytes + size > limits.user_pattern_bytes:
             return False
-        if shape and account.shapes.steps + account.shapes.would_add(shape) > limits.user_pattern_steps:
+        if not account.shapes.add(pattern.shape, limits.user_pattern_steps):
             return False
-        self.force_pattern(account, size, shape)
-        return True
-
-    def force_pattern(self, account: Account, size: int, shape: bytes = b"") -> None:
         account.patterns += 1
         account.pattern_bytes += size
-        account.shapes.add(shape)
+        return True
 
-    def give_pattern(self, account: Account, size: int, shape: bytes = b"") -> None:
+    def force_pattern(self, account: Account, pattern: Pattern) -> None:
+        account.patterns += 1
+        account.pattern_bytes += _size(pattern)
+        account.shapes.add(pattern.shape)
+
+    def give_pattern(self, account: Account, pattern: Pattern) -> None:
         account.patterns -= 1
-        account.pattern_bytes -= size
-        account.shapes.remove(shape)
+        account.pattern_bytes -= _size(pattern)
+        account.shapes.remove(pattern.shape)
         self.tidy(account)
 
     def is_clear(self) -> bool:
         return not (self.accounts() or self.connections.used or self.allowed.used or self.send_buffers.used)
+
+
+def _size(pattern: Pattern) -> int:
+    """The bytes that are charged for a pattern: its own, and those of its segments in the index."""
+    segments = 0 if pattern.is_literal else len(pattern.segments) + pattern.below
+    return len(pattern.raw) + segments * SEGMENT_BYTES

@@ -31,7 +31,7 @@ from ..matcher import SEPARATOR, Pattern, Subscriptions
 from ..reasons import Reason
 from ..secrets import Credentials, Namespace
 from ..wire.packets import MSG
-from .quotas import SEGMENT_BYTES, Account, Quotas
+from .quotas import Account, Quotas
 
 __all__ = ["CACHED_HEADER_BYTES", "COMPARED", "Router", "why_too_large"]
 
@@ -54,7 +54,7 @@ class Router(Generic[S]):
         self.routes: dict[bytes, tuple[S, ...]] = {}  # receivers by header
         self.version = 0
         """Goes up whenever a remembered route is forgotten, so that other caches of routes know when to forget."""
-        self.watch: Callable[[S, Account, bytes, bool], None] | None = None
+        self.watch: Callable[[S, Account, Pattern, bool], None] | None = None
         """Called with each plain pattern that a subscriber begins (``True``) or ceases (``False``) to hold."""
         self.adjust: Callable[[bytes, bool, tuple[S, ...]], tuple[S, ...]] | None = None
         """The receivers of a key, which may be secret, besides or but for the hub above."""
@@ -86,18 +86,21 @@ class Router(Generic[S]):
         if reason is not None:
             raise PacketError(reason)
 
-    def subscribe(self, pattern: bytes, subscriber: S, credentials: Credentials, account: Account) -> None:
-        """Put a ``SUB`` in force, charged to the subscriber's account.
+    def cut(self, raw: bytes) -> Pattern:
+        """A pattern as a client wrote it. Raises :exc:`~sbuslib.errors.PacketError` beyond the limits."""
+        self.check_size(raw)
+        return Pattern(raw, self.namespace.separator)
+
+    def subscribe(self, pattern: Pattern, subscriber: S, credentials: Credentials, account: Account) -> None:
+        """Put a ``SUB`` of a pattern from :meth:`cut` in force, charged to the subscriber's account.
 
         Raises :exc:`~sbuslib.errors.ReservedKeyError` for a use of the reserved token that these
         credentials do not allow, and :exc:`~sbuslib.errors.PacketError` beyond the limits.
         """
-        self.check_size(pattern)
-        index = self._secret if self.namespace.check_pattern(pattern, credentials) else self._plain
-        cut = Pattern(pattern, self.namespace.separator)
-        if not index.holds(pattern, subscriber) and not self._quotas.take_pattern(account, *_price(cut)):
+        index = self._secret if self.namespace.check_pattern(pattern.raw, credentials) else self._plain
+        if not index.holds(pattern.raw, subscriber) and not self._quotas.take_pattern(account, pattern):
             raise PacketError(Reason.TOO_MANY_PATTERNS)
-        self._add(index, cut, subscriber, account)
+        self._add(index, pattern, subscriber, account)
 
     def subscribe_anyway(
         self, pattern: bytes, subscriber: S, account: Account, credentials: Credentials | None = None, times: int = 1
@@ -111,7 +114,7 @@ class Router(Generic[S]):
         index = self._secret if is_secret else self._plain
         cut = Pattern(pattern, self.namespace.separator)
         if not index.holds(pattern, subscriber):
-            self._quotas.force_pattern(account, *_price(cut))
+            self._quotas.force_pattern(account, cut)
         self._add(index, cut, subscriber, account, times)
 
     def _add(self, index: Subscriptions[S], pattern: Pattern, subscriber: S, account: Account, times: int = 1) -> None:
@@ -124,10 +127,10 @@ class Router(Generic[S]):
     ) -> None:
         """A subscriber began or ceased to hold a pattern."""
         if not wanted:
-            self._quotas.give_pattern(account, *_price(pattern))
+            self._quotas.give_pattern(account, pattern)
         self.reconsider(pattern)
         if self.watch is not None and index is self._plain:
-            self.watch(subscriber, account, pattern.raw, wanted)
+            self.watch(subscriber, account, pattern, wanted)
 
     def unsubscribe(self, pattern: bytes, subscriber: S, account: Account) -> bool:
         """Take one ``SUB`` back; ``False`` when there was none to take."""
@@ -170,7 +173,7 @@ class Router(Generic[S]):
             subscriber, account = retired[0]
             pattern = self._plain.discard_one(subscriber)
             if pattern is not None and self.watch is not None:
-                self.watch(subscriber, account, pattern.raw, False)
+                self.watch(subscriber, account, pattern, False)
             if pattern is None:
                 pattern = self._secret.discard_one(subscriber)
 
@@ -183,7 +186,7 @@ class Router(Generic[S]):
                 gone.add(subscriber)
                 continue
 
-            self._quotas.give_pattern(account, *_price(pattern))
+            self._quotas.give_pattern(account, pattern)
             count -= 1
         if gone:
             self._forget_receivers(gone)
@@ -319,10 +322,3 @@ def why_too_large(pattern: bytes, limits: Limits, separator: bytes) -> Reason | 
     if len(pattern) > limits.pattern_bytes:
         return Reason.PATTERN_TOO_LONG
     return Reason.TOO_MANY_SEGMENTS if pattern.count(separator) >= limits.pattern_segments else None
-
-
-def _price(pattern: Pattern) -> tuple[int, bytes]:
-    """What is charged for a pattern: bytes, for itself and for its segments in the index, and its shape."""
-    if pattern.is_literal:
-        return len(pattern.raw), b""
-    return len(pattern.raw) + (len(pattern.segments) + pattern.below) * SEGMENT_BYTES, pattern.shape

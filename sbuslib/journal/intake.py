@@ -117,7 +117,7 @@ class Intake(Inbox):
         if tap:
             self._context.router.add_tap(self, False)
         else:
-            self._context.router.subscribe(b"", self, self.credentials, self.account)
+            self._context.router.subscribe(self._context.router.cut(b""), self, self.credentials, self.account)
 
     # -- messages -----------------------------------------------------------------------------------
 

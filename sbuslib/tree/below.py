@@ -122,7 +122,7 @@ class LinkBelow(Link):
             raise PacketError(Reason.SUBSCRIPTION_REFUSED)
         try:
             for part in parts:
-                router.subscribe(part, outgoing, outgoing.credentials, account)
+                router.subscribe(router.cut(part), outgoing, outgoing.credentials, account)
         except PacketError as error:
             self.drop(error.reason)
             self.say(encode_control(control.INTEREST_WIDEN))

@@ -154,7 +154,8 @@ class Demand:
             del self._former[pattern]
         else:
             try:
-                self._router.subscribe(pattern, self._holder, self._holder.credentials, self._account)
+                cut = self._router.cut(pattern)
+                self._router.subscribe(cut, self._holder, self._holder.credentials, self._account)
             except PacketError:
                 self._too_many = True
                 self.want_all(True)

@@ -28,7 +28,7 @@ class Pruning:
     :param most: how many keys a link is told not to send at most.
     """
 
-    def __init__(self, is_wanted: Callable[[bytes, Receiver], bool], separator: bytes, most: int) -> None:
+    def __init__(self, is_wanted: Callable[[bytes, Receiver], bool], most: int) -> None:
         self.is_wanted = is_wanted
         self.most = most
         self.readers: dict[Receiver, PrunedKeys] = {}
@@ -39,7 +39,6 @@ class Pruning:
         """Goes up when all links have to look at all of their keys."""
         self.has_news = False
         """Whether that is so since they were asked last to do so."""
-        self._separator = separator
 
     def begin(self, link: Receiver) -> PrunedKeys:
         """A link begins: it may send all keys."""
@@ -52,12 +51,12 @@ class Pruning:
         if reader is not None:
             reader.graft_all()
 
-    def want(self, pattern: bytes) -> Iterable[Receiver]:
+    def want(self, pattern: Pattern) -> Iterable[Receiver]:
         """Somebody began to want a pattern. Returns the links that have to send a key again, besides :attr:`looks`."""
         if not self.by_key:
             return ()
-        if Pattern(pattern, self._separator).is_literal:
-            return self.want_key(pattern)
+        if pattern.is_literal:
+            return self.want_key(pattern.raw)
         self.look_at_all()
         return ()
 

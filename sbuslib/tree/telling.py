@@ -16,6 +16,7 @@ from ..core.context import Context
 from ..core.protocols import Receiver
 from ..core.quotas import Account
 from ..core.send_watcher import SEND_RETRY
+from ..matcher import Pattern
 from .interest import Interest, Reader
 from .pruning import PrunedKeys, Pruning
 from .roles import Neighbour
@@ -38,7 +39,7 @@ class Telling:
         self.interest = Interest(context.router, context.limits.link_patterns)
         """Which patterns links have to hold."""
         router = context.router
-        self.pruning = Pruning(router.is_wanted, router.namespace.separator, context.limits.pruned_keys)
+        self.pruning = Pruning(router.is_wanted, context.limits.pruned_keys)
         """Which keys links were told not to send."""
         self.started = False
         """Whether the hub listens."""
@@ -92,9 +93,11 @@ class Telling:
 
     # -- changes ------------------------------------------------------------------------------------
 
-    def _on_want(self, subscriber: Receiver, account: Account, pattern: bytes, wanted: bool) -> None:
+    def _on_want(self, subscriber: Receiver, account: Account, pattern: Pattern, wanted: bool) -> None:
         """A client here, or a link, began (``True``) or ceased (``False``) to hold a pattern."""
-        links = [*self.interest.changed(pattern, subscriber, wanted), *(self.pruning.want(pattern) if wanted else ())]
+        links = [*self.interest.changed(pattern.raw, subscriber, wanted)]
+        if wanted:
+            links += self.pruning.want(pattern)
         self.mark(links)
         if links or self._has_news:
             self.wake(account.uid)

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from sbuslib.core.quotas import Account, Quotas
 from sbuslib.limits import Limits
+from sbuslib.matcher import Pattern
 from sbuslib.shares import Shares
 
 
@@ -28,7 +29,7 @@ def test_several_is_about_connections() -> None:
     one, other = quotas.open(1), quotas.open(2)
     assert one is not None
     assert other is not None
-    quotas.take_pattern(quotas.account(3), 1)
+    quotas.take_pattern(quotas.account(3), Pattern(b"a"))
     assert quotas.several()
     quotas.close(one)
     assert not quotas.several()

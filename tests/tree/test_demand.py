@@ -31,7 +31,7 @@ class Demanded:
         self.demand = Demand(self.router, self.above, self.account, export, lambda: True, 2)  # type: ignore[arg-type]
         self.demand.begin()
         self.settle()
-        self.router.watch = lambda subscriber, account, pattern, wanted: self.told.append((pattern, wanted))
+        self.router.watch = lambda subscriber, account, pattern, wanted: self.told.append((pattern.raw, wanted))
 
     def settle(self) -> None:
         """The hub above has said all that it wants."""
