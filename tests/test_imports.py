@@ -36,7 +36,7 @@ border wire.batches wire.columns wire.control wire.modes wire.offers wire.packet
 matcher policy statistics secrets topic recipes lazy doors.transfers clients.batch clients.mailboxes clients.questions
 clients.session clients.reconnect core.outbox core.quotas core.router core.violations tree.interest tcp.forwarding
 tcp.framing tcp.limits tcp.peer_statistics tcp.substrings segments.encoding segments.layout segments.decoding
-services.queue_rules bench.results bench.scenarios bench.tables
+services.queue_entries services.queue_rules bench.results bench.scenarios bench.tables
 """
 """Modules, and folders of modules, that do no input or output, read no clock and know no event loop."""
 

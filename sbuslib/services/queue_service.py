@@ -49,7 +49,8 @@ from ..recipes.request import FAILED, REPLY, Question, encode_answer, parse_ques
 from ..secrets import Namespace, stranger
 from ..wire.packets import Message
 from ..wire.text import printable
-from .queue_rules import Entry, Jobs, KnownWorker, dead_name
+from .queue_entries import Entry, KnownWorker
+from .queue_rules import Jobs, dead_name
 from .queue_store import Store
 
 __all__ = ["QueueService"]
@@ -367,7 +368,9 @@ class QueueService:
         asked.sort(key=attrgetter("seen"))
         with suppress(TimeoutError, DisconnectedError):
             for worker in asked[:_LOOKS]:
-                if self._now - worker.seen >= _TICK and self.client.hub.is_wanted(worker.key) is False:
+                if self._now - worker.seen < _TICK or (answer := self.client.hub.is_wanted(worker.key)) is None:
+                    break
+                if not answer:
                     self._gone.append((worker, worker.seen))
 
     def _let_go(self) -> None:

@@ -97,3 +97,19 @@ def test_a_disk_that_is_full_ends_the_program(bus: HubThread, ready: Start, path
     said = last(service)
     assert service.returncode == 1
     assert said.startswith(f"sbus: {file}: "), said
+
+
+def test_queues_are_listed_and_purged(bus: HubThread, ready: Start, run_here: Run, path: str, tmp_path: Path) -> None:
+    service = ready("queue", "--store", str(tmp_path), "--sync", "1ms", "app*")
+    with Client(path) as client:
+        for name in ("app-a", "app-b", "app-b"):
+            client.queue(name).submit("x")
+    listed = run_here("sbuslib", "queue", "-a", path, "--list")
+    rows = [line.split()[:4] for line in listed.stdout.splitlines()]
+    assert rows == [["QUEUE", "WAITING", "HELD", "WORKERS"], ["app-a", "1", "0", "0"], ["app-b", "2", "0", "0"]]
+    purged = run_here("sbuslib", "queue", "-a", path, "--purge", "app-b")
+    assert (purged.returncode, purged.stderr) == (0, "sbus: 2 jobs of app-b are forgotten\n")
+    refused = run_here("sbuslib", "queue", "-a", path, "--purge", "app")
+    assert refused.stderr == "sbus: 0 jobs of app are forgotten\n"
+    assert (tmp_path / "app*.queue").exists()
+    assert end(service).endswith("3 jobs accepted, 0 refused, 0 done, 1 kept\n")

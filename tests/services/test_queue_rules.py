@@ -13,7 +13,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from sbuslib.recipes.queue import MOST_ROOM
 from sbuslib.services import queue_rules
-from sbuslib.services.queue_rules import GONE, HELD_BYTES, JOB_EXTRA, MOST_WORKERS, Jobs, KnownWorker, Turn
+from sbuslib.services.queue_entries import HELD_BYTES, JOB_EXTRA, KnownWorker
+from sbuslib.services.queue_rules import GONE, MOST_WORKERS, Jobs, Turn
 
 LIMIT = 20.0
 ATTEMPTS = 3

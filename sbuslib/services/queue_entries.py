@@ -1,0 +1,172 @@
+"""The jobs, queues and workers that the service of shared queues knows: plain state for :mod:`.queue_rules`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import takewhile
+from math import inf
+from typing import Final
+
+from ..recipes.queue import QueueState
+
+__all__ = ["HELD_BYTES", "JOB_EXTRA", "Entry", "KnownQueue", "KnownWorker"]
+
+HELD_BYTES: Final = 1024 * 1024
+"""Bytes of jobs after which a worker gets no more: a sixteenth of what a hub queues for a client that is slow."""
+
+JOB_EXTRA: Final = 600
+"""What a job counts beside its key and payload: what Python takes for it, about."""
+
+_FEW: Final = 1_024
+"""Ended jobs that may stay where they waited, beside as many as there are, before they are looked for."""
+
+
+class Entry:
+    """One job, as the service keeps it.
+
+    ``attempts`` is how often it was given; ``holder`` was given it last, and may acknowledge it.
+    """
+
+    __slots__ = (
+        "attempts",
+        "came",
+        "due",
+        "given",
+        "holder",
+        "key",
+        "number",
+        "owner",
+        "payload",
+        "priority",
+        "queue",
+        "sender",
+        "size",
+        "until",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        queue: KnownQueue,
+        key: bytes,
+        payload: bytes,
+        owner: int | None,
+        sender: bytes | None = None,
+        priority: int = 0,
+        attempts: int = 0,
+        came: float = 0.0,
+        due: float = 0.0,
+        until: float = inf,
+    ) -> None:
+        self.number = number
+        self.queue = queue
+        self.key = key
+        self.payload = payload
+        self.owner = owner
+        self.sender = sender
+        self.priority = priority
+        self.attempts = attempts
+        self.came = came
+        self.due = due
+        self.until = until
+        #: What it costs in memory, in bytes.
+        self.size = len(key) + len(payload) + len(sender or b"") + JOB_EXTRA
+        #: Who has it now, or had it last.
+        self.holder: KnownWorker | None = None
+        self.given = 0.0  # when, on the clock of workers
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a worker has it."""
+        return self.holder is not None and self.number in self.holder.held
+
+
+class KnownQueue:
+    """One queue: its jobs, and its workers. It is there while it has any of them."""
+
+    __slots__ = ("gone", "is_dead", "jobs", "lines", "name", "owner", "ready", "workers")
+
+    def __init__(self, name: bytes, owner: int | None, *, is_dead: bool, ordered: bool) -> None:
+        self.name = name
+        self.owner = owner
+        self.is_dead = is_dead
+        #: All that are not done, by number.
+        self.jobs: dict[int, Entry] = {}
+        #: By the keys that they are reached under.
+        self.workers: dict[bytes, KnownWorker] = {}
+        self.ready: dict[int, deque[Entry]] = {}  # what may be given, by priority; some may be finished
+        self.lines: dict[bytes, deque[Entry]] | None = {} if ordered else None  # by key; some may be finished
+        self.gone = 0  # jobs that have ended since those were looked for
+
+    def next_ready(self) -> Entry | None:
+        """The job that may be given first, and now is not ready any more."""
+        while self.ready:
+            level = max(self.ready)
+            line = self.ready[level]
+            while line:
+                job = line.popleft()
+                if self.jobs.get(job.number) is job:
+                    return job
+            del self.ready[level]
+        return None
+
+    def note_end(self) -> None:
+        """A job has ended. As many as there are may stay where they wait, until they are looked for."""
+        self.gone += 1
+        if self.gone <= len(self.jobs) + _FEW:
+            return
+        self.gone = 0
+        for line in (*self.ready.values(), *(self.lines or {}).values()):
+            jobs = [job for job in line if self.jobs.get(job.number) is job]
+            line.clear()
+            line.extend(jobs)
+
+    def state(self, at: float) -> QueueState:
+        """How it stands."""
+        held = sum(len(worker.held) for worker in self.workers.values())
+        oldest = next((job.came for job in self.jobs.values() if not job.is_held), None)
+        age = None if oldest is None else max(0.0, at - oldest)
+        return QueueState(len(self.jobs) - held, held, age, len(self.workers))
+
+
+class KnownWorker:
+    """One worker, and what it holds, oldest first. ``key`` is where it gets jobs."""
+
+    __slots__ = ("bytes", "held", "key", "queue", "room", "seen", "sender", "token", "total")
+
+    def __init__(self, queue: KnownQueue, key: bytes, sender: bytes | None, token: bytes) -> None:
+        self.queue = queue
+        self.key = key
+        self.sender = sender
+        self.token = token
+        #: How many jobs it takes at once.
+        self.room = 0
+        #: When it was last heard of, on the clock of workers.
+        self.seen = 0.0
+        #: The jobs that it has and has not acknowledged.
+        self.held: dict[int, Entry] = {}
+        self.bytes = 0  # of those jobs
+        self.total = 0  # jobs that it was ever given
+
+    def free(self) -> int:
+        """How many more jobs it may be given."""
+        return self.room - len(self.held) if self.bytes < HELD_BYTES else 0
+
+    def held_since(self, time: float) -> Iterator[Entry]:
+        """The jobs that it was given before ``time``."""
+        return takewhile(lambda job: job.given < time, self.held.values())
+
+    def take(self, job: Entry, now: float) -> None:
+        """Be given a job."""
+        job.attempts += 1
+        job.holder = self
+        job.given = now
+        self.held[job.number] = job
+        self.bytes += job.size
+        self.total += 1
+
+    def drop(self, job: Entry) -> None:
+        """Hold a job no more, if it does."""
+        if self.held.pop(job.number, None) is not None:
+            self.bytes -= job.size
