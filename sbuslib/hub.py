@@ -26,7 +26,6 @@ from .core.client_role import ClientRole
 from .core.clients import LAST_TURNS, Clients
 from .core.context import Context
 from .core.embedder import Embedder, Inbox
-from .core.fan_out import FanOuts
 from .core.handover import Estate, ask_for
 from .core.quotas import Quotas
 from .core.replacement import Replacement
@@ -50,7 +49,7 @@ _BATCH: Final = ClientLimits().batch_messages
 """Messages that the embedder puts into one batch: as many as a client does."""
 
 
-_FOR_PARTS: Final = frozenset({"clients", "context", "fan_outs", "replacement", "reporter", "tree"})
+_FOR_PARTS: Final = frozenset({"clients", "context", "replacement", "reporter", "tree"})
 """Attributes of a hub that only relays and recorders need."""
 
 
@@ -154,20 +153,16 @@ class Hub:
             address=lambda: self.address,
         )
         """What the parts of this hub share. An embedder does not need it: relays and recorders do."""
-        self.fan_outs = FanOuts(context)
-        """What waits for many clients of one user."""
-        self.clients = Clients(context, self.fan_outs, self._on_last)
+        self.clients = Clients(context, self._on_last)
         """Those that are connected. An embedder does not need it: recorders do."""
         self._review = Review(context, self.clients.connections)  # of what clients hold, after a reload
-        self.tree = Tree(context, self.clients, self.fan_outs, settings.relays)
+        self.tree = Tree(context, self.clients, settings.relays)
         """The hubs above and below. An embedder does not need it: relays do."""
         self.reporter = Reporter(context, self.clients, self.tree, LinkReport(self.tree))
         """Gathers statistics. An embedder does not need it: daemons do."""
         self.reloads = Reloads(self._review)
         """What is done where a trusted client says ``hub/reload``: set its ``function``."""
-        self.replacement = Replacement(
-            context, self.clients, self.fan_outs, self.reloads, self.tree, replaceable, self._on_replaced
-        )
+        self.replacement = Replacement(context, self.clients, self.reloads, self.tree, replaceable, self._on_replaced)
         """How another process takes the hub over. An embedder does not need it: daemons do."""
         # What clients begin as.
         self._role = ClientRole(context, self.clients, self.tree, self.reporter, self.reloads, self.replacement)
@@ -241,7 +236,7 @@ class Hub:
         self.context.start(self.clients.kick)
         self.tree.start()
         acceptor = Acceptor(self.context, self.clients, self._role, listener, self._mode, self._users)
-        self._run = run = _Run(listener, Embedder(self.context, self.fan_outs), acceptor)
+        self._run = run = _Run(listener, Embedder(self.context, self.clients.fan_outs), acceptor)
 
         # 2. The clients of the hub before.
         if estate is not None:
@@ -302,9 +297,7 @@ class Hub:
                 self.tree.leave_all(left)
         finally:
             self.tree.stop()
-            self.clients.finish_all(monotonic() + LAST_TURNS)
-            self.fan_outs.clear()  # first: messages lost here are counted for clients that are still connected
-            self.clients.stop()
+            self.clients.stop(monotonic() + LAST_TURNS)
             self.context.running.stop()  # or a start in another thread would wait for the loop of this one
             self._run = None
             run.stopped.set()
@@ -317,7 +310,7 @@ class Hub:
                 break
             gevent.sleep(0)
         while (
-            self.fan_outs.waiting
+            self.clients.fan_outs.waiting
             or any(connection.outgoing.queued for connection in connections.values())
             or self.tree.is_sending()
         ) and (left := deadline - monotonic()) > 0:
@@ -390,7 +383,6 @@ class Hub:
         run.listener.release()
         self.tree.abandon()
         self.clients.abandon()
-        self.fan_outs.clear()
         self.context.running.cancel_all()
 
     # -- the embedder -------------------------------------------------------------------------------

@@ -45,9 +45,10 @@ class Clients:
     :param on_last: called when the last client has left.
     """
 
-    def __init__(self, context: Context, fan_outs: FanOuts, on_last: Callable[[], None]) -> None:
+    def __init__(self, context: Context, on_last: Callable[[], None]) -> None:
         self._context = context
-        self._fan_outs = fan_outs
+        self.fan_outs = FanOuts(context)
+        """What waits for many clients of one user."""
         self.connections: dict[Receiver, Connection] = {}
         """By the receivers that routes hold."""
         self.inboxes: set[Inbox] = set()  # of the embedder and the recorder
@@ -66,7 +67,7 @@ class Clients:
         counts.peak = max(counts.peak, len(self.connections))
 
     def _add(self, sock: socket.SocketType, credentials: Credentials, account: Account, role: Role) -> Connection:
-        connection = Connection(self._context, self._fan_outs, sock, credentials, account, role)
+        connection = Connection(self._context, self.fan_outs, sock, credentials, account, role)
         self.connections[connection.outgoing] = connection
         return connection
 
@@ -102,7 +103,7 @@ class Clients:
         self.finish(connection)
         connection.role.forget(connection)
         self._retire(client, account)
-        self._fan_outs.forget()
+        self.fan_outs.forget()
         self._release(account)
         self._context.counts.add(account.uid, connection.totals())
 
@@ -157,17 +158,23 @@ class Clients:
         self._cut.discard(publisher)
         self._release(publisher.outgoing.account)
 
-    def finish_all(self, until: float) -> None:
-        """Hand all of it on now, until a time of the monotonic clock."""
-        for publisher in [*self.connections.values(), *self._cut]:
+    def finish_all(self, until: float) -> bool:
+        """Hand all of it on now, until a time of the monotonic clock. Returns whether there was enough time."""
+        publishers = [publisher for publisher in [*self.connections.values(), *self._cut] if publisher.is_cut]
+        for publisher in publishers:
             while publisher.is_cut and monotonic() < until:
                 publisher.finish()
+        return not any(publisher.is_cut for publisher in publishers)
 
     def settle(self, until: float) -> bool:
-        """Leave nothing half done, for a hub that takes over. Returns whether there was enough time."""
+        """Have all that waits for clients wait in their outboxes, for a hub that takes over.
+
+        Returns whether there was enough time.
+        """
         self._context.running.kick_noted()
-        self.finish_all(until)
-        return not any(publisher.is_cut for publisher in [*self.connections.values(), *self._cut])
+        done = self.finish_all(until) and self.fan_outs.settle(until)
+        self._context.running.kick_noted()
+        return done
 
     def _retire(self, receiver: Receiver, account: Account) -> None:
         if self._context.router.retire(receiver, account) and not self._stopping:
@@ -212,8 +219,13 @@ class Clients:
 
     # -- the end ------------------------------------------------------------------------------------
 
-    def stop(self) -> None:
-        """The hub stops: close all, and take all their patterns out of the index."""
+    def stop(self, until: float) -> None:
+        """The hub stops: close all, and take all their patterns out of the index.
+
+        What some receivers have got goes to the others before, until a time of the monotonic clock.
+        """
+        self.finish_all(until)
+        self.fan_outs.clear()  # first: messages lost here are counted for clients that are still connected
         self._stopping = True
         for client in list(self.connections):
             self.forget(client)
@@ -231,3 +243,4 @@ class Clients:
         for inbox in list(self.inboxes):
             inbox.closed = True
         self.inboxes.clear()
+        self.fan_outs.clear()

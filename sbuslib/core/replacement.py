@@ -27,7 +27,6 @@ from .callbacks import log
 from .clients import LAST_TURNS, Clients
 from .connection import Connection
 from .context import Context
-from .fan_out import FanOuts
 from .handover import Estate, HandoverError, hand_over, refuse
 from .outgoing import Outgoing
 from .publisher import Role
@@ -68,7 +67,6 @@ class Replacement:
         self,
         context: Context,
         clients: Clients,
-        fan_outs: FanOuts,
         reloads: Reloads,
         tree: LinksBelow,
         is_allowed: bool,
@@ -76,7 +74,6 @@ class Replacement:
     ) -> None:
         self._context = context
         self._clients = clients
-        self._fan_outs = fan_outs
         self._reloads = reloads
         self._tree = tree
         self._is_allowed = is_allowed  # by the program that serves the hub
@@ -147,8 +144,7 @@ class Replacement:
 
         # 1. Have all that clients sent, and that was received, wait as packets.
         self._acceptor.serve_accepted()
-        until = monotonic() + LAST_TURNS
-        if not (self._clients.settle(until) and self._fan_outs.settle(until) and self._clients.settle(until)):
+        if not self._clients.settle(monotonic() + LAST_TURNS):
             raise HandoverError("it is too busy")
         self._context.running.unsent.answer_all()
         self._reloads.end()

@@ -56,7 +56,7 @@ class LinkAbove(Link):
         account = context.quotas.account(credentials.uid)
 
         #: At the hub above this is a client; here it is read from and sent to as one.
-        self._connection = Connection(context, above.tree.fan_outs, sock, credentials, account, self)
+        self._connection = Connection(context, above.tree.clients.fan_outs, sock, credentials, account, self)
         super().__init__(above.tree, self._connection, above.up, f"the hub above at {address}")
         self.is_up = False  # until this hub has joined
         self._above = above  # what outlives this link

@@ -25,7 +25,6 @@ from gevent.event import Event
 from ..core.clients import Clients
 from ..core.connection import Connection
 from ..core.context import Context
-from ..core.fan_out import FanOuts
 from ..core.outgoing import Outgoing
 from ..core.publisher import Publisher
 from ..errors import PacketError, StateError
@@ -53,12 +52,9 @@ table of keys."""
 class Tree(Place):
     """What one hub knows of the tree that it belongs to. Used in the hub's thread only."""
 
-    def __init__(
-        self, context: Context, clients: Clients, fan_outs: FanOuts, relays: tuple[frozenset[int], frozenset[int]]
-    ) -> None:
+    def __init__(self, context: Context, clients: Clients, relays: tuple[frozenset[int], frozenset[int]]) -> None:
         self.links: dict[Outgoing, LinkBelow] = {}  # to hubs below; those in mode "plain" have none
         super().__init__(context, clients, self.links)
-        self.fan_outs = fan_outs  # of the hub
         self.path: tuple[bytes, ...] = (self.hub_id,)
         """The hubs from this one to the root."""
         self.instances = Instances(context, clients, self._join)  # which hub is behind which relay

@@ -36,7 +36,7 @@ def stopped(hub: Hub) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FanOutQueue, "take_turn", lambda queue: None)
         yield
-    for line in hub.fan_outs.waiting:
+    for line in hub.clients.fan_outs.waiting:
         line._postpone()
 
 
@@ -90,7 +90,7 @@ def test_messages_of_one_sender_wait_together_up_to_as_many_as_are_received_at_o
         for key in (b"k", b"own"):
             for number in range(25):
                 hub.publish(key, b"%d" % number)
-        (queue,) = hub.fan_outs.waiting
+        (queue,) = hub.clients.fan_outs.waiting
         assert [entry.count for entry in queue._entries] == [10, 10, 5] * 2
     settle(hub)
     assert [len(reader.pending()) for reader in readers] == [50, 25, 25, 25]
@@ -100,7 +100,7 @@ def test_a_users_own_messages_do_not_stand_in_line(hub: Hub, connect_as: Connect
     connect_as(PUBLISHER).barrier()
     readers = readers_of(connect_as, b"k")
     hub.publish(b"k", b"1")
-    assert hub.fan_outs.waiting
+    assert hub.clients.fan_outs.waiting
     own = connect_as(READER)
     own.publish(b"k", b"2")
     own.barrier()
@@ -173,7 +173,7 @@ def test_a_fan_out_queue_goes_on_where_its_last_turn_ended(
             before = hub.statistics().delivered
             while hub.statistics().delivered == before:
                 gevent.sleep(0)
-            assert hub.fan_outs.waiting
+            assert hub.clients.fan_outs.waiting
     settle(hub)
     assert [reader.pending() for reader in readers] == [[message(b"k", number) for number in range(30)]] * len(readers)
 
@@ -204,7 +204,7 @@ def test_a_client_that_asks_too_much_while_the_fan_out_queue_is_full_is_kicked(
         while not hub.clients.violations.counts:
             gevent.idle()
     assert hub.clients.violations.counts == {"too many unread answers": 1}
-    (line,) = hub.fan_outs.waiting
+    (line,) = hub.clients.fan_outs.waiting
     line._postpone()
     settle(hub)
     assert [other.pending() for other in others] == [[message(b"k", 1)]] * len(others)
@@ -219,7 +219,7 @@ def test_messages_in_a_fan_out_queue_are_delivered_when_the_hub_stops(hub: Hub, 
     for reader in readers:
         assert [reader.receive() for _ in range(101)] == [*(message(b"k", number) for number in range(100)), b""]
     assert hub.context.quotas.is_clear()
-    assert not hub.fan_outs.waiting
+    assert not hub.clients.fan_outs.waiting
 
 
 def test_closing_a_hub_counts_messages_lost_in_fan_out_queues(
@@ -272,7 +272,7 @@ def test_losses_of_many_groups_make_a_full_queue_no_longer(bus: Bus, connect_as:
             hub.context.router.reconsider_all()
             hub.publish(b"k/%d" % number)
             hub.publish(b"x")
-        (queue,) = hub.fan_outs.waiting
+        (queue,) = hub.clients.fan_outs.waiting
         assert len(queue._entries) <= 4 + 3
     settle(hub)
     assert hub.statistics().lost == {"quota": 19 * FANOUT + 19}
@@ -292,7 +292,7 @@ def test_a_queue_names_no_more_receivers_than_are_remembered(bus: Bus, connect_a
         for number in range(20):
             hub.context.router.reconsider_all()
             hub.publish(b"k/%d" % number)
-            assert sum(len(group[0]) for group in hub.fan_outs._groups.values()) <= 3 * FANOUT
+            assert sum(len(group[0]) for group in hub.clients.fan_outs._groups.values()) <= 3 * FANOUT
         assert account(hub).waiting_packets == 3
         assert hub.statistics().lost == {}
     settle(hub)
@@ -313,7 +313,7 @@ def test_answers_for_clients_that_left_count_against_the_bound(bus: Bus, connect
             asking.close()
             settle(hub)
             assert hub.statistics().clients == FANOUT + 1
-        (line,) = hub.fan_outs.waiting
+        (line,) = hub.clients.fan_outs.waiting
         assert len(line._entries) == 1 + 20
         asking = connect_as(READER)
         asking.send(b"CMSG hub/sync\0t")

@@ -21,7 +21,7 @@ from sbuslib import Hub, errors
 from sbuslib.blocking import Client
 from sbuslib.core import acceptor, handover
 from sbuslib.core.handover import HandoverError, hand_over
-from sbuslib.core.records import ClientRecord, HubRecord, OutboxRecord, Totals, decode_record, encode_record
+from sbuslib.core.records import ClientRecord, Counts, HubRecord, OutboxRecord, Totals, decode_record, encode_record
 from sbuslib.secrets import Credentials
 from sbuslib.testing import HubThread
 
@@ -72,6 +72,14 @@ def newer(stored: bytes) -> bytes:
     for part in (record, *record["clients"], record["clients"][0]["outbox"]):
         part["colour"] = {"of": [1, 2, 3]}
     return msgspec.msgpack.encode(record)
+
+
+def test_a_hub_goes_on_from_all_that_the_one_before_has_counted() -> None:
+    counts = Counts()
+    violations = counts.violations  # which the parts that count them hold
+    counts.restore(RECORD)
+    assert all(getattr(counts, name) == getattr(RECORD, name) for name in Counts.__struct_fields__)
+    assert counts.violations is violations
 
 
 class OldHub:
