@@ -207,7 +207,7 @@ def test_publishers_are_let_go_when_the_disk_fails(
     assert not recorder.recording
     statistics = recorder.statistics()
     assert statistics.written + statistics.lost["stopped"] == statistics.received
-    assert not hub._clients.inboxes
+    assert not hub.clients.inboxes
     monkeypatch.undo()
     with pytest.raises(JournalError, match="Input/output error"):
         recorder.stop()
