@@ -151,7 +151,7 @@ def test_nothing_is_kept_by_an_asker_that_was_closed_while_it_waited(door: Door,
         return answer
 
     offer = memory(door, b"a")
-    asker._insist = close  # type: ignore[method-assign]
+    asker._insist = close  # type: ignore[method-assign, assignment]
     assert read(fetch(asker, offer)[0]) == b"a"
     assert not asker._kept
 
