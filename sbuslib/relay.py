@@ -265,13 +265,18 @@ class Relay:
         """Wait for the end of a link, and while the hub above has to answer, not for long. Returns when this joined."""
         above = self.above
         joined_at: float | None = None
+        waits, deadline = "", 0.0
         link.begin()
         while above.link is link:
-            waits = WAITS.get(above.step)
-            if link.is_up and joined_at is None:
+            if link.is_joined and joined_at is None:
                 joined_at = monotonic()
-            if not above.wait_for_change(self.hub.limits.link_wait if waits else None):
-                link.end(waits or "")
+
+            # It has some time for each of its answers.
+            before, waits = waits, WAITS.get(above.step, "")
+            if waits != before:
+                deadline = monotonic() + self.hub.limits.link_wait
+            if not above.wait_for_change(max(0.0, deadline - monotonic()) if waits else None):
+                link.end(waits)
         return joined_at
 
     # -- the rest -----------------------------------------------------------------------------------

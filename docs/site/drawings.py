@@ -71,7 +71,7 @@ def link() -> Drawing:
     line, gap, top = 18, 14, 16
     rows = [(state, [(event, *STEPS[state, event]) for event in EVENTS if (state, event) in STEPS]) for state in STATES]
     heights = [max(46, line * len(steps) + 10) for _, steps in rows]
-    drawing = Drawing("The states of the link to the hub above", 900, 2 * top + sum(heights) + gap * (len(rows) - 1))
+    drawing = Drawing("The states of the link to the hub above", 1080, 2 * top + sum(heights) + gap * (len(rows) - 1))
     y = top
     for (state, steps), height in zip(rows, heights, strict=True):
         kind = "good" if state == "open" else "bad" if state in ("away", "apart") else "hub"
@@ -80,8 +80,8 @@ def link() -> Drawing:
         for number, (event, action, following) in enumerate(steps):
             at = first + number * line
             drawing.words(330, at, EVENTS[event])
-            drawing.words(660, at, f"{action.value}, then" if action is not LinkAction.NOTHING else "then")
-            drawing.words(884, at, f"*{following}", "end")
+            drawing.words(735, at, f"{action.value}, then" if action is not LinkAction.NOTHING else "then")
+            drawing.words(1064, at, f"*{following}", "end")
         y += height + gap
     return drawing
 

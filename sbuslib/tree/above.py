@@ -58,7 +58,6 @@ class LinkAbove(Link):
         #: At the hub above this is a client; here it is read from and sent to as one.
         self._connection = Connection(context, above.tree.clients.fan_outs, sock, credentials, account, self)
         super().__init__(above.tree, self._connection, above.up, f"the hub above at {address}")
-        self.is_up = False  # until this hub has joined
         self._above = above  # what outlives this link
         self._tree = above.tree  # of this hub
         self._address = address  # of the hub above
@@ -76,9 +75,14 @@ class LinkAbove(Link):
         self.why = ""
         """Why the link ended."""
         above.begin_link(self, self._connection, address)
-        above.up.connect(self.outgoing, self._ask_what_passed)
+        above.up.connect(self._ask_what_passed, self._on)
 
     # -- its life -----------------------------------------------------------------------------------
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether this hub has joined over this link."""
+        return self._above.joined is self
 
     def begin(self) -> None:
         """Greet the hub above."""
@@ -110,10 +114,20 @@ class LinkAbove(Link):
                 self._place()
             case LinkAction.JOIN:
                 self._join()
+            case LinkAction.JOIN_HEARD:
+                self._join()
+                self._take_back()
+            case LinkAction.TAKE_BACK:
+                self._take_back()
             case LinkAction.OPEN:
-                self.place.telling.do_later(self._settle_demand(), self._demand_settled)
+                self._above.up.open(self.outgoing)
+                self.mark()
+            case LinkAction.EMPTY:
+                self._above.up.empty()
             case LinkAction.HOLD:
-                self._above.up.hold(lambda: self.place.loss_reports.when_out(self._end_sending))
+                self._above.up.hold()
+            case LinkAction.FINISH:
+                self._end_sending()
             case LinkAction.CLOSE:
                 self._close()
 
@@ -146,7 +160,6 @@ class LinkAbove(Link):
         above = self._above
         above.epoch += 1
         above.apart = None
-        self.is_up = True
         self.complete = not self._knows(control.INTEREST_ON)  # such a hub would not know the word
         if self._features is None:
             above.secrets = False
@@ -179,18 +192,18 @@ class LinkAbove(Link):
         # 4. Those who wait can be answered, and the hub above is told what is wanted.
         self.place.questions.note_joined()
         self.mark()
-        if self.told_all or self.mode == "plain":
-            self._on("complete")
 
-    def _settle_demand(self) -> Iterator[None]:
+    def _take_back(self) -> None:
         """Take back what the hub above no longer wants, for which messages were kept in vain."""
-        yield from self._above.demand.settle(everything=self.mode != "announce")
 
-    def _demand_settled(self) -> None:
-        """Send the rest."""
-        if self._above.link is self and self._above.step == "open":
-            self._above.up.let_through()
-            self.mark()
+        def steps() -> Iterator[None]:
+            yield from self._above.demand.settle(everything=self.mode != "announce")
+
+        def on_end() -> None:
+            if self.is_joined:
+                self._on("settled")
+
+        self.place.telling.do_later(steps(), on_end)
 
     def _ask_whether_alive(self) -> None:
         """Ask now and then what the hub above answers at once, after all that it has sent."""
@@ -201,12 +214,12 @@ class LinkAbove(Link):
                 self._alive_at = asked_at
                 self.context.running.after(ALIVE_PAUSE, self._ask_whether_alive)
 
-        if self.is_up and self._above.step != "leaving":
+        if self.is_joined and self._above.step != "left":
             self.say_question(self.questions.ask(self.questions.put(note, b"local")), b"local")
 
     def _ask_what_is_in_force(self) -> None:
         """Ask when all that is wanted here is in force in the tree: until then, messages are missing here."""
-        if self.is_up and not self.ask(self._note_in_force):
+        if self.is_joined and not self.ask(self._note_in_force):
             self._ask_again()
 
     def _ask_again(self) -> None:
@@ -242,11 +255,9 @@ class LinkAbove(Link):
         self._on("loop" if isinstance(error, ApartError) else "end")
 
     def _close(self) -> None:
-        above, was_up = self._above, self.is_up
-        self.is_up = False
-        if was_up:
-            above.away_since = above.away_since or self._alive_at
-            self.place.telling.forget(self)
+        above = self._above
+        above.away_since = above.away_since or self._alive_at
+        self.place.telling.forget(self)
         above.end_link()
         self._connection.close()
         self._tree.clients.finish(self.publisher)
@@ -324,8 +335,9 @@ class LinkAbove(Link):
             case control.INTEREST_ON:
                 if payload not in MODES:
                     raise PacketError(Reason.UNKNOWN_MODE)
-                self.mode = MODES[payload]
-                self._on("served")
+                if above.step == "asking":
+                    self.mode = MODES[payload]
+                    self._on("client" if self.mode == "plain" else "served")
             case control.SYNC:
                 token, _, scope = payload.partition(b"\0")
                 if not self.questions.answer(token, scope) and token == b"root":
@@ -339,7 +351,6 @@ class LinkAbove(Link):
                 for pattern in control.decode_patterns(payload):
                     above.demand.take_back(pattern)
             case control.INTEREST_COMPLETE:
-                self.told_all = True
                 self._on("complete")
             case control.INTEREST_PRUNE:
                 if self.mode == "prune":
@@ -378,13 +389,13 @@ class LinkAbove(Link):
         elif self._features is None:
             self._on("plain")
         else:
-            self._on("known" if self._knows(control.INTEREST_ON) else "served")
+            self._on("known" if self._knows(control.INTEREST_ON) else "client")
 
     def _take_features(self, payload: bytes) -> None:
         try:
             self._features = control.Features.decode(payload)
         except PacketError as error:
-            if self.is_up:
+            if self.is_joined:
                 raise
             raise LinkError(f"its features cannot be read: {error.reason}") from None
         if self._above.step != "greeting":
@@ -396,7 +407,7 @@ class LinkAbove(Link):
                 self._reason = printable(notice.reason.encode())
             case control.NewCredentials():
                 self._key = check_key(notice.credentials, self.context.router.namespace)
-                if self.is_up:
+                if self.is_joined:
                     self._take_prefix()
             case control.Away() | control.Lost(cause=control.DOWNSTREAM):
                 self.place.pass_notice(notice, self._above.up)
@@ -420,7 +431,7 @@ class LinkAbove(Link):
 
     @property
     def may_ask(self) -> bool:
-        return self.is_told and self._above.up.open  # messages that are kept come before a question that is younger
+        return self.is_told and self._above.up.is_open  # messages that are kept come before a question that is younger
 
     def encode(self, changes: Changes) -> list[bytes]:
         packets: list[bytes] = []

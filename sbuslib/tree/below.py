@@ -45,6 +45,8 @@ class LinkBelow(Link):
         super().__init__(place, publisher, outgoing, f"the relay {pid} of user {uid}")
         self.mode = mode
         self.trusted = mode == "announce"  # others could delay everybody, and learn what is not theirs
+        self.told_all = False
+        """Whether it has told all that is wanted below it."""
         self.lost: Counter[str] = Counter()
         """Messages lost on their way up that a trusted link reported, by cause."""
         self._behind = behind  # those who send over it

@@ -43,11 +43,19 @@ JOINING: Final[dict[State, str]] = {
     "greeting": "no answer to whoami",
     "asking": "no answer to interest/on",
     "placing": "its path to the root is not settled",
+    "heard": "its path to the root is not settled",
 }
 """States in which this hub waits to join, and what is said if the hub above does not answer soon."""
 
-WAITS: Final[dict[State, str]] = {**JOINING, "leaving": "it did not acknowledge what was sent to it"}
-"""All states in which the hub above has to answer soon, and what is said if it does not."""
+JOINED: Final[frozenset[State]] = frozenset({"joined", "settling", "resuming", "open", "emptying", "leaving", "left"})
+"""States in which this hub has joined."""
+
+WAITS: Final[dict[State, str]] = {
+    **JOINING,
+    **dict.fromkeys(("emptying", "leaving", "left"), "it did not acknowledge what was sent to it"),
+}
+"""All states in which the hub above has to answer soon, and what is said if it does not. States with one text wait
+together."""
 
 _NOBODY: Final = Credentials(gid=-1, uid=-1, pid=-1)
 
@@ -63,7 +71,7 @@ class HubAbove:
         self.tree = tree
         self.relay = relay
         self.context = tree.context  # of this hub
-        self.up = Uplink(self.context, self._note_loss, lambda: tree.loss_reports.own)
+        self.up = Uplink(self.context, tree.loss_reports, lambda: self.step)
         """What routes hold for it."""
         most = self.context.limits.pruned_keys
         self.demand = Demand(self.context.router, self.up, self.up.account, export, lambda: self.secrets, most)
@@ -106,7 +114,8 @@ class HubAbove:
 
     def on(self, event: Event) -> LinkAction:
         """Take the step that the table says. What is the link's to do is returned."""
-        action, self.step = step(self.step, event)
+        before = self.step
+        action, self.step = step(before, event)
         match action:
             case LinkAction.BEGIN:
                 self._id, self._process = stable_id(self.context.address(), self.tree.hub_id), new_epoch()
@@ -116,8 +125,10 @@ class HubAbove:
                 self.tree.questions.note_joined()
             case LinkAction.END:
                 self._end()
-        changed, self._changed = self._changed, Changed()
-        changed.set()
+
+        if action is not LinkAction.NOTHING or self.step != before:
+            changed, self._changed = self._changed, Changed()
+            changed.set()
         return action
 
     def _end(self) -> None:
@@ -131,15 +142,14 @@ class HubAbove:
     @property
     def state(self) -> LinkState:
         """How the link is, as it is told."""
-        match self.step:
-            case "stopped":
-                return "stopped"
-            case "greeting" | "asking" | "placing":
-                return "joining"
-            case "joined" | "open" | "leaving":
-                return "joined"
-            case "apart" if self.apart is not None:
-                return self.apart.state
+        if self.step == "stopped":
+            return "stopped"
+        if self.step in JOINING:
+            return "joining"
+        if self.step in JOINED:
+            return "joined"
+        if self.step == "apart" and self.apart is not None:
+            return self.apart.state
         return "outage" if self.epoch else "connecting"
 
     @property
@@ -150,7 +160,7 @@ class HubAbove:
     @property
     def joined(self) -> Link | None:
         """The link, once this hub has joined over it."""
-        return self.link if self.link is not None and self.link.is_up else None
+        return self.link if self.step in JOINED else None
 
     @property
     def stands_apart(self) -> bool:
@@ -229,12 +239,7 @@ class HubAbove:
 
     def is_sending(self) -> bool:
         """Whether something waits that can be sent."""
-        return self.up.open and bool(self.up.waiting)
-
-    def _note_loss(self, lost: control.Lost) -> None:
-        """Messages were lost on their way up."""
-        if self.step != "stopped":  # in the child of a fork, the clients are the parent's
-            self.tree.loss_reports.note(lost)
+        return self.up.is_open and bool(self.up.waiting)
 
     # -- what is told of it -------------------------------------------------------------------------
 

@@ -62,14 +62,10 @@ class Link:
         """How the upper hub serves the lower one."""
         self.trusted = True
         """Whether anybody waits for the other end."""
-        self.is_up = True
-        """Whether the other end can be told anything."""
         self.complete = False
         """Whether it was told all that is wanted for the first time, or need not be told that."""
         self.reader: Reader | PrunedKeys | None = None
         """Which patterns, or keys, the other end has to be told."""
-        self.told_all = False
-        """Whether the other end has told all that it wants."""
         self.questions = OpenQuestions()  # to the other end
         self.senders: dict[bytes, Sender] = {}
         """Those behind it that have sent something, by what the other end calls them."""
@@ -204,8 +200,7 @@ class Link:
     @property
     def has_more(self) -> bool:
         """Whether there is more to tell, now or when the other end has read."""
-        is_up = self.is_up and not self.outgoing.closed
-        return is_up and (not self.is_told or bool(self.questions.waiting and self.may_ask))
+        return not self.outgoing.closed and (not self.is_told or bool(self.questions.waiting and self.may_ask))
 
     def ask(self, on_answer: OnAnswer) -> bytes:
         """Ask the other end about the rest of the tree, once all is told. Returns the token; empty: it is not asked."""
@@ -220,7 +215,7 @@ class Link:
 
     def tell(self, most: int) -> int:
         """Tell up to ``most`` changes, as far as there is room, then ask what waited for that. Returns how many."""
-        if not self.is_up or self.outgoing.closed:
+        if self.outgoing.closed:
             return 0
         most, count = max(0, min(most, self.room)), 0
         if self.reader is not None:

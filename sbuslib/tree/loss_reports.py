@@ -82,7 +82,6 @@ class LossReports:
         self._ask: Callable[[OnAnswer], None] = lambda answer: None  # what it has passed on
         self._has_above = False  # whether there is a hub above that believes this one, joined or not
         self._on_known: Callable[[], None] = lambda: None  # called when the hub above knows more
-        self._on_out: Callable[[], None] | None = None  # called once the hub above knows all
         self._hurries = False  # whether news are passed on at once, since all links are about to end
 
     # -- what is lost -------------------------------------------------------------------------------
@@ -215,9 +214,6 @@ class LossReports:
         """Whether all is known above, or nobody has to know."""
         if not self._news and not self._open:
             self._done = self._changes
-            on_out, self._on_out = self._on_out, None
-            if on_out is not None:
-                on_out()
         self._context.running.unsent.note(self, bool(self.queued))
         self._on_known()
         self._context.running.unsent.check()
@@ -272,9 +268,3 @@ class LossReports:
     def end_link(self) -> None:
         """The link has ended."""
         self._say = None
-        self._on_out = None
-
-    def when_out(self, on_out: Callable[[], None]) -> None:
-        """Call ``on_out`` when the hub above knows all."""
-        self._on_out = on_out
-        self.pass_on()

@@ -26,7 +26,9 @@ from ..secrets import Credentials
 from ..wire import control
 from ..wire.packets import MSG
 from .link_losses import LinkLosses
+from .loss_reports import LossReports
 from .open_questions import OnAnswer
+from .states import Event, State
 
 __all__ = ["ACK_MESSAGES", "ACK_PAUSE", "Uplink"]
 
@@ -52,8 +54,8 @@ class Uplink:
     A hub below is told that its messages were passed on when the hub above has acknowledged them, or that they were
     lost.
 
-    :param tell: tells others of messages that were lost.
-    :param reported: how many messages were lost here that the hub above does not know of for certain.
+    :param reports: tells others of messages that were lost.
+    :param state: that of the link, by the table.
     """
 
     closed = False
@@ -61,16 +63,12 @@ class Uplink:
     is_hub = True  # so it is waited for however long it takes
     in_order = True  # messages that wait are sent oldest first
 
-    def __init__(
-        self, context: Context, tell: Callable[[control.Lost], None], reported: Callable[[], int] = lambda: 0
-    ) -> None:
+    def __init__(self, context: Context, reports: LossReports, state: Callable[[], State]) -> None:
         self._context = context
-        self._tell = tell
-        self._reported = reported
+        self._reports = reports
+        self._state = state
         self.account = Account(os.getuid(), context.limits)
         """What the hub above wants is charged to itself: neither it nor the clients here take the other's room."""
-        self.open = False
-        """Whether messages may be sent."""
         self.offered = 0
         """Messages that were routed to it."""
         self.forwarded = 0
@@ -81,22 +79,26 @@ class Uplink:
         """Messages that are kept, with their senders, oldest first."""
         self.waiting_bytes = 0
         """Bytes of all of them."""
-        self.losses = LinkLosses(context, self._tell_loss)
+        self.losses = LinkLosses(context, self._note_loss)
         """Messages that were lost on their way up, or may have been."""
-        self._outgoing: Outgoing | None = None  # of the connection, while there is one
+        self._outgoing: Outgoing | None = None  # of the connection, while messages may be sent over it
         self._ask: Callable[[OnAnswer], None] = lambda answer: None  # asks the hub above what it has passed on
+        self._on: Callable[[Event], None] = lambda event: None  # has the link do what the table says
         self._watcher: SendWatcher | None = None  # while anything waits that may be sent
         self._asked = 0  # messages about which the hub above was asked
         self._open_acks = 0  # questions that it has not answered
         self._asks_later = False  # whether it will be asked after a pause
-        self._resumed = False  # whether all that was kept was sent since the link joined
         self._too_long = False  # whether the kernel said so of what was sent last
-        self._on_out: Callable[[], None] | None = None  # called once all that was sent is acknowledged
 
     @property
     def credentials(self) -> Credentials:
         """Those of this process."""
         return self._context.running.credentials
+
+    @property
+    def is_open(self) -> bool:
+        """Whether messages may be sent."""
+        return self._outgoing is not None
 
     @property
     def takes_batches(self) -> bool:
@@ -117,7 +119,7 @@ class Uplink:
         elif messages.is_batch:
             messages = messages.as_packets()
         self.offered += messages.count
-        sent = self._send(sender, messages) if self.open and not self.waiting else 0
+        sent = 0 if self.waiting else self._send(sender, messages)
         if sent < messages.count:
             self._keep(sender, (messages.after(sent) if sent else messages).packets())
 
@@ -170,7 +172,7 @@ class Uplink:
 
     def _send_kept(self) -> None:
         """Send what was kept, until the kernel takes no more. What nobody above wants any more is left out."""
-        while self.open and self.waiting:
+        while self._outgoing is not None and self.waiting:
             items = [item for item in self._take() if self._is_wanted(item[1])]
             if not items:
                 continue
@@ -182,7 +184,7 @@ class Uplink:
                 continue
 
             # Not all of it: the rest waits. A packet that is too long for the connection would wait for ever.
-            if self._too_long and messages.is_batch and self._outgoing is not None:
+            if self._too_long and messages.is_batch:
                 self._outgoing.set_batches(False)  # each alone may fit
             elif self._too_long:
                 sent += 1
@@ -201,19 +203,19 @@ class Uplink:
                 return True
         except ReservedKeyError:
             pass
-        if not self._resumed and not header[len(MSG) :].startswith(self._context.router.namespace.start):
+        if self._state() != "open" and not header[len(MSG) :].startswith(self._context.router.namespace.start):
             self.losses.note("unwanted", 1, time())  # it may have been for somebody who has not come back
         return False
 
     def _update(self) -> None:
         """Watch the socket if anything waits that may be sent."""
-        if self.open and not self.waiting:
-            self._resumed = True
         self._context.running.unsent.note(self, bool(self.queued))
-        self._check_out()
-        outgoing = self._outgoing if self.open and self.waiting else None
+        outgoing = self._outgoing
         if outgoing is None:
+            return
+        if not self.waiting:
             self._stop_watching()
+            self._on("empty")
         elif self._watcher is None:
             self._watcher = SendWatcher(self._context.running, outgoing.account.uid, outgoing.socket, self._send_on)
 
@@ -233,40 +235,34 @@ class Uplink:
 
     # -- the connection -----------------------------------------------------------------------------
 
-    def connect(self, outgoing: Outgoing, ask: Callable[[OnAnswer], None]) -> None:
-        """A new connection; messages wait until :meth:`let_through`."""
-        self._outgoing, self._ask = outgoing, ask
+    def connect(self, ask: Callable[[OnAnswer], None], on: Callable[[Event], None]) -> None:
+        """There is a link to the hub above. Messages wait until :meth:`open`."""
+        self._ask, self._on = ask, on
 
-    def let_through(self) -> None:
+    def open(self, outgoing: Outgoing) -> None:
         """The hub above said what it wants: send what was kept, and what comes."""
-        if not self.open:
-            self.open = True
-            self._send_kept()
+        self._outgoing = outgoing
+        self._send_kept()
 
-    def hold(self, on_out: Callable[[], None]) -> None:
-        """Send what waits, keep what comes then, and call ``on_out`` when all that was sent is acknowledged."""
-        self._on_out = on_out
-        self._check_out()
+    def empty(self) -> None:
+        """Send what waits, and say when that is done."""
+        self._update()
 
-    def _check_out(self) -> None:
-        """Whether all is out, where this is waited for."""
-        if self._on_out is None or (self.open and self.waiting):
-            return
-        self.open = False
+    def hold(self) -> None:
+        """Keep what comes, and have all acknowledged that was sent or lost."""
+        self._outgoing = None
+        self.losses.report()
+        self._reports.pass_on()
         self._consider_asking(waited=True)
-        if self.acknowledged == self.forwarded:
-            on_out, self._on_out = self._on_out, None
-            on_out()
+        self.check_passed()
 
     def disconnect(self) -> None:
         """The connection has ended."""
         self._stop_watching()
         self._outgoing = None
-        self.open = self._resumed = False
         self.losses.add(control.UNCERTAIN, self.forwarded - self.acknowledged, time())
         self._asked = self.acknowledged = self.forwarded
         self._open_acks = 0
-        self._on_out = None
         self.losses.report()
         self.check_passed()
 
@@ -275,7 +271,7 @@ class Uplink:
     def _consider_asking(self, waited: bool = False) -> None:
         """Ask for an acknowledgement, now or in a while, if there is anything to acknowledge."""
         count = self.forwarded - self._asked
-        if self._outgoing is None or not count or self._open_acks >= _OPEN_ACKS:
+        if not count or self._open_acks >= _OPEN_ACKS:
             return
         if waited or count >= ACK_MESSAGES:
             asked = self._asked = self.forwarded
@@ -293,23 +289,24 @@ class Uplink:
         """The hub above has passed on the first ``count`` messages."""
         self._open_acks -= 1
         self.acknowledged = max(self.acknowledged, count)
+        self._consider_asking(waited=self._outgoing is None)
         self.check_passed()
-        self._consider_asking()
-        self._check_out()
 
-    def _tell_loss(self, lost: control.Lost) -> None:
-        self._tell(lost)
-        self.check_passed()
+    def _note_loss(self, lost: control.Lost) -> None:
+        if self._state() != "stopped":  # in the child of a fork, the clients are the parent's
+            self._reports.note(lost)
 
     def check_passed(self) -> None:
-        """Messages were acknowledged, or told as lost: so those below may be told that theirs were passed on."""
+        """Messages or losses were acknowledged: so those below may be told that theirs were passed on."""
         self._context.running.unsent.note(self, bool(self.queued))
         self._context.running.unsent.check()
+        if self.acknowledged == self.forwarded and not self._reports.queued:
+            self._on("acknowledged")
 
     @property
     def queued(self) -> int:
         """Messages that wait or were not acknowledged, and lost ones of which the hub above may not know."""
-        return len(self.waiting) + self.forwarded - self.acknowledged + self.losses.untold + self._reported()
+        return len(self.waiting) + self.forwarded - self.acknowledged + self.losses.untold + self._reports.own
 
     @property
     def delivered(self) -> int:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from time import time
+
+import gevent
 import msgspec
 from support import PATIENCE, FakeHub, eventually
-from worlds import FAST, World, greet_relay, join, settle
+from worlds import FAST, World, greet_relay, join, receive_until, settle
 
 
 def test_messages_are_uncertain_if_the_hub_that_is_left_does_not_acknowledge_them(world: World) -> None:
@@ -70,3 +74,41 @@ def test_who_does_not_leave_in_time_is_disconnected_and_may_join_again_later(wor
         tree.join_again()
         greet_relay(master.accept())
         world.relays["left"].wait(PATIENCE)
+
+
+def test_a_hub_that_leaves_reports_its_losses_first(world: World) -> None:
+    with FakeHub(world.address("top")) as master:
+        link = join(world, master, link_notices=600.0)
+        relay = world.relays["left"]
+        relay.above.up.losses.note("upstream", 5, time())
+        leaving = gevent.spawn(relay.leave, PATIENCE)
+        assert b" upstream 0 0 5 " in receive_until(link, b"CMSG interest/lost")
+        packet = receive_until(link, b"CMSG hub/sync\0p")
+        assert not leaving.ready()
+        link.send(b"CMSG hub/sync\0%b\0passed" % packet.split(b"\0")[1])
+        while link.receive():  # until it has nothing more to send
+            pass
+        link.close()
+        assert leaving.get(timeout=PATIENCE)
+
+
+def test_a_hub_that_leaves_waits_no_longer_for_one_that_goes_on_talking(world: World) -> None:
+    with FakeHub(world.address("top")) as master:
+        link = join(world, master)
+        hub, relay = world.hubs["left"], world.relays["left"]
+        link.send(b"CMSG interest/add\0k")
+        eventually(lambda: len(relay.above.demand) == 1)
+        world.client("left").publish(b"k")
+        receive_until(link, b"MSG k")
+        world.hub("other")
+        hub.limits = msgspec.structs.replace(FAST, link_wait=0.1)
+        relay.reconfigure(world.address("other"))
+
+        def talk() -> bool:
+            link.send(b"CMSG interest/complete")
+            return relay.statistics().uncertain == 1
+
+        with contextlib.suppress(OSError):
+            eventually(talk)
+        hub.limits = FAST
+        eventually(lambda: world.is_at("other"))

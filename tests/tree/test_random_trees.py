@@ -169,7 +169,7 @@ class TreeMachine(RuleBasedStateMachine):
         eventually(lambda: all(not relay.above.up.waiting for relay in relays))
         for _ in range(DEPTH * 2):
             settle(*self.clients)
-        eventually(lambda: all(relay.above.up.open for relay in relays))
+        eventually(lambda: all(relay.above.step == "open" for relay in relays))
 
     @rule(some=st.lists(keys, min_size=1, max_size=6))
     def delivers_what_one_hub_would(self, some: list[bytes]) -> None:

@@ -8,19 +8,29 @@ import pytest
 
 from sbuslib.tree.states import EVENTS, STATES, STEPS, Event, LinkAction, State, step
 
-CONNECTED: tuple[State, ...] = ("greeting", "asking", "placing", "joined", "open", "leaving")
+JOINING: tuple[State, ...] = ("greeting", "asking", "placing", "heard")
+JOINED: tuple[State, ...] = ("joined", "settling", "resuming", "open", "emptying", "leaving", "left")
+CONNECTED = JOINING + JOINED
 UNCONNECTED: tuple[State, ...] = ("starting", "away", "apart")
 
 CELLS: dict[tuple[State, Event], tuple[LinkAction, State]] = {
     ("stopped", "start"): (LinkAction.BEGIN, "starting"),
     ("greeting", "known"): (LinkAction.ASK, "asking"),
-    ("greeting", "served"): (LinkAction.PLACE, "placing"),
-    ("greeting", "plain"): (LinkAction.JOIN, "joined"),
+    ("greeting", "client"): (LinkAction.PLACE, "heard"),
+    ("greeting", "plain"): (LinkAction.JOIN_HEARD, "settling"),
     ("asking", "served"): (LinkAction.PLACE, "placing"),
+    ("asking", "client"): (LinkAction.PLACE, "heard"),
+    ("placing", "complete"): (LinkAction.NOTHING, "heard"),
     ("placing", "placed"): (LinkAction.JOIN, "joined"),
-    ("joined", "complete"): (LinkAction.OPEN, "open"),
-    **{(state, "leave"): (LinkAction.HOLD, "leaving") for state in ("joined", "open")},
-    **{(state, "leave"): (LinkAction.CLOSE, "away") for state in ("greeting", "asking", "placing")},
+    ("heard", "placed"): (LinkAction.JOIN_HEARD, "settling"),
+    ("joined", "complete"): (LinkAction.TAKE_BACK, "settling"),
+    ("settling", "settled"): (LinkAction.OPEN, "resuming"),
+    ("resuming", "empty"): (LinkAction.NOTHING, "open"),
+    ("emptying", "empty"): (LinkAction.HOLD, "leaving"),
+    ("leaving", "acknowledged"): (LinkAction.FINISH, "left"),
+    **{(state, "leave"): (LinkAction.CLOSE, "away") for state in JOINING},
+    **{(state, "leave"): (LinkAction.HOLD, "leaving") for state in ("joined", "settling")},
+    **{(state, "leave"): (LinkAction.EMPTY, "emptying") for state in ("resuming", "open")},
     **{(state, "end"): (LinkAction.CLOSE, "away") for state in CONNECTED},
     **{(state, "loop"): (LinkAction.CLOSE, "apart") for state in CONNECTED},
     **{(state, "connect"): (LinkAction.GREET, "greeting") for state in UNCONNECTED},
