@@ -431,7 +431,7 @@ class LinkAbove(Link):
 
     @property
     def may_ask(self) -> bool:
-        return self.is_told and self._above.up.is_open  # messages that are kept come before a question that is younger
+        return self._above.up.is_open  # messages that are kept come before a question that is younger
 
     def encode(self, changes: Changes) -> list[bytes]:
         packets: list[bytes] = []

@@ -229,11 +229,11 @@ class LinkBelow(Link):
 
     # -- questions ----------------------------------------------------------------------------------
 
-    def tell(self, most: int) -> int:
-        count = super().tell(most)
+    def tell(self, most: int) -> tuple[int, bool]:
+        told = super().tell(most)
         while self.questions.waiting and not self.trusted and self.room <= 0:  # nobody waits until it reads
             self.say_question(self.questions.ask())
-        return count
+        return told
 
     @property
     def has_too_many_questions(self) -> bool:

@@ -188,19 +188,9 @@ class Link:
         return self.context.limits.queued_answers // 2 - self.outgoing.answers
 
     @property
-    def is_told(self) -> bool:
-        """Whether the other end was told all that is wanted of it."""
-        return self.reader is None or self.reader.is_told
-
-    @property
     def may_ask(self) -> bool:
         """Whether questions that wait may be asked, once all is told."""
-        return self.is_told
-
-    @property
-    def has_more(self) -> bool:
-        """Whether there is more to tell, now or when the other end has read."""
-        return not self.outgoing.closed and (not self.is_told or bool(self.questions.waiting and self.may_ask))
+        return True
 
     def ask(self, on_answer: OnAnswer) -> bytes:
         """Ask the other end about the rest of the tree, once all is told. Returns the token; empty: it is not asked."""
@@ -213,19 +203,25 @@ class Link:
     def give_up(self) -> None:
         self.violated(self.publisher, Reason.ERROR_IN_THE_HUB)
 
-    def tell(self, most: int) -> int:
-        """Tell up to ``most`` changes, as far as there is room, then ask what waited for that. Returns how many."""
-        if self.outgoing.closed:
-            return 0
-        most, count = max(0, min(most, self.room)), 0
-        if self.reader is not None:
-            changes = self.reader.take(most)
-            self.say(*self.encode(changes))
-            count = len(changes) if self.reader.is_told else most  # what is not told was looked at as well
+    def tell(self, most: int) -> tuple[int, bool]:
+        """Tell up to ``most`` changes, as far as there is room, then ask what waited for that.
 
-        if not self.complete and self.is_told and self.place.has_settled:
+        Returns how many, and whether there is more to tell, now or when the other end has read.
+        """
+        if self.outgoing.closed:
+            return 0, False
+        most, count, is_told = max(0, min(most, self.room)), 0, True
+        if self.reader is not None:
+            changes, is_told = self.reader.take(most)
+            if changes:
+                self.say(*self.encode(changes))
+            count = len(changes) if is_told else most  # what is not told was looked at as well
+
+        if not is_told:
+            return count, True
+        if not self.complete and self.place.has_settled:
             self.complete = True
             self.say(encode_control(control.INTEREST_COMPLETE))
         while self.questions.waiting and self.room > 0 and self.may_ask:
             self.say_question(self.questions.ask())
-        return count
+        return count, bool(self.questions.waiting and self.may_ask)

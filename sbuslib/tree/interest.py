@@ -207,8 +207,8 @@ class Reader:
         """Whether all was told."""
         return self._is_level and (b"" in self.held) is self._for_all
 
-    def take(self, count: int) -> Changes:
-        """Up to ``count`` changes to tell. There may be more, since only so many patterns are looked at."""
+    def take(self, count: int) -> tuple[Changes, bool]:
+        """Up to ``count`` changes to tell, and whether these are all: only so many patterns are looked at."""
         interest, held, taken = self._interest, self.held, Changes()
         interest.spread()
         if self._for_all is not self._takes_all:
@@ -225,7 +225,7 @@ class Reader:
                 held |= page.wanted
                 held -= page.unwanted
                 self._later.clear()
-                return page.changes
+                return page.changes, True
 
         # 2. Some patterns at a time, until there are enough changes, or the link holds one too many.
         looks, holders_of, link = LOOKED_AT * count, interest.holders, self._link
@@ -246,7 +246,7 @@ class Reader:
         if not self._for_all and b"" in held and self._is_level and len(taken) < count:
             held.remove(b"")
             taken.append((False, b""))
-        return taken
+        return taken, self.is_told
 
     def _next(self, most: int) -> Sequence[bytes]:
         """Up to ``most`` patterns that have to be looked at next."""

@@ -118,8 +118,10 @@ class PrunedKeys:
         """Whether the link was told of all that is wanted."""
         return not self._grafts and not self._later and (self._looks == self._pruning.looks or not self.keys)
 
-    def take(self, count: int) -> Changes:
-        """Up to ``count`` keys that the link has to send again. There may be more: only so many are looked at."""
+    def take(self, count: int) -> tuple[Changes, bool]:
+        """Up to ``count`` keys that the link has to send again, and whether these are all: only so many are looked at
+        at a time.
+        """
         if not self._later and self._looks != self._pruning.looks:
             self._looks = self._pruning.looks
             self._later = list(self.keys)
@@ -130,4 +132,4 @@ class PrunedKeys:
         keys = list(islice(self._grafts, count))
         for key in keys:
             del self._grafts[key]
-        return [(True, key) for key in keys]
+        return [(True, key) for key in keys], self.is_told

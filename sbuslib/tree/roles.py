@@ -29,12 +29,8 @@ class Neighbour(Protocol):
     def room(self) -> int:
         """How many more packets may wait for it."""
 
-    @property
-    def has_more(self) -> bool:
-        """Whether there is more to tell."""
-
-    def tell(self, most: int) -> int:
-        """Tell up to ``most`` changes, as far as there is room. Returns how many."""
+    def tell(self, most: int) -> tuple[int, bool]:
+        """Tell up to ``most`` changes, as far as there is room. Returns how many, and whether there is more."""
 
     def give_up(self) -> None:
         """Disconnect: the two ends may no longer agree. They begin anew."""

@@ -165,11 +165,12 @@ class Telling:
             links -= 1
             if link is not None:
                 try:
-                    changes += 1 + link.tell(TOLD_A_TURN)
+                    told, has_more = link.tell(TOLD_A_TURN)
                 except BaseException:
                     link.give_up()  # a bug of ours: nobody knows what it was told
                     raise
-                if link.has_more:
+                changes += 1 + told
+                if has_more:
                     (self._behind if link.room > 0 else self._full)[receiver] = None
             if changes >= TOLD_A_TURN:
                 changes = 0

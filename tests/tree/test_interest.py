@@ -53,7 +53,7 @@ class Holdings:
         return list(self.interest.changed(pattern, who, False)) if removed else []
 
     def read(self, link: Any, count: int = 1_000) -> None:
-        for wanted, pattern in self.readers[link].take(count):
+        for wanted, pattern in self.readers[link].take(count)[0]:
             self.told += 1
             assert wanted is not (pattern in self.held[link]), "told twice"
             (self.held[link].add if wanted else self.held[link].remove)(pattern)
