@@ -318,8 +318,9 @@ def _list_queues(arguments: Namespace) -> None:
         key, after = services_key(client.hub.separator), b""
         rows: dict[bytes, QueueState] = {}
         while True:
-            answers = [one.value for one in client.request_many(key, after, wait=_LISTED_WITHIN) if one.error is None]
-            listings = [listing for listing in (decode(Listing, value) for value in answers) if listing is not None]
+            answers = client.request_many(key, after, wait=_LISTED_WITHIN)
+            given = [one for one in answers if one.error is None] or answers  # if all refuse, that is raised here
+            listings = [listing for one in given if (listing := decode(Listing, one.payload)) is not None]
             rows |= {name: state for listing in listings for name, state in listing.queues}
             ends = [listing.queues[-1][0] for listing in listings if listing.more and listing.queues]
             if not ends or min(ends) <= after:

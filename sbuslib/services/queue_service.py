@@ -113,6 +113,7 @@ class QueueService:
         self._strangers: set[int] = set()  # users whose workers were refused
         self._foreign: set[int] = set()  # users whose jobs were refused
         self._refusals = 0  # in this turn
+        self._states: dict[bytes, QueueState] = {}  # of queues that were asked about in this turn
         self._connected = self._looked = 0.0  # when this connection began, and ends were looked for, on that clock
         self._gone: list[tuple[KnownWorker, float]] = []  # workers whose connection has ended, and when they were heard
         self._out: list[tuple[bytes, bytes]] = []
@@ -206,6 +207,7 @@ class QueueService:
         self._now += min(at - self._at, _LONGEST_TURN)
         self._at = at
         self._refusals = 0
+        self._states.clear()
 
         # 2. What it changes.
         self._take_in(messages)
@@ -390,18 +392,31 @@ class QueueService:
             else:
                 self._answer(question, encode(self.jobs.purge(name)))
             return
-        queue = self.jobs.queues.get(name)
-        state = queue.state(self._at) if queue is not None else QueueState()
+        state = self._state(name)
         refused = [one for one in self._strangers if user in (None, one)]
         self._answer(question, encode((state.waiting, state.held, state.oldest, state.workers, refused)))
 
+    def _state(self, name: bytes) -> QueueState:
+        """How a queue stands in this turn: however often that is asked, it is counted once."""
+        state = self._states.get(name)
+        if state is None:
+            queue = self.jobs.queues.get(name)
+            state = queue.state(self._at) if queue is not None else QueueState()
+            if queue is not None:
+                self._states[name] = state
+        return state
+
     def _met_or_asked(self, message: Message) -> None:
         """Another service says that it is there, or somebody asks which queues there are."""
-        if (question := parse_question(message, self._at, self._namespace)) is not None:
+        question, user = parse_question(message, self._at, self._namespace), self._stranger(message.sender)
+        if question is not None and user is not None:
+            self._answer(question, f"user {user} is not trusted with these queues".encode(), is_refused=True)
+        elif question is not None:
             names = sorted(name for name in self.jobs.queues if name > question.payload)
-            listed = [(name, self.jobs.queues[name].state(self._at)) for name in names[:_LISTED]]
-            self._answer(question, encode((len(names) > _LISTED, listed)))
-        elif self._stranger(message.sender) is None and (other := decode(Presence, message.payload)) is not None:
+            self._answer(
+                question, encode((len(names) > _LISTED, [(name, self._state(name)) for name in names[:_LISTED]]))
+            )
+        elif user is None and (other := decode(Presence, message.payload)) is not None:
             self._met(other, message.sender)
 
     def _begin_again(self) -> None:

@@ -401,6 +401,8 @@ def test_jobs_of_other_users_are_refused_unless_they_are_named(
             world.client("bus").queue("mail").submit(b"mail/x")
         with pytest.raises(AnswerError, match="not trusted"):
             world.client("bus").queue("mail").purge()
+        with pytest.raises(AnswerError, match="not trusted"):
+            world.client("bus").request(b"queue/services")
         assert world.client("bus").queue("mail").status().waiting == 0
     assert [text for text in caplog.messages if "are refused" in text] == [
         f"queue mail: jobs of user {STRANGER} are refused: start it with --producer {STRANGER} if they may put jobs in"
