@@ -38,7 +38,6 @@ from .kernel.sockets import HasFileno, Listener, bound_address
 from .limits import ClientLimits, Limits
 from .matcher import SEPARATOR
 from .statistics import HubStatistics
-from .tree.links import LinkReport
 from .tree.tree import Tree
 from .wire.addresses import AbstractAddress, Address, PathAddress, parse_address
 from .wire.packets import Key, as_key
@@ -158,7 +157,7 @@ class Hub:
         self._review = Review(context, self.clients.connections)  # of what clients hold, after a reload
         self.tree = Tree(context, self.clients, settings.relays)
         """The hubs above and below. An embedder does not need it: relays do."""
-        self.reporter = Reporter(context, self.clients, self.tree, LinkReport(self.tree))
+        self.reporter = Reporter(context, self.clients, self.tree)
         """Gathers statistics. An embedder does not need it: daemons do."""
         self.reloads = Reloads(self._review)
         """What is done where a trusted client says ``hub/reload``: set its ``function``."""

@@ -32,7 +32,7 @@ LINKS_PAGE: Final = 100
 
 
 class About(Protocol):
-    """What the hub's tree knows of the hub."""
+    """What the hub's tree knows of the hub, and its links to hubs above and below."""
 
     hub_id: bytes
     dropped: Violations
@@ -40,11 +40,7 @@ class About(Protocol):
     def features(self) -> bytes:
         """What the hub can do, and its path."""
 
-
-class Links(Protocol):
-    """The links of the hub, to hubs above and below."""
-
-    def page(self, start: int, most: int | None, key: bytes | None = None) -> LinkPage:
+    def link_page(self, start: int, most: int | None, key: bytes | None = None) -> LinkPage:
         """Up to ``most`` links from a number on, and which of them carry ``key``."""
         ...
 
@@ -52,11 +48,10 @@ class Links(Protocol):
 class Reporter:
     """Gathers what a hub tells of itself, to its own program and to clients that ask."""
 
-    def __init__(self, context: Context, clients: Clients, about: About, links: Links) -> None:
+    def __init__(self, context: Context, clients: Clients, about: About) -> None:
         self._context = context
         self._clients = clients
         self._about = about
-        self._links = links
 
     def features(self) -> bytes:
         return self._about.features()
@@ -96,12 +91,12 @@ class Reporter:
                 _statistics_of_user(context, uid, accounts.get(uid, nothing), by_user[uid])
                 for uid in {**accounts, **by_user}
             ),
-            per_link=self._links.page(0, None).links if links else (),
+            per_link=self._about.link_page(0, None).links if links else (),
         )
 
     def statistics(self) -> bytes:
         """The same as JSON, less those of each client, link and user, where they are too many for one packet."""
-        links = self._links.page(0, LINKS_PAGE)
+        links = self._about.link_page(0, LINKS_PAGE)
         statistics = self.hub(clients=len(self._clients.connections) <= PAGE, links=False)
         if links.next is None:
             statistics = msgspec.structs.replace(statistics, per_link=links.links)
@@ -127,7 +122,7 @@ class Reporter:
 
         Raises :exc:`~sbuslib.errors.PacketError` for a key under which nobody may publish.
         """
-        return msgspec.json.encode(self._links.page(start, LINKS_PAGE, key))
+        return msgspec.json.encode(self._about.link_page(start, LINKS_PAGE, key))
 
     def losers(self) -> dict[tuple[int, str], tuple[str, Outgoing | Inbox]]:
         """The receiver that lost most so far, by user and cause: its credential key, and it. Takes as long as

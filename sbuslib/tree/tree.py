@@ -26,11 +26,13 @@ from ..core.clients import Clients
 from ..core.connection import Connection
 from ..core.context import Context
 from ..core.outgoing import Outgoing
+from ..core.protocols import Routes
 from ..core.publisher import Publisher
 from ..errors import PacketError, StateError
 from ..reasons import Reason
+from ..statistics import LinkPage, LinkStatistics
 from ..wire import control
-from ..wire.packets import encode_control
+from ..wire.packets import MSG, encode_control
 from .below import LinkBelow, PlainLink
 from .hub_link import Mode
 from .instances import Instances, Said
@@ -293,3 +295,54 @@ class Tree(Place):
     def sync_below(self, reply: Reply) -> None:
         """The hub above asks to be told when all that it said is in force below."""
         self.questions.sync_below(reply, self.telling.own)
+
+    # -- statistics ---------------------------------------------------------------------------------
+
+    def link_page(self, start: int, most: int | None, key: bytes | None = None) -> LinkPage:
+        """Up to ``most`` links from a number on, and which of them carry ``key``; the link above has the number 0.
+
+        Raises :exc:`~sbuslib.errors.ReservedKeyError` for a key under which nobody may publish.
+        """
+        receivers = self.context.router.route(b"%b%b\0" % (MSG, key)) if key is not None else None
+        above = [self.above.statistics(receivers)] if self.above is not None and not start else []
+        connections = [connection for connection in self.relays() if connection.number >= start]
+        connections.sort(key=lambda connection: connection.number)
+        count = len(connections) if most is None else most
+        below = [self._statistics_of(connection, receivers) for connection in connections[:count]]
+        following = connections[count].number if len(connections) > count else None
+        return LinkPage(links=(*above, *below), next=following)
+
+    def _statistics_of(self, connection: Connection, receivers: Routes | None) -> LinkStatistics:
+        outgoing = connection.outgoing
+        link = self.links.get(outgoing)
+        lost = dict[str, int](outgoing.lost)
+        instance, epoch = self.instances.said_by(outgoing)
+
+        # A relay in mode "plain" has no link.
+        uncertain, lag, lagging = 0, 0.0, False
+        if link is not None:
+            lag = link.questions.lag
+            lagging = link.lagging or lag > self.context.limits.sync_wait
+            uncertain = link.lost[control.UNCERTAIN]
+            lost |= {cause: count for cause, count in link.lost.items() if cause != control.UNCERTAIN}
+        return LinkStatistics(
+            direction="below",
+            number=connection.number,
+            uid=connection.credentials.uid,
+            pid=connection.credentials.pid,
+            credentials=outgoing.key.decode(),
+            hub=instance.decode(),
+            address=self.addresses.get(outgoing, ""),
+            state="lagging" if lagging else "joined",
+            epoch=epoch,
+            mode=link.mode if link is not None else "plain",
+            patterns=self.context.router.count(outgoing),
+            pruned=link.pruned if link is not None else 0,
+            up=connection.received,
+            down=outgoing.delivered,
+            waiting=outgoing.queued,
+            lost=lost,
+            uncertain=uncertain,
+            lag=lag,
+            carries=None if receivers is None else outgoing in receivers,
+        )
