@@ -11,14 +11,13 @@ messages do not come back to it: its client asks for that.
 so they agree on the one that sends: the one whose id sorts first. Ids begin with the time, so it is the oldest.
 
 **Two paths.** Two gateways, or bridges that are not set up alike, may join the bus to the same other one. Then each
-message comes twice. Nobody can tell that beforehand, but it shows: what one announces,
-another has just brought. So each compares, and says so, see :class:`Doubled`.
+message comes twice. Nobody here can tell that.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Annotated, Final, Literal, TypeAlias
 
@@ -35,11 +34,9 @@ __all__ = [
     "COUNT_MOST",
     "MEMBERS_MOST",
     "SETTLE_SECONDS",
-    "TWO_PATHS",
     "USERS_MOST",
     "USER_MOST",
     "BridgeStatistics",
-    "Doubled",
     "Expected",
     "Fellows",
     "Here",
@@ -55,9 +52,6 @@ ASK: Final = b"who is here"
 """What has the bridges say so."""
 HERE: Final = b"here "
 """Before what one of them says of itself."""
-
-TWO_PATHS: Final = "most messages come twice: another bridge or gateway joins this bus to the same other one"
-"""What is logged, once, when :class:`Doubled` says so."""
 
 _DIGEST_BYTES: Final = 16
 
@@ -78,12 +72,6 @@ COUNT_MOST = 2**53 - 1
 USER_MOST = 4_096
 """Messages that one user announced and that were not seen yet; then the oldest is forgotten. Announcements and messages
 keep their order, so few are waited for at a time."""
-_COMPARED: Final = 16_384
-"""Messages that a gateway brought, and messages that others announced, which are compared."""
-_TWICE_SECONDS: Final = 2.0
-"""Seconds between two messages that are taken for one that came over two paths."""
-_ENOUGH: Final = 16
-"""Messages before it is said that they come twice."""
 _HERE_BYTES: Final = 65_536
 """Longest message in which a gateway says who it is."""
 
@@ -109,50 +97,6 @@ def _digests(said: bytes) -> list[bytes]:
     """The digests in an announcement."""
     starts = range(len(_IMPORT), len(said) - _DIGEST_BYTES + 1, _DIGEST_BYTES)
     return [said[start : start + _DIGEST_BYTES] for start in starts]
-
-
-class Doubled:
-    """Whether most of what a gateway brings is brought by another one of its bus as well, within two seconds.
-
-    It is a guess: equal messages under the same key may come from two places. Each of two tables has the newest
-    messages alone, some two megabytes.
-    """
-
-    def __init__(self) -> None:
-        self._brought: OrderedDict[bytes, float] = OrderedDict()  # when, by digest
-        self._announced: OrderedDict[bytes, float] = OrderedDict()  # by others, likewise
-        self._total = self._twice = 0  # of what was brought since the last look
-        self.is_so = False
-        """Whether it was so at the last look."""
-
-    def bring(self, said: bytes, now: float) -> None:
-        """This gateway announces messages."""
-        for one in _digests(said):
-            self._total += 1
-            self._note(one, now, self._brought, self._announced)
-
-    def hear(self, said: bytes, now: float) -> None:
-        """Another gateway has announced messages."""
-        for one in _digests(said):
-            self._note(one, now, self._announced, self._brought)
-
-    def _note(self, one: bytes, now: float, here: OrderedDict[bytes, float], there: OrderedDict[bytes, float]) -> None:
-        before = there.pop(one, None)
-        if before is not None and now - before <= _TWICE_SECONDS:
-            self._twice += 1
-            return
-        here[one] = now
-        here.move_to_end(one)
-        if len(here) > _COMPARED:
-            here.popitem(last=False)
-
-    def look(self) -> bool:
-        """Look again; whether it has become so."""
-        if self._total < _ENOUGH:
-            return False
-        before, self.is_so = self.is_so, 2 * self._twice >= self._total
-        self._total = self._twice = 0
-        return self.is_so and not before
 
 
 class Expected:
@@ -230,14 +174,13 @@ class Here(msgspec.Struct, frozen=True, tag="here"):
     """What a gateway or bridge says of itself on its bus.
 
     ``group`` is the same for bridges that are set up alike. One that leaves says so with ``leaving``. ``text`` is for
-    operators, in one line, and ``counts`` for metrics. ``doubled`` says that another one brings the same.
+    operators, in one line, and ``counts`` for metrics.
     """
 
     gateway: _Id
     group: _Id
     leaving: bool = False
     text: Annotated[str, Meta(max_length=300)] = ""
-    doubled: bool = False
     counts: BridgeStatistics | None = None
 
 
@@ -265,7 +208,6 @@ class Fellows:
     :param own: its credential key on the bus.
     :param separator: that of the bus.
     :param refused: counts what is not heard, by reason.
-    :param warn: logs what goes wrong.
     """
 
     def __init__(
@@ -276,7 +218,6 @@ class Fellows:
         own: bytes,
         separator: bytes,
         refused: Counter[str],
-        warn: Callable[[str], object],
     ) -> None:
         self._me = me
         self._group = group
@@ -284,9 +225,7 @@ class Fellows:
         self._own = own
         self._separator = separator
         self._refused = refused
-        self._warn = warn
         self._expected = Expected()  # what others have said they would publish
-        self._doubled = Doubled()  # whether others bring the same
         self._known: dict[str, tuple[Here, float]] = {}  # what each said last and when, this one included, by id
         self._beaten: float | None = None  # when beat() was called last
         self.is_asked = False
@@ -309,13 +248,11 @@ class Fellows:
 
     # -- messages that come to the bus --------------------------------------------------------------
 
-    def announced(self, messages: list[tuple[bytes, bytes]], now: float) -> list[tuple[bytes, bytes]]:
+    def announced(self, messages: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """Messages that this one brings, pairs of key and payload; before them what the others have to know of them."""
         if not self.others:
             return messages
-        said = announcement_of(messages)
-        self._doubled.bring(said, now)
-        return [(CONTROL, said), *messages]
+        return [(CONTROL, announcement_of(messages)), *messages]
 
     def has_brought(self, message: Message) -> bool:
         """Whether another one has brought this message to the bus."""
@@ -331,7 +268,6 @@ class Fellows:
         said = message.payload
         if said.startswith(_IMPORT):
             self._expected.hear(message.sender, said, now, user_of(message.sender, self._own, self._separator))
-            self._doubled.hear(said, now)
             return
         if said == ASK:
             self.is_asked = True
@@ -354,7 +290,7 @@ class Fellows:
         """The message that tells the others of this one, and operators what it did."""
         text = f"{self._name}: {'connected' if counts.connected else 'away'}, {counts.exported:,} out, "
         text += f"{counts.imported:,} in, {counts.kept:,} kept, {sum(counts.lost.values()):,} lost"
-        here = Here(self._me, self._group, text=text[:300], counts=counts, doubled=self._doubled.is_so)
+        here = Here(self._me, self._group, text=text[:300], counts=counts)
         self._known[self._me] = here, now
         self.is_asked = False
         return CONTROL, encode_here(here)
@@ -377,6 +313,4 @@ class Fellows:
         }
         self._settle()
         self._expected.expire(now)
-        if self._doubled.look():
-            self._warn(TWO_PATHS)
         return self.others > 0 or self.is_asked

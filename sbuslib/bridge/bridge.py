@@ -137,9 +137,7 @@ class AioBridge:
         place = self._url_told()
         setup = repr((place, sorted(self._export), sorted(self._import), options.prefix, options.stream))
         group = blake2b(setup.encode(), digest_size=8).hexdigest()
-        self._fellows = Fellows(
-            self._id, group, f"bridge to {place}", client.credentials, separator, self._refused, self._warn
-        )
+        self._fellows = Fellows(self._id, group, f"bridge to {place}", client.credentials, separator, self._refused)
         self._crossing = Crossing(broker.mapping, exported, imported, broker.fits, self._refused, _KEYS, self._fellows)
         await client.subscribe(CONTROL)
         await self._say_here()
@@ -261,7 +259,7 @@ class AioBridge:
 
             if coming:
                 self._imported += len(coming)
-                await self._client.publish_many(self._fellows.announced(coming, monotonic()))
+                await self._client.publish_many(self._fellows.announced(coming))
                 if self._broker.keeps:
                     await self._client.sync("tree")
             await acknowledge()

@@ -18,7 +18,7 @@ from typing import Final, Literal
 import msgspec
 
 from ..blocking import Client
-from ..border.fellows import ASK, MEMBERS_MOST, TWO_PATHS, BridgeStatistics, Here, decode_here
+from ..border.fellows import ASK, MEMBERS_MOST, BridgeStatistics, Here, decode_here
 from ..border.keys import CONTROL
 from ..errors import AddressError, SbusError, StateError
 from ..kernel.peers import peer_credentials
@@ -333,12 +333,10 @@ def _bridges(client: Client) -> Iterator[Finding]:
     client.subscribe(CONTROL)
     client.publish(CONTROL, ASK)
     for here, _ in bridges_heard(client.receive):
-        text, counts = here.text, here.counts or BridgeStatistics()
+        counts = here.counts or BridgeStatistics()
         wrong = not counts.connected or any(counts.lost.values())
         advice = "its own log says why" if wrong else ""
-        if here.doubled:
-            wrong, text, advice = True, f"{text}; {TWO_PATHS}", "end one of the two, or keep their lists apart"
-        yield Finding("warning" if wrong else "ok", "bridge", printable(text.encode()), advice)
+        yield Finding("warning" if wrong else "ok", "bridge", printable(here.text.encode()), advice)
 
 
 def _queues(client: Client) -> Iterator[Finding]:

@@ -154,8 +154,8 @@ class Gateway:
         separator = client.hub.separator
         border = partial(Border, separator=separator, certain=client.hub.features is not None)
         exported, imported = border(self._export), border(self._import)
-        name, warn = f"gateway {self._name}", partial(logger.warning, "gateway %s: %s", self._name)
-        self._fellows = Fellows(self._id, self._id, name, client.credentials, separator, self._refused, warn)
+        name = f"gateway {self._name}"
+        self._fellows = Fellows(self._id, self._id, name, client.credentials, separator, self._refused)
         self._crossing = Crossing(
             self._mapping, exported, imported, self._fits, self._refused, self._limits.cached_names, self._fellows
         )
@@ -280,7 +280,7 @@ class Gateway:
                 if (key := self._crossing.key_for(plain, message.data)) is not None:
                     coming.append((key, message.data))
             if coming:
-                client.publish_many(self._fellows.announced(coming, monotonic()))
+                client.publish_many(self._fellows.announced(coming))
                 self._imported += len(coming)
             gevent.sleep(0)
 

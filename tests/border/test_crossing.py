@@ -15,7 +15,7 @@ from sbuslib.wire.packets import Message
 
 def crossing(refused: Counter[str], most: int = 10) -> Crossing:
     exported, imported = Border([b"a/", b"long/"]), Border([b"b/"])
-    fellows = Fellows("me", "group", "it", b"!/cred/1/1/1", b"/", refused, print)
+    fellows = Fellows("me", "group", "it", b"!/cred/1/1/1", b"/", refused)
     made = Crossing(Mapping("n:", "/"), exported, imported, lambda name: len(name) < 1_000, refused, most, fellows)
     fellows.hear(Message(CONTROL, announcement_of([(b"a/x", b"brought")]), b"!/cred/1/1/2"), 0)
     return made

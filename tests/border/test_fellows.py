@@ -12,7 +12,6 @@ from sbuslib.border.fellows import (
     MEMBERS_MOST,
     USERS_MOST,
     BridgeStatistics,
-    Doubled,
     Expected,
     Fellows,
     Here,
@@ -70,7 +69,7 @@ def test_users_beyond_a_number_are_bounded_together(monkeypatch: pytest.MonkeyPa
 
 
 def fellows(me: str, refused: Counter[str] | None = None) -> Fellows:
-    return Fellows(me, "alike", "it", b"!/cred/1/1/9", b"/", refused if refused is not None else Counter(), print)
+    return Fellows(me, "alike", "it", b"!/cred/1/1/9", b"/", refused if refused is not None else Counter())
 
 
 def word(here: Here) -> Message:
@@ -126,10 +125,10 @@ def test_words_of_strangers_are_bounded_and_those_that_are_known_stay() -> None:
 def test_what_another_brought_is_known_once_and_one_that_is_alone_announces_nothing() -> None:
     one, other = fellows("g1"), fellows("g2")
     brought = [(b"a", b"x"), (b"a", b"x")]
-    assert one.announced(brought, 0) == brought
+    assert one.announced(brought) == brought
     for view, me in ((one, "g2"), (other, "g1")):
         view.hear(word(Here(me, "alike")), 0)
-    (key, announcement), *rest = one.announced(brought, 0)
+    (key, announcement), *rest = one.announced(brought)
     assert (key, rest) == (CONTROL, brought)
     other.hear(Message(CONTROL, announcement, b"!/cred/1/1/10"), 0)
     messages = [Message(b"a", b"x", b"!/cred/1/1/%d" % pid) for pid in (11, 10, 10, 10)]
@@ -150,44 +149,3 @@ def test_what_another_brought_is_known_once_and_one_that_is_alone_announces_noth
 def test_malformed_here_messages_are_refused(here: Here) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(msgspec.json.encode(here), type=Here)
-
-
-def test_what_two_bring_at_the_same_time_comes_twice() -> None:
-    doubled = Doubled()
-    doubled.hear(said(*range(10)), 0.0)
-    doubled.bring(said(*range(20)), 0.1)
-    doubled.hear(said(*range(10, 20)), 0.2)
-    assert doubled.look()
-    assert not doubled.look(), "it is told once"
-    assert doubled.is_so
-    doubled.bring(said(*range(100, 120)), 1.0)
-    assert not doubled.look()
-    assert not doubled.is_so
-
-
-def test_what_comes_again_later_or_over_one_path_does_not_come_twice() -> None:
-    doubled = Doubled()
-    for _ in range(2):
-        doubled.bring(said(*range(20)), 0.0)  # its publisher said it twice
-    doubled.hear(said(*range(20)), 5.0)  # a stream sent it again, to a spare
-    doubled.hear(said(*range(100, 120)), 5.0)
-    assert not doubled.look()
-
-
-def test_few_messages_say_nothing() -> None:
-    doubled = Doubled()
-    for number in range(16):
-        assert not doubled.look()
-        doubled.hear(said(number), 0.0)
-        doubled.bring(said(number), 0.0)
-    assert doubled.look()
-
-
-def test_only_the_newest_messages_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_COMPARED", 4)
-    doubled = Doubled()
-    doubled.hear(said(*range(100)), 0.0)
-    doubled.bring(said(*range(96)), 0.0)
-    assert not doubled.look()
-    doubled.hear(said(*range(92, 96)), 0.0)
-    assert len(doubled._brought) + len(doubled._announced) <= 8

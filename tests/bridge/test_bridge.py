@@ -17,14 +17,11 @@ import pytest
 from support import HubThread
 
 from sbuslib.aio import Client
-from sbuslib.border.fellows import decode_here
-from sbuslib.border.keys import CONTROL
 from sbuslib.bridge import AioBridge, nats, redis
 from sbuslib.errors import UsageError
 from sbuslib.wire.packets import Message
 
 from .conftest import KINDS, Buses, Cluster, joined, ready, receive, until
-from .servers import nats_server
 
 with_origins = pytest.mark.parametrize(
     "cluster", [kind for kind in KINDS if kind not in ("mqtt 3.1.1", "redis")], indirect=True
@@ -327,33 +324,3 @@ async def test_from_a_broker_that_is_killed_under_load_nothing_comes_twice_or_ou
             assert of_key == sorted(set(of_key))
         if cluster.kind == "redis stream":  # which writes each message to its disk before it confirms it
             assert len(got) == published
-
-
-async def test_two_servers_between_two_buses_double_each_message_and_it_is_told(
-    buses: Buses, folder: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    servers = [nats_server(folder, streams=False) for _ in range(2)]
-    for server in servers:
-        server.start()
-
-    async with AsyncExitStack() as stack:
-        bridges = [
-            await stack.enter_async_context(
-                AioBridge(address, f"nats://127.0.0.1:{server.port}", export=[b"a/"], import_=[b"a/"])
-            )
-            for address in buses
-            for server in servers
-        ]
-        await ready(*bridges)
-        here = await stack.enter_async_context(Client(buses[0]))
-        there = await stack.enter_async_context(Client(buses[1]))
-        await there.subscribe(b"a/", CONTROL)
-        told = False
-        number = 0
-        while not told:
-            number += 1
-            await here.publish(b"a/1", b"%d" % number)
-            for message in await there.receive_many():
-                said = decode_here(message.payload) if message.key == CONTROL else None
-                told = told or (said is not None and said.doubled)
-    assert "most messages come twice" in caplog.text
