@@ -4,7 +4,7 @@ A name says the first and the last row, and each number between is one of these:
 
 * a row of the file;
 * told by a gap row of the cause ``damaged``, which has the last number of what was skipped;
-* left out after a crash: :data:`~sbuslib.segments.recovery.NUMBERS_LEFT_OUT` numbers after a gap row;
+* left out after a crash: :data:`~sbuslib.segments.recovery.NUMBERS_LEFT_OUT` numbers, more than any file has rows;
 * not held. Files of older releases may have such rows between others: with a gap row of the cause ``deleted``, or with
   nothing that says so. Readers look for them elsewhere.
 """
@@ -134,7 +134,7 @@ def _holes(file: Sealed, table: Any) -> tuple[list[HeldRows], list[tuple[int, in
     Raises :exc:`~sbuslib.errors.CorruptJournalError`.
     """
     # 1. The steps between the numbers.
-    numbers, is_gap = table.column("sequence").to_numpy(), table.column("cause").is_valid().to_numpy()
+    numbers = table.column("sequence").to_numpy()
     steps = numpy.diff(numbers, prepend=file.first - 1)
     if table.num_rows and (steps.min() < 1 or numbers[-1] > file.last):
         raise CorruptJournalError("it has rows that its name does not say, or has them twice", 0, file.path)
@@ -153,7 +153,7 @@ def _holes(file: Sealed, table: Any) -> tuple[list[HeldRows], list[tuple[int, in
         number, time_ns = row["sequence"], row["time_ns"]
         stands_for = min(step, row["lost"] or step) if row["cause"] in (DELETED, DAMAGED) else 1
         more = step - stands_for
-        if more and not (more == NUMBERS_LEFT_OUT and at and is_gap[at - 1]):
+        if more and more != NUMBERS_LEFT_OUT:
             add(number - step + 1, number - stands_for + 1, time_ns, is_said=False)
         if is_deleted[at]:
             add(number - stands_for + 1, number + 1, time_ns, is_said=True)
@@ -161,7 +161,7 @@ def _holes(file: Sealed, table: Any) -> tuple[list[HeldRows], list[tuple[int, in
     # 3. What the name says after the last of them.
     last = int(numbers[-1]) if table.num_rows else file.first - 1
     more = file.last - last
-    if more and not (more == NUMBERS_LEFT_OUT and table.num_rows and is_gap[-1]):
+    if more and more != NUMBERS_LEFT_OUT:
         add(last + 1, file.last + 1, file.end_ns, is_said=False)
     return holes, unsaid
 
