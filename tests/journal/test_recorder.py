@@ -271,7 +271,8 @@ def test_an_unforeseen_error_in_a_callback_ends_the_recording_and_not_the_hub(
     assert not is_recorded(journal)
     statistics = recorder.statistics()
     assert (statistics.held, statistics.waiting) == (0, 0)
-    assert len(records_of(journal)) == statistics.written
+    # A slow machine has gap rows of those that were lost in time, as well.
+    assert [record.kind for record in records_of(journal)].count("message") == statistics.written
     with recorder:
         hub.publish(b"k", b"again")
     assert records_of(journal)[-1].payload == b"again"
