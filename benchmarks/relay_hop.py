@@ -68,7 +68,7 @@ def hop() -> None:
         for batches, senders in itertools.product((False, True), (False, True)):
             subscriber.socket.send(b"CMSG senders/on" if senders else b"CMSG senders/off")
             for client in (subscriber, near, far):
-                client._session.batches = batches
+                client._connection.session.batches = batches
                 client.socket.send(b"CMSG batch/on" if batches else b"CMSG batch/off")
             one: list[float] = []
             two: list[float] = []

@@ -9,10 +9,11 @@ from functools import update_wrapper
 from threading import get_ident
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from .clients.channel import Channel
+from .clients.face import ClientFace
 from .clients.handing import AioDescriptorExchange, AioFileExchange, AioFrameExchange
 from .clients.hub_view import AioHubView
 from .clients.lead import time_left
+from .clients.runtime import Runtime
 from .clients.verbs import Verbs
 from .errors import StateError
 from .kernel.vectors import ONE_PACKET_FLAGS
@@ -59,6 +60,110 @@ class _Waiter:
         _set(self._woken, True)
 
 
+class _Runtime(Runtime):
+    """Tasks wait."""
+
+    OWNER = "the event loop that connected it"
+    AWAITS = True
+    WORKERS = 16
+    is_begun = False
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """That of all tasks that may use the client."""
+        self._reader: asyncio.Future[bool] | None = None  # of the task that leads
+        self._receive: Callable[[], bool | None] = lambda: True  # receives for it
+        self._came: bool | Exception | None = None  # what that found
+        self._watched = -1  # the descriptor for which the event loop tells when there is something to read
+
+    def begin(self) -> None:
+        """The client is used from now on, by tasks of the running event loop."""
+        self.loop, self.is_begun = asyncio.get_running_loop(), True
+
+    def find_caller(self) -> asyncio.AbstractEventLoop | None:
+        try:
+            return asyncio.get_running_loop()
+        except RuntimeError:
+            return None
+
+    def make_waiter(self) -> _Waiter:
+        return _Waiter()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return asyncio.ensure_future(work)
+
+    async def join(self, running: asyncio.Task[None]) -> None:
+        if running is not asyncio.current_task():
+            await asyncio.wait([running])  # one of the two may be cancelled: that is nothing to the other
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def in_time(self, function: Callable[[Any], Any], argument: Any, until: float | None) -> Any:
+        result = function(argument)
+        if not isinstance(result, Awaitable):
+            return result
+        try:
+            async with asyncio.timeout(time_left(until)) as scope:
+                return await result
+        except TimeoutError:
+            if scope.expired():
+                raise TimeoutError("ended, as its caller has given up") from None
+            raise
+
+    async def wait(self, fd: int, events: int, timeout: float | None) -> bool:
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[bool] = loop.create_future()
+        reads = events == select.POLLIN
+        (loop.add_reader if reads else loop.add_writer)(fd, _set, ready, True)
+        try:
+            return await _wait_for(ready, timeout)
+        finally:
+            (loop.remove_reader if reads else loop.remove_writer)(fd)
+
+    async def read(self, fd: int, receive: Callable[[], bool | None], deadline: float | None) -> bool | None:
+        loop = asyncio.get_running_loop()
+        self._reader, self._receive, self._came = loop.create_future(), receive, None
+        # The event loop keeps watching: to start and stop it for each wait would cost more than to receive.
+        if self._watched < 0:
+            loop.add_reader(fd, self._on_readable)
+            self._watched = fd
+
+        try:
+            if not await _wait_for(self._reader, time_left(deadline)):
+                return None
+        finally:
+            self._reader = None
+        if isinstance(self._came, Exception):
+            raise self._came
+        return bool(self._came)
+
+    def _on_readable(self) -> None:
+        """Receive for the task that has the lead: until it runs, the event loop would call this again and again."""
+        reader = self._reader
+        if reader is None:
+            assert self.loop is not None
+            self.loop.remove_reader(self._watched)
+            self._watched = -1
+        elif not reader.done():
+            try:
+                self._came = self._receive()
+            except Exception as error:
+                self._came = error
+            if self._came is not None:
+                reader.set_result(True)
+
+    def let_go(self, fd: int) -> None:
+        if self.loop is not None and not self.loop.is_closed():
+            self.loop.remove_reader(fd)
+        self._watched = -1
+
+    def interrupt(self) -> None:
+        self._came = True
+        if self.loop is not None and not self.loop.is_closed():
+            _set(self._reader, True)
+
+
 def awaited(verb: Callable[Concatenate[Verbs, P], R]) -> Callable[Concatenate[Client, P], R]:
     """A verb of the client: it is that of its core."""
 
@@ -76,7 +181,7 @@ class _Closed:
         yield from ()
 
 
-class Client(Channel):
+class Client(ClientFace):
     """A client of a hub for asyncio. Any number of tasks may share it, all of the event loop that connected it.
 
     ::
@@ -92,37 +197,20 @@ class Client(Channel):
     functions. A task that is cancelled in any of the methods leaves the client usable.
     """
 
-    _OWNER = "the event loop that connected it"
-    _AWAITS = True
-    _WORKERS = 16
-    _loop: asyncio.AbstractEventLoop | None = None  # that of all tasks that may use it
+    _RUNTIME = _Runtime
     _thread = 0  # of the event loop
-    _reader: asyncio.Future[bool] | None = None  # of the task that leads
-    _watched = False  # whether the event loop tells when there is something to read
-
-    def _set_up(self) -> None:
-        self._core = Verbs(self)  # the verbs
-
-    def _find_caller(self) -> asyncio.AbstractEventLoop | None:
-        try:
-            return asyncio.get_running_loop()
-        except RuntimeError:
-            return None
-
-    def _check_caller(self) -> None:
-        super()._check_caller()
-        if self._loop is None and not self._closed:
-            raise StateError(f"{self.address}: not connected yet: use 'async with' the client, or await it")
 
     def __await__(self) -> Generator[object, None, Self]:
         return self._enter().__await__()
 
     async def _enter(self) -> Self:
-        super()._check_caller()
-        if self._loop is not None or self._closed:
+        runtime, connection = self._runtime, self._connection
+        connection.check_owner()
+        if runtime.is_begun or connection.is_closed:
             raise StateError("a client connects once")
-        self._loop, self._thread = asyncio.get_running_loop(), get_ident()
-        await self._open()
+        runtime.begin()
+        self._thread = get_ident()
+        await connection.open()
         return self
 
     async def __aenter__(self) -> Self:
@@ -137,117 +225,37 @@ class Client(Channel):
         Raises :exc:`~sbuslib.errors.DisconnectedError` when the hub closes the connection.
         """
         while True:
-            is_quick = get_ident() == self._thread
-            message = (self._pop() if is_quick else None) or await self._core.next()
+            is_quick = self._inbox and get_ident() == self._thread
+            message = self._inbox.popleft() if is_quick else await self._core.next()
             if message is None:
                 return
             yield message
 
-    # -- how it waits -------------------------------------------------------------------------------
+    @property
+    def _runtime(self) -> _Runtime:
+        runtime = self._connection.runtime
+        assert isinstance(runtime, _Runtime)
+        return runtime
 
-    def _make_waiter(self) -> _Waiter:
-        return _Waiter()
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return asyncio.ensure_future(work)
-
-    async def _join(self, running: asyncio.Task[None]) -> None:
-        if running is not asyncio.current_task():
-            await asyncio.wait([running])  # one of the two may be cancelled: that is nothing to the other
-
-    async def _sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-    async def _in_time(self, function: Callable[[Any], Any], argument: Any, until: float | None) -> Any:
-        result = function(argument)
-        if not isinstance(result, Awaitable):
-            return result
-        try:
-            async with asyncio.timeout(time_left(until)) as scope:
-                return await result
-        except TimeoutError:
-            if scope.expired():
-                raise TimeoutError("ended, as its caller has given up") from None
-            raise
-
-    async def _read(self, deadline: float | None) -> bool:
-        ended = self._receive()
-        if ended is not None:
-            return ended
-        loop = asyncio.get_running_loop()
-        self._reader = loop.create_future()
-        # The event loop keeps watching: to start and stop it for each wait would cost more than to receive.
-        if not self._watched:
-            loop.add_reader(self._here().fileno(), self._on_readable)
-            self._watched = True
-        self._came: bool | Exception | None = None
-        try:
-            if not await _wait_for(self._reader, time_left(deadline)):
-                raise TimeoutError(f"{self.address}: nothing came in time")
-        finally:
-            self._reader = None
-        if isinstance(self._came, Exception):
-            raise self._came
-        return bool(self._came)
-
-    def _on_readable(self) -> None:
-        """Receive for the task that has the lead: until it runs, the event loop would call this again and again."""
-        reader = self._reader
-        if reader is None:
-            assert self._loop is not None
-            self._loop.remove_reader(self._socket.fileno())
-            self._watched = False
-        elif not reader.done():
-            try:
-                self._came = self._receive()
-            except Exception as error:
-                self._came = error
-            if self._came is not None:
-                reader.set_result(True)
-
-    async def _wait(self, fd: int, events: int, timeout: float | None) -> bool:
-        loop = asyncio.get_running_loop()
-        ready: asyncio.Future[bool] = loop.create_future()
-        reads = events == select.POLLIN
-        (loop.add_reader if reads else loop.add_writer)(fd, _set, ready, True)
-        try:
-            return await _wait_for(ready, timeout)
-        finally:
-            (loop.remove_reader if reads else loop.remove_writer)(fd)
-
-    def _release_socket(self) -> None:
-        loop, sock = self._loop, self._socket
-        if sock is not None and sock.fileno() >= 0 and loop is not None and not loop.is_closed():
-            loop.remove_reader(sock.fileno())
-        self._watched = False
-        super()._release_socket()
-
-    def _shut_down(self) -> None:
-        super()._shut_down()
-        self._came = True
-        if self._loop is not None and not self._loop.is_closed():
-            _set(self._reader, True)
-
-    def close(self) -> Awaitable[None]:  # type: ignore[override]  # who awaits it gets None, too
+    def close(self) -> Awaitable[None]:
         """Close the connection. What was published before is still delivered. It may be awaited, and need not.
 
         May be called from a task of the client's event loop, and by any caller when that loop does not run, as after
         :func:`asyncio.run`; else raises :exc:`~sbuslib.errors.StateError`. In the child of a fork, the parent's
         connection stays open.
         """
-        if self._loop is None:
-            self._closed = True
-        elif not self._loop.is_running():
-            self._owner = None
-        if self._loop is not None and self._loop.is_closed():
-            self._lead.abandon()  # nobody is left who would give it back
-        super().close()
+        loop = self._runtime.loop
+        if loop is not None and not loop.is_running():
+            self._connection.disown()
+        if loop is not None and loop.is_closed():
+            self._connection.lead.abandon()  # nobody is left who would give it back
+        self._connection.close()
         return _Closed()
 
     # -- its verbs ----------------------------------------------------------------------------------
 
     async def publish(self, key: Key, payload: bytes = b"", *, flags: int = 0) -> None:
-        sock = self._socket
+        sock = self._connection.socket
         if type(payload) is bytes and not flags and sock is not None and get_ident() == self._thread:
             # Mostly there is room, and nothing to wait for. Here only the thread is checked: to ask for the event loop
             # takes six times as long, and is done where a task waits.

@@ -8,8 +8,8 @@ from collections.abc import Coroutine
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
-from .clients.channel import run
 from .clients.endpoint import Endpoint
+from .clients.runtime import Runtime, run
 from .kernel.sockets import wait
 
 __all__ = ["Client"]
@@ -32,6 +32,36 @@ class _Waiter:
             self._lock.release()
 
 
+class _Runtime(Runtime):
+    """Threads wait."""
+
+    SHARES_TURNS = False
+
+    def start(self, work: Coroutine[Any, Any, None]) -> threading.Thread:
+        thread = threading.Thread(target=run, args=(work,), daemon=True)
+        thread.start()
+        return thread
+
+    async def join(self, running: threading.Thread) -> None:
+        if running is not threading.current_thread():
+            running.join()
+
+    def make_waiter(self) -> _Waiter:
+        return _Waiter()
+
+    def find_waiting(self) -> object:
+        return threading.get_ident()
+
+    def make_lock(self) -> AbstractContextManager[object]:
+        return threading.RLock()
+
+    async def wait(self, fd: int, events: int, timeout: float | None) -> bool:
+        return wait(fd, events, timeout)
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
 class Client(Endpoint):
     """A client of a hub, without gevent. It blocks the calling thread, and any threads may share it.
 
@@ -48,28 +78,4 @@ class Client(Endpoint):
     those of :class:`sbuslib.Client`, and so are the errors.
     """
 
-    _SHARES_TURNS = False
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> threading.Thread:
-        thread = threading.Thread(target=run, args=(work,), daemon=True)
-        thread.start()
-        return thread
-
-    async def _join(self, running: threading.Thread) -> None:
-        if running is not threading.current_thread():
-            running.join()
-
-    def _make_waiter(self) -> _Waiter:
-        return _Waiter()
-
-    def _find_waiting(self) -> object:
-        return threading.get_ident()
-
-    def _make_lock(self) -> AbstractContextManager[object]:
-        return threading.RLock()
-
-    async def _wait(self, fd: int, events: int, timeout: float | None) -> bool:
-        return wait(fd, events, timeout)
-
-    async def _sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
+    _RUNTIME = _Runtime

@@ -12,9 +12,9 @@ from gevent.hub import Waiter
 from gevent.socket import wait_read, wait_write
 from gevent.timeout import Timeout
 
-from .clients.channel import run
 from .clients.endpoint import Endpoint
 from .clients.lead import time_left
+from .clients.runtime import Runtime, run
 from .errors import StateError
 from .wire.packets import Key, Message
 
@@ -47,6 +47,75 @@ class _Waiter:
 
 class _WaitTimeoutError(Exception):
     """The timeout of a client itself, which is told apart from a timeout of the caller."""
+
+
+class _Runtime(Runtime):
+    """Greenlets wait."""
+
+    OWNER = "the thread that made it, and others take sbuslib.blocking.Client"
+    IN_GEVENT = True
+
+    def __init__(self) -> None:
+        if "asyncio" in sys.modules and sys.modules["asyncio"]._get_running_loop() is not None:
+            raise StateError("this client would stop the event loop of asyncio that runs here: take sbuslib.aio.Client")
+        self._watcher: Any = None  # tells when the connection can be read
+
+    def find_caller(self) -> object:
+        return gevent.get_hub()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> Any:
+        return gevent.spawn(run, work)
+
+    async def in_time(self, function: Callable[[Any], Any], argument: Any, until: float | None) -> Any:
+        with Timeout(time_left(until)) as mine:
+            try:
+                return function(argument)
+            except Timeout as timeout:
+                if timeout is mine:
+                    raise TimeoutError("ended, as its caller has given up") from None
+                raise
+
+    async def join(self, running: Any) -> None:
+        if running is not gevent.getcurrent():
+            running.join()
+
+    def make_waiter(self) -> _Waiter:
+        return _Waiter()
+
+    async def wait(self, fd: int, events: int, timeout: float | None) -> bool:
+        try:
+            (wait_read if events == select.POLLIN else wait_write)(fd, timeout, _WaitTimeoutError())
+        except _WaitTimeoutError:
+            return False
+        return True
+
+    async def read(self, fd: int, receive: Callable[[], bool | None], deadline: float | None) -> bool | None:
+        # One greenlet reads at a time, so one watcher serves for as long as the connection does.
+        hub = gevent.get_hub()
+        if self._watcher is None:
+            self._watcher = hub.loop.io(fd, 1)
+
+        ended = None
+        try:
+            while ended is None:
+                if deadline is None:
+                    hub.wait(self._watcher)
+                else:
+                    with Timeout(time_left(deadline), _WaitTimeoutError):
+                        hub.wait(self._watcher)
+                ended = receive()
+        except _WaitTimeoutError:
+            return None
+        return ended
+
+    async def sleep(self, seconds: float) -> None:
+        gevent.sleep(seconds)
+
+    def let_go(self, fd: int) -> None:
+        if self._watcher is not None:
+            self._watcher.stop()
+            self._watcher.close()
+            self._watcher = None
 
 
 class Client(Endpoint):
@@ -98,79 +167,22 @@ class Client(Endpoint):
     :exc:`~sbuslib.errors.HubIdentityError` and :exc:`TimeoutError`.
     """
 
-    _OWNER = "the thread that made it, and others take sbuslib.blocking.Client"
-    _WAITS_IN_GEVENT = True
-    _watcher: Any = None  # tells when the socket can be read
+    _RUNTIME = _Runtime
 
-    def _find_caller(self) -> object:
-        return gevent.get_hub()
-
-    def _check_caller(self) -> None:
-        if self._is_copy or gevent.get_hub() is not self._owner:
-            super()._check_caller()
-
-    def _set_up(self) -> None:
-        if "asyncio" in sys.modules and sys.modules["asyncio"]._get_running_loop() is not None:
-            raise StateError("this client would stop the event loop of asyncio that runs here: take sbuslib.aio.Client")
-        super()._set_up()
+    def _begin(self) -> None:
+        self._owner = gevent.get_hub()  # the event loop of the thread that made it
+        super()._begin()
 
     def publish(self, key: Key, payload: bytes = b"", *, flags: int = 0) -> None:
         if gevent.get_hub() is not self._owner:
-            self._check_caller()
+            self._connection.check_caller()
         super().publish(key, payload, flags=flags)
 
     publish.__doc__ = Endpoint.publish.__doc__
 
     def receive(self, *, timeout: float | None = None, flags: int = 0) -> Message:
         if gevent.get_hub() is not self._owner:
-            self._check_caller()
+            self._connection.check_caller()
         return super().receive(timeout=timeout, flags=flags)
 
     receive.__doc__ = Endpoint.receive.__doc__
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> Any:
-        return gevent.spawn(run, work)
-
-    async def _in_time(self, function: Callable[[Any], Any], argument: Any, until: float | None) -> Any:
-        with Timeout(time_left(until)) as mine:
-            try:
-                return function(argument)
-            except Timeout as timeout:
-                if timeout is mine:
-                    raise TimeoutError("ended, as its caller has given up") from None
-                raise
-
-    async def _join(self, running: Any) -> None:
-        if running is not gevent.getcurrent():
-            running.join()
-
-    def _make_waiter(self) -> _Waiter:
-        return _Waiter()
-
-    async def _wait(self, fd: int, events: int, timeout: float | None) -> bool:
-        try:
-            if events == select.POLLIN and fd == self._socket.fileno():
-                # One greenlet reads at a time, so one watcher serves for as long as the socket does.
-                hub = gevent.get_hub()
-                if self._watcher is None:
-                    self._watcher = hub.loop.io(fd, 1)
-                if timeout is None:
-                    hub.wait(self._watcher)
-                    return True
-                with Timeout(timeout, _WaitTimeoutError):
-                    hub.wait(self._watcher)
-            else:
-                (wait_read if events == select.POLLIN else wait_write)(fd, timeout, _WaitTimeoutError())
-        except _WaitTimeoutError:
-            return False
-        return True
-
-    async def _sleep(self, seconds: float) -> None:
-        gevent.sleep(seconds)
-
-    def _release_socket(self) -> None:
-        if self._watcher is not None:
-            self._watcher.stop()
-            self._watcher.close()
-            self._watcher = None
-        super()._release_socket()

@@ -19,8 +19,8 @@ import gevent.socket
 import pytest
 
 from sbuslib import Client, Hub, aio
-from sbuslib.clients.channel import run
 from sbuslib.clients.endpoint import Endpoint
+from sbuslib.clients.runtime import run
 from sbuslib.limits import CONTROL_EXTRA, PACKET_BYTES
 from sbuslib.matcher import matches
 from sbuslib.testing import HubThread as HubThread

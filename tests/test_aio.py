@@ -114,13 +114,13 @@ def test_a_caller_that_is_cancelled_takes_no_questions_of_others_with_it(
             other.serve(b"svc", lambda question: question.payload),
         ):
             await one.request(b"svc")
-            send, has_room = one._send, asyncio.Event()
+            send, has_room = one._connection.send, asyncio.Event()
 
             async def wait_for_room(packets: list[bytes], flags: int = 0) -> None:
                 await has_room.wait()
                 await send(packets, flags)
 
-            monkeypatch.setattr(one, "_send", wait_for_room)
+            monkeypatch.setattr(one._connection, "send", wait_for_room)
             asked = [b"%d" % number for number in range(MOST_POSTED + 1)]
             asking = [asyncio.create_task(one.request(b"svc", payload, timeout=PATIENCE)) for payload in asked]
             await asyncio.sleep(0)

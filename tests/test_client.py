@@ -14,6 +14,7 @@ from gevent.event import Event
 from support import WHOAMI, FakeHub, Peer, eventually, own_key
 
 from sbuslib import Client, Hub
+from sbuslib import client as client_module
 from sbuslib.clients.reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST
 from sbuslib.errors import DisconnectedError
 from sbuslib.kernel.sockets import Listener
@@ -27,7 +28,7 @@ class Patience(gevent.Timeout):
     """A timeout that the caller sets."""
 
 
-WAITING: dict[str, Callable[[Client], object]] = {
+RUNTIME: dict[str, Callable[[Client], object]] = {
     "receive": lambda client: client.receive(),
     "receive with timeout": lambda client: client.receive(timeout=30),
     "receive with flags": lambda client: client.receive(flags=socket.MSG_PEEK),
@@ -54,14 +55,14 @@ def test_the_callers_timeout_passes_while_waiting_for_room(fake: FakeHub, client
     assert stuck.receive(timeout=10).payload == b"x"
 
 
-@pytest.mark.parametrize("method", WAITING)
+@pytest.mark.parametrize("method", RUNTIME)
 def test_the_callers_timeout_leaves_other_greenlets_waiting(fake: FakeHub, client: MakeClient, method: str) -> None:
     """The greenlet that reads for all may leave at any time. Another one then takes the lead."""
     shared, peer = greeted(fake, client)
 
     def impatient() -> None:
         with pytest.raises(Patience) as caught, Patience(0.005) as patience:
-            WAITING[method](shared)
+            RUNTIME[method](shared)
         assert caught.value is patience
 
     leading = gevent.spawn(impatient)
@@ -83,7 +84,7 @@ def test_a_hub_that_does_not_answer(fake: FakeHub, client: MakeClient, method: s
     mute, _ = greeted(fake, client)
     mute.timeout = 0.01
     with pytest.raises(TimeoutError, match="did not answer"):
-        WAITING[method](mute)
+        RUNTIME[method](mute)
 
 
 @pytest.mark.parametrize("method", SENDING)
@@ -103,19 +104,22 @@ def test_a_full_backlog_is_waited_out(address: str, client: MakeClient) -> None:
     listener = Listener(PathAddress(address), backlog=0)
     pauses: list[float] = []
 
-    class Counting(Client):
-        async def _sleep(self, seconds: float) -> None:
+    class Counting(client_module._Runtime):
+        async def sleep(self, seconds: float) -> None:
             pauses.append(seconds)
             if len(pauses) == 5:
                 first.close()
                 hub.start()  # which accepts, and so makes room
-            await super()._sleep(seconds)
+            await super().sleep(seconds)
+
+    class Patient(Client):
+        _RUNTIME = Counting
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
         first.connect(address)
         hub = Hub(listener)
         try:
-            with Counting(address, timeout=20) as late:
+            with Patient(address, timeout=20) as late:
                 assert late.hub.whoami() == own_key()
         finally:
             hub.stop()
@@ -194,14 +198,14 @@ def test_there_are_pauses_between_connections_to_a_hub_that_always_closes_them(f
 
     serving = gevent.spawn(serve)
     with Client(fake.socket.getsockname(), reconnect=True, limits=SWIFT) as client:
-        rest = client._lead.rest
+        rest = client._connection.lead.rest
 
         async def counting(seconds: float) -> bool:
             pauses.append(seconds)
             return await rest(seconds)
 
-        client._lead.rest = counting  # type: ignore[method-assign]
-        client._session.held[b"a"] = 1
+        client._connection.lead.rest = counting  # type: ignore[method-assign]
+        client._connection.session.held[b"a"] = 1
         subscribed.set()
         receiving = gevent.spawn(client.receive)
         eventually(lambda: connections >= 40)

@@ -18,7 +18,7 @@ LONG = 15
 SHARED_CLASSES = {"Client"}
 """Names of several public classes. ``Client`` stays: there is one for each way to wait."""
 
-SHARED_MODULES = {"limits"}
+SHARED_MODULES = {"limits", "connection"}
 """Names of several modules outside ``cli``, where a module is named for its command."""
 
 VAGUE = {"told", "left", "some", "found", "one"}

@@ -114,7 +114,7 @@ def received(client: Client) -> list[Message]:
     """What has come until now."""
     client.sync()
     found = []
-    while client._session.inbox:
+    while client._connection.session.inbox:
         found.append(client.receive(timeout=0))
     return found
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import cached_property
 from inspect import iscoroutinefunction
 from itertools import repeat, starmap
 from socket import MSG_DONTWAIT, MSG_PEEK
 from typing import Any, Final
 
+from ..doors.asking import Asker
+from ..doors.door import Door
 from ..errors import DisconnectedError, RefusedError, SbusError, UsageError
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import check_count
@@ -21,7 +24,7 @@ from ..wire import control
 from ..wire.columns import Columns
 from ..wire.packets import Key, Message, as_key
 from .batch import Pair, encode_many, in_parts
-from .channel import Channel
+from .connection import ClientConnection
 from .questions import PatternRequest, SyncScope
 
 __all__ = ["Basics", "mailbox_of"]
@@ -32,12 +35,30 @@ MOST_POSTED: Final = 64
 
 
 class Basics:
-    """What one client can do at least. ``channel`` is its connection."""
+    """What one client can do at least. ``connection`` is its connection."""
 
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel  # its connection
-        self._session = channel._session  # the connection's
+    def __init__(self, connection: ClientConnection, door_folder: str | None = None) -> None:
+        self.connection = connection  # its connection
+        self._door_folder = door_folder  # see Door
+        self._session = connection.session  # the connection's
         self._posted: list[Pair] = []  # to be sent together
+
+    # -- doors --------------------------------------------------------------------------------------
+
+    @cached_property
+    def door(self) -> Door:
+        """Where this client hands out."""
+        door = Door(self._door_folder, self.connection.limits)
+        self.connection.close_with(door)
+        return door
+
+    @cached_property
+    def asker(self) -> Asker:
+        """Asks at the doors of others."""
+        runtime = self.connection.runtime
+        asker = Asker(runtime.wait_readable, runtime.sleep, self._door_folder)
+        self.connection.close_with(asker)
+        return asker
 
     # -- publishing ---------------------------------------------------------------------------------
 
@@ -49,11 +70,11 @@ class Basics:
         and :exc:`BlockingIOError` with ``MSG_DONTWAIT``.
         """
         packet = self._session.encode(key, payload)
-        self.channel._check_caller()
+        self.connection.check_caller()
         try:
-            self.channel._socket.send(packet, ONE_PACKET_FLAGS | flags)
+            self.connection.socket.send(packet, ONE_PACKET_FLAGS | flags)
         except OSError:  # there is no room now, or no connection
-            await self.channel._send([packet], flags)
+            await self.connection.send([packet], flags)
 
     async def publish_many(self, messages: Iterable[tuple[Key, bytes]] | Columns) -> int:
         """Publish pairs of key and payload in order, many at once; how many there were.
@@ -62,10 +83,10 @@ class Basics:
         are ``ClientLimits.batch_messages``, and at the end. Raises as :meth:`publish`; what came before the pair at
         fault was published. Messages that lie as columns, as a journal has them, are not checked.
         """
-        count, limits = 0, self.channel._limits
+        count, limits = 0, self.connection.limits
         if isinstance(messages, Columns):
             for packet, _ in messages.pack(limits.batch_messages, limits.batch_bytes):
-                await self.channel._send([packet])
+                await self.connection.send([packet])
             return len(messages)
         for part in in_parts(messages, limits.batch_messages):
             await self.publish_some(part)
@@ -76,22 +97,22 @@ class Basics:
         """Publish as many messages as one batch may have. What comes before a pair at fault is published."""
         packets: list[bytes] = []
         try:
-            packets.extend(encode_many(self._session, pairs, self.channel._limits.batch_bytes))
+            packets.extend(encode_many(self._session, pairs, self.connection.limits.batch_bytes))
         finally:
-            await self.channel._send(packets)
+            await self.connection.send(packets)
 
     # -- subscribing --------------------------------------------------------------------------------
 
     async def _subscribe(self, patterns: list[bytes], mailbox: Mailbox | None = None) -> None:
         """Subscribe, with messages into the inbox or a mailbox."""
-        client, session = self.channel, self._session
+        client, session = self.connection, self._session
         request = PatternRequest(patterns, session.separator, mailbox)
         try:
-            await client._change(lambda: session.subscribe(request))
+            await client.change(lambda: session.subscribe(request))
             await self.sync()
         except BaseException as error:
             if request in session.unconfirmed:  # nobody has what would take it back
-                client._note(lambda: session.unsubscribe(patterns))
+                client.note(lambda: session.unsubscribe(patterns))
                 raise
             if not isinstance(error, DisconnectedError):
                 raise
@@ -104,7 +125,7 @@ class Basics:
     async def unsubscribe(self, patterns: Iterable[bytes]) -> bool:
         """Take one subscription to each pattern back. Returns whether there is a hub, which was told."""
         keys = [*patterns]
-        return await self.channel._change(lambda: self._session.unsubscribe(keys))
+        return await self.connection.change(lambda: self._session.unsubscribe(keys))
 
     # -- receiving ----------------------------------------------------------------------------------
 
@@ -115,11 +136,11 @@ class Basics:
         :exc:`BlockingIOError` in place of waiting. Raises :exc:`TimeoutError` after ``timeout`` seconds, and
         :exc:`~sbuslib.errors.DisconnectedError`.
         """
-        client, inbox = self.channel, self._session.inbox
-        deadline = client._deadline(0 if flags & MSG_DONTWAIT else timeout)
+        client, inbox = self.connection, self._session.inbox
+        deadline = client.deadline(0 if flags & MSG_DONTWAIT else timeout)
         while True:
             try:
-                await client._until(lambda: bool(inbox), deadline, f"no message within {timeout} s")
+                await client.until(lambda: bool(inbox), deadline, f"no message within {timeout} s")
             except TimeoutError:
                 if flags & MSG_DONTWAIT:
                     raise BlockingIOError(errno.EAGAIN, "no message is here") from None
@@ -132,18 +153,18 @@ class Basics:
         try:
             return await self.receive()
         except DisconnectedError:
-            if self.channel._closed:
+            if self.connection.is_closed:
                 return None
             raise
 
     async def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[Message]:
         """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
         check_count(most, "most")
-        client, inbox = self.channel, self._session.inbox
-        deadline = client._deadline(timeout)
+        client, inbox = self.connection, self._session.inbox
+        deadline = client.deadline(timeout)
         while True:
-            await client._until(lambda: bool(inbox), deadline, f"no message within {timeout} s")
-            with client._lead.lock:
+            await client.until(lambda: bool(inbox), deadline, f"no message within {timeout} s")
+            with client.lead.lock:
                 count = len(inbox) if most is None else min(most, len(inbox))
                 if count:
                     # One by one, since another thread may be adding messages; in C, since there may be thousands.
@@ -164,7 +185,7 @@ class Basics:
         return await self._sync(scope, lasts=True)
 
     async def _sync(self, scope: str, *, lasts: bool) -> SyncScope:
-        session, ask = self._session, self.channel._ask
+        session, ask = self._session, self.connection.ask
         if not session.can(control.SYNC):
             await ask(lambda: session.ask(control.WHOAMI), lasts=lasts)
             return SyncScope("local")
@@ -173,16 +194,16 @@ class Basics:
 
     async def whoami(self) -> bytes:
         """Ask the hub for this client's credential key."""
-        return await self.channel._ask(lambda: self._session.ask(control.WHOAMI))
+        return await self.connection.ask(lambda: self._session.ask(control.WHOAMI))
 
     async def is_wanted(self, key: Key, *, timeout: float | None = None) -> bool | None:
         """As :meth:`.hub_view.AioHubView.is_wanted`."""
-        key, client = as_key(key), self.channel
-        client._check_caller()
+        key, client = as_key(key), self.connection
+        client.check_caller()
         self._session.check_publishable(key)
         if self._session.can(control.WANTED):
             with suppress(TimeoutError):
-                answer = await client._ask(lambda: self._session.ask_by_token(control.WANTED, b"\0" + key), timeout)
+                answer = await client.ask(lambda: self._session.ask_by_token(control.WANTED, b"\0" + key), timeout)
                 return {b"yes": True, b"no": False}.get(answer)
         return None
 
@@ -190,18 +211,18 @@ class Basics:
 
     async def post(self, key: bytes, payload: bytes, *, together: bool) -> None:
         """As :class:`~sbuslib.recipes.mailbox.Party` says."""
-        client, posted = self.channel, self._posted
-        if not client._SHARES_TURNS or not (together or posted):
+        client, posted = self.connection, self._posted
+        if not client.runtime.SHARES_TURNS or not (together or posted):
             await self.publish(key, payload)
             return
-        client._check_caller()
+        client.check_caller()
         self._session.encode(key, payload)  # what cannot be published is told to its caller
         posted.append((key, payload))
         if len(posted) == 1:
-            client._start(self._send_posted())  # which has its turn when this one waits
+            client.runtime.start(self._send_posted())  # which has its turn when this one waits
         elif not together or len(posted) >= MOST_POSTED:
             # Those of others are in it: they are sent even if this caller gives up meanwhile.
-            await client._join(client._start(self._send_posted()))
+            await client.runtime.join(client.runtime.start(self._send_posted()))
 
     def tell(self, key: bytes, payload: bytes) -> None:
         """As :class:`~sbuslib.recipes.mailbox.Party` says."""
@@ -209,7 +230,7 @@ class Basics:
             self._posted.append((key, payload))
             return
         with suppress(OSError, SbusError):  # there is no room now, or no connection
-            self.channel._here().send(self._session.encode(key, payload), ONE_PACKET_FLAGS)
+            self.connection.here().send(self._session.encode(key, payload), ONE_PACKET_FLAGS)
 
     async def _send_posted(self) -> None:
         pairs, self._posted = self._posted, []
@@ -218,7 +239,7 @@ class Basics:
 
     async def in_time(self, function: Callable[[Any], Any], argument: Any, until: float | None) -> Any:
         """As :class:`~sbuslib.recipes.mailbox.Party` says."""
-        return await self.channel._in_time(function, argument, until)
+        return await self.connection.runtime.in_time(function, argument, until)
 
     async def tell_senders(self) -> None:
         """Have messages carry their senders, on any hub that can tell."""
@@ -226,13 +247,13 @@ class Basics:
             await self._choose(control.SENDERS_ON)
 
     async def _choose(self, *keys: bytes) -> None:
-        await self.channel._change(lambda: self._session.choose(*keys))
+        await self.connection.change(lambda: self._session.choose(*keys))
 
     def check_function(self, function: Any, what: str) -> None:
         """Raise :exc:`~sbuslib.errors.UsageError` for what this client cannot call with each ``what``."""
         if not callable(function):
             raise UsageError(f"a function is called with each {what}: {function!r} cannot be called")
-        if iscoroutinefunction(function) and not self.channel._AWAITS:
+        if iscoroutinefunction(function) and not self.connection.runtime.AWAITS:
             raise UsageError(f"coroutine functions such as {function!r} are for sbuslib.aio.Client")
 
     async def open_mailbox(self, mailbox: Mailbox) -> None:
@@ -257,18 +278,18 @@ class Basics:
 
     def take_over(self, mailbox: Mailbox) -> None:
         """From now on, messages go into a mailbox for whose patterns the client has subscribed already."""
-        with self.channel._lead.lock:
+        with self.connection.lead.lock:
             self._session.take_over(mailbox)
 
     def _shut(self, mailbox: Mailbox, *, is_over: bool) -> None:
-        with self.channel._lead.lock:
+        with self.connection.lead.lock:
             self._session.shut(mailbox, is_over=is_over)
-            self.channel._lead.wake_all()
+            self.connection.lead.wake_all()
 
     async def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool:
         """Receive until ``ready()`` holds; ``False`` after ``timeout`` seconds."""
         try:
-            await self.channel._until(ready, self.channel._deadline(timeout), "")
+            await self.connection.until(ready, self.connection.deadline(timeout), "")
         except TimeoutError:
             return ready()
         return True

@@ -12,12 +12,13 @@ from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import PACKET_BYTES
 from ..recipes.work import DONE, FAILED, REJECTED
 from ..wire.packets import Key, Message
-from .channel import Channel, run
+from .face import ClientFace
 from .handed import AioDescriptors, AioFiles, AioFrames, Descriptor
 from .handing import AioDescriptorExchange, AioFileExchange, AioFrameExchange
 from .hub_view import AioHubView, Offers
 from .job_queue import AioHeldJob, AioJobQueue, AioWorker, AnyHeldJob
 from .objects import AioService, AioSubscription, Subscribed
+from .runtime import run
 from .verbs import Verbs
 
 __all__ = [
@@ -130,7 +131,7 @@ class ClientSubscription(_Subscribed[Message]):
 
     def __init__(self, core: AioSubscription) -> None:
         super().__init__(core)
-        self._take = core._mailbox.take  # the quick way while something is here
+        self._take = core.take  # the quick way while something is here
 
     def receive(self, *, timeout: float | None = None) -> Message:
         return self._take() or super().receive(timeout=timeout)
@@ -195,18 +196,18 @@ class Worker(Service):
         return self._core.room
 
     def receive(self, *, timeout: float | None = None) -> HeldJob:
-        return HeldJob(self._core._work, run(self._core.take(timeout)))
+        return HeldJob(self._core.work, run(self._core.take(timeout)))
 
     receive.__doc__ = AioWorker.receive.__doc__
 
     def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[HeldJob]:
         """At least one job, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
-        return [HeldJob(self._core._work, job) for job in run(self._core.take_many(most, timeout))]
+        return [HeldJob(self._core.work, job) for job in run(self._core.take_many(most, timeout))]
 
     def __iter__(self) -> Iterator[HeldJob]:
         """Jobs as they come, until the worker is stopped or the client closed."""
         while (job := run(self._core.next())) is not None:
-            yield HeldJob(self._core._work, job)
+            yield HeldJob(self._core.work, job)
 
 
 class JobQueue(_Part):
@@ -245,7 +246,7 @@ class HubView(Offers):
     __doc__ = AioHubView.__doc__
 
     def __init__(self, core: AioHubView) -> None:
-        super().__init__(core._session)
+        super().__init__(core.session)
         self._core = core
 
     whoami = blocking(AioHubView.whoami)
@@ -256,14 +257,11 @@ class HubView(Offers):
     reload = blocking(AioHubView.reload)
 
 
-class Endpoint(Channel):
+class Endpoint(ClientFace):
     """The verbs of :class:`sbuslib.Client`, which tells of the parameters, and :class:`sbuslib.blocking.Client`."""
 
-    _OWNER = "the thread that made it"
-
-    def _set_up(self) -> None:
-        self._core = Verbs(self)  # what is carried out
-        run(self._open())
+    def _begin(self) -> None:
+        run(self._connection.open())
 
     def publish(self, key: Key, payload: bytes = b"", *, flags: int = 0) -> None:
         if type(payload) is bytes and not flags:
@@ -271,7 +269,7 @@ class Endpoint(Channel):
             try:
                 packet = self._headers[key] + payload
                 if len(packet) <= PACKET_BYTES:
-                    self._socket.send(packet, ONE_PACKET_FLAGS)
+                    self._connection.socket.send(packet, ONE_PACKET_FLAGS)
                     return
             except (KeyError, TypeError, OSError):
                 pass
@@ -331,11 +329,21 @@ class Endpoint(Channel):
         Raises :exc:`~sbuslib.errors.DisconnectedError` when the hub closes the connection.
         """
         while True:
-            self._check_caller()
-            message = self._pop() or run(self._core.next())
+            self._connection.check_caller()
+            try:
+                message: Message | None = self._inbox.popleft()
+            except IndexError:
+                message = run(self._core.next())
             if message is None:
                 return
             yield message
+
+    def close(self) -> None:
+        """Close the connection. What was published before is still delivered.
+
+        In the child of a fork, the parent's connection stays open.
+        """
+        self._connection.close()
 
     def __enter__(self) -> Self:
         return self

@@ -28,7 +28,7 @@ from ..wire.offers import FAILED, MOST_TOKENS, Offer, decode_offer
 from ..wire.packets import Message
 from ..wire.text import plainly
 from .basics import Basics
-from .channel import Channel
+from .connection import ClientConnection
 from .lead import time_left
 from .objects import Subscribed
 
@@ -95,7 +95,7 @@ class Handed(Subscribed[T]):
         for the next. Raises :exc:`TimeoutError` after ``timeout`` seconds without a message, and
         :exc:`~sbuslib.errors.DisconnectedError` as a subscription does.
         """
-        deadline = self._verbs.channel._deadline(timeout)
+        deadline = self._verbs.connection.deadline(timeout)
         while True:
             try:
                 found = self._ready.popleft()
@@ -117,7 +117,7 @@ class Handed(Subscribed[T]):
     async def _fetch(self, timeout: float | None) -> None:
         """Make ready what is here: one, or some that are asked for at one door. Who gives up leaves it to the next."""
         # 1. What the first message says. It may have it all.
-        mailbox, lead = self._mailbox, self._verbs.channel._lead
+        mailbox, lead = self._mailbox, self._verbs.connection.lead
         if (message := mailbox.take()) is None:
             if mailbox.closed:
                 raise DisconnectedError("the subscription was taken back")
@@ -160,10 +160,10 @@ class Handed(Subscribed[T]):
     async def _ask(self, messages: list[Message], offers: list[Offer]) -> list[T | DoorError]:
         """What the first of these messages offer: of one at least, and of as many as the door hands out at a time."""
         try:
-            user = _user_behind(self._verbs.channel, messages[0])
+            user = _user_behind(self._verbs.connection, messages[0])
             if self._users is not None and user not in self._users:
                 raise DoorError("descriptor of another user")
-            descriptors = await self._verbs.channel._asker.fetch(offers, user)
+            descriptors = await self._verbs.asker.fetch(offers, user)
         except DoorError as error:
             return [self._miss(message, error) for message in messages]
         return [
@@ -178,7 +178,7 @@ class Handed(Subscribed[T]):
         except (DoorError, OSError) as error:
             close_elsewhere([fd], user)
             if isinstance(error, DoorError):
-                self._verbs.channel._asker.refuse(user)
+                self._verbs.asker.refuse(user)
             return self._miss(message, error if isinstance(error, DoorError) else DoorError(plainly(error)))
 
     @abstractmethod
@@ -262,7 +262,7 @@ class AioFiles(Subscribed[ReceivedFile]):
         Raises :exc:`TimeoutError` when none is offered for ``timeout`` seconds; :exc:`~sbuslib.errors.DoorError` and
         :exc:`OSError` when one cannot be had or written. Call it again for the others.
         """
-        deadline = self._verbs.channel._deadline(timeout)
+        deadline = self._verbs.connection.deadline(timeout)
         while self._copying is None:
             message = await self._receive(time_left(deadline))
             offer = self._read(message)
@@ -275,7 +275,7 @@ class AioFiles(Subscribed[ReceivedFile]):
 
         # A caller that is interrupted here leaves the copy to its next call.
         try:
-            file = await copying.wait(self._verbs.channel._wait_readable, self._timeout)
+            file = await copying.wait(self._verbs.connection.runtime.wait_readable, self._timeout)
         except DoorError as error:
             await self._stop_copying()
             raise self._miss(message, error) from None
@@ -298,9 +298,8 @@ class AioFiles(Subscribed[ReceivedFile]):
 
     async def _begin_copy(self, message: Message, offer: Offer) -> None:
         """Begin to copy a file, unless it is too large, which its sender is told."""
-        channel = self._verbs.channel
-        user = _user_behind(channel, message)
-        sock, fd = await channel._asker.visit(offer, user)
+        user = _user_behind(self._verbs.connection, message)
+        sock, fd = await self._verbs.asker.visit(offer, user)
 
         # A file of another user is read only where that cannot stall: its owner may have it anywhere.
         try:
@@ -319,26 +318,26 @@ class AioFiles(Subscribed[ReceivedFile]):
             sock.close()
             close_elsewhere([fd], user)
             if isinstance(error, DoorError):
-                channel._asker.refuse(user)
+                self._verbs.asker.refuse(user)
             if not isinstance(error, UsageError):
                 raise
 
     async def _stop_copying(self) -> None:
         if self._copying is not None:
             copying, self._copying = self._copying[0], None
-            await copying.stop(self._verbs.channel._wait_readable)
+            await copying.stop(self._verbs.connection.runtime.wait_readable)
 
 
 def _name(offer: Offer) -> str:
     return offer.meta.decode(errors="replace")
 
 
-def _user_behind(channel: Channel, message: Message) -> int:
+def _user_behind(connection: ClientConnection, message: Message) -> int:
     """The user whose door a message may send a client to: where the hub tells no sender, our own.
 
     Raises :exc:`~sbuslib.errors.DoorError`.
     """
     if message.sender is None:
         return os.geteuid()
-    trusted = frozenset((0, os.geteuid(), peer_credentials(channel._here()).uid))
-    return user_behind(channel._session.separator, message.sender, channel.credentials, trusted)
+    trusted = frozenset((0, os.geteuid(), peer_credentials(connection.here()).uid))
+    return user_behind(connection.session.separator, message.sender, connection.session.credentials, trusted)

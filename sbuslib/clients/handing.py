@@ -40,7 +40,7 @@ class _Exchange:
         self._verbs = verbs
 
     def _check(self, key: Key, meta: bytes) -> bytes:
-        self._verbs.channel._session.check_publishable(key := as_key(key))
+        self._verbs.connection.session.check_publishable(key := as_key(key))
         if not isinstance(meta, bytes):
             raise PayloadError(f"meta is bytes, not {type(meta).__name__}")
         if len(meta) > META_BYTES:
@@ -49,7 +49,7 @@ class _Exchange:
 
     async def _offer(self, key: bytes, offer: Offer, token: bytes) -> None:
         """Publish that something is handed out."""
-        door = self._verbs.channel._door
+        door = self._verbs.door
         try:
             await self._verbs.publish(key, encode_offer(door.named(offer, token)))
         except BaseException:
@@ -81,7 +81,7 @@ class AioFrameExchange(_Exchange):
         if view.nbytes <= MOST_IN_PACKET:
             await self._verbs.publish(key, encode_offer(offer, view))
         else:
-            await self._offer(key, offer, self._verbs.channel._door.offer_frame(view))
+            await self._offer(key, offer, self._verbs.door.offer_frame(view))
 
     @starting
     async def subscribe(self, *patterns: Key, most: int = MOST_BYTES) -> AioFrames:
@@ -115,7 +115,7 @@ class AioDescriptorExchange(_Exchange):
             fd = descriptor if isinstance(descriptor, int) else descriptor.fileno()
         except AttributeError:
             raise UsageError(f"a descriptor is a number, or has a fileno(), not {descriptor!r}") from None
-        await self._offer(key, Offer("descriptor", 0, meta), self._verbs.channel._door.offer_descriptor(fd))
+        await self._offer(key, Offer("descriptor", 0, meta), self._verbs.door.offer_descriptor(fd))
 
     @starting
     async def subscribe(self, *patterns: Key, users: Iterable[int] = ()) -> AioDescriptors:
@@ -152,7 +152,7 @@ class AioFileExchange(_Exchange):
         check_seconds(timeout, "timeout")
         if not isinstance(name, str | None):
             raise UsageError(f"name is text, or None, not {name!r}")
-        key, door, offered = self._check(key, b""), self._verbs.channel._door, -inf
+        key, door, offered = self._check(key, b""), self._verbs.door, -inf
 
         # Receivers say in other threads how it goes; an eventfd wakes the caller.
         fd, found = open_file(source)
@@ -167,7 +167,7 @@ class AioFileExchange(_Exchange):
                 if now - offered >= PAUSE:  # for those who have come since
                     await self._verbs.publish(key, offer)
                     offered = now
-                if await self._verbs.channel._wait_readable(changes, PAUSE):
+                if await self._verbs.connection.runtime.wait_readable(changes, PAUSE):
                     os.eventfd_read(changes)
             return transfer.result(printable(key))
         finally:

@@ -24,21 +24,21 @@ class Offers:
     """What the hub of a client offers, as it said on this connection."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session  # of the client
+        self.session = session  # of the client
 
     @property
     def features(self) -> control.Features | None:
         """What the hub offers; ``None`` for one that knows no features, such as the C daemon."""
-        return self._session.features
+        return self.session.features
 
     @property
     def separator(self) -> bytes:
         """The byte between the segments of a key on this hub."""
-        return self._session.separator
+        return self.session.separator
 
     def can(self, feature: str) -> bool:
         """Whether the hub has an extension, such as ``"senders"``, ``"notices"``, ``"batch"`` or ``"sync"``."""
-        words = self._session.features.words if self._session.features is not None else ()
+        words = self.session.features.words if self.session.features is not None else ()
         return any(as_key(feature, "feature") in word.split(b"/") for word in words)
 
 
@@ -49,7 +49,7 @@ class AioHubView(Offers):
     """
 
     def __init__(self, verbs: Basics) -> None:
-        super().__init__(verbs.channel._session)
+        super().__init__(verbs.connection.session)
         self._verbs = verbs
 
     async def whoami(self) -> bytes:
@@ -89,7 +89,7 @@ class AioHubView(Offers):
         check_count(most, "most")
         about = b""
         if key is not None:
-            self._session.check_publishable(as_key(key))
+            self.session.check_publishable(as_key(key))
             about = b"\0" + as_key(key)
         links: list[LinkStatistics] = []
         start: int | None = 0
@@ -115,10 +115,10 @@ class AioHubView(Offers):
 
     @property
     def _address(self) -> str:
-        return self._verbs.channel.address
+        return self._verbs.connection.address
 
     async def _ask(self, key: bytes, what: str, payload: bytes = b"") -> bytes:
-        self._verbs.channel._check_caller()
-        if not self._session.can(key):
+        self._verbs.connection.check_caller()
+        if not self.session.can(key):
             raise StateError(f"{self._address}: this hub cannot {what}")
-        return await self._verbs.channel._ask(lambda: self._session.ask(key, payload))
+        return await self._verbs.connection.ask(lambda: self.session.ask(key, payload))

@@ -106,37 +106,37 @@ class AioWorker(AioService):
 
     def __init__(self, verbs: Basics, work: Work) -> None:
         super().__init__(verbs, work.mailbox, lambda: [work.keep()])
-        self._work = work
+        self.work = work  # its part in the queue
 
     @property
     def room(self) -> int:
         """How many jobs it takes at once; 0 while it pauses."""
-        return self._work.room
+        return self.work.room
 
     async def set_room(self, room: int) -> None:
         """Take so many jobs at once from now on. Raises :exc:`~sbuslib.errors.UsageError`."""
         check_count(room, "room", MOST_ROOM)
-        await self._work.set_room(room)
+        await self.work.set_room(room)
 
     async def pause(self) -> None:
         """Take no more jobs, until :meth:`set_room`: those that were not received are given back, others stay held."""
-        await self._work.set_room(0)
+        await self.work.set_room(0)
 
     async def take(self, timeout: float | None) -> Job:
         """The next job, oldest first. Raises as :meth:`receive`."""
-        client, work = self._verbs.channel, self._work
-        deadline = client._deadline(timeout)
+        client, work = self._verbs.connection, self.work
+        deadline = client.deadline(timeout)
         while (job := work.take()) is None:
             if self._mailbox.closed:
                 raise DisconnectedError("the worker was stopped")
-            await client._until(work.is_ready, deadline, f"no job within {timeout or 0:.3g} s")
+            await client.until(work.is_ready, deadline, f"no job within {timeout or 0:.3g} s")
         return job
 
     async def take_many(self, most: int | None, timeout: float | None) -> list[Job]:
         """At least one job, and all others that are here, up to ``most``."""
         check_count(most, "most")
         jobs = [await self.take(timeout)]
-        while (most is None or len(jobs) < most) and (job := self._work.take()) is not None:
+        while (most is None or len(jobs) < most) and (job := self.work.take()) is not None:
             jobs.append(job)
         return jobs
 
@@ -145,7 +145,7 @@ class AioWorker(AioService):
         try:
             return await self.take(None)
         except DisconnectedError:
-            if self._mailbox.closed or self._verbs.channel._closed:
+            if self._mailbox.closed or self._verbs.connection.is_closed:
                 return None
             raise
 
@@ -155,16 +155,16 @@ class AioWorker(AioService):
         Raises :exc:`TimeoutError` after ``timeout`` seconds, :exc:`~sbuslib.errors.StateError` when the service does
         not trust this user, and :exc:`~sbuslib.errors.DisconnectedError` when the worker was stopped.
         """
-        return AioHeldJob(self._work, await self.take(timeout))
+        return AioHeldJob(self.work, await self.take(timeout))
 
     async def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[AioHeldJob]:
         """At least one job, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
-        return [AioHeldJob(self._work, job) for job in await self.take_many(most, timeout)]
+        return [AioHeldJob(self.work, job) for job in await self.take_many(most, timeout)]
 
     async def __aiter__(self) -> AsyncIterator[AioHeldJob]:
         """Jobs as they come, until the worker is stopped or the client closed."""
         while (job := await self.next()) is not None:
-            yield AioHeldJob(self._work, job)
+            yield AioHeldJob(self.work, job)
 
 
 class AioJobQueue:
@@ -176,7 +176,7 @@ class AioJobQueue:
     def __init__(self, verbs: Basics, name: Key, ask: Callable[[], Asking]) -> None:
         self._verbs = verbs
         self._name = as_key(name, "name")  # one segment of a key
-        self._separator = verbs.channel._session.separator  # of keys, on this hub
+        self._separator = verbs.connection.session.separator  # of keys, on this hub
         check_name(self._name, self._separator)
         self._ask = ask  # the questions of this client
 
@@ -235,8 +235,17 @@ class AioJobQueue:
         return await purge(self._verbs, self._ask(), self._name, self._separator, timeout)
 
     def _make_work(self, room: int, trusted: Iterable[int]) -> Work:
-        own, tag = self._verbs.channel._session.credentials, os.urandom(8).hex().encode()
-        return Work(self._verbs, own, self._separator, tag, self._name, room, trusted, self._verbs.channel._make_lock())
+        own, tag = self._verbs.connection.session.credentials, os.urandom(8).hex().encode()
+        return Work(
+            self._verbs,
+            own,
+            self._separator,
+            tag,
+            self._name,
+            room,
+            trusted,
+            self._verbs.connection.runtime.make_lock(),
+        )
 
     @starting
     async def work(

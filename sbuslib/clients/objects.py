@@ -75,26 +75,26 @@ class _Background:
         self._errors: list[Exception] = []  # what ended some of them
 
     def _begin(self, works: Sequence[Coroutine[Any, Any, None]]) -> None:
-        client = self._verbs.channel
-        client._begun.add(self)
+        client = self._verbs.connection
+        client.begun[self] = self._stop
         self._mailbox.is_worked = True
-        self._running = [client._start(self._run(work)) for work in works]
+        self._running = [client.runtime.start(self._run(work)) for work in works]
 
     async def _run(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except Exception as error:
             self._errors.append(error)
-            if not self._verbs.channel._closed:
+            if not self._verbs.connection.is_closed:
                 logger.error("what a client had begun has ended: %s", error)
 
     async def _end(self) -> None:
         """Close the mailbox, and wait until the work has ended."""
         if not self._mailbox.closed:
             await self._verbs.close_mailbox(self._mailbox)
-        self._verbs.channel._begun.discard(self)
+        self._verbs.connection.begun.pop(self, None)
         for running in self._running:
-            await self._verbs.channel._join(running)
+            await self._verbs.connection.runtime.join(running)
 
     async def _stop(self) -> None:
         await self._end()
@@ -102,8 +102,8 @@ class _Background:
     async def wait(self) -> None:
         """Wait until it has ended. Raises the error that ended it."""
         for running in self._running:
-            await self._verbs.channel._join(running)
-        if self._errors and not self._verbs.channel._closed:
+            await self._verbs.connection.runtime.join(running)
+        if self._errors and not self._verbs.connection.is_closed:
             raise self._errors[0]
 
     async def __aenter__(self) -> Self:
@@ -158,7 +158,7 @@ class Subscribed(_Background, Generic[T]):
             except DoorError:
                 continue
             except DisconnectedError:
-                if self._is_taken_back or self._verbs.channel._closed:
+                if self._is_taken_back or self._verbs.connection.is_closed:
                     return None
                 raise
 
@@ -174,13 +174,13 @@ class Subscribed(_Background, Generic[T]):
         """Take the subscription back: nothing more comes. With ``on_message``, what came is handed over first."""
         if self._is_taken_back:
             return
-        self._verbs.channel._check_caller()
+        self._verbs.connection.check_caller()
         self._is_taken_back = True
         if self._has_queue:
             await self._end()
             return
         self._mailbox.closed = True
-        if not self._verbs.channel._closed:
+        if not self._verbs.connection.is_closed:
             await self._verbs.unsubscribe(self._mailbox.patterns)
 
     async def _stop(self) -> None:
@@ -199,12 +199,12 @@ class Subscribed(_Background, Generic[T]):
         return self._mailbox
 
     async def _receive(self, timeout: float | None) -> Message:
-        client, mailbox = self._verbs.channel, self._take_over()
-        deadline = client._deadline(timeout)
+        client, mailbox = self._verbs.connection, self._take_over()
+        deadline = client.deadline(timeout)
         while (message := mailbox.take()) is None:  # another caller may have taken it meanwhile
             if mailbox.closed:
                 raise DisconnectedError("the subscription was taken back")
-            await client._until(mailbox.is_ready, deadline, f"no message within {timeout or 0:.3g} s")
+            await client.until(mailbox.is_ready, deadline, f"no message within {timeout or 0:.3g} s")
         return message
 
     def _miss(self, message: Message, error: DoorError) -> DoorError:
@@ -220,11 +220,15 @@ class AioSubscription(Subscribed[Message]):
     lost, and counted. Until then its messages are :meth:`receive`'s of the client.
     """
 
+    def __init__(self, verbs: Basics, mailbox: Mailbox) -> None:
+        super().__init__(verbs, mailbox)
+        self.take = mailbox.take  # the quick way while something is here
+
     def start(self, on_message: Callable[[Message], object] | None) -> None:
         """The queue has the messages; a function is given them, if there is one."""
         self._has_queue = True
         if on_message is not None:
-            self._verbs.channel._stay()
+            self._verbs.connection.stay()
             self._begin([self._call(on_message)])
 
     async def receive(self, *, timeout: float | None = None) -> Message:
@@ -262,7 +266,7 @@ class AioService(_Background):
 
     async def start(self) -> None:
         """Begin. Raises as ``subscribe`` does."""
-        self._verbs.channel._stay()
+        self._verbs.connection.stay()
         await self._verbs.open_mailbox(self._mailbox)
         self._begin(self._works())
 

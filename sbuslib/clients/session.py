@@ -3,7 +3,7 @@
 The gevent, blocking and asyncio clients move the packets and wait; they all use this. A session remembers what the
 client subscribed to and chose, so that a new connection can be brought to the same state.
 
-Waiting for an answer relies on two facts. A hub acts on a client's packets in order: once it answers a question,
+Runtime for an answer relies on two facts. A hub acts on a client's packets in order: once it answers a question,
 everything sent before is in force. And it answers questions of one kind in the order in which they were asked, so
 counting answers tells which question an answer belongs to.
 """
@@ -315,6 +315,14 @@ class Session:
         else:
             for message in messages:
                 self.mailboxes.put(message)
+
+    def abandon(self) -> None:
+        """In the child of a fork: what came is the parent's."""
+        self.inbox.clear()
+        self.notices.clear()
+        self.mailboxes = None
+        for mailbox in self.named:
+            mailbox.clear()
 
     @property
     def has_unread(self) -> bool:

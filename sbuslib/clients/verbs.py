@@ -16,7 +16,7 @@ from ..recipes.server import Server
 from ..secrets import Namespace, stranger
 from ..wire.packets import Key, Message, as_key
 from .basics import Basics, mailbox_of
-from .channel import Channel
+from .connection import ClientConnection
 from .job_queue import AioJobQueue
 from .objects import AioService, AioSubscription, starting
 
@@ -29,8 +29,8 @@ Handler: TypeAlias = Callable[[Message], object]
 class Verbs(Basics):
     """The verbs of one client."""
 
-    def __init__(self, channel: Channel) -> None:
-        super().__init__(channel)
+    def __init__(self, connection: ClientConnection, door_folder: str | None = None) -> None:
+        super().__init__(connection, door_folder)
         self._askings: dict[bool, Asking] = {}  # questions in flight, by whether answers are secret
 
     # -- subscribing --------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ class Verbs(Basics):
         mailbox = mailbox_of(patterns)
         subscription = AioSubscription(self, mailbox)
         if last:
-            await subscribe(self, mailbox, self._ask_for_last, self._session.separator, lambda: self.channel.epoch)
+            await subscribe(self, mailbox, self._ask_for_last, self._session.separator, lambda: self.connection.epoch)
         elif on_message is not None:
             await subscription.open()
         else:
@@ -92,12 +92,12 @@ class Verbs(Basics):
         Raises :exc:`~sbuslib.errors.StateError` where a hub has no secret keys.
         """
         if (asking := self._askings.get(secret)) is None:
-            self.channel._check_caller()
+            self.connection.check_caller()
             session = self._session
             if secret and session.features is None:
                 raise StateError(
-                    f"{self.channel.address}: this daemon lets nobody subscribe to secret keys, so others could read "
-                    "the answers: say secret=False where that is no matter"
+                    f"{self.connection.address}: this daemon lets nobody subscribe to secret keys, so others could "
+                    "read the answers: say secret=False where that is no matter"
                 )
             who = session.credentials if secret else Namespace(session.separator).anybody
             reply_to = session.separator.join((who, b"reply", os.urandom(16).hex().encode()))
@@ -117,11 +117,11 @@ class Verbs(Basics):
         answered. Raises as ``subscribe``.
         """
         self.check_function(function, "question")
-        client, mailbox = self.channel, Mailbox(as_key(pattern, "pattern"))
-        count = client._WORKERS if workers is None else workers
+        client, mailbox = self.connection, Mailbox(as_key(pattern, "pattern"))
+        count = client.runtime.WORKERS if workers is None else workers
 
         def user_of(sender: bytes | None) -> int | None:
-            return None if sender is None else stranger(sender, client.credentials, self._session.separator)
+            return None if sender is None else stranger(sender, client.session.credentials, self._session.separator)
 
         server = Server(self, mailbox, function, count, Namespace(self._session.separator), monotonic, user_of)
         service = AioService(self, mailbox, server.runners)
@@ -143,7 +143,7 @@ class Verbs(Basics):
     async def _ask_for_last(self, key: bytes, payload: bytes) -> bytes:
         """Ask a service that keeps last values. What it tells anybody may know, where a hub has no secret keys."""
         asking = self._asking(self._session.features is not None)
-        return await request(self, asking, key, payload, self.channel.timeout)
+        return await request(self, asking, key, payload, self.connection.timeout)
 
     def queue(self, name: Key) -> AioJobQueue:
         """The shared queue of this name, which ``sbus queue`` keeps: ``submit`` jobs, or ``work`` on them."""
@@ -153,7 +153,7 @@ class Verbs(Basics):
 
     async def drain(self) -> None:
         """End all that serves or watches, finish what was taken, and close the client."""
-        self.channel._check_caller()
-        for begun in list(self.channel._begun):
-            await begun._stop()
-        self.channel.close()
+        self.connection.check_caller()
+        for stop in list(self.connection.begun.values()):
+            await stop()
+        self.connection.close()

@@ -19,7 +19,7 @@ from clients.makers import run as run_in_event_loop
 from support import PATIENCE, HubThread, own_key
 
 from sbuslib import Client, aio, blocking
-from sbuslib.clients.channel import run
+from sbuslib.clients.runtime import run
 
 __all__ = ["Bus", "FakeHub", "script"]
 

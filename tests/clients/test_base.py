@@ -147,7 +147,7 @@ client.subscribe(b"k")
 got = []
 thread = threading.Thread(target=lambda: got.append(client.receive(timeout=20).payload))
 thread.start()
-while not client._lead.taken:
+while not client._connection.lead.taken:
     pass
 child = os.fork()
 if not child:
@@ -223,9 +223,9 @@ def test_memory_of_a_client_is_bounded_by_its_area(server: HubThread, address: s
         client.subscribe(b"a")
         client.publish(b"a", b"x")
         client.receive(timeout=PATIENCE)
-        area = client._area
+        area = client._connection._area
         client.publish(b"a", b"x" * (PACKET_BYTES - 6))
         assert len(client.receive(timeout=PATIENCE).payload) == PACKET_BYTES - 6
-        assert client._area is area
+        assert client._connection._area is area
         assert area is not None
-        assert len(area.data) < (SLOT_BYTES + 8_192) * client._limits.batch
+        assert len(area.data) < (SLOT_BYTES + 8_192) * client._connection.limits.batch

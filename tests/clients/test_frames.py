@@ -147,7 +147,7 @@ def test_the_last_frame_of_a_program_that_ends_arrives(
 def test_offers_that_are_not_what_they_say(server: HubThread, make: Make) -> None:
     """Each is counted with its cause, and the next one comes."""
     sender, receiver = make(), make()
-    own = sender._door
+    own = sender._core.door
 
     def offered(kind: str, size: int, token: bytes | None = None) -> bytes:
         if token is None:
@@ -182,7 +182,7 @@ def test_offers_that_are_not_what_they_say(server: HubThread, make: Make) -> Non
 
 def test_slow_sockets_in_place_of_frames_delay_nobody(server: HubThread, make: Make) -> None:
     sender, receiver = make(), make()
-    own = sender._door
+    own = sender._core.door
     with receiver.frames.subscribe("a") as frames, lingering() as (sock, other):
         token = own.offer_descriptor(sock.fileno())
         sender.publish("a", encode_offer(own.named(Offer("frame", 10), token)))
@@ -196,7 +196,7 @@ def test_a_stranger_that_hands_out_something_else_is_not_asked_for_a_while(
     shared: HubThread, make: Make, stranger: Endpoint
 ) -> None:
     receiver = make()
-    own = stranger._door
+    own = stranger._core.door
     with receiver.frames.subscribe("a") as frames, open(__file__, "rb") as file:
         token = own.offer_descriptor(file.fileno())
         stranger.publish("a", encode_offer(own.named(Offer("frame", 10), token)))
@@ -229,7 +229,7 @@ def test_a_message_cannot_send_its_receivers_to_the_door_of_another(
     shared: HubThread, make: Make, stranger: Endpoint
 ) -> None:
     sender, receiver = make(), make()
-    own = sender._door
+    own = sender._core.door
     sender.frames.publish("opens/its/door", BIG)
     with receiver.frames.subscribe("a") as frames:
         stranger.publish("a", encode_offer(own.named(Offer("frame", 10), os.urandom(TOKEN_BYTES))))
@@ -293,7 +293,7 @@ def test_a_caller_that_gives_up_leaves_its_frames_to_the_next(server: HubThread,
         pass
 
     sender, receiver = make(), make()
-    asker = receiver._asker
+    asker = receiver._core.asker
     original = asker._exchange
 
     async def give_up(*_: object) -> Any:

@@ -15,8 +15,8 @@ from clients.makers import run as run_in_event_loop
 from support import PATIENCE
 
 from sbuslib import aio, blocking
-from sbuslib.clients.channel import run
 from sbuslib.clients.lead import Lead
+from sbuslib.clients.runtime import run
 from sbuslib.errors import DisconnectedError
 
 

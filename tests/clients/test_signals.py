@@ -71,7 +71,7 @@ def test_after_any_number_of_signals_the_client_is_usable(server: HubThread, add
         assert client.receive(timeout=PATIENCE).payload == b"last"
         served.stop()
         assert client.sync() == "local"
-        assert not client._lead.taken
+        assert not client._connection.lead.taken
 
 
 def test_a_handler_that_waits_for_the_client_which_it_interrupted_gets_an_error(
@@ -88,17 +88,17 @@ def test_a_handler_that_waits_for_the_client_which_it_interrupted_gets_an_error(
             client.publish(b"a", b"from the handler")
 
         before = signal.signal(signal.SIGUSR1, handle)
-        wait, here = client._wait, threading.get_ident()
+        wait, here = client._connection.runtime.wait, threading.get_ident()
 
         async def interrupted(fd: int, events: int, timeout: float | None) -> bool:
             signal.pthread_kill(here, signal.SIGUSR1)
             return await wait(fd, events, timeout)
 
-        client._wait = interrupted  # type: ignore[method-assign]
+        client._connection.runtime.wait = interrupted  # type: ignore[method-assign]
         try:
             assert client.receive(timeout=PATIENCE).payload == b"from the handler"
         finally:
-            del client._wait
+            del client._connection.runtime.wait
             signal.signal(signal.SIGUSR1, before)
         assert client.sync() == "local"
     assert errors

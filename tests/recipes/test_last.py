@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recipes.stepping import Stepping
 
-from sbuslib.clients.channel import run
+from sbuslib.clients.runtime import run
 from sbuslib.covering import covers
 from sbuslib.errors import PeerError
 from sbuslib.matcher import matches

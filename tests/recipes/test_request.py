@@ -143,7 +143,7 @@ async def test_64_questions_in_flight_on_one_client(bus: Bus, server: HubThread)
     one, other = await bus.client(), await bus.client()
 
     async def slowly(question: Question) -> bytes:
-        await bus.core(other)._sleep(0.001)
+        await bus.core(other)._connection.runtime.sleep(0.001)
         return question.payload.upper()
 
     async def ask(number: int) -> list[bytes]:

@@ -10,7 +10,7 @@ import pytest
 from support import PATIENCE, eventually
 from worlds import FAST, World, key_of, received, settle
 
-from sbuslib.clients.channel import run
+from sbuslib.clients.runtime import run
 from sbuslib.secrets import Credentials
 from sbuslib.tree import above
 
@@ -125,7 +125,7 @@ def test_all_patterns_are_told_again_however_many(world: World) -> None:
     client = world.client("left")
     count = 3 * 64  # more than may wait for the hub above at a time
     for n in range(count):
-        run(client._change(lambda n=n: [b"SUB k/%d" % n]))  # type: ignore[misc]
+        run(client._connection.change(lambda n=n: [b"SUB k/%d" % n]))  # type: ignore[misc]
     settle(client)
     world.hubs["top"].stop(0)
     top = world.hub("top")

@@ -176,7 +176,7 @@ class TreeMachine(RuleBasedStateMachine):
         self.rest()
         for client in self.clients:
             client.sync()
-            client._session.inbox.clear()
+            client._connection.session.inbox.clear()
         whoami = {client: client.hub.whoami() for client in self.clients}
         for client in self.clients:
             if not self.clients[client][2] or self.clients[client][2][-1] != whoami[client]:
@@ -207,7 +207,7 @@ class TreeMachine(RuleBasedStateMachine):
             assert client.sync("tree") == "tree"
         for client in self.clients:
             client.sync()
-            assert not client._session.inbox, "a message came twice, or to somebody who did not want it"
+            assert not client._connection.session.inbox, "a message came twice, or to somebody who did not want it"
 
 
 TestTrees = TreeMachine.TestCase

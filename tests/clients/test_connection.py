@@ -17,7 +17,7 @@ from clients.makers import Make, StartsHub, Starved
 from support import PATIENCE, HubThread, own_key
 
 from sbuslib import Limits, blocking
-from sbuslib.clients import channel
+from sbuslib.clients import connection
 from sbuslib.errors import AddressError, DisconnectedError, NoHubError, NoServerError, PeerError
 from sbuslib.limits import ClientLimits
 from sbuslib.wire.packets import Message
@@ -283,7 +283,7 @@ async def test_what_serves_or_watches_outlives_its_hub(bus: Bus) -> None:
         await serving.serve(b"svc", lambda question: question.payload.upper())
         await watching.subscribe(b"a", on_message=lambda message: heard.append(message.payload))
         await told.subscribe(b"a", on_message=lambda message: heard.append(b"never"))
-    assert (serving._reconnect, told._reconnect) == (True, False)
+    assert (serving._connection._reconnect, told._connection._reconnect) == (True, False)
     with HubThread(bus.address) as server:
         while server.call(server.hub.statistics).patterns < 2:
             await serving.sync()
@@ -349,13 +349,13 @@ async def test_what_a_caller_gave_up_to_tell_the_hub_is_told_by_the_next(bus: Bu
     client = await bus.client()
     kept, other = await client.subscribe(b"a"), await client.subscribe(b"b")
     core = bus.core(client)
-    client.timeout, core._socket = 0.01, Starved(core._socket, b"UNSUB", 1e9)
+    client.timeout, core._connection.socket = 0.01, Starved(core._connection.socket, b"UNSUB", 1e9)
     with pytest.raises(TimeoutError, match="takes no more"):
         await other.unsubscribe()
-    client.timeout, core._socket = PATIENCE, core._socket._socket
+    client.timeout, core._connection.socket = PATIENCE, core._connection.socket._socket
     with pytest.raises(TimeoutError):
         await client.receive(timeout=0)
-    assert not core._unsaid
+    assert not core._connection.writer.unsaid
     await client.sync()
     assert server.call(server.hub.statistics).patterns == 1
     assert not kept.closed
@@ -424,19 +424,19 @@ async def test_the_client_counts_messages_that_the_hub_lost(bus: Bus) -> None:
 async def test_sending_waits_while_the_kernel_has_no_memory(
     bus: Bus, server: HubThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "MEMORY_PAUSE", 0.001)
+    monkeypatch.setattr(connection, "MEMORY_PAUSE", 0.001)
     reader, client = await bus.client(), await bus.client()
     await reader.subscribe(b"k")
     subscription = await client.subscribe(b"j")
     core = bus.core(client)
     for about, verb in ((b"MSG", lambda: client.publish(b"k", b"x")), (b"UNSUB", subscription.unsubscribe)):
-        core._socket = Starved(core._socket, about, 3)
+        core._connection.socket = Starved(core._connection.socket, about, 3)
         await verb()
     await client.sync()
     assert (await reader.receive(timeout=PATIENCE)).payload == b"x"
     assert server.call(server.hub.statistics).patterns == 1
     client.timeout = 0.01
-    core._socket = Starved(core._socket, b"", 1e9)
+    core._connection.socket = Starved(core._connection.socket, b"", 1e9)
     for verb in (client.publish, client.subscribe):
         with pytest.raises(TimeoutError, match="takes no more"):
             await verb(b"k")
@@ -448,10 +448,10 @@ async def test_sending_waits_while_the_kernel_has_no_memory(
 async def test_a_question_that_was_not_sent_takes_no_answer_of_another(bus: Bus, server: HubThread) -> None:
     client = await bus.client()
     core = bus.core(client)
-    client.timeout, core._socket = 0.01, Starved(core._socket, b"CMSG", 1e9)
+    client.timeout, core._connection.socket = 0.01, Starved(core._connection.socket, b"CMSG", 1e9)
     with pytest.raises(TimeoutError, match="takes no more"):
         await client.hub.statistics()
-    client.timeout, core._socket = PATIENCE, core._socket._socket
+    client.timeout, core._connection.socket = PATIENCE, core._connection.socket._socket
     assert (await client.hub.statistics()).patterns == 0
     assert [one.number for one in await client.hub.clients()] == [1]
 
@@ -477,7 +477,7 @@ async def test_sending_waits_for_a_hub_that_does_not_read(bus: Bus) -> None:
     for end in ("timeout", "close", "hub"):
         with FakeHub(bus.address + end, reads=False) as fake:
             client = await bus.client(to=bus.address + end)
-            core, waiting = bus.core(client), threading.Event()
+            waits, waiting = bus.core(client)._connection.runtime, threading.Event()
             with suppress(BlockingIOError):
                 while True:
                     await client.publish(b"k", bytes(10_000), flags=socket.MSG_DONTWAIT)
@@ -488,9 +488,9 @@ async def test_sending_waits_for_a_hub_that_does_not_read(bus: Bus) -> None:
                         await verb(b"k")
                 continue
 
-            async def wait(fd: int, events: int, timeout: float | None, core: Any = core, told: Any = waiting) -> bool:
+            async def wait(fd: int, events: int, timeout: float | None, w: Any = waits, told: Any = waiting) -> bool:
                 told.set()
-                there: bool = await type(core)._wait(core, fd, events, timeout)
+                there: bool = await type(w).wait(w, fd, events, timeout)
                 return there
 
             async def send(client: Any = client) -> bool:
@@ -498,10 +498,10 @@ async def test_sending_waits_for_a_hub_that_does_not_read(bus: Bus) -> None:
                     await client.publish(b"k", bytes(10_000))
                 return True
 
-            core._wait = wait
+            waits.wait = wait
             sending = bus.spawn(send())
             while not waiting.is_set():
-                await core._sleep(0.001)
+                await waits.sleep(0.001)
             if end == "close":
                 await client.close()
             else:

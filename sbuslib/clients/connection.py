@@ -1,0 +1,656 @@
+"""A client's connection: makes it, keeps it, and sends and receives packets over it.
+
+Written once for all kinds of client, as coroutines, on top of how each kind :mod:`waits <.runtime>`.
+
+Several callers may use one client at once. The one that has the *lead* reads for all of them, and puts what comes into
+the session: see :mod:`~sbuslib.clients.lead`.
+
+The session is plain state, which verbs change at once, whether there is a connection or not. The connection follows it:
+what the hub has still to be told is in one queue, in order. A new connection begins with all that the session holds;
+what a caller gave up to tell, the next one tells.
+
+A fork copies a client. If the child used the copy, parent and child would each lose what the other one reads. So in the
+child every verb raises :exc:`~sbuslib.errors.StateError`, and nothing that the child does, such as closing the client,
+affects the parent.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from threading import Lock
+from time import monotonic
+from typing import Literal, Protocol, TypeAlias
+
+from ..errors import DisconnectedError, PeerError, StateError, UsageError
+from ..kernel.areas import PlainArea, make_area
+from ..kernel.descriptors import WITH_DESCRIPTORS
+from ..kernel.dialer import BROKEN, NO_MEMORY, Dialer
+from ..kernel.forks import abandon_in_child, disconnect_copy
+from ..kernel.own_hub import Serving, serving
+from ..kernel.vectors import ONE_PACKET_FLAGS
+from ..limits import ClientLimits
+from ..wire import control
+from .batch import plain
+from .connection_states import NEXT, Change, State
+from .lead import Lead, time_left
+from .questions import HubQuestion
+from .readiness import Readiness
+from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff, Reconnecting
+from .runtime import Runtime
+from .session import Session
+from .writing import ClientWriter
+
+__all__ = ["ClientConnection", "Closing", "Event"]
+
+logger = logging.getLogger("sbuslib.clients")
+
+Event: TypeAlias = Literal["connected", "disconnected"]
+"""What became of the connection while one caller read: it is the next one, or it has ended."""
+
+
+class Closing(Protocol):
+    """What ends with a client."""
+
+    def close(self) -> None: ...
+
+
+class ClientConnection:
+    """The connection of one client, whose ``session`` it follows.
+
+    :param call_back: hears of what became of the connection; an awaitable that it returns is awaited.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        dialer: Dialer,
+        session: Session,
+        limits: ClientLimits,
+        timeout: float | None,
+        *,
+        reconnect: bool | None,
+        call_back: Callable[[Event], object],
+        on_notice: Callable[[control.Notice], object] | None,
+    ) -> None:
+        self.timeout = timeout
+        """Seconds that connecting, sending and questions to the hub may take; ``None``: for ever."""
+        self.epoch = 0
+        """The number of the connection: 0 before the first, one more for each."""
+        self.state = State.CONNECTING  # see the table
+        self.runtime = runtime  # how its callers wait
+        self.session = session
+        """What the hub was told and has answered."""
+        self.limits = limits  # the bounds of this client
+        self.socket: socket.SocketType = None  # type: ignore[assignment]  # non-blocking; none before the first
+        self.begun: dict[object, Callable[[], Awaitable[None]]] = {}
+        """What works in the background, and how it is stopped."""
+        self._owned: list[Closing] = []  # what is closed with the client
+        self._dialer = dialer  # finds the hub
+        self._reconnect = reconnect  # None: from the first thing on that serves or watches
+        self._call_back = call_back
+        self._on_notice = on_notice
+        self._area: PlainArea | None = None  # made by the first receive
+        self._reconnecting = Reconnecting(limits.reconnect_pause, limits.reconnect_pause_most)
+        self._serving: Serving | None = None  # the hub, if it is one of this process
+        self._readiness: Readiness | None = None  # what the application polls; None until it asks for that
+        self._owner: object = None  # the event loop to which the client belongs; None: any caller may use it
+        self._process = os.getpid()
+        self._is_copy = False  # whether this is the child of a fork
+        self._make_locks()
+        abandon_in_child(self, ClientConnection.abandon)
+
+    def _make_locks(self) -> None:
+        """Make what callers wait with."""
+        runtime = self.runtime
+        self.lead = Lead(runtime.make_lock(), runtime.make_waiter, runtime.find_waiting)  # which caller reads
+        self.writer = ClientWriter(runtime.make_lock())
+
+    # -- its state ----------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """The address of the hub."""
+        return self._dialer.address
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a connection, and the hub knows the session's state."""
+        return self.state is State.UP
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the client was closed."""
+        return self.state is State.CLOSED
+
+    @property
+    def may_reconnect(self) -> bool:
+        """Whether a connection that ended is made anew: because the client was told to, or to have all but what the
+        hub refused."""
+        is_over = self.state in (State.OVER, State.CLOSED)
+        return not is_over and (bool(self._reconnect) or self.session.refused)
+
+    def stay(self) -> None:
+        """Something serves or watches from now on: it is to outlive a restart of the hub, unless it was said not to."""
+        if self._reconnect is None:
+            self._reconnect = True
+
+    def here(self) -> socket.SocketType:
+        """The connection's socket. Raises :exc:`~sbuslib.errors.DisconnectedError` without one."""
+        if self.socket is None or self.socket.fileno() < 0:
+            raise self.disconnected()
+        return self.socket
+
+    def disconnected(self) -> DisconnectedError:
+        """The error for a connection that ended."""
+        return DisconnectedError("the client is closed") if self.is_closed else self.session.disconnected(self.address)
+
+    def _go(self, change: Change) -> None:
+        self.state = NEXT[self.state][change]
+
+    def _lose(self) -> None:
+        """The connection ended."""
+        self._go(Change.LOST if self.may_reconnect else Change.GIVEN_UP)
+
+    def _check_open(self) -> None:
+        if self.state in (State.OVER, State.CLOSED):
+            raise self.disconnected()
+
+    # -- its owner ----------------------------------------------------------------------------------
+
+    def check_caller(self) -> None:
+        """Raise :exc:`~sbuslib.errors.StateError` if the caller may not use this client."""
+        self.check_owner()
+        if not self.runtime.is_begun and not self.is_closed:
+            raise StateError(f"{self.address}: not connected yet: use 'async with' the client, or await it")
+
+    def check_owner(self) -> None:
+        """As :meth:`check_caller`, also before the client is used."""
+        if self._is_copy:
+            owner = f"process {self._process}, and this process is its fork"
+        elif self._owner is not None and self.runtime.find_caller() is not self._owner:
+            owner = self.runtime.OWNER
+        else:
+            return
+        raise StateError(f"{self.address}: this client belongs to {owner}: make another one here")
+
+    def disown(self) -> None:
+        """The event loop to which the client belongs runs no more: any caller may close it."""
+        self._owner = None
+
+    def abandon(self) -> None:
+        """In the child of a fork: leave the connection, and the packets that came over it, to the parent."""
+        self._is_copy = True
+        if self.socket is not None:
+            disconnect_copy(self.socket)
+        self.session.abandon()
+        self._owned.clear()
+        self._make_locks()  # those of the parent may be held by threads that the child does not have
+
+    @staticmethod
+    def deadline(timeout: float | None) -> float | None:
+        """When so many seconds are over, by ``time.monotonic``; ``None`` for never.
+
+        Raises :exc:`~sbuslib.errors.UsageError` for what is no number.
+        """
+        try:
+            return None if timeout is None else monotonic() + timeout
+        except TypeError:
+            raise UsageError(f"timeout is seconds, or None, not {timeout!r}") from None
+
+    # -- connecting ---------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connect for the first time."""
+        self.check_owner()
+        self._owner = self.runtime.find_caller()
+        deadline = self.deadline(self.timeout)
+        alive = Lock()
+        try:
+            with alive:
+                self.lead.start(alive)  # others that use the client already wait for the connection
+                while True:
+                    try:
+                        await self._open_once(deadline)
+                        return
+                    except OSError as error:
+                        await self.runtime.sleep(self._pause(error, time_left(deadline)))
+        finally:
+            self._end_lead(has_read=True)
+
+    def _pause(self, error: OSError, left: float | None) -> float:
+        """There is no hub yet: how long to wait before the next attempt. Raises ``error`` where nobody waits for it.
+
+        ``left`` is the time that is left of the timeout.
+        """
+        if self.is_closed:
+            raise self.disconnected()
+        if not self._reconnect or left == 0:
+            raise self._dialer.advised(error) from None
+        logger.info("client of %s: waiting for a hub: %s", self.address, error)
+        pause = self._reconnecting.pause()
+        return pause if left is None else min(pause, left)
+
+    async def _open_once(self, deadline: float | None) -> None:
+        if self.state is State.DOWN:
+            self._go(Change.DIALED)
+        try:
+            sock = await self._connect(deadline)
+        except BaseException:
+            self._go(Change.LOST)
+            raise
+        with self.writer.lock:
+            self.socket = sock
+            self.writer.unsaid.clear()
+        if self._readiness is not None:
+            self._readiness.watch(sock)
+
+        try:
+            await self._begin(deadline)
+        except TimeoutError as error:
+            hint = self._dialer.hint(self.socket)
+            self._release_socket()
+            raise TimeoutError(f"{error}{hint}") from None
+        except BaseException:
+            self._release_socket()
+            raise
+
+    async def _connect(self, deadline: float | None) -> socket.SocketType:
+        """Connect; wait while the listen backlog of the hub is full."""
+        backoff = Backoff(CONNECT_PAUSE, CONNECT_PAUSE_MOST)
+        while True:
+            try:
+                return self._dialer.dial()
+            except BlockingIOError as error:
+                left = time_left(deadline)
+                if left == 0:
+                    raise TimeoutError(error.strerror) from None
+                await self.runtime.sleep(min(backoff.next(), left if left is not None else CONNECT_PAUSE_MOST))
+
+    async def _begin(self, deadline: float | None) -> None:
+        """Ask for our credentials and the hub's features, and restore what an earlier connection had."""
+        session, unsaid = self.session, self.writer.unsaid
+        self._serving = None if self.runtime.IN_GEVENT else serving(self.socket)
+        if self._serving is not None:
+            self._serving.check_here(self.address)
+        unsaid += session.hello()
+        await self._say_all(deadline, leads=True)
+        while not session.knows_itself():
+            if await self._read(deadline):
+                raise self.disconnected()
+
+        if opening := session.opening():
+            unsaid += opening
+            await self._say_all(deadline, leads=True)
+            session.batches = True
+        with self.lead.lock:
+            # What other callers change from here on is said after this.
+            unsaid += session.restore()
+            self.epoch += 1
+            self._go(Change.IN_USE)
+            self._reconnecting.was_useful = False
+        await self._say_all(deadline, leads=True)
+
+    async def _wait_for(self, fd: int, events: int, deadline: float | None) -> bool:
+        """Wait. Raises :exc:`~sbuslib.errors.StateError` in the thread that the hub needs to serve."""
+        left = time_left(deadline)
+        if self._serving is not None and left != 0:
+            self._serving.check_here(self.address)
+        return await self.runtime.wait(fd, events, left)
+
+    async def _wait_beside(self, events: int, deadline: float | None) -> bool:
+        """Wait for the connection beside the caller that reads.
+
+        With a descriptor of its own: if the socket is closed meanwhile, its number may be that of another one.
+        """
+        with self.lead.lock:
+            if self.socket.fileno() < 0:
+                return True
+            fd = os.dup(self.socket.fileno())
+        try:
+            return await self._wait_for(fd, events, deadline)
+        finally:
+            os.close(fd)
+
+    async def _connect_again(self, deadline: float | None) -> bool:
+        """With the lead: try once to reconnect, after a pause, which others end. Returns whether that succeeded."""
+        self._release_socket()
+        if pause := self._reconnecting.pause():
+            left = time_left(deadline)
+            if await self.lead.rest(pause if left is None else min(pause, left)):
+                return False
+        self._check_open()
+        try:
+            await self._open_once(self.deadline(self.timeout))
+        except OSError as error:
+            self._reconnecting.failed(error)
+            if not self._reconnect:  # it was only to have all but what the hub refused
+                self._go(Change.GIVEN_UP)
+                raise self.disconnected() from error
+            if time_left(deadline) == 0:
+                raise TimeoutError(f"{self.address}: the hub is away") from None
+            return False
+        return True
+
+    def _release_socket(self) -> None:
+        """End the connection."""
+        with self.lead.lock:
+            self._go(Change.LOST)  # from here on nobody says anything on it
+        self.session.batches = False  # the hub of the next socket was not asked for batches yet
+        if self.socket is not None:
+            if (fd := self.socket.fileno()) >= 0:
+                self.runtime.let_go(fd)
+            self._shut_down()
+            with self.lead.lock:
+                if self._readiness is not None:
+                    self._readiness.leave(self.socket)
+                self.socket.close()
+
+    def _shut_down(self) -> None:
+        if self.socket is not None:
+            with suppress(OSError):
+                self.socket.shutdown(socket.SHUT_RDWR)
+        self.runtime.interrupt()
+
+    # -- reading ------------------------------------------------------------------------------------
+
+    def _receive(self) -> bool | None:
+        """Put the packets that are here into the session; whether the connection ended, ``None`` without any.
+
+        Raises :exc:`~sbuslib.errors.PeerError` for what no hub sends, and :exc:`OSError`.
+        """
+        if self.socket is None:
+            return True
+        if (area := self._area) is None:
+            area = self._area = make_area(self.limits.batch)
+        try:
+            lengths = area.receive(self.socket)
+        except OSError as error:
+            if error.errno not in BROKEN:
+                raise
+            return True
+        if not lengths:
+            return None
+
+        if lengths[-1] == WITH_DESCRIPTORS:
+            raise PeerError("the hub sent file descriptors")
+        if self.state is State.UP and lengths[0]:
+            self._reconnecting.was_useful = True
+        return self.session.take(area.data, area.offsets, lengths)
+
+    async def _read(self, deadline: float | None) -> bool:
+        """Wait for packets, and put them into the session. ``True``: the connection ended."""
+        if (ended := self._receive()) is None:
+            if self._serving is not None and time_left(deadline) != 0:
+                self._serving.check_here(self.address)
+            # The caller has the lead, and while a caller has it the socket is not closed.
+            ended = await self.runtime.read(self.here().fileno(), self._receive, deadline)
+            if ended is None:
+                raise TimeoutError(f"{self.address}: nothing came in time")
+        return ended
+
+    async def _hear_out(self, *, leads: bool) -> None:
+        """After a failed send: read what the hub has sent, which may be why it kicked this client."""
+        with suppress(DisconnectedError, TimeoutError):
+            while leads:
+                if await self._read(self.deadline(0)):
+                    return
+            await self.until(lambda: False, self.deadline(0), "")
+
+    async def until(self, ready: Callable[[], bool], deadline: float | None, what: str) -> None:
+        """Read, or let another caller read, until ``ready()`` holds.
+
+        Raises :exc:`TimeoutError`, saying ``what``, at the deadline.
+        """
+        while True:
+            self.check_caller()
+            alive, leads, event = Lock(), True, None
+            try:
+                with alive:
+                    leads = await self.lead.take(alive, ready, self._check_open, deadline)
+                    if not leads:
+                        return
+                    event = await self._read_for_all(deadline)
+            except TimeoutError:
+                raise TimeoutError(what) from None
+            finally:
+                self._end_lead(has_read=leads)
+
+            # Without the lead: what this calls may use the client.
+            if event is not None and not self.is_closed:
+                answer = self._call_back(event)
+                if isinstance(answer, Awaitable):
+                    await answer
+            if self._reconnect and self.state is State.UP and self.session.has_to_renew:
+                await self.change(self.session.renew)
+            self._hand_out_notices()
+
+    def _hand_out_notices(self) -> None:
+        notices = self.session.notices
+        while notices:
+            notice = notices.popleft()
+            logger.info("client of %s: %s", self.address, notice)
+            if self._on_notice is not None:
+                self._on_notice(notice)
+
+    async def _read_for_all(self, deadline: float | None) -> Event | None:
+        """With the lead: read once, or connect again."""
+        try:
+            if self.state is not State.UP and self.may_reconnect:
+                return "connected" if await self._connect_again(deadline) else None
+            if self.writer.unsaid:  # by callers that gave up
+                with suppress(OSError):
+                    self.writer.say_some(self.here)
+            if not await self._read(deadline):
+                return None
+            was_up = self.state is State.UP
+            self._lose()
+            return "disconnected" if was_up else None
+        except PeerError as error:
+            # No hub: nothing more is read, and nothing may seem to be sent.
+            self.session.kicked = str(error)
+            self._lose()
+            self._shut_down()
+            raise
+
+    def _end_lead(self, *, has_read: bool) -> None:
+        """A caller waits no more. If the client was closed while it had the lead, it closes the socket."""
+        try:
+            if self.is_closed:
+                with self.lead.lock:
+                    if not self.lead.taken:
+                        self._release_socket()
+            self._show_unread()
+            self.lead.pass_on(has_read=has_read)
+        except BaseException:  # of a signal handler: others do not wait for its thread
+            self.lead.pass_on()
+            raise
+
+    def _show_unread(self) -> None:
+        """If the application polls: whether there is something to receive that the socket does not tell of."""
+        if self._readiness is not None:
+            with self.lead.lock:
+                self._readiness.show(self.state in (State.OVER, State.CLOSED) or self.session.has_unread)
+
+    # -- sending ------------------------------------------------------------------------------------
+
+    async def _wait_for_room(self, error: OSError | None, deadline: float | None) -> None:
+        """The kernel takes no more: wait until it does. ``error`` says why. Raises :exc:`TimeoutError`."""
+        if error is None or error.errno not in NO_MEMORY:
+            if await self._wait_beside(select.POLLOUT, deadline):
+                return
+        else:  # poll would say at once that the socket can be written
+            left = time_left(deadline)
+            if left != 0:
+                await self.runtime.sleep(MEMORY_PAUSE if left is None else min(MEMORY_PAUSE, left))
+                return
+        raise TimeoutError(f"{self.address}: the hub takes no more for now")
+
+    async def _broken(self, error: OSError, epoch: int) -> None:
+        """A send failed: return once there is a new connection, or raise."""
+        if error.errno not in BROKEN and not isinstance(error, DisconnectedError):
+            raise error
+        if not self.may_reconnect:
+            await self._hear_out(leads=False)
+        if not self.may_reconnect:
+            raise self.disconnected() from error
+        await self.until(
+            lambda: self.state is State.UP and self.epoch > epoch,
+            self.deadline(self.timeout),
+            f"{self.address}: the hub is away",
+        )
+
+    async def _say_all(self, deadline: float | None, *, leads: bool = False) -> None:
+        """Tell and ask the hub all that it has still to be told and asked, without reconnecting."""
+        while self.writer.unsaid:
+            failure: OSError | None = None
+            try:
+                self.writer.say_some(self.here)
+            except OSError as error:
+                if error.errno in BROKEN or isinstance(error, DisconnectedError):
+                    await self._hear_out(leads=leads)
+                    raise self.disconnected() from error
+                if error.errno not in NO_MEMORY:
+                    raise
+                failure = error
+
+            # What the kernel did not take waits until it has room, or memory.
+            if self.writer.unsaid:
+                await self._wait_for_room(failure, deadline)
+
+    async def send(self, packets: list[bytes], flags: int = 0) -> None:
+        """Send packets, over reconnections. To a hub that takes no batches, their messages go one by one.
+
+        ``flags`` are those of send(2): with ``MSG_DONTWAIT``, raises :exc:`BlockingIOError` in place of waiting.
+        """
+        self.check_caller()
+        deadline, is_plain = self.deadline(self.timeout), False
+        while packets:
+            failure: OSError | None = None
+            epoch, sock = self.epoch, self.socket
+            if not self.session.batches and not is_plain:
+                packets, is_plain = plain(packets), True
+            try:
+                sent = self.writer.send(sock, packets, ONE_PACKET_FLAGS | flags)
+            except OSError as error:
+                if error.errno not in NO_MEMORY:
+                    await self._broken(error, epoch)
+                    deadline = self.deadline(self.timeout)
+                    continue
+                failure, sent = error, 0
+
+            if sent:
+                packets = packets[sent:]
+                deadline = self.deadline(self.timeout)  # which each packet has for itself
+            if packets:
+                if flags & socket.MSG_DONTWAIT:
+                    raise BlockingIOError(errno.EAGAIN, "the hub takes no more for now")
+                await self._wait_for_room(failure, deadline)
+
+    def note(self, change: Callable[[], list[bytes]]) -> bool:
+        """Change the session. If the hub is there, which is returned, it has to be told; else the next one is."""
+        with self.lead.lock:
+            packets = change()
+            if is_up := self.state is State.UP:
+                self.writer.note(packets)
+            return is_up
+
+    async def change(self, change: Callable[[], list[bytes]]) -> bool:
+        """Change the session at once, and tell the hub if it is there, which is returned. Raises :exc:`TimeoutError`.
+
+        Without a hub raises :exc:`~sbuslib.errors.DisconnectedError` unless another one is looked for.
+        """
+        self.check_caller()
+        is_there = self.note(change)
+        if is_there:
+            await self._tell(self.deadline(self.timeout))
+        elif not self.may_reconnect:
+            raise self.disconnected()
+        return is_there
+
+    async def _tell(self, deadline: float | None) -> None:
+        """As :meth:`_say_all`. If the connection breaks meanwhile, the next one restores the session's state."""
+        try:
+            await self._say_all(deadline)
+        except DisconnectedError:
+            if not self.may_reconnect:
+                raise
+
+    async def ask(self, ask: Callable[[], HubQuestion], timeout: float | None = None, *, lasts: bool = True) -> bytes:
+        """Ask the hub, and wait for the answer, without ``timeout`` as long as for any. Asks again on a new connection.
+
+        Raises :exc:`TimeoutError`. Unless the question ``lasts`` beyond the connection, raises
+        :exc:`~sbuslib.errors.DisconnectedError` when that has ended.
+        """
+        self.check_caller()
+        deadline = self.deadline(self.timeout if timeout is None else timeout)
+        question, epoch = HubQuestion(b""), 0
+
+        def is_over() -> bool:
+            return question.answer is not None or self.epoch != epoch or not (lasts or self.is_up)
+
+        while question.answer is None:
+            with self.lead.lock:
+                if is_up := self.state is State.UP:
+                    epoch, question = self.epoch, ask()
+                    self.session.expect(question)
+                    self.writer.unsaid.append(question.packet)
+            if not is_up:
+                if not lasts:
+                    raise self.disconnected()
+                await self.until(lambda: self.state is State.UP, deadline, f"{self.address}: the hub is away")
+                continue
+            try:
+                await self._tell(deadline)
+                await self.until(is_over, deadline, f"{self.address}: the hub did not answer in time")
+            except BaseException:
+                with self.lead.lock:
+                    if self.writer.withdraw(question.packet):
+                        self.session.expect_no_more(question)
+                raise
+        return question.answer
+
+    # -- the end ------------------------------------------------------------------------------------
+
+    def close_with(self, owned: Closing) -> None:
+        """Close this, too, when the client is closed."""
+        self._owned.append(owned)
+
+    def close(self) -> None:
+        """Close the connection. What was published before is still delivered.
+
+        In the child of a fork, the parent's connection stays open.
+        """
+        if not self._is_copy:
+            self.check_owner()
+        with self.lead.lock:
+            if self.is_closed:
+                return
+            self._go(Change.CLOSED)
+            if self.lead.taken:
+                self._shut_down()  # wakes the caller that has the lead, which then closes the socket
+            else:
+                self._release_socket()
+            self.lead.wake_all()
+            self._show_unread()
+        for owned in self._owned:
+            owned.close()
+
+    def fileno(self) -> int:
+        """A descriptor to poll: readable while messages wait in the connection or inside of the client."""
+        self.check_caller()
+        if self.is_closed:
+            raise self.disconnected()
+        if self._readiness is None:
+            with self.lead.lock:
+                readiness = Readiness()
+                if self.socket is not None and self.socket.fileno() >= 0:
+                    readiness.watch(self.socket)
+                self._readiness = readiness
+        self._show_unread()
+        return self._readiness.fileno()
