@@ -167,11 +167,10 @@ def make_journal(directory: str, count: int, pause: Callable[[], float]) -> list
         rows = JournalLimits().block_records
         for first in range(0, count, rows):
             some = times[first : first + rows]
-            ids = pack("q", [1]) * len(some)
-            keys = pack("i", [n % KEYS for n in range(first, first + len(some))])
-            senders = pack("i", [KEYS]) * len(some)
-            payloads = [PAYLOAD] * len(some)
-            file.write(encode_block(1, first + 1, pack("q", some), ids, ids, ids, keys, senders, names, payloads))
+            columns = dict.fromkeys(("gids", "uids", "pids"), pack("q", [1]) * len(some))
+            columns |= {"times": pack("q", some), "senders": pack("i", [KEYS]) * len(some)}
+            columns["keys"] = pack("i", [n % KEYS for n in range(first, first + len(some))])
+            file.write(encode_block(1, first + 1, columns, names, [PAYLOAD] * len(some)))
         file.write(encode_end(1, count + 1))
     return times
 

@@ -62,12 +62,16 @@ def write(directory: str, rows: int) -> None:
                     encode_block(
                         SALT,
                         first,
-                        pack("q", [1_750_000_000_000_000_000 + n * 1_000 + n * 7919 % 997 for n in numbers]),
-                        pack("q", [100]) * count,
-                        pack("q", [1000]) * count,
-                        pack("q", [4711]) * count,
-                        pack("i", [places[b"room/%d/temperature" % (n * 7 % KEYS)] for n in numbers]),
-                        pack("i", [len(names)]) * count,
+                        {
+                            "times": pack(
+                                "q", [1_750_000_000_000_000_000 + n * 1_000 + n * 7919 % 997 for n in numbers]
+                            ),
+                            "gids": pack("q", [100]) * count,
+                            "uids": pack("q", [1000]) * count,
+                            "pids": pack("q", [4711]) * count,
+                            "keys": pack("i", [places[b"room/%d/temperature" % (n * 7 % KEYS)] for n in numbers]),
+                            "senders": pack("i", [len(names)]) * count,
+                        },
                         [*names, sender],
                         [form % (n, n * 7919 % 100_000 / 1000) for n in numbers],
                     )

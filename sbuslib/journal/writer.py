@@ -189,6 +189,12 @@ class Writer:
         """Bytes of those packets."""
         return self.put_bytes - self.taken_bytes
 
+    @property
+    def fill(self) -> float:
+        """How much of the queue is taken, of the packets or the bytes that may wait: beyond 1 it is full."""
+        limits = self.limits
+        return max(self.queued_records / limits.queued_records, self.queued_bytes / limits.queued_bytes)
+
     def end(self) -> None:
         """Let the thread write what is queued, close the segment, sync, unlock the directory, and end."""
         self._queue.put(None)
@@ -308,27 +314,22 @@ class Writer:
                 return
             names, keys, sizes, payloads = columns_of(chunks)
 
-        # 2. The senders: one of each chunk, after the keys among the block's names.
+        # 2. Those with one value for each chunk. Senders come after the keys among the block's names.
         counts = [len(chunk.messages) for chunk in chunks]
         rows = sum(counts)
-        times, senders, gids, uids, pids, _ = zip(*chunks, strict=True)
-        places = {sender: len(names) + number for number, sender in enumerate(dict.fromkeys(senders))}
+        places = {sender: number for number, sender in enumerate({chunk.sender: None for chunk in chunks}, len(names))}
+        columns: dict[str, Buffer] = {
+            "times": spread("q", [chunk.time_ns for chunk in chunks], counts, rows),
+            "gids": spread("q", [chunk.gid for chunk in chunks], counts, rows),
+            "uids": spread("q", [chunk.uid for chunk in chunks], counts, rows),
+            "pids": spread("q", [chunk.pid for chunk in chunks], counts, rows),
+            "keys": keys,
+            "senders": spread("i", [places[chunk.sender] for chunk in chunks], counts, rows),
+        }
 
         # 3. The block.
-        block = encode_block(
-            self._begin(),
-            self.written_sequence + 1,
-            spread("q", times, counts, rows),
-            spread("q", gids, counts, rows),
-            spread("q", uids, counts, rows),
-            spread("q", pids, counts, rows),
-            keys,
-            spread("i", [places[sender] for sender in senders], counts, rows),
-            [*names, *places],
-            payloads,
-            sizes,
-        )
-        self._write_block(block, rows)
+        first = self.written_sequence + 1
+        self._write_block(encode_block(self._begin(), first, columns, [*names, *places], payloads, sizes), rows)
 
     # -- files --------------------------------------------------------------------------------------
 

@@ -182,8 +182,20 @@ def _messages(batch: Any) -> Block:
 
     # 2. All columns.
     payloads = batch.column("payload").to_pylist()
-    wide = [_wide(batch, name) for name in ("time_ns", "sequence", "gid", "uid", "pid")]
-    narrow = [keys.indices.to_numpy(), of_senders]
-    narrow += [[*accumulate(map(len, parts), initial=0)] for parts in (payloads, names)]
-    blobs = [memoryview(b"".join(parts)) for parts in (names, payloads)]
-    return Block._make((0, 0, MESSAGE, batch.num_rows, *wide, *map(_narrow, narrow), *blobs))
+    return Block(
+        position=0,
+        length=0,
+        kind=MESSAGE,
+        rows=batch.num_rows,
+        times=_wide(batch, "time_ns"),
+        sequences=_wide(batch, "sequence"),
+        gids=_wide(batch, "gid"),
+        uids=_wide(batch, "uid"),
+        pids=_wide(batch, "pid"),
+        keys=_narrow(keys.indices.to_numpy()),
+        senders=_narrow(of_senders),
+        payload_offsets=_narrow([*accumulate(map(len, payloads), initial=0)]),
+        name_offsets=_narrow([*accumulate(map(len, names), initial=0)]),
+        names=memoryview(b"".join(names)),
+        payloads=memoryview(b"".join(payloads)),
+    )

@@ -1,28 +1,34 @@
-"""The columns of what was recorded."""
+"""The columns of what was recorded, and how sealed files store them."""
 
 from __future__ import annotations
 
 import pyarrow
 
-__all__ = ["SCHEMA"]
+__all__ = ["DELTAS", "DICTIONARIES", "SCHEMA"]
 
-SCHEMA = pyarrow.schema(
-    [
-        ("time", pyarrow.timestamp("us", tz="UTC")),
-        ("time_ns", pyarrow.int64()),
-        ("journal", pyarrow.string()),
-        ("hub", pyarrow.string()),
-        ("sequence", pyarrow.int64()),
-        ("kind", pyarrow.string()),
-        ("key", pyarrow.binary()),
-        ("payload", pyarrow.binary()),
-        ("size", pyarrow.int64()),
-        ("sender", pyarrow.binary()),
-        ("gid", pyarrow.int64()),
-        ("uid", pyarrow.int64()),
-        ("pid", pyarrow.int64()),
-        ("lost", pyarrow.int64()),
-        ("cause", pyarrow.string()),
-    ]
-)
+_COLUMNS = [
+    ("time", pyarrow.timestamp("us", tz="UTC"), "deltas"),
+    ("time_ns", pyarrow.int64(), "deltas"),
+    ("journal", pyarrow.string(), "dictionary"),
+    ("hub", pyarrow.string(), "dictionary"),
+    ("sequence", pyarrow.int64(), "deltas"),
+    ("kind", pyarrow.string(), "dictionary"),
+    ("key", pyarrow.binary(), "dictionary"),
+    ("payload", pyarrow.binary(), "plain"),
+    ("size", pyarrow.int64(), "dictionary"),
+    ("sender", pyarrow.binary(), "dictionary"),
+    ("gid", pyarrow.int64(), "dictionary"),
+    ("uid", pyarrow.int64(), "dictionary"),
+    ("pid", pyarrow.int64(), "dictionary"),
+    ("lost", pyarrow.int64(), "plain"),
+    ("cause", pyarrow.string(), "dictionary"),
+]
+
+SCHEMA = pyarrow.schema([(name, kind) for name, kind, _ in _COLUMNS])
 """All columns of the data source, in Arrow's types."""
+
+DICTIONARIES = [name for name, _, stored in _COLUMNS if stored == "dictionary"]
+"""Those of which a sealed file has each distinct value once."""
+
+DELTAS = [name for name, _, stored in _COLUMNS if stored == "deltas"]
+"""Those of which it has the steps from value to value."""

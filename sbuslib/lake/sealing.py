@@ -44,7 +44,7 @@ from .places import (
     sealed_of,
 )
 from .retention import retire
-from .rows import SCHEMA
+from .rows import DELTAS, DICTIONARIES, SCHEMA
 from .selection import EVERYTHING
 
 __all__ = ["FOLLOW_SECONDS", "SCHEMA_VERSION", "Failure", "Unit", "Written", "attempt", "ingest", "seal"]
@@ -63,8 +63,6 @@ FOLLOW_SECONDS = 10.0
 
 _DAY_NS = 86_400_000_000_000
 
-_DICTIONARIES = ["journal", "hub", "kind", "key", "size", "sender", "gid", "uid", "pid", "cause"]
-_DELTAS = dict.fromkeys(["time", "time_ns", "sequence"], "DELTA_BINARY_PACKED")
 
 There: TypeAlias = "dict[str, list[Piece]]"
 """What there is of journals, or will be, by their identities."""
@@ -275,8 +273,8 @@ def _write(unit: Unit, aside: str, on_corrupt: OnCorrupt) -> tuple[int, tuple[in
         SCHEMA.with_metadata(told),
         compression="zstd",
         compression_level=1,
-        use_dictionary=_DICTIONARIES,
-        column_encoding=_DELTAS,
+        use_dictionary=DICTIONARIES,
+        column_encoding=dict.fromkeys(DELTAS, "DELTA_BINARY_PACKED"),
         write_page_index=True,
         write_page_checksum=True,
     ) as writer:

@@ -21,8 +21,10 @@ from .layout import (
     MESSAGES_MAGIC,
     MOST_ROWS,
     NAME_COUNT,
+    NARROW,
     SEGMENT_HEADER_BYTES,
     SEQUENCE,
+    WIDE,
     Block,
     Buffer,
     Column,
@@ -106,22 +108,23 @@ def _block_of(header: _Header, view: memoryview, at: int, position: int) -> Bloc
     """The block whose columns begin at ``view[at]``; its CRC is right."""
     # 1. The columns of 8 bytes, and those of 4 bytes with padding.
     rows = header.rows
-    wide: list[Column] = []
-    for _ in range(5):
-        wide.append(numbers(view[at : at + 8 * rows], "q"))
+    columns: dict[str, Column] = {}
+    for name in WIDE:
+        columns[name] = numbers(view[at : at + 8 * rows], "q")
         at += 8 * rows
-    narrow: list[Column] = []
-    for count in (rows, rows, rows + 1, header.names + 1):
-        narrow.append(numbers(view[at : at + 4 * count], "i"))
+    counts = dict.fromkeys(NARROW, rows) | {"payload_offsets": rows + 1, "name_offsets": header.names + 1}
+    for name, count in counts.items():
+        columns[name] = numbers(view[at : at + 4 * count], "i")
         at += padded(4 * count)
 
     # 2. The bytes of names and payloads, to which the offsets refer.
     names = view[at : at + header.names_bytes]
     at += padded(header.names_bytes)
     payloads = view[at : at + header.payload_bytes]
-    if not 0 < wide[1][0] <= wide[1][-1] <= MOST_ROWS:
+    sequences = columns["sequences"]
+    if not 0 < sequences[0] <= sequences[-1] <= MOST_ROWS:
         raise CorruptJournalError("a block has row numbers that no recorder writes", position)
-    return Block._make((position, header.length, KINDS[header.magic], rows, *wide, *narrow, names, payloads))
+    return Block(position, header.length, KINDS[header.magic], rows, names=names, payloads=payloads, **columns)
 
 
 def walk(read_at: ReadAt, size: int, first: int, at: int = SEGMENT_HEADER_BYTES) -> Iterator[Extent]:

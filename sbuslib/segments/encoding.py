@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Literal
@@ -18,8 +18,10 @@ from .layout import (
     MESSAGE,
     MESSAGES_MAGIC,
     NAME_COUNT,
+    NARROW,
     NULL,
     SEQUENCE,
+    WIDE,
     Buffer,
     block_length,
     pack,
@@ -68,12 +70,7 @@ def _offsets(sizes: bytes) -> tuple[bytes, int]:
 def encode_block(
     salt: int,
     first_sequence: int,
-    times: bytes,
-    gids: bytes,
-    uids: bytes,
-    pids: bytes,
-    keys: Buffer,
-    senders: bytes,
+    columns: Mapping[str, Buffer],
     names: Sequence[bytes],
     payloads: Sequence[Buffer],
     sizes: bytes | None = None,
@@ -81,9 +78,9 @@ def encode_block(
 ) -> bytearray:
     """A block of rows that are numbered from ``first_sequence`` on.
 
-    The columns are as :func:`pack` makes them: the first four of type ``q``, ``keys`` and ``senders``, which are
-    indices of ``names``, of type ``i``. ``sizes``, of type ``i``, has the length of each payload, where several lie
-    together in one of ``payloads``.
+    The ``columns``, as :func:`pack` makes them, are those of :data:`.layout.WIDE` but the numbers of the rows, of type
+    ``q``, and those of :data:`.layout.NARROW`, which are indices of ``names``, of type ``i``. ``sizes``, of type ``i``,
+    has the length of each payload, where several lie together in one of ``payloads``.
     """
     # 1. How long it becomes.
     if sizes is None:
@@ -96,8 +93,9 @@ def encode_block(
 
     # 2. The columns, each padded to 8 bytes, in the order of the page on the format.
     parts: list[Buffer] = [bytes(BLOCK_HEADER_BYTES), NAME_COUNT.pack(len(names))]
-    parts += (times, _ramp(first_sequence, 1, rows, "q"), gids, uids, pids)
-    for column in (keys, senders, payload_offsets, pack("i", name_offsets)):
+    columns = {**columns, "sequences": _ramp(first_sequence, 1, rows, "q")}
+    parts += map(columns.__getitem__, WIDE)
+    for column in (*map(columns.__getitem__, NARROW), payload_offsets, pack("i", name_offsets)):
         parts += (column, _PADDING[len(column) & 7])
     parts += names
     parts.append(_PADDING[names_bytes & 7])
@@ -118,12 +116,12 @@ def encode_gaps(salt: int, first_sequence: int, gaps: Sequence[tuple[int, str, i
     return encode_block(
         salt,
         first_sequence,
-        pack("q", [time for time, _, _ in gaps]),
-        nothing,
-        nothing,
-        nothing,
-        pack("i", [causes.index(cause) for _, cause, _ in gaps]),
-        pack("i", [NULL]) * len(gaps),
+        dict.fromkeys(WIDE, nothing)
+        | {
+            "times": pack("q", [time for time, _, _ in gaps]),
+            "keys": pack("i", [causes.index(cause) for _, cause, _ in gaps]),
+            "senders": pack("i", [NULL]) * len(gaps),
+        },
         [cause.encode() for cause in causes],
         [SEQUENCE.pack(NULL if lost is None else lost) for _, _, lost in gaps],
         kind=GAP,

@@ -39,10 +39,12 @@ __all__ = [
     "MESSAGES_MAGIC",
     "MOST_ROWS",
     "NAME_COUNT",
+    "NARROW",
     "NULL",
     "SEGMENT_HEADER_BYTES",
     "SEQUENCE",
     "SUFFIX",
+    "WIDE",
     "Block",
     "Buffer",
     "Column",
@@ -192,7 +194,11 @@ class Record(NamedTuple):
     cause: str | None = None
 
 
-_ROW_COLUMNS = ("times", "sequences", "gids", "uids", "pids", "keys", "senders")
+WIDE = ("times", "sequences", "gids", "uids", "pids")
+"""The columns of a block with a number of 8 bytes for each row, in their order."""
+
+NARROW = ("keys", "senders")
+"""Those with a number of 4 bytes for each row, which come after them."""
 
 
 class Block(NamedTuple):
@@ -250,7 +256,7 @@ class Block(NamedTuple):
             rows=stop - start,
             payload_offsets=array("i", [offset - begin for offset in offsets]),
             payloads=self.payloads[begin : offsets[-1]],
-            **{name: getattr(self, name)[start:stop] for name in _ROW_COLUMNS},
+            **{name: getattr(self, name)[start:stop] for name in WIDE + NARROW},
         )
 
     def name_list(self) -> list[bytes]:
@@ -345,8 +351,8 @@ def block_length(rows: int, names: int, names_bytes: int, payload_bytes: int) ->
     return (
         BLOCK_HEADER_BYTES
         + NAME_COUNT.size
-        + 40 * rows
-        + 2 * padded(4 * rows)
+        + len(WIDE) * 8 * rows
+        + len(NARROW) * padded(4 * rows)
         + padded(4 * rows + 4)
         + padded(4 * names + 4)
         + padded(names_bytes)

@@ -53,10 +53,10 @@ def encoded(first: int, messages: list[Row], **columns: Any) -> bytes | bytearra
         "pids": pack("q", [row.ids[2] for row in messages]),
         "keys": pack("i", [names.index(row.key) for row in messages]),
         "senders": pack("i", [len(names) - 1] * count),
-        "names": names,
-        "payloads": [row.payload for row in messages],
-    }
-    return encode_block(SALT, first, **made | columns)
+    } | columns
+    names = made.pop("names", names)
+    payloads = made.pop("payloads", [row.payload for row in messages])
+    return encode_block(SALT, first, made, names, payloads, made.pop("sizes", None))
 
 
 def test_a_message_has_every_column() -> None:

@@ -49,12 +49,14 @@ def block(records: Sequence[Record], salt: int = SALT) -> bytearray:
     return encode_block(
         salt,
         first,
-        pack("q", [one.time_ns for one in records]),
-        _ids([one.gid for one in records]),
-        _ids([one.uid for one in records]),
-        _ids([one.pid for one in records]),
-        pack("i", [names.index(one.key or b"") for one in records]),
-        pack("i", [NULL if one is None else names.index(one) for one in senders]),
+        {
+            "times": pack("q", [one.time_ns for one in records]),
+            "gids": _ids([one.gid for one in records]),
+            "uids": _ids([one.uid for one in records]),
+            "pids": _ids([one.pid for one in records]),
+            "keys": pack("i", [names.index(one.key or b"") for one in records]),
+            "senders": pack("i", [NULL if one is None else names.index(one) for one in senders]),
+        },
         names,
         [one.payload or b"" for one in records],
     )

@@ -21,6 +21,7 @@ from sbuslib.segments.decoding import OnCorrupt, decode_block, read_segment, wal
 from sbuslib.segments.encoding import encode_block, encode_end
 from sbuslib.segments.layout import (
     SEGMENT_HEADER_BYTES,
+    WIDE,
     Block,
     End,
     Record,
@@ -75,9 +76,14 @@ def test_forged_columns_that_do_not_agree_are_an_error_or_rows(
     keys: list[int], senders: list[int], sizes: list[int], payloads: int, kind: Literal["message", "gap"]
 ) -> None:
     data = encode_block(
-        SALT, 1, FIVES, FIVES, FIVES, FIVES, pack("i", keys), pack("i", senders), [b"name", b"sender"],
-        [bytes(payloads)], pack("i", [payloads, 0, 0]), kind,
-    )  # fmt: skip
+        SALT,
+        1,
+        dict.fromkeys(WIDE, FIVES) | {"keys": pack("i", keys), "senders": pack("i", senders)},
+        [b"name", b"sender"],
+        [bytes(payloads)],
+        pack("i", [payloads, 0, 0]),
+        kind,
+    )
     at = len(data) - (payloads + 7 & ~7) - 16 - 16 - 16  # the payloads, names, their offsets, those of the payloads
     data[at : at + 16] = pack("i", [0, *sizes])
     read = decode_block(resealed(data), 0, SALT)
