@@ -18,10 +18,9 @@ from ..wire import control
 from .callbacks import log
 from .connection import Connection
 from .context import Context
-from .embedder import Inbox
 from .fan_out import FanOuts
 from .outgoing import Outgoing
-from .protocols import Receiver
+from .protocols import LocalReceiver, Receiver
 from .publisher import Publisher, Role
 from .quotas import Account
 from .records import ClientRecord, Totals
@@ -51,7 +50,7 @@ class Clients:
         """What waits for many clients of one user."""
         self.connections: dict[Receiver, Connection] = {}
         """By the receivers that routes hold."""
-        self.inboxes: set[Inbox] = set()  # of the embedder and the recorder
+        self.inboxes: set[LocalReceiver] = set()  # of the embedder and the recorder
         self.violations = Violations(context.limits.logged_violations, context.counts.violations)  # by clients
         self._on_last = on_last
         self._cut: set[Publisher] = set()  # those that left and have still to finish
@@ -126,11 +125,11 @@ class Clients:
 
     # -- inboxes ------------------------------------------------------------------------------------
 
-    def add_inbox(self, inbox: Inbox) -> None:
+    def add_inbox(self, inbox: LocalReceiver) -> None:
         """The embedder, or a recorder, receives from now on."""
         self.inboxes.add(inbox)
 
-    def forget_inbox(self, inbox: Inbox) -> None:
+    def forget_inbox(self, inbox: LocalReceiver) -> None:
         """An inbox was closed."""
         self.inboxes.discard(inbox)
         self._retire(inbox, inbox.account)

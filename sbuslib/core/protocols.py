@@ -9,9 +9,12 @@ from __future__ import annotations
 from typing import Protocol, TypeAlias
 
 from ..secrets import Credentials
+from ..statistics import ClientStatistics
+from ..wire.control import Away, Lost
 from .messages import Messages
+from .quotas import Account
 
-__all__ = ["Holdable", "Holder", "Queue", "Receiver", "Routes", "Run", "Sender"]
+__all__ = ["Holdable", "Holder", "LocalReceiver", "Queue", "Receiver", "Routes", "Run", "Sender"]
 
 
 class Holder(Protocol):
@@ -73,6 +76,35 @@ class Receiver(Protocol):
 
     def deliver(self, sender: Sender, messages: Messages) -> None:
         """Send or copy messages, now."""
+
+
+class LocalReceiver(Receiver, Protocol):
+    """A receiver in the hub's process: an inbox of the embedder, or a recorder."""
+
+    account: Account
+    """Of the hub's own user."""
+    closed: bool
+    """Whether nothing more comes."""
+    routed: int
+    """Messages that were to come here, ever."""
+    lost: dict[str, int]
+    """Those of them that were lost, by cause."""
+
+    @property
+    def delivered(self) -> int:
+        """Those of them that were taken; once closed, all that were not lost."""
+
+    def notify(self, notice: Lost | Away) -> None:
+        """Messages were lost between two hubs of the tree."""
+
+    def statistics(self) -> ClientStatistics:
+        """This receiver at this instant."""
+
+    def unsubscribe(self) -> None:
+        """Receive no more."""
+
+    def end(self) -> None:
+        """The hub has gone: nothing more comes."""
 
 
 Routes: TypeAlias = tuple[Receiver, ...]

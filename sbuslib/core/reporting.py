@@ -15,8 +15,8 @@ from ..statistics import ClientPage, ClientStatistics, HubStatistics, LinkPage, 
 from .clients import Clients
 from .connection import Connection
 from .context import Context
-from .embedder import Inbox
 from .outgoing import Outgoing
+from .protocols import LocalReceiver
 from .quotas import Account
 from .records import Totals
 from .violations import Violations
@@ -124,11 +124,11 @@ class Reporter:
         """
         return msgspec.json.encode(self._about.link_page(start, LINKS_PAGE, key))
 
-    def losers(self) -> dict[tuple[int, str], tuple[str, Outgoing | Inbox]]:
+    def losers(self) -> dict[tuple[int, str], tuple[str, Outgoing | LocalReceiver]]:
         """The receiver that lost most so far, by user and cause: its credential key, and it. Takes as long as
         :meth:`hub`."""
-        found: dict[tuple[int, str], tuple[int, str, Outgoing | Inbox]] = {}
-        parts: list[tuple[Outgoing | Inbox, Connection | Inbox]] = [
+        found: dict[tuple[int, str], tuple[int, str, Outgoing | LocalReceiver]] = {}
+        parts: list[tuple[Outgoing | LocalReceiver, Connection | LocalReceiver]] = [
             *((one.outgoing, one) for one in self._clients.connections.values()),
             *((one, one) for one in self._clients.inboxes),
         ]
@@ -141,7 +141,7 @@ class Reporter:
         return {who: (key, receiver) for who, (_, key, receiver) in found.items()}
 
     def _tell_clients(self, connections: Iterable[Connection], inboxes: bool) -> tuple[ClientStatistics, ...]:
-        parts: list[Connection | Inbox] = [*(self._clients.inboxes if inboxes else ()), *connections]
+        parts: list[Connection | LocalReceiver] = [*(self._clients.inboxes if inboxes else ()), *connections]
         return tuple(part.statistics() for part in parts)
 
 

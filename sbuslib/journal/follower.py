@@ -248,16 +248,12 @@ class Follower:
             self._chunks, self._gaps = [], []
             self._waiting = self._waiting_bytes = 0
         writer = self._writer
-        if self._is_full():
+        if writer.fill > 1:
             writer.tells = True  # before looking again, as the writer does not tell of room that it made before
-            while not writer.finished and self._is_full():
+            while not writer.finished and writer.fill > 1:
                 self._room.wait(self.limits.stop_seconds)
                 self._room.clear()
             writer.tells = False
-
-    def _is_full(self) -> bool:
-        writer, limits = self._writer, self.limits
-        return writer.queued_records > limits.queued_records or writer.queued_bytes > limits.queued_bytes
 
     def _end_writer(self) -> None:
         self._writer.end()

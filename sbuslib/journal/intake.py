@@ -11,10 +11,8 @@ from collections.abc import Callable, Set
 from time import time_ns
 from typing import TYPE_CHECKING
 
-import msgspec
 from gevent.event import Event
 
-from ..core.embedder import Inbox
 from ..core.holding import Holding
 from ..core.quotas import Room
 from ..secrets import answerable
@@ -47,14 +45,16 @@ class _Portion:
         self.end = 0  # how many messages the writer has taken once it has taken this portion
 
 
-class Intake(Inbox):
+class Intake:
     """Takes messages in the turns of the hub, and hands them to the writer, many at once.
 
-    Implements :class:`~sbuslib.core.protocols.Receiver` and :class:`~sbuslib.core.protocols.Holder`.
+    Implements :class:`~sbuslib.core.protocols.LocalReceiver` and :class:`~sbuslib.core.protocols.Holder`.
 
     :param hold: hold publishers back when the writer does not keep up.
     :param run: runs the callbacks of timers, and deals with errors that leave them.
     """
+
+    takes_batches = False
 
     def __init__(
         self,
@@ -66,13 +66,18 @@ class Intake(Inbox):
         hold: bool,
         run: Callable[[Callable[[], None]], None],
     ) -> None:
-        super().__init__(context, clients.forget_inbox)
+        self.credentials = context.running.credentials  # this process
+        self.account = context.quotas.account(self.credentials.uid)  # of the hub's own user
+        self.closed = False  # whether nothing more comes
+        self.routed = 0  # messages that were to come here, ever
+        self.lost: dict[str, int] = {}  # those of them that are not in the journal, by cause
         #: Messages that the writer was not given yet, and their bytes.
         self.waiting = self.waiting_bytes = 0
         #: Set once the writer has ended.
         self.ended = Event()
         #: Called when the hub or the recorder closes this.
         self.on_close: Callable[[], None] = lambda: None
+        self._context = context
         #: Those of the hub.
         self._clients = clients
         #: Prefix and separator of the hub, which may change when it joins a tree.
@@ -82,6 +87,8 @@ class Intake(Inbox):
         self._hold = hold
         self._run = run
 
+        #: Most messages that the writer had not written.
+        self._peak = 0
         #: The messages that wait.
         self._chunks: list[Chunk] = []
         #: Losses that the journal does not tell of yet, by their causes.
@@ -180,6 +187,7 @@ class Intake(Inbox):
 
     def hand_over(self) -> None:
         """Give what waits to the writer."""
+        self._peak = max(self._peak, self.queued)
         gaps = [*self._gaps.values()] if not self._is_full else []
         if self.waiting or gaps:
             self._writer.put(self._chunks, gaps, self.waiting, self.waiting_bytes)
@@ -194,9 +202,8 @@ class Intake(Inbox):
         self._chunks = []
         self.waiting = self.waiting_bytes = 0
         self._sender = None  # it may be gone when the next message comes
-        writer, bounds = self._writer, self._bounds
-        if writer.queued_records > bounds.queued_records or writer.queued_bytes > bounds.queued_bytes:
-            self._is_full = writer.tells = True
+        if self._writer.fill > 1:
+            self._is_full = self._writer.tells = True
 
     def notify(self, notice: Lost | Away) -> None:
         """Note that messages were lost between two hubs of the tree, so that the journal lacks them."""
@@ -220,19 +227,21 @@ class Intake(Inbox):
 
         They are kept if their user is below its share, or if their publisher is held back from now on.
         """
-        writer, bounds = self._writer, self._bounds
+        # 1. There is room again, or there is for this user.
         self.relieve()
         if not self._is_full:
             return True
         self._charge()
         if self._by_user.is_below_share(sender.credentials.uid, count, size):
             return True
+
+        # 2. A publisher that is held sends only what the hub has read already. A hub that stops reads all that is left.
         publisher = sender.holdable_by(self) if self._hold and not self._held_too_long else None
-        # A publisher that is held sends only what the hub has read already. A hub that stops reads all that is left.
-        flooded = writer.queued_records >= 2 * bounds.queued_records or writer.queued_bytes >= 2 * bounds.queued_bytes
-        if publisher is not None and not (flooded and publisher in self.held):
+        if publisher is not None and not (self._writer.fill >= 2 and publisher in self.held):
             self._holding.hold(publisher)
             return True
+
+        # 3. Else they are lost, and a gap row says so.
         cause = "timeout" if self._held_too_long else "overflow"
         self.lost[cause] = self.lost.get(cause, 0) + count
         self._note_gap(cause, count, time_ns())
@@ -245,14 +254,8 @@ class Intake(Inbox):
     def relieve(self) -> None:
         """Release publishers whose user is below its share; release all when the queue is at most half full."""
         self._release()
-        writer, bounds = self._writer, self._bounds
-        if (
-            self._is_full
-            and writer.queued_records <= bounds.queued_records // 2
-            and writer.queued_bytes <= bounds.queued_bytes // 2
-        ):
-            self._is_full = self._held_too_long = False
-            writer.tells = False
+        if self._is_full and self._writer.fill <= 0.5:
+            self._is_full = self._held_too_long = self._writer.tells = False
             self.hand_over()
             self._release_all()
         elif self.held:
@@ -280,7 +283,7 @@ class Intake(Inbox):
                 self._leave()
             finally:
                 self.on_close()
-                self._on_closed(self)
+                self._clients.forget_inbox(self)
         elif not self._writer.is_abandoned:
             self.ended.wait()
 
@@ -292,8 +295,13 @@ class Intake(Inbox):
         if stopped := self._writer.queued_records:
             self.lost["stopped"] = stopped
         if not was_closed:
-            self._on_closed(self)
+            self._clients.forget_inbox(self)
         return sum(self.lost.values())
+
+    def end(self) -> None:
+        """Another process has the hub. Returns, as :meth:`unsubscribe`, once the writer has ended."""
+        self._leave()
+        self.on_close()
 
     def _leave(self) -> None:
         if self._context.is_serving:
@@ -305,13 +313,8 @@ class Intake(Inbox):
         finally:
             self._timer.close()
             self._release_all()
-            self._ready.set()
 
     # -- what others see ----------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        """How many messages the embedder can take: none, as the writer takes them."""
-        return 0
 
     @property
     def queued(self) -> int:
@@ -325,11 +328,18 @@ class Intake(Inbox):
 
     def statistics(self) -> ClientStatistics:
         """This recorder as a receiver, at this instant."""
-        waiting = self.queued
-        return msgspec.structs.replace(
-            super().statistics(),
+        waiting, router = self.queued, self._context.router
+
+        return ClientStatistics(
+            credentials=router.namespace.credential_key(self.credentials).decode(),
+            patterns=router.count(self),
+            routed=self.routed,
             delivered=self.routed - sum(self.lost.values()) - waiting,
             waiting=waiting,
+            waiting_peak=max(self._peak, waiting),
+            full=round(self._writer.fill, 3),
+            lost=dict(self.lost),
             soft="queue",
             hard="block" if self._hold else "discard",
+            order="queue",
         )

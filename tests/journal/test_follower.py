@@ -18,6 +18,7 @@ from sbuslib.blocking import Client
 from sbuslib.errors import JournalInUseError
 from sbuslib.journal.follower import Follower
 from sbuslib.journal.limits import JournalLimits
+from sbuslib.journal.writer import Writer
 from sbuslib.segments.directory import is_recorded, list_segments, read_header
 from sbuslib.wire.control import Away
 
@@ -215,7 +216,7 @@ def test_a_follower_does_not_miss_room_that_comes_before_it_waits(
     """The writer takes all messages between two looks of the follower, and does not tell of room later."""
     with HubThread(address), following(address, journal) as follower:
         looks = [True]
-        monkeypatch.setattr(Follower, "_is_full", lambda self: bool(looks) and looks.pop())
+        monkeypatch.setattr(Writer, "fill", property(lambda self: 2.0 if looks and looks.pop() else 0.0))
         monkeypatch.setattr(follower._room, "wait", lambda timeout: pytest.fail("it waits for what has come"))
         follower._hand_over()
         assert not looks

@@ -16,6 +16,7 @@ from accounting import acting_as
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from journal.disks import file_size
+from programs import Programs
 from segments.journals import records_of
 from support import PATIENCE, Connect, MakeClient, MakeHub, Peer, eventually, own_key
 
@@ -288,3 +289,15 @@ def test_an_error_of_on_stop_is_logged(hub: Hub, journal: str, caplog: pytest.Lo
         hub.publish(b"k", b"x" * 3_000)
         eventually(lambda: "the caller's own mistake" in caplog.text)
     assert isinstance(recorder.error, OSError)
+
+
+def test_recording_ends_when_another_process_takes_the_hub_over(
+    make_hub: MakeHub, programs: Programs, journal: str
+) -> None:
+    hub = make_hub(programs.address("bus"), replaceable=True)
+    with Recorder(hub, journal):
+        hub.publish(b"k", b"v")
+        gevent.get_hub().threadpool.spawn(programs.start, "bus", None, "--take-over").get()
+        eventually(lambda: hub.closed)
+        eventually(lambda: not is_recorded(journal))
+    assert [(row.key, row.payload) for row in records_of(journal)] == [(b"k", b"v")]
