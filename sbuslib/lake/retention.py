@@ -83,7 +83,8 @@ def _deletable(segments: list[Segment]) -> list[Segment]:
 def _times(files: list[Segment | Sealed]) -> list[float]:
     """When the last row of each file was recorded, in seconds since the epoch. The files are in the order of rows.
 
-    One that is to come is of a clock that was ahead. Then the files that follow say when it was.
+    One that is to come is of a clock that was ahead. Then the files that follow say when it was, also of one that has
+    vanished.
     """
     found, following = list[float](), time.time()
     for file in reversed(files):
@@ -98,8 +99,8 @@ def _latest(file: Segment | Sealed) -> float:
         return file.end_ns / 1e9
     try:
         return os.stat(file.path).st_mtime
-    except FileNotFoundError:  # a sealer has deleted it: its rows are in a sealed file
-        return 0.0
+    except FileNotFoundError:  # a sealer has deleted it, and nothing says any more when that was
+        return inf
 
 
 def _delete(path: str) -> None:

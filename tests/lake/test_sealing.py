@@ -16,7 +16,7 @@ from segments.journals import START_NS, flip, rows, segment
 
 from sbuslib import read
 from sbuslib.errors import CorruptJournalError, JournalError, JournalInUseError
-from sbuslib.lake import sealing
+from sbuslib.lake import pieces, retention, sealing
 from sbuslib.lake.blocks import read_records
 from sbuslib.lake.places import list_sealed
 from sbuslib.lake.retention import retain
@@ -127,6 +127,28 @@ def test_a_clock_that_was_ahead_keeps_no_file_for_ever(journal: Path, monkeypatc
     retain(str(journal), None, 3_600)
     assert names(journal / "sealed") == []
     assert [one.first_sequence for one in list_segments(journal)] == [7, 10], "nothing says that it is old"
+
+
+def test_a_segment_that_vanishes_does_not_make_those_before_it_old(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sealer deletes it after the listing; the clock of the file before it was ahead."""
+    first = segment(journal, 1, [row._replace(time_ns=row.time_ns + 10**18) for row in rows(3)])
+    seal(journal)
+    first.unlink()
+    vanishing = segment(journal, 4, rows(3, 4))
+    segment(journal, 7, rows(3, 7))
+    segment(journal, 10, rows(3, 10))
+
+    def contents(place: str) -> pieces.Contents:
+        found = pieces.contents(place)
+        vanishing.unlink()
+        return found
+
+    monkeypatch.setattr(retention, "contents", contents)
+    retain(str(journal), None, 3_600)
+    assert names(journal / "sealed") == [(1, 3)]
+    assert [one.first_sequence for one in list_segments(journal)] == [7, 10]
 
 
 def test_segments_that_are_not_sealed_are_deleted_as_well(journal: Path) -> None:
