@@ -24,8 +24,6 @@ from ..wire.addresses import (
 )
 from ..wire.packets import encode_control, encode_subscribe
 
-__all__ = ["Daemon", "forwarder", "hub", "idle_clients", "idle_patterns", "other", "path_of", "relayed"]
-
 _PATTERNS_A_CLIENT = 10_000
 _PATIENCE = 60.0
 _ANSWER_BYTES = 4_096

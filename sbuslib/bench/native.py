@@ -11,8 +11,6 @@ import msgspec
 from ..errors import StateError
 from .results import Run
 
-__all__ = ["Load", "Tools"]
-
 _HERE = Path(__file__).parent
 _PATIENCE = 120.0
 """Seconds after which a load counts as hanging."""

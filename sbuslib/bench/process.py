@@ -11,8 +11,6 @@ from pathlib import Path
 
 from .results import Machine
 
-__all__ = ["cpu_seconds", "describe_machine", "raise_descriptor_limit", "resident_bytes"]
-
 
 def cpu_seconds(pids: Iterable[int]) -> float:
     """The CPU time in seconds that processes and all their threads have used, by the scheduler's account.

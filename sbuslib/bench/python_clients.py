@@ -23,8 +23,6 @@ from ..errors import StateError
 from .process import cpu_seconds
 from .results import Run
 
-__all__ = ["END", "KEY", "Publish", "Receive", "await_word", "main", "run", "tell_begun", "tell_ended", "tell_ready"]
-
 Publish: TypeAlias = Callable[[str, int, bytes, int], None]
 """A publisher. Its arguments are an address, the count of messages, their payload, and the count of receivers."""
 Receive: TypeAlias = Callable[[str, int, int], None]

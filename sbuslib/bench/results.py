@@ -11,20 +11,6 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-__all__ = [
-    "FORMAT",
-    "METRICS",
-    "Machine",
-    "Measurement",
-    "Plan",
-    "Results",
-    "Run",
-    "Summary",
-    "decode",
-    "encode",
-    "summarize",
-]
-
 FORMAT = 1
 """The version of the JSON. Readers refuse other versions."""
 

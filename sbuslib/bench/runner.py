@@ -23,8 +23,6 @@ from .process import describe_machine, raise_descriptor_limit
 from .results import Measurement, Plan, Results, Run
 from .scenarios import Scenario
 
-__all__ = ["HUB", "Bench", "Case", "Others"]
-
 HUB = "hub"
 """The target that is a hub of this package. With a Python client other than gevent's it is ``hub-<kind>``."""
 FORWARDER = "forwarder"

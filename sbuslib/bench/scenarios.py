@@ -6,9 +6,6 @@ import msgspec
 
 from .results import Plan
 
-__all__ = ["FULL", "QUICK", "SCENARIOS", "Scenario", "find"]
-
-
 FULL = Plan()
 QUICK = Plan(rounds=3, seconds=0.2)
 

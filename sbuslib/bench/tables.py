@@ -8,22 +8,6 @@ from typing import TypeAlias
 from .results import Results, Summary
 from .scenarios import SCENARIOS, Scenario
 
-__all__ = [
-    "HEADING",
-    "TITLES",
-    "Title",
-    "count",
-    "describe",
-    "everything",
-    "micro",
-    "rows",
-    "scenarios_of",
-    "spread",
-    "terminal",
-    "times",
-    "title_of",
-]
-
 Title: TypeAlias = Callable[[Scenario, str], str]
 
 TITLES = {

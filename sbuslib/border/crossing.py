@@ -14,8 +14,6 @@ from .fellows import Fellows
 from .keys import Border, Excluded, fits_a_packet
 from .mapping import Mapping
 
-__all__ = ["Crossing"]
-
 _REMEMBERED_BYTES: Final = 512
 """Longest key or name that is remembered. Longer ones are rare, and many of them would take much memory."""
 

@@ -28,24 +28,6 @@ from ..secrets import user_of
 from ..wire.packets import Message
 from .keys import CONTROL, Excluded
 
-__all__ = [
-    "ASK",
-    "BEAT_SECONDS",
-    "COUNT_MOST",
-    "MEMBERS_MOST",
-    "SETTLE_SECONDS",
-    "USERS_MOST",
-    "USER_MOST",
-    "BridgeStatistics",
-    "Expected",
-    "Fellows",
-    "Here",
-    "announcement_of",
-    "decode_here",
-    "digest",
-    "encode_here",
-]
-
 _IMPORT: Final = b"import "
 """Before the digests of what is about to be published."""
 ASK: Final = b"who is here"

@@ -15,8 +15,6 @@ from ..wire.control import Features
 from ..wire.packets import MSG, check_key
 from ..wire.text import printable
 
-__all__ = ["CONTROL", "LOST", "Border", "Excluded", "bus_of", "fits_a_packet"]
-
 CONTROL = b"sbus/gateway"
 """The key under which the gateways and bridges of one bus talk to each other, whatever they join it to."""
 

@@ -23,8 +23,6 @@ from ..errors import NameFormatError
 from ..matcher import SEPARATOR, Pattern
 from .keys import Excluded
 
-__all__ = ["Mapping", "apart"]
-
 # Control characters, blanks of any kind, bytes that are not UTF-8, and what is no character or private.
 _NEVER = "\0-\x20%\x7f-\xa0\u1680\u2000-\u206f\u3000\ud800-\uf8ff\ufdd0-\ufdef\ufeff\ufff0-\U0010ffff"
 _QUOTED = re.compile(rb"%([0-9A-F]{2})")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from ..lazy import load_lazily
 
 if TYPE_CHECKING:
+    from ..border.fellows import BridgeStatistics as BridgeStatistics
     from .bridge import AioBridge as AioBridge
-    from .bridge import BridgeStatistics as BridgeStatistics
     from .broker import BrokerOptions as BrokerOptions
     from .threaded import Bridge as Bridge
 

@@ -39,8 +39,6 @@ from .broker import BrokerOptions, Incoming, Origin, make_broker
 from .numbers import Arrivals
 from .sending import Sending
 
-__all__ = ["AioBridge", "BridgeStatistics"]
-
 logger = logging.getLogger("sbuslib")
 
 _BATCH: Final = 1_024

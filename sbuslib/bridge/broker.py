@@ -24,21 +24,6 @@ from ..border.mapping import Mapping
 from ..errors import UsageError
 from ..kernel.tls import make_context
 
-__all__ = [
-    "BATCH",
-    "ORIGIN",
-    "UNREAD",
-    "Broker",
-    "BrokerOptions",
-    "Incoming",
-    "Leaving",
-    "Origin",
-    "Take",
-    "Unread",
-    "make_broker",
-    "next_batch",
-]
-
 T = TypeVar("T")
 
 ORIGIN: Final = "Sbus-Origin"

@@ -34,8 +34,6 @@ from ..matcher import matches
 from ..wire.text import plainly
 from .broker import ORIGIN, UNREAD, Broker, BrokerOptions, Incoming, Leaving, Take, Unread, next_batch
 
-__all__ = ["Mqtt"]
-
 _VERSIONS: Final = {"5": MQTTProtocolVersion.MQTTv5, "3.1.1": MQTTProtocolVersion.MQTTv311}
 _LEVELS: Final = 200
 """Segments of a topic: mosquitto takes no more."""

@@ -29,8 +29,6 @@ from ..errors import UsageError
 from ..wire.text import plainly
 from .broker import BATCH, ORIGIN, UNREAD, Broker, BrokerOptions, Incoming, Leaving, Take, Unread, next_batch
 
-__all__ = ["Nats"]
-
 _PAUSE: Final = 1.0
 """Seconds between attempts to connect, and to use a stream."""
 _CONNECT_SECONDS: Final = 5.0

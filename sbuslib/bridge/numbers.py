@@ -12,8 +12,6 @@ from typing import Final
 from ..limits import KNOWN_KEY_BYTES
 from .broker import Origin
 
-__all__ = ["Arrivals", "Numbers"]
-
 _KEYS: Final = 65_536
 """Keys whose numbers are remembered, and messages that came: some 20 MB."""
 

@@ -22,8 +22,6 @@ from redis.exceptions import RedisError, ResponseError
 from ..border.mapping import Mapping
 from .broker import BATCH, Broker, BrokerOptions, Incoming, Leaving, Take
 
-__all__ = ["Redis"]
-
 _STREAM_LENGTH: Final = 1_000_000
 """About how many entries of a stream are kept."""
 _BLOCK_MILLISECONDS: Final = 250

@@ -18,8 +18,6 @@ from ..wire.text import plainly
 from .broker import Broker, Leaving
 from .numbers import Numbers
 
-__all__ = ["Sending"]
-
 _BATCH: Final = 1_024
 """Messages that are sent at once: few enough to confirm in milliseconds."""
 _MESSAGE_BYTES: Final = 300

@@ -12,12 +12,11 @@ from typing import Any, Final
 import gevent
 from gevent.threadpool import ThreadPool
 
+from ..border.fellows import BridgeStatistics
 from ..clients.endpoint import Endpoint
 from ..errors import StateError, UsageError
 from ..hub import Hub
-from .bridge import AioBridge, BridgeStatistics
-
-__all__ = ["Bridge"]
+from .bridge import AioBridge
 
 _LOOK_SECONDS: Final = 0.005
 """Seconds between two looks at the thread that is waited for."""

@@ -11,20 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any, NoReturn
 
-__all__ = [
-    "ADDRESSES",
-    "NAMES",
-    "Formatter",
-    "Parser",
-    "add",
-    "add_address",
-    "add_door_folder",
-    "add_patterns",
-    "add_program_options",
-    "add_verbosity",
-    "nearest",
-]
-
 ADDRESSES = (
     "Without -a, the address is SBUS_ADDRESS from the environment, else $XDG_RUNTIME_DIR/sbus/bus, else "
     "/run/sbus.socket. The forms of an address are in sbusd(1)."

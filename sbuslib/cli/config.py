@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from ..hub import Hub
     from ..relay import Relay
 
-__all__ = ["HubSettings", "HubTable", "Reloader", "RuleTable", "read_settings"]
-
 T = TypeVar("T")
 
 EVERYBODY: Final = "*"

@@ -17,25 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Final, NoReturn
 
-__all__ = [
-    "CONFIG_PLACE",
-    "EXIT_FAILURE",
-    "EXIT_SUCCESS",
-    "EXIT_USAGE",
-    "STOPPING",
-    "advise",
-    "complain",
-    "explain",
-    "finish",
-    "is_told",
-    "on_stop",
-    "progress",
-    "set_verbosity",
-    "tell",
-    "yield_to_ctrl_c",
-    "yield_to_signals",
-]
-
 EXIT_SUCCESS = 0
 EXIT_FAILURE = 1
 """An error outside the program: no hub, refused, connection lost, address in use."""

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from ..wire.addresses import Address
     from .config import HubSettings
 
-__all__ = ["PID_FILE", "add_hub_arguments", "build_parser", "main", "serve_hub"]
-
 PID_FILE = "/run/sbus.pid"
 NO_PID_FILE = "/dev/null"
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ..secrets import Namespace as Secrets
     from .config import HubSettings
 
-__all__ = ["sentence", "why_refused"]
-
 
 def add_hub_explain(parser: Parser) -> None:
     """Complete the parser of the command."""

@@ -13,8 +13,6 @@ from .arguments import Parser, add, add_address
 from .console import tell
 from .daemon import add_hub_arguments, serve_hub
 
-__all__ = ["program_folder", "read_unit", "unit_names"]
-
 
 def add_hub(parser: Parser) -> None:
     """Complete the parser of the command."""

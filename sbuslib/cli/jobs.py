@@ -16,8 +16,6 @@ from .console import is_told, on_stop, tell, yield_to_ctrl_c
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SPARK", "add_spark_arguments", "spark", "stop_event"]
-
 SPARK = (
     "Spark needs Java 17 or newer, which is that of JAVA_HOME or else the one in the path, and pip install "
     "'sbuslib[spark]'. SBUS_SPARK_LOG=warn (or info, error) shows what it logs."

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ..lake.selection import Selection
     from ..segments.layout import Record, Skipped
 
-__all__ = ["add_selection", "add_skipping", "selection", "tell_gap", "tell_skipped"]
-
 
 def add_journal_info(parser: Parser) -> None:
     """Complete the parser of the command."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ..hub import Hub
     from ..statistics import HubStatistics, LinkStatistics
 
-__all__ = ["HubLog"]
-
 LOOK_SECONDS: Final = 2.0
 """Seconds between two looks at the hub, which take the longer the more users it has."""
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterator, Sequence
 
-__all__ = ["ALIASES", "COMMANDS", "GROUPS", "build_parser", "main", "parse"]
-
 GROUPS = {
     "messages": "messages",
     "bus": "a bus, and what goes on there",

@@ -19,9 +19,6 @@ TYPE_CHECKING = False  # the typing module would take as long to load as argpars
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["SCRIPTS", "candidates", "files", "pages"]
-
-
 _BASH = """\
 # Completion of sbus for bash: sbus itself says what may come next.
 _sbus() {

@@ -27,19 +27,6 @@ from ..wire.packets import Message
 from ..wire.text import printable
 from .console import complain, progress, tell, yield_to_signals
 
-__all__ = [
-    "FIELDS",
-    "connected",
-    "from_arguments",
-    "from_json",
-    "json_field",
-    "read_stdin",
-    "shower",
-    "subscribe",
-    "tell_notice",
-    "to_json",
-]
-
 CHUNK_BYTES = 65_536
 """Bytes that are read from standard input at once: as many as a pipe holds."""
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     Work = Callable[[], object]
 
-__all__ = ["add_tls"]
-
 _CERTIFICATES = (
     "WHERE is HOST:PORT, [IPV6]:PORT, or :PORT for this machine alone; port 0 takes a free one, which is printed. "
     "To listen for other machines, give --tls-cert, --tls-key and --tls-ca: both ends of a connection then have to "

@@ -13,21 +13,6 @@ from typing import Any, Final
 from ..kernel.sockets import send_datagram
 from .console import EXIT_SUCCESS, STOPPING, complain
 
-__all__ = [
-    "LISTENS",
-    "PidFile",
-    "allow_many_files",
-    "await_daemon",
-    "detach",
-    "fill_standard_descriptors",
-    "look_once",
-    "release_standard_descriptors",
-    "supervision",
-    "take_supervision",
-    "tell_supervisor",
-    "watchdog",
-]
-
 LISTENS: Final = b"1"
 """What the daemon tells the process that was started."""
 

@@ -16,8 +16,6 @@ TYPE_CHECKING = False  # the typing module would take as long to load as argpars
 if TYPE_CHECKING:
     from argparse import Namespace
 
-__all__ = ["publish_once"]
-
 _SHORT = 65_536
 """Bytes of a packet for which the send buffer of any socket has room."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ..relay import Relay
     from .config import HubSettings
 
-__all__ = ["build_parser", "main"]
-
 _DESCRIPTION = """\
 Serve a message bus that is joined to another one above it: a hub like sbusd(1) in the foreground, joined as a slave \
 to another, its master. Messages of its clients go up if a client above wants them, messages that its clients want \

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ..monitor.survey import SeenHub, SeenLink
     from ..statistics import HubStatistics, LinkStatistics
 
-__all__ = ["ORDERS", "describe", "draw"]
-
 CLIENTS = 10
 """Clients that are shown: those with the most losses, then those with the most messages that wait."""
 

@@ -9,8 +9,6 @@ from ..wire.modes import HARD, ORDER, SOFT
 from .arguments import Parser, add, add_address
 from .console import EXIT_FAILURE, EXIT_SUCCESS
 
-__all__ = ["add_forms", "wants_senders"]
-
 
 def add_sub(parser: Parser) -> None:
     """Complete the parser of the command."""

@@ -12,8 +12,6 @@ from ..wire.text import escape
 if TYPE_CHECKING:
     from ..monitor.rates import Look, Row
 
-__all__ = ["KINDS", "TABLES", "View", "columns", "losses", "name_of_user", "plain", "show_json", "table", "title"]
-
 _TITLES: Final = {
     "who": "CLIENT",
     "name": "HUB",

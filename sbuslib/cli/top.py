@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ..blocking import Client
     from ..monitor.rates import Look, Row
 
-__all__ = ["Screen", "to_json", "to_lines"]
-
 _KEY = re.compile(r"\x1b\[[A-D]|.", re.DOTALL)
 _KINDS = {kind[0]: kind for kind in KINDS}
 _STEPS = {"<": -1, "\x1b[D": -1, ">": 1, "\x1b[C": 1}

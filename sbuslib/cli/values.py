@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["count", "encoded", "moment", "prefixes", "seconds", "separator", "size", "speed"]
-
 _SIZES = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 _SPANS = {"ms": 1e-3, "": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 

@@ -27,9 +27,6 @@ from .batch import Pair, encode_many, in_parts
 from .connection import ClientConnection
 from .questions import PatternRequest, SyncScope
 
-__all__ = ["Basics", "mailbox_of"]
-
-
 MOST_POSTED: Final = 64
 """Messages that wait for others, to go in one packet."""
 

@@ -12,8 +12,6 @@ from ..wire.batches import BATCH, Batch, pack
 from ..wire.packets import Key, as_key
 from .session import Session
 
-__all__ = ["Pair", "check_pair", "encode_many", "in_parts", "plain"]
-
 Pair: TypeAlias = tuple[Key, bytes]
 """Key and payload."""
 

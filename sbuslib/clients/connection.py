@@ -46,8 +46,6 @@ from .runtime import Runtime
 from .session import Session
 from .writing import ClientWriter
 
-__all__ = ["ClientConnection", "Closing", "Event"]
-
 logger = logging.getLogger("sbuslib.clients")
 
 Event: TypeAlias = Literal["connected", "disconnected"]

@@ -19,8 +19,6 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
-__all__ = ["NEXT", "Change", "State"]
-
 
 class State(Enum):
     """Where a connection stands."""

@@ -21,22 +21,6 @@ from .objects import AioService, AioSubscription, Subscribed
 from .runtime import run
 from .verbs import Verbs
 
-__all__ = [
-    "ClientSubscription",
-    "DescriptorExchange",
-    "Descriptors",
-    "Endpoint",
-    "FileExchange",
-    "Files",
-    "FrameExchange",
-    "Frames",
-    "HeldJob",
-    "HubView",
-    "JobQueue",
-    "Service",
-    "Worker",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C")

@@ -18,8 +18,6 @@ from .runtime import Runtime
 from .session import Session
 from .verbs import Verbs
 
-__all__ = ["ClientFace"]
-
 logger = logging.getLogger("sbuslib.clients")
 
 

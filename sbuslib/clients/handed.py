@@ -32,8 +32,6 @@ from .connection import ClientConnection
 from .lead import time_left
 from .objects import Subscribed
 
-__all__ = ["AioDescriptors", "AioFiles", "AioFrames", "Descriptor", "Handed"]
-
 MOST_KNOWN: Final = 1_024
 """Files that a receiver remembers to have seen: their offers come again."""
 

@@ -23,8 +23,6 @@ from .basics import Basics, mailbox_of
 from .handed import AioDescriptors, AioFiles, AioFrames
 from .objects import starting
 
-__all__ = ["AioDescriptorExchange", "AioFileExchange", "AioFrameExchange"]
-
 PAUSE: Final = 0.25
 """Seconds between two offers of a file."""
 LONGEST_NAME: Final = 255

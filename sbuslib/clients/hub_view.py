@@ -17,8 +17,6 @@ from ..wire.packets import Key, as_key
 from .basics import Basics
 from .session import Session
 
-__all__ = ["AioHubView", "Offers"]
-
 
 class Offers:
     """What the hub of a client offers, as it said on this connection."""

@@ -29,8 +29,6 @@ from .basics import Basics
 from .batch import check_pair, in_parts
 from .objects import AioService, starting
 
-__all__ = ["AioHeldJob", "AioJobQueue", "AioWorker", "AnyHeldJob"]
-
 
 class AnyHeldJob:
     """A job, and the worker that holds it."""

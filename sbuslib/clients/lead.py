@@ -19,8 +19,6 @@ from typing import Protocol
 
 from ..errors import StateError
 
-__all__ = ["Lead", "Waiter", "time_left"]
-
 
 def time_left(deadline: float | None) -> float | None:
     """The seconds until a time of ``time.monotonic``, at least 0; ``None`` for ever."""

@@ -12,8 +12,6 @@ from ..recipes.mailbox import Mailbox
 from ..secrets import RESERVED
 from ..wire.packets import Message
 
-__all__ = ["Mailboxes"]
-
 MOST_UNREAD: Final = 65_536
 """Messages in the inbox while others read for mailboxes. An application that never reads them loses further ones."""
 MOST_UNREAD_BYTES: Final = 268_435_456

@@ -19,8 +19,6 @@ from ..wire.packets import Message
 from ..wire.text import printable
 from .basics import Basics
 
-__all__ = ["AioService", "AioSubscription", "Starting", "Subscribed", "starting"]
-
 logger = logging.getLogger("sbuslib.clients")
 
 P = ParamSpec("P")

@@ -13,8 +13,6 @@ from ..wire import control
 from ..wire.packets import check_key
 from ..wire.text import printable
 
-__all__ = ["HubQuestion", "PatternRequest", "SyncScope", "warn_of_wildcard"]
-
 _WILDCARDS = {b"#", b">", b"**"}
 _ALL_BELOW = re.compile(rb"(?:(.*)([./]))?(#|>|\*\*)", re.DOTALL)
 """All below some key, as MQTT, NATS and patterns of files write it: what is above, the separator, the wildcard."""

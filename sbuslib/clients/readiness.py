@@ -11,8 +11,6 @@ from weakref import finalize
 
 from ..kernel.threads import unpatched
 
-__all__ = ["Readiness"]
-
 
 class Readiness:
     """Readable while a connection is, or while messages wait inside of the client: an epoll(7) of both."""

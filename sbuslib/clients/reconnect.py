@@ -12,8 +12,6 @@ from typing import Final
 
 from ..errors import NoHubError
 
-__all__ = ["CONNECT_PAUSE", "CONNECT_PAUSE_MOST", "MEMORY_PAUSE", "NOBODY_PAUSE_MOST", "Backoff", "Reconnecting"]
-
 CONNECT_PAUSE: Final = 0.001
 """Seconds before the second attempt to connect to a hub whose listen backlog is full; the pauses grow from there. A hub
 accepts some ten connections in that time."""

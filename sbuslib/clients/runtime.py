@@ -14,8 +14,6 @@ from typing import Any, ClassVar, TypeVar
 
 from .lead import Waiter, time_left
 
-__all__ = ["Runtime", "run"]
-
 T = TypeVar("T")
 
 

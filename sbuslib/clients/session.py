@@ -46,8 +46,6 @@ from .questions import HubQuestion, PatternRequest
 if TYPE_CHECKING:
     from mmap import mmap
 
-__all__ = ["MOST_CAUSES", "MOST_NOTICES", "OTHER_CAUSES", "Session"]
-
 MOST_NOTICES: Final = 256
 """Notices that wait for the application: four times as many as one receive call brings."""
 MOST_CAUSES: Final = 32

@@ -20,8 +20,6 @@ from .connection import ClientConnection
 from .job_queue import AioJobQueue
 from .objects import AioService, AioSubscription, starting
 
-__all__ = ["Handler", "Verbs"]
-
 Handler: TypeAlias = Callable[[Message], object]
 """Is called with each message; with asyncio it may be a coroutine function."""
 

@@ -10,8 +10,6 @@ from socket import SocketType
 
 from ..kernel.packet_writer import PacketWriter
 
-__all__ = ["ClientWriter"]
-
 
 class ClientWriter:
     """What one client sends. ``lock`` is held while packets are sent: inside of the lead's lock, if both are held."""

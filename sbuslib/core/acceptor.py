@@ -30,8 +30,6 @@ from .publisher import Role
 from .quotas import Account
 from .scheduler import ACCEPTOR
 
-__all__ = ["ACCEPT_PAUSE", "Acceptor", "most_connections"]
-
 ACCEPT_PAUSE: Final = 0.1
 """Seconds without accepting after the kernel ran out of descriptors or memory. Trying again sooner would use up the
 processor, and a client in the listen backlog loses nothing."""

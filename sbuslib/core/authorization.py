@@ -11,8 +11,6 @@ from ..secrets import Credentials
 from .callbacks import log, tell_event_loop
 from .quotas import Account
 
-__all__ = ["Authorization", "Authorize"]
-
 Authorize: TypeAlias = Callable[[Credentials, Verb, bytes], bool]
 """``authorize(credentials, verb, key_or_pattern)``: asked for each ``SUB``, and for a client's first ``MSG`` under
 a key; its yes is remembered, within :attr:`~sbuslib.limits.Limits.allowed_bytes`."""

@@ -27,8 +27,6 @@ from .publisher import PLANNED, Publisher, Undelivered, affordable, by_receiver
 if TYPE_CHECKING:
     from mmap import mmap
 
-__all__ = ["take_batch"]
-
 _AT_ONCE: Final = 512
 """Most messages of a batch that go in one piece, where a receiver does not get all of them in one packet."""
 

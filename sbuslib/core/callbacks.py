@@ -6,8 +6,6 @@ import logging
 
 import gevent
 
-__all__ = ["log", "tell_event_loop"]
-
 logger = logging.getLogger("sbuslib")
 
 

@@ -22,8 +22,6 @@ from .replacement import Replacement
 from .reporting import Reporter
 from .settings import Reloads
 
-__all__ = ["ClientRole", "Neighbours"]
-
 _MODES: Final = {
     start + mode.encode(): (name, mode)
     for name, start, modes in (

@@ -26,8 +26,6 @@ from .quotas import Account
 from .records import ClientRecord, Totals
 from .violations import Violations
 
-__all__ = ["LAST_TURNS", "Clients"]
-
 FORGOTTEN_A_STEP: Final = 128
 """Patterns that one step takes out of the index, of clients that left: some 0.2 ms."""
 

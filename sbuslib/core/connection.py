@@ -30,8 +30,6 @@ from .quotas import Account
 from .records import ClientRecord, Totals
 from .routing import route, route_copies, route_one
 
-__all__ = ["Connection"]
-
 
 class Connection(Publisher):
     """A client that is connected. Belongs to its hub and to the thread of the hub's event loop."""

@@ -21,8 +21,6 @@ from .records import Counts
 from .router import Router
 from .running import Running
 
-__all__ = ["Context"]
-
 
 class Context:
     """The limits, rules, router, quotas and counts of one hub. It lives as long as the hub.

@@ -23,8 +23,6 @@ from .greenlet_inbox import GreenletInbox
 from .messages import Batched, Copied, Messages
 from .protocols import Holdable, Receiver, Routes, Sender
 
-__all__ = ["Embedder", "Inbox"]
-
 
 class Embedder:
     """The process that serves the hub. Implements :class:`~.protocols.Sender`."""

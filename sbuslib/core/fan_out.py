@@ -36,8 +36,6 @@ from .outgoing import Outgoing
 from .protocols import Receiver, Routes, Sender
 from .quotas import Account
 
-__all__ = ["FanOutQueue", "FanOuts", "Group"]
-
 REMEMBERED_GROUPS: Final = 1_024
 """Most sets of receivers whose groups are remembered: enough for as many keys."""
 

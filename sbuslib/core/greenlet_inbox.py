@@ -15,8 +15,6 @@ from gevent.timeout import Timeout
 
 from ..errors import DisconnectedError
 
-__all__ = ["GreenletInbox"]
-
 T = TypeVar("T")
 
 

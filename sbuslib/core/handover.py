@@ -47,8 +47,6 @@ from ..wire.addresses import AbstractAddress, DescriptorAddress, PathAddress
 from ..wire.packets import Control, encode_control, parse
 from .records import VERSION, HubRecord, decode_record, encode_record
 
-__all__ = ["Estate", "HandoverError", "ask_for", "hand_over", "refuse"]
-
 LOT: Final = 200
 """Connections sent with one packet; the kernel takes 253. Each lot is asked for, as it counts those that are under way,
 and refuses more than a process may have open."""

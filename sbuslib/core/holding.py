@@ -13,8 +13,6 @@ from typing import Any
 from .context import Context
 from .protocols import Holdable, Holder
 
-__all__ = ["Holding"]
-
 
 class Holding:
     """The publishers that a receiver holds. Made when it first holds one: most receivers never do.

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-__all__ = ["CAUSES", "Cause", "Losses", "Refusal", "Report"]
-
 Cause: TypeAlias = Literal["discard", "overflow", "quota", "oversize", "outage"]
 
 CAUSES: tuple[Cause, ...] = ("discard", "overflow", "quota", "oversize", "outage")

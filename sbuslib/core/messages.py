@@ -16,8 +16,6 @@ from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..wire.batches import Batch, coalesce
 from ..wire.columns import Columns
 
-__all__ = ["COALESCED", "COALESCED_BYTES", "Batched", "Copied", "InArea", "Messages", "OneInArea", "Received"]
-
 COALESCED = 8
 """Fewest messages of one turn that are put into one packet for a receiver that takes batches. Making a batch costs a
 few sends."""

@@ -62,8 +62,6 @@ from .losses import Cause, Losses
 from .quotas import Account, Room
 from .records import OutboxRecord
 
-__all__ = ["Action", "Outbox", "decide"]
-
 SentPacket: TypeAlias = tuple[bytes, int | None]
 """A packet, and the user that it is charged to; ``None`` for an answer, which is charged to nobody."""
 

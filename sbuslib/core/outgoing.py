@@ -40,8 +40,6 @@ from .records import ClientRecord, OutboxRecord, Totals
 from .running import Running
 from .send_watcher import SendWatcher
 
-__all__ = ["READ", "Outgoing"]
-
 READ: Final = 1
 """gevent's name for libev's EV_READ."""
 

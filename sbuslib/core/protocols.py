@@ -14,8 +14,6 @@ from ..wire.control import Away, Lost
 from .messages import Messages
 from .quotas import Account
 
-__all__ = ["Holdable", "Holder", "LocalReceiver", "Queue", "Receiver", "Routes", "Run", "Sender"]
-
 
 class Holder(Protocol):
     """A receiver that holds publishers back."""

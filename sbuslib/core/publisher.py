@@ -29,8 +29,6 @@ from .protocols import Holdable, Holder, Receiver, Routes, Sender
 from .router import CACHED_HEADER_BYTES
 from .running import Running
 
-__all__ = ["FEW", "PLANNED", "Publisher", "Role", "Undelivered", "affordable", "by_receiver"]
-
 Which = TypeVar("Which")
 
 ALLOWED_KEY: Final = 256

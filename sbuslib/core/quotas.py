@@ -25,8 +25,6 @@ from ..matcher import Pattern, Shapes
 from ..policy import Policy, Scope
 from ..shares import Shares
 
-__all__ = ["SEGMENT_BYTES", "Account", "Quotas", "Room"]
-
 SEGMENT_BYTES: Final = 32
 """Bytes that are charged for each segment of a pattern with a wildcard, beside its own. Even an empty segment may be a
 node of the index, of some 300 bytes; a tenth of that is charged, as everywhere in the index."""

@@ -20,8 +20,6 @@ from ..wire.modes import Hard, Order, Soft
 if TYPE_CHECKING:
     from mmap import mmap
 
-__all__ = ["VERSION", "ClientRecord", "Counts", "HubRecord", "OutboxRecord", "Totals", "decode_record", "encode_record"]
-
 VERSION: Final = 1
 """Goes up when a record means something else than before."""
 

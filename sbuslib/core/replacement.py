@@ -33,8 +33,6 @@ from .publisher import Role
 from .records import VERSION, HubRecord
 from .settings import Reloads
 
-__all__ = ["Replacement"]
-
 LEAVE_WAIT: Final = 1.0
 """Seconds that hubs below have to leave in good order."""
 

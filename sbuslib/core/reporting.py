@@ -21,8 +21,6 @@ from .quotas import Account
 from .records import Totals
 from .violations import Violations
 
-__all__ = ["Reporter"]
-
 PAGE: Final = 500
 """Most clients in one answer: so an answer takes a few milliseconds of the hub, and fits a packet."""
 

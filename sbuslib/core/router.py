@@ -33,8 +33,6 @@ from ..secrets import Credentials, Namespace
 from ..wire.packets import MSG
 from .quotas import Account, Quotas
 
-__all__ = ["CACHED_HEADER_BYTES", "COMPARED", "Router", "why_too_large"]
-
 S = TypeVar("S", bound=Hashable)
 
 CACHED_HEADER_BYTES: Final = 512

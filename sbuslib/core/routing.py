@@ -28,8 +28,6 @@ from .messages import Copied, InArea, OneInArea, Received
 from .protocols import Receiver, Routes, Run, Sender
 from .publisher import FEW, PLANNED, Publisher, Undelivered, affordable, by_receiver
 
-__all__ = ["route", "route_copies", "route_one"]
-
 _QUICK: Final = 1_024
 """So many deliveries, to at most :data:`FEW` receivers, are made without a look at the clock."""
 

@@ -19,8 +19,6 @@ from .scheduler import Scheduler
 from .unsent import Unsent
 from .user_work import UserWork
 
-__all__ = ["Running"]
-
 PASSED_WAIT: Final = 1.0
 """Seconds that an answer to ``hub/sync passed`` waits for a receiver that takes nothing: see :mod:`.unsent`."""
 

@@ -24,8 +24,6 @@ from math import inf, log2
 from time import monotonic, thread_time
 from typing import Any, Final
 
-__all__ = ["ACCEPTOR", "Scheduler"]
-
 ACCEPTOR: Final = -1
 """The user id that stands for the listening socket: the user that connects there is not known yet."""
 

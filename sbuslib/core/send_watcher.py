@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from .running import Running
 
-__all__ = ["SEND_RETRY", "WRITE", "SendWatcher"]
-
 WRITE: Final = 2
 """gevent's name for libev's EV_WRITE."""
 

@@ -16,8 +16,6 @@ from gevent.event import Event
 
 from ..errors import ServiceError
 
-__all__ = ["ServiceGreenlets"]
-
 logger = logging.getLogger("sbuslib")
 
 

@@ -26,8 +26,6 @@ from .context import Context
 from .protocols import Receiver
 from .publisher import Publisher
 
-__all__ = ["Reloads", "Review", "Settings"]
-
 _MOST: Final = 1_024
 """Clients that may wait for an answer, as many as answers may wait for one client."""
 

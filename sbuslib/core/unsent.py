@@ -17,8 +17,6 @@ from math import inf
 from time import monotonic
 from typing import Protocol
 
-__all__ = ["Unsent", "Waiting"]
-
 
 class Waiting(Protocol):
     """A receiver for which messages wait."""

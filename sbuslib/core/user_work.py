@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 from .scheduler import Scheduler
 
-__all__ = ["UserWork"]
-
 
 class _Job(NamedTuple):
     steps: Iterator[None]

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 
-__all__ = ["Violations"]
-
 
 class Violations:
     """Counts violations by reason, and says which to log: the first of each reason and user.

@@ -27,8 +27,6 @@ from ..wire.offers import ASK, BUSY, GIVEN, MOST_TOKENS, TOKEN_BYTES, Offer
 from .door import door_address
 from .strangers import Strangers
 
-__all__ = ["Asker", "Sleep", "WaitReadable", "user_behind"]
-
 MOST_KEPT: Final = 64
 """Doors to which a connection is kept: one for each client that publishes frames here."""
 ANSWER_SECONDS: Final = 2.0

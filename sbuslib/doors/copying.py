@@ -25,8 +25,6 @@ from .asking import WaitReadable
 from .files import FileSink
 from .memory import Memory, bytes_of, is_sealed
 
-__all__ = ["Copying", "Source", "check_readable", "copy_file", "open_file"]
-
 CHUNK: Final = 8_388_608
 """Bytes that are copied between two looks at whether to go on: some milliseconds."""
 DISKS: Final = {"btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "vfat", "xfs", "zfs"}

@@ -35,8 +35,6 @@ from .transfers import Transfer
 from .under_way import under_way
 from .visitors import USER_VISITORS, Visitor, Visitors
 
-__all__ = ["Door", "door_address"]
-
 LINGER: Final = 1.0
 """Seconds for which the last offers are handed out though their client was closed, or the program ends."""
 MOST_SPARE: Final = 4

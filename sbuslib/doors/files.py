@@ -9,8 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["FileSink", "safe_name"]
-
 LONGEST_NAME: Final = 200
 """Bytes of a file's name. Most file systems take 255, and a number may be added."""
 _NO_FILES_WITHOUT_NAME: Final = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)

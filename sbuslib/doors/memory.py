@@ -23,8 +23,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ..errors import DoorError, UsageError
 from ..secrets import Credentials, credentials_of
 
-__all__ = ["Frame", "MappedFrame", "Memory", "PacketFrame", "bytes_of", "check_memory", "map_memory"]
-
 _SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _SEALS: Final = _SIZE_SEALS | fcntl.F_SEAL_WRITE
 _NOEXEC: Final = 0x0008  # MFD_NOEXEC_SEAL of Linux 6.3, which the os module has no name for

@@ -11,8 +11,6 @@ from typing import Final
 
 from ..kernel.threads import unpatched
 
-__all__ = ["Pace", "accepting", "hearing"]
-
 
 class Pace:
     """Until when each of those rest who take time. Times are in seconds, of any clock. For any threads.

@@ -12,8 +12,6 @@ from typing import Final
 
 from ..errors import DoorError
 
-__all__ = ["Strangers"]
-
 PATIENCE: Final = 0.5
 """Seconds that the door of a stranger may take."""
 PROMPT: Final = 0.02

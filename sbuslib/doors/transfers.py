@@ -26,8 +26,6 @@ from ..errors import PeerError
 from ..limits import check_count
 from ..wire.offers import ASK, COPYING, HAVE
 
-__all__ = ["ReceivedFile", "Sent", "Transfer"]
-
 MOST_FAILED: Final = 256
 """Failed receivers whose reason is kept."""
 LONGEST_REASON: Final = 200

@@ -17,8 +17,6 @@ from ..kernel.sockets import unread_bytes
 from ..kernel.threads import unpatched
 from ..wire.offers import MOST_TOKENS
 
-__all__ = ["UnderWay", "under_way"]
-
 STRANGERS_MOST: Final = 16
 """Descriptors under way to all strangers together: a 64th of the 1,024 that the kernel mostly lets a user have under
 way, so that many processes may hand out."""

@@ -22,8 +22,6 @@ from ..kernel.threads import unpatched
 from .pace import accepting, hearing
 from .under_way import under_way
 
-__all__ = ["USER_VISITORS", "Visitor", "Visitors"]
-
 USER_VISITORS: Final = 32
 """Connections of one user to one door. Each client keeps one; if there are more, they take turns."""
 MOST_VISITORS: Final = 256

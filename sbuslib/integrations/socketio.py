@@ -26,8 +26,6 @@ from ..connecting import BusUrl, Connector, parse_url
 from ..doors.memory import Frame
 from ..errors import SbusError
 
-__all__ = ["AsyncSbusManager", "SbusManager"]
-
 PAUSE: Final = 1.0
 """Seconds until another attempt to subscribe, where there is no hub."""
 

@@ -17,8 +17,6 @@ from ..segments.recovery import DAMAGED, DELETED
 from ..wire.offers import behind_a_door
 from ..wire.text import escape
 
-__all__ = ["Check", "verify"]
-
 _CAUSES_TOLD = 5
 """They fit into a line."""
 

@@ -20,8 +20,6 @@ from .chunks import Chunk
 from .follower import Follower
 from .writer import Gap
 
-__all__ = ["FORGOTTEN", "BlackBox"]
-
 FORGOTTEN: Final = "forgotten"
 """The cause of a gap row that stands for messages that a black box did not keep."""
 

@@ -13,8 +13,6 @@ from ..segments.layout import NULL, Buffer, pack
 from ..wire.batches import take_apart
 from ..wire.columns import Columns, merge_keys
 
-__all__ = ["Chunk", "columns_of", "own_users", "parts_of", "spread", "without_secrets"]
-
 
 class Chunk(NamedTuple):
     """Messages of one sender that came at one time: as columns, or as packets, ``MSG <key>NUL<payload>`` each.

@@ -26,8 +26,6 @@ from ..segments.decoding import OnCorrupt
 from ..segments.directory import DirectoryLock, durable_sequence, is_recorded
 from ..segments.layout import GAP, Block, Record, SegmentHeader
 
-__all__ = ["Consumer", "consume"]
-
 _PAUSE: Final = 0.05
 """Seconds between two looks at the end of a journal: as long as a recorder keeps messages back."""
 

@@ -27,8 +27,6 @@ from .chunks import Chunk, own_users
 from .limits import JournalLimits
 from .writer import Durability, Gap, Writer
 
-__all__ = ["Follower"]
-
 _SENDERS_KEPT = 1_024
 _SENDER_BYTES = 512
 """Longest sender that is remembered. It is enough for a tree of many floors."""

@@ -15,8 +15,6 @@ from ..segments.decoding import decode_block, end_mark, walk
 from ..segments.directory import Segment, is_recorded
 from ..segments.layout import Block
 
-__all__ = ["FileSummary", "JournalSummary", "summarize"]
-
 
 class FileSummary(msgspec.Struct, frozen=True):
     """A file of a journal by its name and headers alone. Times are nanoseconds since the epoch; ``None`` if unknown."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ..core.protocols import Holdable, Sender
     from ..wire.control import Lost
 
-__all__ = ["Intake"]
-
 
 class _Portion:
     """How much of a portion for the writer each user sent."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ..limits import _Numbers
 
-__all__ = ["JournalLimits"]
-
 
 class JournalLimits(_Numbers, frozen=True, kw_only=True):
     """The limits of a recorder. Immutable; derive another with ``msgspec.structs.replace``.

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from ..hub import Hub
 
-__all__ = ["Recorder", "RecorderStatistics", "Scope"]
-
 logger = logging.getLogger("sbuslib")
 
 Scope: TypeAlias = Literal["hub", "tree"]

@@ -38,8 +38,6 @@ from ..wire.columns import Columns, lengths
 from ..wire.packets import check_key
 from ..wire.text import printable
 
-__all__ = ["Renaming", "Replayed", "Stretch", "from_journal", "replay"]
-
 _KEYS_KEPT = 65_536
 _KEY_BYTES_KEPT = 16_777_216
 _LONGEST_WAIT = 3_600.0

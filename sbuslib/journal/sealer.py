@@ -13,8 +13,6 @@ import sys
 from contextlib import suppress
 from importlib.util import find_spec
 
-__all__ = ["Sealer"]
-
 logger = logging.getLogger("sbuslib")
 
 

@@ -30,8 +30,6 @@ from .chunks import Chunk, columns_of, spread, without_secrets
 from .limits import JournalLimits
 from .sealer import Sealer
 
-__all__ = ["Durability", "Gap", "Writer"]
-
 _MERGED_RECORDS: Final = 4_096
 """Most rows of one block. Where the disk is slow several portions wait, and are put into one block, for one sync.
 Encoding so many rows holds the interpreter's lock for a few milliseconds."""

@@ -7,8 +7,6 @@ import re
 from contextlib import suppress
 from shlex import quote
 
-__all__ = ["advise_address"]
-
 
 def advise_address(address: str | None) -> str:
     """What to try if there is no hub at the address, or at the usual ones. It names a hub that listens."""

@@ -41,8 +41,6 @@ from .vectors import (
     send_each,
 )
 
-__all__ = ["LONGEST_HEAD", "SLOT_BYTES", "Area", "PlainArea", "make_area"]
-
 SLOT_BYTES: Final = PACKET_BYTES + CONTROL_EXTRA
 LONGEST_HEAD: Final = 128
 """Of a packet, in bytes: most that :meth:`PlainArea.heads` gives. Longer headers of messages are rare."""

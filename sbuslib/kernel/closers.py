@@ -16,8 +16,6 @@ from typing import Final, TypeAlias
 
 from .threads import in_a_thread, unpatched
 
-__all__ = ["close_later", "is_behind"]
-
 MOST_THREADS: Final = 16
 """Threads for all strangers: more users than that whose files do not close, and those of others stay open."""
 MOST_KEPT: Final = 1_012

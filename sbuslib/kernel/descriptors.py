@@ -27,17 +27,6 @@ from typing import Any, Final, TypeAlias
 from .closers import close_later, is_behind
 from .peers import peer_credentials
 
-__all__ = [
-    "CONTROL_BYTES",
-    "WITH_DESCRIPTORS",
-    "GuardedSocket",
-    "close_elsewhere",
-    "control_in",
-    "descriptors_in",
-    "disown",
-    "refuse_descriptors",
-]
-
 Control: TypeAlias = tuple[int, int, bytes]
 """What the kernel adds to a packet: level, type and data."""
 

@@ -14,8 +14,6 @@ from .peers import peer_credentials
 from .sockets import connect
 from .users import resolve_user
 
-__all__ = ["BROKEN", "NO_MEMORY", "Dialer"]
-
 BROKEN = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ESHUTDOWN, errno.EBADF})
 """Of send(2) and recv(2): the other end has gone, or we have."""
 

@@ -13,8 +13,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["abandon_in_child", "disconnect_copy"]
-
 T = TypeVar("T")
 
 _owners: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()

@@ -9,8 +9,6 @@ import msgspec
 
 from ..errors import AddressError
 
-__all__ = ["HostPort", "is_loopback", "parse_host_port"]
-
 LOOPBACK = "127.0.0.1"
 
 

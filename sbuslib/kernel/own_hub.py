@@ -11,8 +11,6 @@ from ..errors import StateError
 from .peers import peer_credentials
 from .threads import unpatched
 
-__all__ = ["Serving", "serving"]
-
 
 class Serving:
     """A hub that was started in this process, and by which thread. The hub keeps it."""

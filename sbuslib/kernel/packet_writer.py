@@ -13,8 +13,6 @@ from typing import Final
 
 from .vectors import CALLS, COUNTS, NO_WAIT, ONE_PACKET_FLAGS, WORD_FORMAT, Vector, has_calls, send_each
 
-__all__ = ["PacketWriter"]
-
 
 class PacketWriter:
     """Sends packets that lie anywhere in memory, many with one call. Not for several threads at once.

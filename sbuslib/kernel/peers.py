@@ -8,8 +8,6 @@ from typing import Final
 
 from ..secrets import Credentials
 
-__all__ = ["peer_credentials", "peer_groups"]
-
 _UCRED: Final = struct.Struct("=iII")  # struct ucred of unix(7): pid, uid, gid
 _SO_PEERGROUPS: Final = 59  # which the socket module has no name for
 _PEERGROUPS_BYTES: Final = 1_024  # all that getsockopt takes here: more than 256 groups are as good as none

@@ -29,20 +29,6 @@ from .descriptors import GuardedSocket, refuse_descriptors
 from .peers import peer_credentials
 from .threads import unpatched
 
-__all__ = [
-    "HasFileno",
-    "Listener",
-    "accept",
-    "bound_address",
-    "connect",
-    "grow_send_buffer",
-    "send_datagram",
-    "set_send_buffer",
-    "take_connection",
-    "unread_bytes",
-    "wait",
-]
-
 _LOCK_SECONDS: Final = 1.0
 """For which a hub that starts waits for others that start at its address, each of which takes a millisecond."""
 _LOCK_PAUSE: Final = 0.002

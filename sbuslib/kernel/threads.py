@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["in_a_thread", "unpatched"]
-
 
 def unpatched(module: str, name: str) -> Any:
     """What the standard library has under this name, also where gevent has put its own there. Never loads gevent."""

@@ -7,8 +7,6 @@ from typing import TypeVar
 
 from ..errors import UsageError
 
-__all__ = ["make_context"]
-
 C = TypeVar("C", bound=ssl.SSLContext)
 
 

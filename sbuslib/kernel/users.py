@@ -9,16 +9,6 @@ from collections.abc import Iterable
 
 from ..errors import UsageError
 
-__all__ = [
-    "know_user",
-    "name_of_user",
-    "program_of",
-    "resolve_group",
-    "resolve_user",
-    "resolve_users",
-    "resolve_users_and_groups",
-]
-
 
 def resolve_user(user: int | str) -> int:
     """The id of a user given by id or name. Raises :exc:`~sbuslib.errors.UsageError` if there is none."""

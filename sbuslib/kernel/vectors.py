@@ -17,20 +17,6 @@ from ..limits import BATCH_MOST
 from .descriptors import CONTROL_BYTES, close_elsewhere, control_in, descriptors_in
 from .peers import peer_credentials
 
-__all__ = [
-    "CALLS",
-    "COUNTS",
-    "NO_WAIT",
-    "NO_WAIT_GUARDED",
-    "NO_WAIT_RECEIVE",
-    "ONE_PACKET_FLAGS",
-    "WORD_FORMAT",
-    "GuardedVector",
-    "Vector",
-    "has_calls",
-    "send_each",
-]
-
 ONE_PACKET_FLAGS: Final = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)  # '|' of plain numbers is far quicker
 """The flags of send(2) that every packet is sent with."""
 

@@ -20,8 +20,6 @@ from .places import Sealed, VanishedError, absolute
 from .segment_rows import OnSkip, Rows, segment_rows
 from .selection import EVERYTHING, Selection
 
-__all__ = ["blocks", "everything", "present", "read_records"]
-
 
 def everything(directory: str | os.PathLike[str], wanted: Selection = EVERYTHING) -> list[Piece]:
     """The pieces of all journals in a directory or under a URI, one journal after the other.

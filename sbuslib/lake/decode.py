@@ -34,8 +34,6 @@ from .selection import Selection
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["BATCH_ROWS", "Decoder", "batches", "binary", "numbers"]
-
 BATCH_ROWS = 32_768
 """Rows that are decoded together and handed on at once. Wrapping them costs as much as wrapping one."""
 

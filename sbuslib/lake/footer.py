@@ -27,8 +27,6 @@ from ..segments.layout import SegmentHeader
 from ..segments.recovery import DAMAGED, DELETED, NUMBERS_LEFT_OUT
 from .places import Sealed, VanishedError, filesystem_of
 
-__all__ = ["Footer", "HeldRows", "count_between", "footer_of", "named_errors"]
-
 logger = logging.getLogger("sbuslib")
 
 

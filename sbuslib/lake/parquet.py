@@ -22,8 +22,6 @@ from .rows import SCHEMA
 from .segment_rows import OnSkip, Rows, gap, gap_block
 from .selection import Selection
 
-__all__ = ["check", "checked", "chosen", "crc_of", "dataset", "expression", "sealed_batches", "sealed_rows"]
-
 _AT_ONCE = 262_144
 """Bytes of a file that are read at once: they are still in the processor's cache when their CRC is taken."""
 

@@ -28,8 +28,6 @@ from ..segments.layout import SEGMENT_HEADER_BYTES, Block
 from .places import Sealed, header_of, is_local, list_sealed, list_segments, looked_again, opened, sealed_of
 from .selection import EVERYTHING, Selection
 
-__all__ = ["Contents", "Known", "Piece", "contents", "held", "instead", "measure", "plan", "unsaid"]
-
 Known = Mapping[str, tuple[int, int]]
 """For segments, by their paths: a row, and the byte at which the block begins whose first row that is."""
 

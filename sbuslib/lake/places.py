@@ -20,22 +20,6 @@ from ..segments.decoding import ReadAt
 from ..segments.directory import Segment, decode_header
 from ..segments.layout import SEGMENT_HEADER_BYTES, SegmentHeader, first_sequence_of
 
-__all__ = [
-    "Sealed",
-    "VanishedError",
-    "absolute",
-    "filesystem_of",
-    "header_of",
-    "is_local",
-    "list_sealed",
-    "list_segments",
-    "looked_again",
-    "named",
-    "opened",
-    "sealed_name",
-    "sealed_of",
-]
-
 _NAME = re.compile(r"([0-9A-Za-z]{16})-(\d{20})-(\d{20})-(\d{8}T\d{6})-(\d{8}T\d{6})-([0-9a-f]{8})\.parquet")
 _TIME = "%Y%m%dT%H%M%S"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     import polars
     from pandas import DataFrame
 
-__all__ = ["Wish", "journal_error", "read_arrow", "read_duckdb", "read_pandas", "read_polars", "separators"]
-
 
 class Wish(NamedTuple):
     """What is to be read: the arguments of :func:`sbuslib.read`."""

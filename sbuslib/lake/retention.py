@@ -17,8 +17,6 @@ from .places import Sealed, header_of
 if TYPE_CHECKING:
     from .footer import HeldRows
 
-__all__ = ["retain", "retire"]
-
 
 def retire(place: str) -> None:
     """Delete the segments of a journal whose rows are all in sealed files, which hold them and can be read.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pyarrow
 
-__all__ = ["DELTAS", "DICTIONARIES", "SCHEMA"]
-
 _COLUMNS = [
     ("time", pyarrow.timestamp("us", tz="UTC"), "deltas"),
     ("time_ns", pyarrow.int64(), "deltas"),

@@ -47,8 +47,6 @@ from .retention import retire
 from .rows import DELTAS, DICTIONARIES, SCHEMA
 from .selection import EVERYTHING
 
-__all__ = ["FOLLOW_SECONDS", "SCHEMA_VERSION", "Failure", "Unit", "Written", "attempt", "ingest", "seal"]
-
 SCHEMA_VERSION = 1
 
 UNIT_BYTES = 64_000_000

@@ -15,8 +15,6 @@ from ..segments.recovery import CUT, DAMAGED, DELETED, NUMBERS_LEFT_OUT
 from .pieces import Piece
 from .places import opened
 
-__all__ = ["OnSkip", "Rows", "gap", "gap_block", "segment_rows"]
-
 OnSkip = Callable[[str, Skipped], object]
 """Called with the file and the place of what is damaged in it."""
 

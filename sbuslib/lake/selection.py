@@ -8,8 +8,6 @@ from datetime import UTC, datetime, timedelta
 from ..errors import UsageError
 from ..matcher import matches
 
-__all__ = ["EVERYTHING", "Selection", "nanoseconds"]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

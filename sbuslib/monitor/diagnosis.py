@@ -38,8 +38,6 @@ from ..wire.text import printable
 from .rates import Rates, Row, ids_of, is_local
 from .survey import DEEPEST
 
-__all__ = ["Finding", "bridges_heard", "examine"]
-
 _FULL: Final = 0.8
 """A hub that has this share of its descriptors open is warned about."""
 

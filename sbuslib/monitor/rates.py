@@ -23,8 +23,6 @@ from ..wire.packets import Message
 from ..wire.text import printable
 from .survey import SeenHub
 
-__all__ = ["PAUSE", "KeyRates", "Look", "Rates", "Row", "ids_of", "is_local", "measure", "watch"]
-
 PAUSE: Final = 1.0
 """Seconds from one look at a hub to the next, unless the caller wants others."""
 

@@ -19,8 +19,6 @@ from ..errors import AddressError, SbusError
 from ..statistics import HubStatistics, LinkStatistics
 from ..wire.addresses import DescriptorAddress, parse_address
 
-__all__ = ["DEEPEST", "SeenHub", "SeenLink", "survey"]
-
 MOST_HUBS: Final = 1_000
 """Hubs that are asked, and links of each that are told. A hostile hub may claim any number of others."""
 

@@ -30,8 +30,6 @@ from ..wire.packets import Message
 from ..wire.text import printable
 from .mailbox import Mailbox, Party
 
-__all__ = ["TRIES", "Ask", "CaughtUp", "KeptPage", "fetch", "question_key", "subscribe"]
-
 MOST_BYTES: Final = 268_435_456
 """Bytes of values that a client takes from a service: four times what one keeps unless told otherwise."""
 TRIES: Final = 5

@@ -21,8 +21,6 @@ from typing import Any, Final, Protocol
 
 from ..wire.packets import Message
 
-__all__ = ["MAILBOX_BYTES", "Mailbox", "Party", "called"]
-
 MAILBOX_MESSAGES: Final = 65_536
 """Messages that a mailbox keeps. Whoever waits reads until it has what it waits for, so it is mostly near empty."""
 MAILBOX_BYTES: Final = 67_108_864

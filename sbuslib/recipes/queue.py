@@ -25,35 +25,6 @@ from ..wire.text import printable
 from .mailbox import Party
 from .request import Asking, request
 
-__all__ = [
-    "ANNOUNCE_SECONDS",
-    "JOB_BYTES",
-    "LONGEST_NAME",
-    "MOST_PRIORITY",
-    "MOST_ROOM",
-    "MOST_STRANGERS",
-    "PURGE",
-    "Acknowledgement",
-    "Announcement",
-    "Delivery",
-    "Job",
-    "Listing",
-    "Presence",
-    "QueueState",
-    "Submission",
-    "WorkerRefusal",
-    "check_name",
-    "decode",
-    "encode",
-    "in_parts",
-    "is_address",
-    "purge",
-    "queue_key",
-    "services_key",
-    "status",
-    "submit",
-]
-
 ANNOUNCE_SECONDS: Final = 1.0
 """How often a worker announces itself. A service that is started again knows its workers after that time."""
 

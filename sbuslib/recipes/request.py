@@ -29,8 +29,6 @@ from ..wire.packets import Message, check_payload
 from ..wire.text import printable
 from .mailbox import MAILBOX_BYTES, Mailbox, Party
 
-__all__ = ["Answer", "Asking", "Question", "request", "request_many"]
-
 ANSWERED_WITHIN: Final = 0.05
 """Seconds after which a caller without an answer asks the hub whether anybody receives such questions; then four times
 as many until it asks again."""

@@ -36,8 +36,6 @@ from .request import (
     parse_question,
 )
 
-__all__ = ["Server"]
-
 MOST_QUESTIONS: Final = 4_096
 """Most questions that wait in a server, if they are all of one user. More are answered with an error at once."""
 LOOK_SECONDS: Final = 0.25

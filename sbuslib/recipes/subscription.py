@@ -7,8 +7,6 @@ from typing import Protocol, Self
 
 from ..wire.packets import Message
 
-__all__ = ["Subscription"]
-
 
 class Subscription(Protocol):
     """What a client or a hub has subscribed to, with a queue of its own. The end of its ``with`` takes it back."""

@@ -32,8 +32,6 @@ from .queue import (
 )
 from .request import LONGEST_TEXT
 
-__all__ = ["DONE", "FAILED", "REJECTED", "RETURNED", "Work"]
-
 logger = logging.getLogger("sbuslib.recipes")
 
 DONE, FAILED, RETURNED, REJECTED = range(4)

@@ -14,8 +14,6 @@ from ..matcher import SEPARATOR, Pattern, Subscriptions, check_separator, matche
 from ..secrets import Namespace
 from .sql import Recorded
 
-__all__ = ["KeyCount", "by_key", "by_level", "by_pattern", "coverage"]
-
 
 class KeyCount(NamedTuple):
     """What was published under a ``key``. ``bytes`` and ``largest`` are of payloads."""

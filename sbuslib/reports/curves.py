@@ -12,8 +12,6 @@ from .html import human, render, shown
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-__all__ = ["curves"]
-
 _STEPS = 1_000
 """Most steps of a curve. Where there are more periods, one step is the mean of several."""
 

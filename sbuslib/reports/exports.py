@@ -12,8 +12,6 @@ from ..wire.text import printable
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["Table", "write_csv", "write_parquet"]
-
 
 class Table(NamedTuple):
     """Rows in memory.

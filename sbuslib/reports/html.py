@@ -24,21 +24,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-__all__ = [
-    "Column",
-    "HtmlPage",
-    "Kind",
-    "Report",
-    "check_page",
-    "duration",
-    "heading",
-    "human",
-    "losses",
-    "render",
-    "show",
-    "shown",
-]
-
 _NOTHING = "\N{EN DASH}"
 """Shown in place of a value that is missing."""
 

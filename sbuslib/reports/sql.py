@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyRelation
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["EVERYTHING", "Choice", "InDuckDB", "InSpark", "Recorded", "default_engine", "in_duckdb", "in_spark"]
-
 Place: TypeAlias = "str | os.PathLike[str]"
 
 COLUMNS = ("time_ns", "hub", "kind", "key", "size", "sender", "gid", "uid", "lost", "cause")

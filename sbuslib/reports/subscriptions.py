@@ -13,8 +13,6 @@ from .exports import Table
 from .html import Column, HtmlPage, Report, human, show
 from .sql import Recorded
 
-__all__ = ["read_patterns", "subscriptions"]
-
 _COLUMNS = {"pattern": "binary", "messages": "int64", "bytes": "int64", "keys": "int64", "covered_by": "keys"}
 
 

@@ -18,8 +18,6 @@ from .exports import Table
 from .html import Column, HtmlPage, Report, duration, heading, human, losses, show
 from .sql import Recorded
 
-__all__ = ["Span", "period", "span", "summaries", "traffic"]
-
 _PERIODS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 28_800, 86_400, 604_800)
 _POINTS = 240
 """Most periods in a curve: as many as a screen can show, and few enough to draw quickly."""

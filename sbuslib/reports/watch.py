@@ -23,8 +23,6 @@ from ..secrets import Namespace
 from ..wire import control
 from ..wire.text import printable
 
-__all__ = ["ALERTS", "Alert", "Judge", "OnBus", "RateRule", "Row", "Window", "check_windows", "follow", "under_way"]
-
 ALERTS = b"alerts"
 """The first segment of the keys under which alerts are published."""
 

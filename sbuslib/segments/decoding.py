@@ -36,8 +36,6 @@ from .layout import (
     padded,
 )
 
-__all__ = ["OnCorrupt", "ReadAt", "decode_block", "end_mark", "is_empty", "read_segment", "walk"]
-
 OnCorrupt: TypeAlias = Literal["error", "skip"]
 
 ReadAt: TypeAlias = Callable[[int, int], Buffer]

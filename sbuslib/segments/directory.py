@@ -15,20 +15,6 @@ from typing import NamedTuple
 from ..errors import CorruptJournalError, JournalInUseError
 from .layout import SEGMENT_HEADER_BYTES, SegmentHeader, first_sequence_of, segment_name
 
-__all__ = [
-    "LOCK_NAME",
-    "DirectoryLock",
-    "Segment",
-    "boot_id",
-    "decode_header",
-    "durable_sequence",
-    "is_recorded",
-    "list_segments",
-    "read_header",
-    "rename_durably",
-    "sync_directory",
-]
-
 LOCK_NAME = "recorder.lock"
 """The file in a journal's directory that its recorder keeps locked. It holds two lines: the process id of the recorder,
 and the number of the last row that is durable."""

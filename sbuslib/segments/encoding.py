@@ -27,8 +27,6 @@ from .layout import (
     pack,
 )
 
-__all__ = ["encode_block", "encode_end", "encode_gaps", "widened"]
-
 _PADDING = [bytes(n) for n in (0, 7, 6, 5, 4, 3, 2, 1)]
 
 

@@ -28,40 +28,6 @@ from zlib import crc32
 from ..errors import CorruptJournalError, UsageError
 from ..matcher import check_separator
 
-__all__ = [
-    "BLOCK_HEADER",
-    "BLOCK_HEADER_BYTES",
-    "ENDS_MAGIC",
-    "GAP",
-    "GAPS_MAGIC",
-    "KINDS",
-    "MESSAGE",
-    "MESSAGES_MAGIC",
-    "MOST_ROWS",
-    "NAME_COUNT",
-    "NARROW",
-    "NULL",
-    "SEGMENT_HEADER_BYTES",
-    "SEQUENCE",
-    "SUFFIX",
-    "WIDE",
-    "Block",
-    "Buffer",
-    "Column",
-    "End",
-    "Extent",
-    "Record",
-    "SegmentHeader",
-    "Skipped",
-    "block_length",
-    "first_sequence_of",
-    "numbers",
-    "pack",
-    "packed",
-    "padded",
-    "segment_name",
-]
-
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 Column: TypeAlias = "memoryview | array[int]"
 """Numbers: ``len``, indices and slices; mostly a view into what was read."""

@@ -23,8 +23,6 @@ from .directory import Segment, boot_id, list_segments, read_header
 from .encoding import encode_end, encode_gaps
 from .layout import SEGMENT_HEADER_BYTES, Block, SegmentHeader, Skipped
 
-__all__ = ["CUT", "DAMAGED", "DELETED", "NUMBERS_LEFT_OUT", "OUTAGE", "Recovered", "recover"]
-
 logger = logging.getLogger("sbuslib")
 
 CUT = "cut"

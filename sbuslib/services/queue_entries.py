@@ -10,8 +10,6 @@ from typing import Final
 
 from ..recipes.queue import QueueState
 
-__all__ = ["HELD_BYTES", "JOB_EXTRA", "Entry", "KnownQueue", "KnownWorker"]
-
 HELD_BYTES: Final = 1024 * 1024
 """Bytes of jobs after which a worker gets no more: a sixteenth of what a hub queues for a client that is slow."""
 

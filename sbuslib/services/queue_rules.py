@@ -26,16 +26,6 @@ from ..recipes.queue import LONGEST_NAME, MOST_ROOM
 from ..shares import Shares
 from .queue_entries import JOB_EXTRA, Entry, KnownQueue, KnownWorker
 
-__all__ = [
-    "GONE",
-    "MOST_QUEUES",
-    "MOST_WORKERS",
-    "Jobs",
-    "Row",
-    "Turn",
-    "dead_name",
-]
-
 GONE: Final = 5.0
 """A worker announces itself once a second. After so many seconds of silence it is gone, and a job that it does not
 name so long after it was given was lost on the way. Less would take a busy machine for a dead one."""

@@ -53,8 +53,6 @@ from .queue_entries import Entry, KnownWorker
 from .queue_rules import Jobs, dead_name
 from .queue_store import Store
 
-__all__ = ["QueueService"]
-
 logger = logging.getLogger("sbuslib.services")
 
 _TICK: Final = 0.25

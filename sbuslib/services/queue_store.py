@@ -18,8 +18,6 @@ from typing import Self
 from ..errors import StateError
 from .queue_rules import Row, Turn
 
-__all__ = ["Store"]
-
 _VERSION = 2
 _COLUMNS = "number, queue, key, payload, owner, sender, priority, attempts, came, due, expires"
 

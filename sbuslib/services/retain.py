@@ -35,8 +35,6 @@ from ..shares import Shares
 from ..wire import control
 from ..wire.packets import Message
 
-__all__ = ["KEYS", "SIZE", "Kept", "Retain", "Told"]
-
 logger = logging.getLogger("sbuslib")
 
 KEYS: Final = 100_000

@@ -22,8 +22,6 @@ from .sessions import session as any_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["on_spark", "read_frame"]
-
 
 def read_frame(wish: Wish, session: SparkSession | None = None) -> DataFrame:
     """The wanted rows: sealed files of which all are wanted by Spark's own reader, and all others by the data source.

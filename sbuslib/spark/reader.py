@@ -31,16 +31,6 @@ from ..lake.places import absolute
 from ..lake.rows import SCHEMA
 from ..lake.selection import Selection, nanoseconds
 
-__all__ = [
-    "JournalReader",
-    "Options",
-    "arrow_schema",
-    "encode_plan",
-    "group",
-    "read_partition",
-    "settle_once",
-]
-
 PARTITION_BYTES = 134_217_728
 """Bytes of a journal that one task reads: Spark's default for other files. A task costs some 0.1 s."""
 

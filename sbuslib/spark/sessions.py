@@ -23,8 +23,6 @@ from ..errors import StateError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["JAVA_VERSION", "QUICK", "check_executors", "check_java", "explain", "session"]
-
 JAVA_VERSION = 17
 """The oldest Java that Spark 4 runs on."""
 

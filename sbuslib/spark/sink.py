@@ -14,9 +14,6 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from ..blocking import Client
 from ..errors import UsageError
 
-__all__ = ["BusStreamWriter", "BusWriter", "Target"]
-
-
 _OPTIONS = ("address", "timeout")
 
 

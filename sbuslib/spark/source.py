@@ -21,8 +21,6 @@ from .reader import JournalReader, Options
 from .sink import BusStreamWriter, BusWriter, Target
 from .stream import JournalStreamReader
 
-__all__ = ["JournalSource"]
-
 
 class JournalSource(DataSource):
     """``spark.read.format("sbus").load(directory)``, and ``readStream``, ``write`` and ``writeStream`` likewise."""

@@ -25,8 +25,6 @@ from ..segments.directory import Segment
 from ..segments.recovery import NUMBERS_LEFT_OUT
 from .reader import Options, arrow_schema, group, read_partition
 
-__all__ = ["JournalStreamReader"]
-
 Offset = dict[str, int]
 
 

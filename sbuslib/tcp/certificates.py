@@ -8,8 +8,6 @@ import msgspec
 
 from ..kernel.tls import make_context
 
-__all__ = ["TLS"]
-
 
 class TLS(msgspec.Struct, frozen=True):
     """A certificate of one's own, and the authority whose certificates one trusts, for both ends of TLS.

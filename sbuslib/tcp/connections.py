@@ -29,8 +29,6 @@ from .limits import TcpLimits
 from .mesh import Mesh
 from .peer_link import Owner, PeerLink
 
-__all__ = ["HOLDS_THE_MOST", "Connections"]
-
 HOLDS_THE_MOST: Final = "holds the most while all hold too much"
 _RECEIVE_BYTES: Final = 262_144
 """Bytes taken from one peer before others have their turn: thousands of small messages."""

@@ -31,8 +31,6 @@ from ..wire.text import plainly
 from .connections import Connections
 from .peer_link import PeerLink
 
-__all__ = ["Discoverer", "Discovery", "networks_of", "parse_announcement"]
-
 logger = logging.getLogger("sbuslib")
 
 _WORD = re.compile(r"[^/ \r\n]+\Z")

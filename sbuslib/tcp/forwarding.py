@@ -28,8 +28,6 @@ from typing import Generic, TypeVar
 from ..errors import UsageError
 from .limits import TcpLimits
 
-__all__ = ["NUMBERED", "Forwarding", "Seen", "number", "unnumber"]
-
 NUMBERED = "//hop/"
 """The substring whose subscribers understand numbered names."""
 

@@ -26,19 +26,6 @@ import msgspec
 from ..errors import FramingError, NameFormatError, PayloadError
 from .limits import TcpLimits
 
-__all__ = [
-    "Command",
-    "CommandParser",
-    "Publish",
-    "Sub",
-    "Unsub",
-    "check_data",
-    "encode_publish",
-    "encode_subscribe",
-    "encode_unsubscribe",
-    "publish_prefix",
-]
-
 _LF = 0x0A
 _LENGTH_DIGITS = 19
 """Most digits of a length, leading zeros included: those of any 64-bit number."""

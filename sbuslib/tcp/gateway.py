@@ -30,8 +30,6 @@ from ..wire.text import plainly
 from .peer import Peer
 from .peer_inbox import PeerInbox
 
-__all__ = ["Gateway"]
-
 logger = logging.getLogger("sbuslib")
 
 _BATCH = 256  # messages that cross together, after one announcement

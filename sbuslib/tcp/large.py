@@ -31,8 +31,6 @@ from .framing import Publish
 from .peer import Peer
 from .peer_inbox import PeerInbox
 
-__all__ = ["PeerFiles", "receive_large", "send_large"]
-
 PART_BYTES: Final = 131_072
 """Bytes of a part. Longer ones gain little."""
 STEP_BYTES: Final = 16 * PART_BYTES

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ..limits import _Numbers
 
-__all__ = ["TcpLimits"]
-
 
 class TcpLimits(_Numbers, frozen=True, kw_only=True):
     """What a peer allows. Immutable; derive another with ``msgspec.structs.replace``.

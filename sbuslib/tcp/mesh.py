@@ -17,8 +17,6 @@ from .limits import TcpLimits
 from .peer_link import PeerLink, PeerReceiver
 from .substrings import Substrings
 
-__all__ = ["Mesh"]
-
 
 class _Retained:
     """The last data under one name; ``identity`` if the name is forwarded."""

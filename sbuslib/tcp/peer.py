@@ -38,8 +38,6 @@ from .peer_statistics import PeerStatistics
 from .publishing import PeerPublisher
 from .substrings import Substrings
 
-__all__ = ["Peer"]
-
 
 class Peer(Connections):
     """One end of any number of connections of Simplest pubsub, served by gevent's event loop.

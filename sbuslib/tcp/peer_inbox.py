@@ -9,8 +9,6 @@ from ..core.greenlet_inbox import GreenletInbox
 from .framing import Publish
 from .limits import TcpLimits
 
-__all__ = ["PeerInbox"]
-
 
 def _size(message: Publish) -> int:
     """The size of a message: its name counts too, as it may be longer than the data."""

@@ -21,8 +21,6 @@ from ..kernel.hosts import HostPort
 from .framing import Command, CommandParser, Publish, Sub, Unsub
 from .limits import TcpLimits
 
-__all__ = ["Owner", "PeerLink", "PeerReceiver"]
-
 _SEND_BYTES: Final = 262_144
 """Bytes handed to the kernel with one call, and joined for it. More gains nothing."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["PeerStatistics"]
-
 
 class PeerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """One peer at one instant.

@@ -16,8 +16,6 @@ from .mesh import Mesh
 from .peer_link import PeerLink
 from .substrings import CACHED_NAME_BYTES, Substrings
 
-__all__ = ["PeerPublisher"]
-
 _RUN_BYTES: Final = 65_536
 """Bytes of messages that are joined before they are queued: what may be lost at once."""
 

@@ -18,8 +18,6 @@ from typing import Final, Generic, TypeVar
 
 from .limits import TcpLimits
 
-__all__ = ["CACHED_NAME_BYTES", "Substrings"]
-
 RECENT_CHANGES: Final = 64
 """Changes of substrings that a remembered name is checked against. After more changes it is looked up anew."""
 

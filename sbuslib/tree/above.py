@@ -33,8 +33,6 @@ from .open_questions import OnAnswer
 from .states import Event, LinkAction
 from .vouchers import Voucher
 
-__all__ = ["LinkAbove"]
-
 _HELLO: Final = (control.FEATURES, control.ECHO_OFF, control.NOTICES_ON, control.SENDERS_ON, control.WHOAMI)
 """What is said first. A hub without features does not answer the first: so its first answer tells that."""
 

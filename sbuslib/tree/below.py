@@ -27,8 +27,6 @@ from .place import Place
 from .pruning import PRUNED_BYTES, PrunedKeys
 from .vouchers import SendersBelow, Voucher, take_wrapped
 
-__all__ = ["PRUNES_A_SECOND", "LinkBelow", "PlainLink"]
-
 PRUNES_A_SECOND: Final = 8_192
 """Most keys in a second that a link is told not to send, so that endless new keys cost little."""
 

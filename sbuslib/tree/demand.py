@@ -20,8 +20,6 @@ from ..errors import PacketError
 from ..matcher import Pattern, Subscriptions
 from .pruning import PRUNED_BYTES
 
-__all__ = ["Demand", "index"]
-
 
 def index(patterns: Iterable[bytes] | None, separator: bytes) -> Subscriptions[bytes] | None:
     """An index that tells whether a key matches any of ``patterns``; ``None`` for no bounds."""

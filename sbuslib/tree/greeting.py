@@ -12,8 +12,6 @@ from ..secrets import Namespace
 from ..wire import control
 from ..wire.text import printable
 
-__all__ = ["ApartError", "LinkError", "check_features", "check_key", "is_unknown"]
-
 _SHOWN = 80
 """Bytes of a wrong answer that are shown."""
 

@@ -31,8 +31,6 @@ from .states import Event, LinkAction, State, step
 from .tree import Tree
 from .uplink import Uplink
 
-__all__ = ["STATES", "WAITS", "HubAbove", "LinkState"]
-
 LinkState: TypeAlias = Literal["stopped", "connecting", "joining", "joined", "outage", "loop", "deep"]
 STATES: tuple[LinkState, ...] = ("stopped", "connecting", "joining", "joined", "outage", "loop", "deep")
 """States of the link to the hub above, as they are told: ``connecting`` until it first joins, ``outage`` between two

@@ -26,8 +26,6 @@ from .place import Place
 from .pruning import PrunedKeys
 from .vouchers import ForgedError, Voucher, take_wrapped
 
-__all__ = ["MODES", "Link", "Mode"]
-
 Mode: TypeAlias = Literal["announce", "prune", "plain"]
 MODES: Final[dict[bytes, Mode]] = {b"announce": "announce", b"prune": "prune", b"plain": "plain"}
 """How the upper hub serves the lower one, as it is said."""

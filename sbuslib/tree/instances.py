@@ -30,8 +30,6 @@ from ..errors import PacketError, SbusError
 from ..reasons import Reason
 from ..wire.addresses import PathAddress, parse_address
 
-__all__ = ["RETIRE_WAIT", "Instance", "Instances", "Said", "new_epoch", "stable_id"]
-
 RETIRE_WAIT: Final = 1.0
 """Seconds for which an old link may go on sending while a new link of the same hub waits. What its process sends later
 is dropped: the newest link counts. A process that has ended sends nothing more, so all that it sent is read."""

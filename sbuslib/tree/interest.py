@@ -16,8 +16,6 @@ from typing import Final, Protocol, TypeAlias
 
 from ..wire.control import encode_changes
 
-__all__ = ["LOOKED_AT", "Changes", "Interest", "Reader"]
-
 LOOKED_AT: Final = 4
 """How many patterns are looked at for each change that may be told, before the next turn."""
 

@@ -8,8 +8,6 @@ from ..core.context import Context
 from ..core.losses import Losses
 from ..wire.control import UNCERTAIN, Lost
 
-__all__ = ["LinkLosses"]
-
 
 class LinkLosses(Losses):
     """The counts of one link. What was not told yet is told :attr:`~sbuslib.limits.Limits.link_notices` later.

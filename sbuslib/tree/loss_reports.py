@@ -25,8 +25,6 @@ from ..core.protocols import Receiver
 from ..wire.control import UNCERTAIN, LossReport, Lost, encode_loss_reports
 from .open_questions import OnAnswer
 
-__all__ = ["LossReports", "News"]
-
 _COUNTS: Final = 16_384
 """Counts of hubs that are remembered, each some 500 bytes. When one more comes, the oldest is forgotten."""
 

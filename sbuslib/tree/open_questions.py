@@ -6,8 +6,6 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TypeAlias
 
-__all__ = ["OnAnswer", "OpenQuestions"]
-
 OnAnswer: TypeAlias = Callable[[bytes | None], None]
 """Called with what the answer says; ``None``: the link has ended, and there will be none."""
 

@@ -18,8 +18,6 @@ from .rounds import Questions
 from .settling import Settling
 from .telling import Telling
 
-__all__ = ["Place"]
-
 
 class Place:
     """A hub's place in its tree, as its links know it. :class:`~sbuslib.tree.tree.Tree` is the rest.

@@ -15,8 +15,6 @@ from ..core.protocols import Receiver
 from ..matcher import Pattern
 from .interest import Changes
 
-__all__ = ["PRUNED_BYTES", "PrunedKeys", "Pruning"]
-
 PRUNED_BYTES: Final = 256
 """Longest key that a link is told not to send. Longer ones are rare, and sent always."""
 

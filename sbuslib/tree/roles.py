@@ -8,8 +8,6 @@ from ..core.protocols import Receiver, Routes
 from ..statistics import LinkStatistics
 from .open_questions import OnAnswer
 
-__all__ = ["Above", "Below", "Joiner", "Neighbour"]
-
 
 class Neighbour(Protocol):
     """A link to another hub."""

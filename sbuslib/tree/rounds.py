@@ -28,8 +28,6 @@ from ..wire import control
 from ..wire.packets import encode_control
 from .roles import Above, Below, Neighbour
 
-__all__ = ["Questions", "Reply"]
-
 Reply: TypeAlias = Callable[[bytes], None]
 """Called with the scope of the answer: ``tree``, ``partial`` and so on."""
 

@@ -18,8 +18,6 @@ from ..wire.control import INTEREST_LINKS
 from ..wire.packets import encode_control
 from .roles import Below
 
-__all__ = ["COUNT_PAUSE", "Settling"]
-
 _LOOK: Final = 0.05
 """Seconds between two looks, once all time is over, at whether the prefix is known."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, Literal, TypeAlias
 
-__all__ = ["EVENTS", "STATES", "STEPS", "Event", "LinkAction", "State", "step"]
-
 State: TypeAlias = Literal[
     "stopped",
     "starting",

@@ -21,8 +21,6 @@ from .interest import Interest, Reader
 from .pruning import PrunedKeys, Pruning
 from .roles import Neighbour
 
-__all__ = ["TOLD_PATTERNS", "Telling"]
-
 TOLD_A_TURN: Final = 256
 """Changes that links are told in one step of a user's turn, up to as many more: about a millisecond."""
 

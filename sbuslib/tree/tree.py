@@ -41,8 +41,6 @@ from .roles import Above
 from .rounds import Reply
 from .vouchers import SendersBelow
 
-__all__ = ["LINKS_OF_A_USER", "Tree"]
-
 ADDRESS_BYTES: Final = 256
 """Longest address of a hub below, in bytes: that of a socket in the file system has at most 108."""
 

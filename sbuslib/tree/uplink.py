@@ -30,8 +30,6 @@ from .loss_reports import LossReports
 from .open_questions import OnAnswer
 from .states import Event, State
 
-__all__ = ["ACK_MESSAGES", "ACK_PAUSE", "Uplink"]
-
 ACK_MESSAGES: Final = 256
 """Messages sent to the hub above before it is asked to acknowledge that it passed them on. When the link breaks, those
 that were not acknowledged count as uncertain; an acknowledgement costs about as much as a message."""

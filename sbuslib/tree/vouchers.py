@@ -24,8 +24,6 @@ from ..wire import control
 from ..wire.batches import BATCH
 from ..wire.packets import MSG
 
-__all__ = ["ForgedError", "SendersBelow", "Voucher", "take_wrapped"]
-
 _KEYS: Final = 8
 """Keys that a link has had, under as many prefixes of its hub, by which it may still name senders: when a hub above
 joins another, what was sent just before is on its way."""

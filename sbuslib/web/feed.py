@@ -18,8 +18,6 @@ from ..errors import SbusError
 from ..monitor.rates import PAUSE, Look, Rates, Row, watch
 from ..monitor.survey import SeenHub, survey
 
-__all__ = ["CLIENTS_SHOWN", "LINKS_SHOWN", "Feed", "Moment"]
-
 CLIENTS_SHOWN: Final = 1_000
 """Most clients that the page is told of, for its filter: those with the longest queues and the most messages."""
 

@@ -34,8 +34,6 @@ from ..statistics import HubStatistics, LinkStatistics, UserStatistics
 from ..wire.packets import MSG
 from .serving import Environ, LocalServer, StartResponse
 
-__all__ = ["HubCollector", "Records", "serve_metrics"]
-
 _FRESH: Final = 1.0
 """Seconds for which the metrics that were gathered are the answer to all who ask: any user of this machine may ask."""
 

@@ -23,8 +23,6 @@ from ..wire.text import printable
 from .feed import Feed
 from .serving import Environ, LocalServer, StartResponse
 
-__all__ = ["Page"]
-
 _FILES: Final = {
     "": ("index.html", "text/html; charset=utf-8"),
     "page.js": ("page.js", "text/javascript; charset=utf-8"),

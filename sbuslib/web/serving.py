@@ -22,8 +22,6 @@ from gevent.pywsgi import WSGIHandler, WSGIServer
 from ..errors import AddressInUseError, UsageError
 from ..kernel.hosts import HostPort, is_loopback, parse_host_port
 
-__all__ = ["Application", "Environ", "LocalServer", "StartResponse"]
-
 Environ: TypeAlias = dict[str, Any]
 StartResponse: TypeAlias = Callable[..., Any]
 Application: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]

@@ -22,14 +22,6 @@ import msgspec
 
 from ..errors import AddressError
 
-__all__ = [
-    "AbstractAddress",
-    "Address",
-    "DescriptorAddress",
-    "PathAddress",
-    "parse_address",
-]
-
 SUN_PATH_BYTES = 108  # unix(7)
 _DESCRIPTOR = "/dev/fd/"
 _ABSTRACT = "/dev/unix/abstract"

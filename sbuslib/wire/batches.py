@@ -39,8 +39,6 @@ from .packets import MSG, Message, encode_message
 if TYPE_CHECKING:
     from mmap import mmap
 
-__all__ = ["BATCH", "Batch", "QueuedBatch", "coalesce", "cut", "fits", "lay_out", "pack", "take_apart", "used_keys"]
-
 BATCH: Final = b"CMSG batch\0"
 """What every batch begins with."""
 

@@ -17,8 +17,6 @@ from ..limits import BATCH_KEYS
 from .batches import cut, fits, lay_out, take_apart, used_keys
 from .packets import encode_message
 
-__all__ = ["Columns", "lengths", "merge_keys"]
-
 _ALL: Final = bytes(range(256))
 
 

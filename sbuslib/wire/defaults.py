@@ -8,8 +8,6 @@ TYPE_CHECKING = False  # the typing module takes longer to load than this one
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["SYSTEM_ADDRESS", "default_addresses"]
-
 SYSTEM_ADDRESS = "/run/sbus.socket"
 
 

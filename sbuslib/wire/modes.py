@@ -6,8 +6,6 @@ from typing import Literal, TypeAlias
 
 from ..errors import UsageError
 
-__all__ = ["HARD", "ORDER", "SOFT", "Hard", "Order", "Soft", "mode_keys"]
-
 Soft: TypeAlias = Literal["queue", "discard", "block", "error"]
 Hard: TypeAlias = Literal["discard", "block", "error"]
 Order: TypeAlias = Literal["queue", "stack", "random"]

@@ -17,27 +17,6 @@ from msgspec import Meta
 
 from ..errors import DoorError
 
-__all__ = [
-    "ASK",
-    "BUSY",
-    "COPYING",
-    "FAILED",
-    "GIVEN",
-    "GONE",
-    "HAVE",
-    "MAGIC",
-    "META_BYTES",
-    "MOST_TOKENS",
-    "TOKEN_BYTES",
-    "Kind",
-    "Offer",
-    "Saying",
-    "behind_a_door",
-    "decode_offer",
-    "decode_saying",
-    "encode_offer",
-]
-
 MAGIC: Final = b"\0sbus-door1\0"
 """How the payload of an offer begins. No text and no JSON begins like this."""
 TOKEN_BYTES: Final = 16

@@ -25,28 +25,6 @@ from ..reasons import Reason
 from ..secrets import Credentials, credentials_of
 from .text import printable
 
-__all__ = [
-    "CMSG",
-    "MSG",
-    "SUB",
-    "UNSUB",
-    "Control",
-    "Key",
-    "Message",
-    "Packet",
-    "Subscribe",
-    "Unsubscribe",
-    "as_key",
-    "check_key",
-    "check_payload",
-    "encode_control",
-    "encode_message",
-    "encode_subscribe",
-    "encode_unsubscribe",
-    "message_header",
-    "parse",
-]
-
 MSG = b"MSG "
 SUB = b"SUB "
 UNSUB = b"UNSUB "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["escape", "plainly", "printable"]
-
 _SHORT = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
