@@ -42,7 +42,7 @@ def test_a_user_whose_descriptors_do_not_close_takes_one_thread_and_no_others(st
         close_later(5, wait, 1)
     close_elsewhere(list(pipe), 5)
     close_elsewhere(list(other), 6)
-    eventually(lambda: not is_open(other[0]) and not is_open(other[1]))
+    eventually(lambda: threads and not is_open(other[0]) and not is_open(other[1]))
     assert len(threads) == 1
     assert is_open(pipe[0]), "it waits behind the others"
     stuck.set()
