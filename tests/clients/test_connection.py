@@ -250,7 +250,16 @@ async def test_the_state_of_the_connection_is_told(bus: Bus) -> None:
         assert not other.connected
         assert told == [(False, f"{bus.address}: the hub closed the connection")], "once"
         told.clear()
+
+        async def wait() -> None:
+            with suppress(DisconnectedError):
+                await client.receive()
+
+        waiting = bus.spawn(wait())
+        await client.sync()
+        await client.sync()
         await client.close()
+        await waiting
         assert not client.connected
         assert told == [], "the application knows that it closed the client"
 

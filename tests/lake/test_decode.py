@@ -246,5 +246,6 @@ def test_a_time_is_in_utc_unless_it_says(moment: datetime | str | int) -> None:
 
 def test_a_time_may_be_before_1970_or_none_but_not_another_text() -> None:
     assert (nanoseconds("start", "1969-12-31T23:59:59"), nanoseconds("start", None)) == (-1_000_000_000, None)
-    with pytest.raises(UsageError, match="end is a time such as"):
-        nanoseconds("end", "noon")
+    for text in ("noon", "\N{SUPERSCRIPT TWO}", "\N{ARABIC-INDIC DIGIT TWO}"):
+        with pytest.raises(UsageError, match="end is a time such as"):
+            nanoseconds("end", text)

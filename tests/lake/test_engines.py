@@ -68,6 +68,7 @@ def test_rows_come_in_the_order_of_their_numbers(
 
 def test_rows_are_chosen_by_time_and_pattern(recorded: Path) -> None:
     chosen = {"start_ns": START_NS + 5_000_000_000, "end_ns": START_NS + 26_000_000_000, "patterns": (b"room/3/*",)}
+    assert read(recorded, start_ns=START_NS + 5 * 10**9, end_ns=START_NS + 8 * 10**9) == expected(range(5, 8)), "sealed"
     for places in ((recorded,), (recorded, recorded / "sealed")):
         assert read(*places) == expected(range(1, 31))
         assert read(*places, **chosen) == expected(n for n in range(5, 26) if n % 7 == 3)

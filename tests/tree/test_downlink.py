@@ -9,6 +9,7 @@ from collections.abc import Callable
 import gevent
 import msgspec
 import pytest
+from accounting import connection_of
 from support import PATIENCE, WHOAMI, Peer, choose, eventually
 from worlds import FAST, World, key_of_link, received, settle
 
@@ -157,6 +158,17 @@ def test_a_link_with_too_many_patterns_still_receives_all_that_it_wants(world: W
     assert [client.receive(timeout=PATIENCE).key for _ in range(50)] == [b"%d" % n for n in range(50)]
     assert relay.statistics().epoch == 1
     eventually(lambda: relay.statistics().patterns == 1)
+
+
+def test_a_link_remembers_the_receivers_of_so_many_keys(world: World) -> None:
+    hub = world.hub("top", limits=msgspec.structs.replace(FAST, cached_keys=5))
+    world.peer("top").subscribe(b"")
+    link = world.link("top")
+    routes = connection_of(hub, link).routes
+    for number in range(12):
+        link.publish(b"%d" % number)
+        key_of_link(link)
+        assert len(routes) <= 5
 
 
 def test_a_relay_may_be_trusted_by_its_group(world: World) -> None:
