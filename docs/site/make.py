@@ -30,7 +30,7 @@ REFERENCE = {
     "hub": ("Hub and Inbox", "Hub core.embedder.Inbox"),
     "client": (
         "Client, for gevent",
-        "Client Subscription clients.endpoint.Service clients.endpoint.JobQueue "
+        "Client connect connecting.BusUrl Subscription clients.endpoint.Service clients.endpoint.JobQueue "
         "clients.endpoint.FrameExchange clients.endpoint.DescriptorExchange clients.endpoint.FileExchange "
         "clients.endpoint.HubView",
     ),
