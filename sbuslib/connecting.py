@@ -18,8 +18,7 @@ from .kernel.users import resolve_users
 from .limits import check_seconds
 
 if TYPE_CHECKING:
-    from . import blocking
-    from .client import Client
+    from .clients.endpoint import Endpoint
 
 __all__ = ["BusUrl", "Connector", "connect", "parse_url"]
 
@@ -82,7 +81,7 @@ def _seconds(value: str) -> float:
     return seconds
 
 
-def connect(url: str = "", *, threads: bool = False, **options: Any) -> Client | blocking.Client:
+def connect(url: str = "", *, threads: bool = False, **options: Any) -> Endpoint:
     """A client for the process as it is: for gevent where it is patched, or its event loop runs here; else for threads.
 
     :param url: a path, or as :class:`BusUrl`.
@@ -127,14 +126,14 @@ class Connector:
         """The URL, parsed."""
         self._options = options  # of the client
         self._lock = Lock()  # held while a client is made
-        self._client: Client | blocking.Client | None = None  # of the process of this id
+        self._client: Endpoint | None = None  # of the process of this id
         self._process = 0
         os.register_at_fork(after_in_child=self._renew_lock)
 
     def _renew_lock(self) -> None:
         self._lock = Lock()  # another thread may have held it
 
-    def client(self, *, threads: bool = False) -> Client | blocking.Client:
+    def client(self, *, threads: bool = False) -> Endpoint:
         """The client of this process. Raises what :func:`connect` does, and then tries again at the next call."""
         with self._lock:
             if self._client is None or self._process != os.getpid():

@@ -20,8 +20,8 @@ from typing import Any, Final
 from socketio.async_pubsub_manager import AsyncPubSubManager
 from socketio.pubsub_manager import PubSubManager
 
-from .. import aio, blocking
-from ..client import Client
+from .. import aio
+from ..clients.endpoint import Endpoint
 from ..connecting import BusUrl, Connector, parse_url
 from ..doors.memory import Frame
 from ..errors import SbusError
@@ -100,7 +100,7 @@ class SbusManager(PubSubManager):  # type: ignore[misc]  # python-socketio has n
             self._subscribe()
         super().initialize()
 
-    def _client(self) -> Client | blocking.Client:
+    def _client(self) -> Endpoint:
         mode = "" if self.server is None else self.server.async_mode
         return self._connector.client(threads=mode == "threading")
 
