@@ -186,3 +186,10 @@ def test_the_reason_of_a_kick_is_cut_off_where_it_is_too_long() -> None:
     session = Session()
     feed(session, control.Kicked("x" * 100_000).encode())
     assert session.kicked == "x" * 1_024
+
+
+def test_a_new_connection_begins_without_batches_until_the_hub_knows_of_them() -> None:
+    session = Session()
+    session.batches = True
+    session.hello()
+    assert not session.batches

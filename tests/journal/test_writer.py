@@ -53,17 +53,22 @@ def test_a_row_is_durable_once_fdatasync_has_returned(hub: Hub, journal: str, di
     assert [record.key for record in records_of(journal)] == [b"k"]
 
 
-def test_durability_none_never_syncs_and_interval_syncs_by_time(hub: Hub, journal: str, disk: Disk) -> None:
+def test_durability_none_never_syncs_and_interval_syncs_by_time(
+    hub: Hub, journal: str, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders: list[str] = []
+    monkeypatch.setattr(writer, "sync_directory", folders.append)
     with Recorder(hub, journal, durability="none") as recorder:
         hub.publish(b"k", b"v")
         eventually(lambda: recorder.durable_sequence == 1)
-        assert disk.syncs == 0
+        assert (disk.syncs, folders) == (0, [])
     disk.open.set()
     limits = JournalLimits(sync_seconds=0.02)
     with Recorder(hub, journal, durability="interval", limits=limits) as recorder:
         hub.publish(b"k", b"v")
         eventually(lambda: recorder.durable_sequence == 3)
         assert disk.syncs <= 2  # the row of the restart may have had one to itself
+    assert folders == [journal], "the name of the new segment is durable"
     assert [one.cause for one in records_of(journal)] == [None, "outage", None]
 
 

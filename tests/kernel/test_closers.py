@@ -11,7 +11,7 @@ import pytest
 from support import eventually
 
 from sbuslib.kernel import closers, descriptors
-from sbuslib.kernel.closers import MOST_KEPT, MOST_THREADS, close_later, is_behind
+from sbuslib.kernel.closers import MOST_KEPT, MOST_THREADS, STUCK_SECONDS, close_later, is_behind
 from sbuslib.kernel.descriptors import close_elsewhere
 
 
@@ -23,6 +23,7 @@ def stuck() -> Iterator[threading.Event]:
     yield event
     event.set()
     eventually(lambda: not closers._closers._piles)
+    assert closers._closers._kept == 0, "nothing is kept open"
     closers._closers = before
 
 
@@ -109,3 +110,24 @@ def test_the_child_of_a_fork_has_no_closers(stuck: threading.Event) -> None:
             time.sleep(0.001)
         os._exit(is_behind(5))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_close_that_takes_long_is_told_from_many_that_do_not(
+    stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, begun = [100.0], threading.Event()
+    monkeypatch.setattr(closers, "monotonic", lambda: now[0])
+
+    def pass_time() -> None:
+        now[0] += 10 * STUCK_SECONDS
+
+    def wait() -> None:
+        begun.set()
+        stuck.wait()
+
+    close_later(5, pass_time, 1)
+    close_later(5, wait, 1)
+    eventually(begun.is_set)
+    assert not is_behind(5), "this one has only begun"
+    now[0] += 1.5 * STUCK_SECONDS
+    assert is_behind(5)

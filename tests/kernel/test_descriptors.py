@@ -6,6 +6,7 @@ import _socket
 import os
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TypeAlias
@@ -19,6 +20,7 @@ from sbuslib.kernel.descriptors import (
     WITH_DESCRIPTORS,
     GuardedSocket,
     control_in,
+    descriptors_in,
     refuse_descriptors,
 )
 from sbuslib.kernel.sockets import Listener, accept, connect
@@ -198,3 +200,8 @@ for sock in (client, served, listener):
     sock.close()
 """
     assert python("-c", code).split() == ["True", "True"]
+
+
+def test_a_descriptor_that_was_cut_in_half_is_none() -> None:
+    rights = (1).to_bytes(4, sys.byteorder) + b"\2"
+    assert descriptors_in([(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], 0) == (True, [1])
