@@ -23,6 +23,7 @@ from sbuslib.doors.door import Door
 from sbuslib.doors.memory import check_memory
 from sbuslib.doors.pace import hearing
 from sbuslib.doors.transfers import Transfer
+from sbuslib.doors.visitors import Visitor
 from sbuslib.errors import DoorError, PayloadError, StateError
 from sbuslib.wire.offers import ASK, BUSY, GIVEN, GONE, MOST_TOKENS, TOKEN_BYTES
 
@@ -400,3 +401,11 @@ def test_no_descriptor_is_left_for_visitors(door: Door, asker: Asker) -> None:
             _, descriptors, _, _ = socket.recv_fds(known, 100, 100)
             assert read(descriptors[0]) == b"a"
             assert ask(late, os.urandom(TOKEN_BYTES))[0] == bytes([GONE])
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can ask as root")
+def test_root_is_trusted_at_the_doors_of_others() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        assert Visitor(here, STRANGER).is_trusted
+        assert not Visitor(here, STRANGER).is_ours

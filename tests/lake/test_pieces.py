@@ -140,3 +140,13 @@ def test_a_plan_has_each_row_once_and_no_hole(files: list[tuple[int, int, bool]]
     assert [row for piece in found for row in range(piece.first, piece.before or 0)] == expected
     missing = [row for piece in found if piece.file is None for row in range(piece.first, piece.before or 0)]
     assert missing == [row for row in expected if row not in there]
+
+
+def test_an_older_copy_of_a_journal_that_has_grown_ends_where_the_other_goes_on(tmp_path: Path, journal: Path) -> None:
+    segment(journal, 1, rows(5), sealed=False)
+    copy = Path(shutil.copytree(journal, tmp_path / "copy"))
+    segment(journal, 1, rows(5), rows(5, 6), sealed=False)
+    for places in permutations([str(journal), str(copy)]):
+        found = [row for piece in blocks(plan(places)[JOURNAL]) for row in piece.block.records()]
+        assert [row.sequence for row in found if row.kind == "message"] == [*range(1, 11)]
+        assert [row.cause for row in found if row.kind == "gap"] == ["cut"], "as no recorder is at work, at the end"

@@ -174,3 +174,10 @@ def test_a_client_with_too_many_open_questions_is_disconnected(world: World, que
         asker.send(question)
         assert asker.is_disconnected()
         assert list(hub.tree.questions._open.values()) == [1], "the other is waited for"
+
+
+def test_of_a_question_that_was_answered_nothing_is_left(world: World) -> None:
+    world.chain("top", "left")
+    client = world.client("left")
+    assert client.sync("tree") == "tree"
+    assert not world.hubs["left"].tree.questions._open
