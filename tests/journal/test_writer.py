@@ -22,7 +22,8 @@ from sbuslib.journal.inspection import summarize
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.journal.recorder import Recorder
 from sbuslib.journal.sealer import Sealer
-from sbuslib.segments.directory import DirectoryLock, is_recorded, list_segments
+from sbuslib.segments.decoding import end_mark
+from sbuslib.segments.directory import DirectoryLock, Segment, is_recorded, list_segments, read_header
 from sbuslib.wire.batches import coalesce
 from sbuslib.wire.packets import encode_message
 
@@ -116,6 +117,14 @@ def test_stop_gives_up_on_a_disk_that_never_answers(make_hub: MakeHub, journal: 
     eventually(lambda: not is_recorded(journal))
 
 
+def _end_of(segment: Segment) -> int:
+    """The number of the next row, by the mark at the end."""
+    data = Path(segment.path).read_bytes()
+    mark = end_mark(lambda at, size: data[at : at + size], len(data), read_header(segment.path).salt)
+    assert mark is not None
+    return mark.next_sequence
+
+
 def test_segments_are_closed_at_a_size_and_the_oldest_deleted(hub: Hub, journal: str) -> None:
     limits = JournalLimits(segment_bytes=10_000)
     with Recorder(hub, journal, limits=limits, keep_bytes=25_000) as recorder:
@@ -129,6 +138,7 @@ def test_segments_are_closed_at_a_size_and_the_oldest_deleted(hub: Hub, journal:
     assert sum(one.size for one in segments) < 25_000 + 13_000
     records = records_of(journal)
     assert [record.sequence for record in records] == list(range(segments[0].first_sequence, 41))
+    assert [*map(_end_of, segments)] == [*(one.first_sequence for one in segments[1:]), 41]
 
 
 def test_retention_by_age_keeps_the_last_segment(hub: Hub, journal: str) -> None:
