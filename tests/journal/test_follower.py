@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -111,6 +112,25 @@ def test_an_outage_becomes_a_gap_and_another_hub_another_segment(address: str, j
         ("message", b"after", None, None),
     ]
     assert [read_header(one.path).hub for one in list_segments(journal)] == [first, second]
+
+
+def test_a_connection_that_broke_is_a_gap_from_the_last_message_on(address: str, journal: str) -> None:
+    limits = JournalLimits(block_seconds=0.005)
+    with HubThread(address) as bus, Client(address) as publisher, following(address, journal, limits=limits):
+        publisher.publish(b"k", b"before")
+        publisher.sync()
+        while not records_of(journal):
+            gevent.sleep(0.001)
+
+        def cut() -> None:
+            for connection in [*bus.hub.clients.connections.values()]:
+                connection.outgoing.socket.shutdown(socket.SHUT_RDWR)
+
+        bus.call(cut)
+        while len(records_of(journal)) < 2:
+            gevent.sleep(0.001)
+    message, gap = records_of(journal)
+    assert (gap.cause, gap.lost, gap.time_ns) == ("outage", None, message.time_ns)
 
 
 def test_a_hub_without_extensions_is_recorded_without_senders(folder: str, journal: str) -> None:
