@@ -22,6 +22,7 @@ from sbuslib.lake.sealing import ingest, seal
 from sbuslib.lake.selection import Selection
 from sbuslib.segments.decoding import walk
 from sbuslib.segments.directory import Segment
+from sbuslib.segments.layout import SEGMENT_HEADER_BYTES
 
 JOURNAL = "0123456789abcdef"
 
@@ -150,3 +151,11 @@ def test_an_older_copy_of_a_journal_that_has_grown_ends_where_the_other_goes_on(
         found = [row for piece in blocks(plan(places)[JOURNAL]) for row in piece.block.records()]
         assert [row.sequence for row in found if row.kind == "message"] == [*range(1, 11)]
         assert [row.cause for row in found if row.kind == "gap"] == ["cut"], "as no recorder is at work, at the end"
+
+
+def test_a_recorder_that_was_killed_before_its_first_row_leaves_a_gap(journal: Path) -> None:
+    segment(journal, 1, rows(5))
+    begun = segment(journal, 6, rows(5, 6), sealed=False)
+    begun.write_bytes(begun.read_bytes()[: SEGMENT_HEADER_BYTES + 3])
+    found = [row for part in blocks(plan([str(journal)])[JOURNAL]) for row in part.block.records()]
+    assert [(row.kind, row.cause) for row in found] == [*[("message", None)] * 5, ("gap", "cut")]
