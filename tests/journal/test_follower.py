@@ -116,7 +116,11 @@ def test_an_outage_becomes_a_gap_and_another_hub_another_segment(address: str, j
 
 def test_a_connection_that_broke_is_a_gap_from_the_last_message_on(address: str, journal: str) -> None:
     limits = JournalLimits(block_seconds=0.005)
-    with HubThread(address) as bus, Client(address) as publisher, following(address, journal, limits=limits):
+    with (
+        HubThread(address) as bus,
+        Client(address) as publisher,
+        following(address, journal, limits=limits) as follower,
+    ):
         publisher.publish(b"k", b"before")
         publisher.sync()
         while not records_of(journal):
@@ -127,9 +131,15 @@ def test_a_connection_that_broke_is_a_gap_from_the_last_message_on(address: str,
                 connection.outgoing.socket.shutdown(socket.SHUT_RDWR)
 
         bus.call(cut)
-        while len(records_of(journal)) < 2:
+        eventually(lambda: follower.client.epoch == 2)
+        follower.client.sync()
+        with Client(address) as again:
+            again.publish(b"k", b"after")
+            again.sync()
+        while len(records_of(journal)) < 3:
             gevent.sleep(0.001)
-    message, gap = records_of(journal)
+    message, gap, after = records_of(journal)
+    assert after.payload == b"after"
     assert (gap.cause, gap.lost, gap.time_ns) == ("outage", None, message.time_ns)
 
 
