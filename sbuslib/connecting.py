@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -42,9 +43,9 @@ class BusUrl(msgspec.Struct, frozen=True):
         """Arguments of a client."""
         return {"hub_user": self.hub_user, "timeout": self.timeout}
 
-    def allowed_users(self, *more: int | str) -> frozenset[int]:
-        """Ids of ``users`` and ``more``, of our own user and of root. Raises :exc:`~sbuslib.errors.UsageError`."""
-        return frozenset((0, os.geteuid(), *resolve_users("users", (*self.users, *more))))
+    def user_ids(self, more: Iterable[int | str] = ()) -> frozenset[int]:
+        """The ids of ``users`` and ``more``. Raises :exc:`~sbuslib.errors.UsageError`."""
+        return frozenset(resolve_users("users", (*self.users, *more)))
 
 
 def parse_url(url: str) -> BusUrl:
@@ -118,14 +119,13 @@ def _runs_gevent() -> bool:
 class Connector:
     """A client that is made at first use, and anew in the child of a fork, for what is made before either.
 
-    :param url: and ``options``: as for :func:`connect`.
+    :param options: as for :func:`connect`.
     """
 
-    def __init__(self, url: str = "", **options: Any) -> None:
-        self.url = parse_url(url)
-        """The URL, parsed."""
-        self._options = options  # of the client
-        self._lock = Lock()  # held while a client is made
+    def __init__(self, url: BusUrl, **options: Any) -> None:
+        self._url = url  # of the bus
+        self._options = url.options | options  # of the client
+        self._lock = Lock()  # never held by who waits: greenlets of one thread may use this
         self._client: Endpoint | None = None  # of the process of this id
         self._process = 0
         os.register_at_fork(after_in_child=self._renew_lock)
@@ -135,15 +135,21 @@ class Connector:
 
     def client(self, *, threads: bool = False) -> Endpoint:
         """The client of this process. Raises what :func:`connect` does, and then tries again at the next call."""
+        if (client := self._made()) is not None:
+            return client
+        made = connect(self._url.address or "", threads=threads, **self._options)
         with self._lock:
-            if self._client is None or self._process != os.getpid():
-                self._client = connect(self.url.address or "", threads=threads, **self.url.options | self._options)
-                self._process = os.getpid()
-            return self._client
+            if (client := self._made()) is None:
+                self._client, self._process = made, os.getpid()
+                return made
+        made.close()  # another caller was first
+        return client
+
+    def _made(self) -> Endpoint | None:
+        return self._client if self._process == os.getpid() else None
 
     def close(self) -> None:
         """Close the client of this process, if it has one."""
-        with self._lock:
-            if self._client is not None and self._process == os.getpid():
-                self._client.close()
+        if (client := self._made()) is not None:
+            client.close()
             self._client = None

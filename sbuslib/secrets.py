@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from functools import lru_cache
-from typing import Final
 
 import msgspec
 
@@ -49,8 +48,6 @@ _DEEPEST = 64
 
 _SEGMENTS = 5
 """Segments of ``!/cred/<gid>/<uid>/<pid>``. Nobody else knows."""
-
-_ROOT: Final = frozenset((0,))
 
 _DIGITS, _LARGEST = 10, 2**32 - 1
 """Most digits of an id, and the largest: the kernel keeps it in 32 bits."""
@@ -177,7 +174,6 @@ class Namespace:
         return True
 
 
-@lru_cache(1_024)
 def stranger(sender: bytes | None, own: bytes, separator: bytes, trusted: frozenset[int] = frozenset()) -> int | None:
     """The first user on the way from a sender to the process ``own`` who is not trusted; ``None`` if all are.
 
@@ -185,25 +181,31 @@ def stranger(sender: bytes | None, own: bytes, separator: bytes, trusted: frozen
     the user of that hub. A hub that tells no senders is taken at its word. A service charges this user for what the
     sender says.
     """
-    if sender is None:
-        return None
-    namespace = Namespace(separator)
-    users = {0, namespace.chain(own)[-1].uid, *trusted} - {OVERFLOW_ID}
-    user = answerable(namespace.chain(sender.removeprefix(namespace.prefix_of(own))), users).uid
-    return None if user in users else user
+    who = credentials_of(sender, own, separator, trusted)
+    return None if who is None or who.uid in _believed(own, separator, trusted) else who.uid
 
 
 @lru_cache(1_024)
-def credentials_of(sender: bytes | None, trusted: frozenset[int] = _ROOT) -> Credentials | None:
-    """The process that answers for a message: its publisher, or the first hub on the way of a user that is not trusted.
+def credentials_of(
+    sender: bytes | None, own: bytes, separator: bytes, trusted: frozenset[int] = frozenset()
+) -> Credentials | None:
+    """The process that answers to the process ``own`` for a message: its publisher, or a hub on the way.
 
-    A hub of a stranger could name anybody as the sender of what comes through it, so no chain is believed beyond it.
-    :data:`UNKNOWN` where no hub names a sender; *None* where none was asked to.
+    A hub could name anybody as the sender of what comes through it. So no chain is believed beyond the first hub of a
+    user that is neither that process's own, nor root, nor ``trusted``. :data:`UNKNOWN` where no hub names a sender;
+    *None* where none was asked to.
     """
     if sender is None:
         return None
-    separator = sender[1:2] if sender.startswith(RESERVED) and len(sender) > 1 else SEPARATOR
-    return answerable(Namespace(separator).chain(sender), trusted - {OVERFLOW_ID})
+    namespace = Namespace(separator)
+    chain = namespace.chain(sender.removeprefix(namespace.prefix_of(own)))
+    return answerable(chain, _believed(own, separator, trusted))
+
+
+@lru_cache(1_024)
+def _believed(own: bytes, separator: bytes, trusted: frozenset[int]) -> frozenset[int]:
+    """The users whose hubs the process ``own`` believes."""
+    return frozenset({0, Namespace(separator).chain(own)[-1].uid, *trusted} - {OVERFLOW_ID})
 
 
 def answerable(chain: Sequence[Credentials], trusted: Container[int]) -> Credentials:

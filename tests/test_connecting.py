@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import gevent
 import pytest
-from support import HubThread, in_thread, python
+from support import PATIENCE, HubThread, in_thread, python
 
-from sbuslib import Client, Message, blocking, connect
+from sbuslib import Client, blocking, connect
 from sbuslib.connecting import BusUrl, Connector, parse_url
 from sbuslib.errors import UsageError
-from sbuslib.secrets import UNKNOWN, Credentials
+from sbuslib.secrets import UNKNOWN, Credentials, credentials_of
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_a_process_that_gevent_has_patched_gets_its_client_and_another_loads_non
 
 def test_the_child_of_a_fork_gets_a_client_of_its_own() -> None:
     with HubThread() as hub:
-        connector = Connector(hub.address)
+        connector = Connector(BusUrl(hub.address))
         client = connector.client(threads=True)
         assert connector.client(threads=True) is client
         child = os.fork()
@@ -76,18 +77,43 @@ def test_the_child_of_a_fork_gets_a_client_of_its_own() -> None:
         connector.close()
 
 
+def test_greenlets_that_wait_for_a_hub_get_one_client(folder: str) -> None:
+    connector = Connector(BusUrl(f"{folder}/bus"), reconnect=True)
+    waiting = [gevent.spawn(connector.client) for _ in range(3)]
+    gevent.sleep(0)
+    with HubThread(f"{folder}/bus"):
+        assert len({id(greenlet.get(timeout=PATIENCE)) for greenlet in waiting}) == 1
+        connector.close()
+
+
+OWN = b"!/cred/7/7/9"
+
+
 @pytest.mark.parametrize(
-    ("sender", "credentials"),
+    ("sender", "own", "credentials"),
     [
-        (None, None),
-        (b"", UNKNOWN),
-        (b"!/cred/1/2/3", Credentials(1, 2, 3)),
-        (b"!.cred.1.2.3", Credentials(1, 2, 3)),
-        (b"!/cred/0/0/3/!/cred/1/2/4", Credentials(1, 2, 4)),  # behind a hub of root
-        (b"!/cred/1/2/3/!/cred/0/0/4", Credentials(1, 2, 3)),  # what a hub of user 2 says
-        (b"!/cred/0/0/3/!/cred/65534/65534/0", UNKNOWN),
-        (b"!/cred/0/0", UNKNOWN),
+        (None, OWN, None),
+        (b"", OWN, UNKNOWN),
+        (b"!/cred/1/2/3", OWN, Credentials(1, 2, 3)),
+        (b"!/cred/0/0/3/!/cred/1/2/4", OWN, Credentials(1, 2, 4)),  # behind a hub of root
+        (b"!/cred/7/7/3/!/cred/1/2/4", OWN, Credentials(1, 2, 4)),  # behind a hub of our own user
+        (b"!/cred/1/2/3/!/cred/0/0/4", OWN, Credentials(1, 2, 3)),  # a hub of user 2 could name anybody
+        (b"!/cred/7/7/3/!/cred/1/2/3/!/cred/7/7/4", OWN, Credentials(1, 2, 3)),
+        (b"!/cred/5/5/1/!/cred/1/2/3", b"!/cred/5/5/1/" + OWN, Credentials(1, 2, 3)),  # at a hub below that of user 5
+        (b"!/cred/5/5/1/!/cred/1/2/3", OWN, Credentials(5, 5, 1)),
+        (b"!/cred/0/0/3/!/cred/65534/65534/0", OWN, UNKNOWN),
+        (b"!/cred/0/0", OWN, UNKNOWN),
     ],
 )
-def test_who_answers_for_a_message(sender: bytes | None, credentials: Credentials | None) -> None:
-    assert Message(b"k", b"", sender).credentials == credentials
+def test_who_answers_for_a_message(sender: bytes | None, own: bytes, credentials: Credentials | None) -> None:
+    assert credentials_of(sender, own, b"/") == credentials
+    if sender is not None:
+        other = sender.replace(b"/", b"."), own.replace(b"/", b".")
+        assert credentials_of(*other, b".") == credentials
+
+
+def test_a_client_says_who_answers_for_a_message() -> None:
+    with HubThread() as hub, blocking.Client(hub.address, senders=True) as client, client.subscribe("k") as keys:
+        client.publish("k")
+        me = client.hub.credentials_of(keys.receive(timeout=PATIENCE).sender)
+    assert me == Credentials(os.getgid(), os.getuid(), os.getpid())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..errors import StateError
 from ..limits import check_count
+from ..secrets import Credentials, credentials_of
 from ..statistics import (
     ClientStatistics,
     HubStatistics,
@@ -33,6 +34,13 @@ class Offers:
     def separator(self) -> bytes:
         """The byte between the segments of a key on this hub."""
         return self.session.separator
+
+    def credentials_of(self, sender: bytes | None) -> Credentials | None:
+        """The process that answers for what has this ``sender``: a message, frame, question, answer or job.
+
+        See :func:`sbuslib.secrets.credentials_of`. *None* without a sender, as for a client without ``senders=True``.
+        """
+        return credentials_of(sender, self.session.credentials, self.session.separator)
 
     def can(self, feature: str) -> bool:
         """Whether the hub has an extension, such as ``"senders"``, ``"notices"``, ``"batch"`` or ``"sync"``."""

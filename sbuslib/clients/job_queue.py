@@ -23,7 +23,6 @@ from ..recipes.queue import (
 )
 from ..recipes.request import Asking
 from ..recipes.work import DONE, FAILED, REJECTED, Work
-from ..secrets import Credentials
 from ..wire.packets import Key, as_key
 from .basics import Basics
 from .batch import check_pair, in_parts
@@ -53,11 +52,6 @@ class AnyHeldJob:
     def sender(self) -> bytes | None:
         """The credential key of who submitted it; *None* if the hub of the service does not tell."""
         return self._job.sender
-
-    @property
-    def credentials(self) -> Credentials | None:
-        """The process that answers for it, as :attr:`sbuslib.Message.credentials`."""
-        return self._job.credentials
 
     @property
     def attempt(self) -> int:

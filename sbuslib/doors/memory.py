@@ -21,7 +21,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..errors import DoorError, UsageError
-from ..secrets import Credentials, credentials_of
 
 _SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _SEALS: Final = _SIZE_SEALS | fcntl.F_SEAL_WRITE
@@ -144,11 +143,6 @@ class Frame:
         def __buffer__(self, flags: int, /) -> memoryview: ...
 
         def __len__(self) -> int: ...
-
-    @property
-    def credentials(self) -> Credentials | None:
-        """The process that answers for it, see :func:`~sbuslib.secrets.credentials_of`; *None* without a sender."""
-        return credentials_of(self.sender)
 
     @property
     def size(self) -> int:

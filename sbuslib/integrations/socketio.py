@@ -22,9 +22,11 @@ from socketio.pubsub_manager import PubSubManager
 
 from .. import aio
 from ..clients.endpoint import Endpoint
-from ..connecting import BusUrl, Connector, parse_url
+from ..connecting import Connector, parse_url
 from ..doors.memory import Frame
 from ..errors import SbusError
+from ..kernel.users import name_of_user
+from ..secrets import stranger
 
 PAUSE: Final = 1.0
 """Seconds until another attempt to subscribe, where there is no hub."""
@@ -39,43 +41,8 @@ def _note_outage(_: object) -> None:
 _OPTIONS: Final[dict[str, Any]] = {"reconnect": True, "senders": True, "echo": False, "on_reconnect": _note_outage}
 
 
-class _Bus:
-    """The parts of both managers that do not wait: the key, who may emit, and the form of an emit."""
-
-    json: Any
-
-    def __init__(self, url: BusUrl, channel: str, users: Iterable[int | str]) -> None:
-        self.key = b"socketio/" + channel.encode()  # of all emits
-        self.users = url.allowed_users(*users)  # who may emit
-        self._lost = 0  # emits that were logged
-
-    def accepts(self, frame: Frame) -> bool:
-        """Whether an emit comes from a user who may emit. A hub without the extension for senders names nobody."""
-        who = frame.credentials
-        if who is None or who.uid in self.users:
-            return True
-        logger.warning("an emit of user %d, process %d, is refused: name the user in users=", who.uid, who.pid)
-        return False
-
-    def note_losses(self, lost: int) -> None:
-        """Log emits that did not come."""
-        if lost > self._lost:
-            logger.error("%d emits of other servers were lost on their way here", lost - self._lost)
-        self._lost = lost
-
-
-class SbusManager(PubSubManager):  # type: ignore[misc]  # python-socketio has no types
-    """A client manager for ``socketio.Server`` and Flask-SocketIO, for threads and for gevent.
-
-    :param url: ``sbus:///path/of/socket``, see :class:`~sbuslib.connecting.BusUrl`; ``sbus://`` looks where clients
-        look without an address.
-    :param channel: servers of one application have the same; several applications on one bus have their own.
-    :param write_only: for a process that only emits. It connects at its first emit.
-    :param users: names or ids of users whose emits are taken, besides the own user and root. The kernel proves whose an
-        emit is.
-
-    An emit while the hub is away waits for it, for the ``timeout`` of the URL, and is lost after that, which is logged.
-    """
+class _Manager:
+    """The parts of both managers that do not wait: the key, and who may emit."""
 
     name = "sbus"
 
@@ -89,9 +56,48 @@ class SbusManager(PubSubManager):  # type: ignore[misc]  # python-socketio has n
         *,
         users: Iterable[int | str] = (),
     ) -> None:
-        super().__init__(channel=channel, write_only=write_only, logger=logger, json=json)
-        self._connector = Connector(url, **_OPTIONS)  # the client of this process
-        self._bus = _Bus(self._connector.url, channel, users)  # what needs no waiting
+        super().__init__(channel=channel, write_only=write_only, logger=logger, json=json)  # type: ignore[call-arg]
+        self._url = parse_url(url)  # of the bus
+        self._key = b"socketio/" + channel.encode()  # of all emits
+        self._users = self._url.user_ids(users)  # who may emit, besides the own user and root
+        self._lost = 0  # emits that were logged as lost
+        self._begin()
+
+    def _begin(self) -> None:
+        """Set up what each manager has of its own."""
+
+    def _accepts(self, frame: Frame, client: Endpoint | aio.Client) -> bool:
+        """Whether an emit comes from a user who may emit, and over hubs of such users alone.
+
+        A hub without the extension for senders names nobody: then all emits are taken.
+        """
+        who = stranger(frame.sender, client.credentials, client.hub.separator, self._users)
+        if who is not None:
+            logger.warning("an emit of user %s is refused: name the user in users=", name_of_user(who))
+        return who is None
+
+    def _note_losses(self, lost: dict[str, int]) -> None:
+        """Log emits that did not come."""
+        if (total := sum(lost.values())) > self._lost:
+            logger.error("%d emits of other servers were lost on their way here", total - self._lost)
+            self._lost = total
+
+
+class SbusManager(_Manager, PubSubManager):  # type: ignore[misc]  # python-socketio has no types
+    """A client manager for ``socketio.Server`` and Flask-SocketIO, for threads and for gevent.
+
+    :param url: ``sbus:///path/of/socket``, see :class:`~sbuslib.connecting.BusUrl`; ``sbus://`` looks where clients
+        look without an address.
+    :param channel: servers of one application have the same; several applications on one bus have their own.
+    :param write_only: for a process that only emits. It connects at its first emit.
+    :param users: names or ids of users whose emits are taken, besides the own user and root. The kernel proves whose an
+        emit is.
+
+    An emit while the hub is away waits for it, for the ``timeout`` of the URL, and is lost after that, which is logged.
+    """
+
+    def _begin(self) -> None:
+        self._connector = Connector(self._url, **_OPTIONS)  # the client of this process
         self._frames: Any = None  # the subscription, once there is a hub
 
     def initialize(self) -> None:
@@ -106,7 +112,7 @@ class SbusManager(PubSubManager):  # type: ignore[misc]  # python-socketio has n
 
     def _subscribe(self) -> bool:
         try:
-            self._frames = self._client().frames.subscribe(self._bus.key)
+            self._frames = self._client().frames.subscribe(self._key)
         except (SbusError, TimeoutError) as error:
             self._get_logger().error("no emits of other servers yet: %s", error)
         return self._frames is not None
@@ -118,7 +124,7 @@ class SbusManager(PubSubManager):  # type: ignore[misc]  # python-socketio has n
     def _publish(self, data: dict[str, Any]) -> None:
         payload = self.json.dumps(data).encode()
         try:
-            self._client().frames.publish(self._bus.key, payload)
+            self._client().frames.publish(self._key, payload)
         except (SbusError, TimeoutError) as error:
             self._get_logger().error("an emit does not reach other servers: %s", error)
 
@@ -127,29 +133,15 @@ class SbusManager(PubSubManager):  # type: ignore[misc]  # python-socketio has n
             self.server.sleep(PAUSE)
         for frame in self._frames:
             with frame:
-                self._bus.note_losses(sum(self._frames.lost.values()))
-                if self._bus.accepts(frame):
+                self._note_losses(self._frames.lost)
+                if self._accepts(frame, self._client()):
                     yield bytes(frame)
 
 
-class AsyncSbusManager(AsyncPubSubManager):  # type: ignore[misc]  # python-socketio has no types
+class AsyncSbusManager(_Manager, AsyncPubSubManager):  # type: ignore[misc]  # python-socketio has no types
     """A client manager for ``socketio.AsyncServer``. Its parameters are those of :class:`SbusManager`."""
 
-    name = "sbus"
-
-    def __init__(
-        self,
-        url: str = "sbus://",
-        channel: str = "socketio",
-        write_only: bool = False,
-        logger: Any = None,
-        json: Any = None,
-        *,
-        users: Iterable[int | str] = (),
-    ) -> None:
-        super().__init__(channel=channel, write_only=write_only, logger=logger, json=json)
-        self._url = parse_url(url)  # of the bus
-        self._bus = _Bus(self._url, channel, users)  # what needs no waiting
+    def _begin(self) -> None:
         self._connecting: asyncio.Task[aio.Client] | None = None  # that of all tasks, which may begin at once
         self.listening = asyncio.Event()
         """Set once emits of other servers come here."""
@@ -177,7 +169,7 @@ class AsyncSbusManager(AsyncPubSubManager):  # type: ignore[misc]  # python-sock
     async def _publish(self, data: dict[str, Any]) -> None:
         payload = self.json.dumps(data).encode()
         try:
-            await (await self._client()).frames.publish(self._bus.key, payload)
+            await (await self._client()).frames.publish(self._key, payload)
         except (SbusError, TimeoutError) as error:
             self._get_logger().error("an emit does not reach other servers: %s", error)
 
@@ -185,7 +177,7 @@ class AsyncSbusManager(AsyncPubSubManager):  # type: ignore[misc]  # python-sock
         while True:
             try:
                 client = await self._client()
-                frames = await client.frames.subscribe(self._bus.key)
+                frames = await client.frames.subscribe(self._key)
                 break
             except (SbusError, TimeoutError) as error:
                 self._get_logger().error("no emits of other servers yet: %s", error)
@@ -193,6 +185,6 @@ class AsyncSbusManager(AsyncPubSubManager):  # type: ignore[misc]  # python-sock
         self.listening.set()
         async for frame in frames:
             with frame:
-                self._bus.note_losses(sum(frames.lost.values()))
-                if self._bus.accepts(frame):
+                self._note_losses(frames.lost)
+                if self._accepts(frame, client):
                     yield bytes(frame)

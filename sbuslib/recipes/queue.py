@@ -19,7 +19,7 @@ import msgspec
 
 from ..errors import PacketError, PayloadError, PeerError, UsageError
 from ..limits import check_seconds
-from ..secrets import RESERVED, Credentials, Namespace, credentials_of
+from ..secrets import RESERVED, Namespace
 from ..wire.packets import check_payload
 from ..wire.text import printable
 from .mailbox import Party
@@ -77,11 +77,6 @@ class Job(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def again(self) -> bool:
         """Whether it was given before, so that it may have been done, or begun."""
         return self.attempt > 1
-
-    @property
-    def credentials(self) -> Credentials | None:
-        """The process that answers for it, as :attr:`sbuslib.Message.credentials`; *None* if the hub does not tell."""
-        return credentials_of(self.sender)
 
 
 class Submission(msgspec.Struct, frozen=True, array_like=True):

@@ -24,7 +24,7 @@ import msgspec
 
 from ..errors import AnswerError, NoServerError, PacketError
 from ..limits import check_count, check_seconds
-from ..secrets import Credentials, Namespace, credentials_of
+from ..secrets import Namespace
 from ..wire.packets import Message, check_payload
 from ..wire.text import printable
 from .mailbox import MAILBOX_BYTES, Mailbox, Party
@@ -62,11 +62,6 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     value: bytes
     sender: bytes | None = None
     error: str | None = None
-
-    @property
-    def credentials(self) -> Credentials | None:
-        """The process that answers for it, see :func:`~sbuslib.secrets.credentials_of`; *None* without a sender."""
-        return credentials_of(self.sender)
 
     @property
     def payload(self) -> bytes:

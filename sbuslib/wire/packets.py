@@ -22,7 +22,6 @@ import msgspec
 from ..errors import KeyFormatError, PacketError, PayloadError
 from ..limits import CONTROL_EXTRA, PACKET_BYTES
 from ..reasons import Reason
-from ..secrets import Credentials, credentials_of
 from .text import printable
 
 MSG = b"MSG "
@@ -43,11 +42,6 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     key: bytes
     payload: bytes
     sender: bytes | None = None
-
-    @property
-    def credentials(self) -> Credentials | None:
-        """The process that answers for it, see :func:`~sbuslib.secrets.credentials_of`; *None* without a sender."""
-        return credentials_of(self.sender)
 
 
 class Subscribe(msgspec.Struct, frozen=True, gc=False):

@@ -390,11 +390,13 @@ def test_jobs_of_other_users_are_refused_unless_they_are_named(
 ) -> None:
     world.hub("bus")
     service = get_hub().threadpool.apply(serve, (world.address("bus"),), {"users": [OTHER]})
-    with world.client("bus").queue("mail").take() as worker:
+    client = world.client("bus")
+    with client.queue("mail").take() as worker:
         for user in (STRANGER, STRANGER, OTHER):
             world.peer_of("bus", user).publish(b"mail/x", b"of %d" % user)
         job = worker.receive(timeout=PATIENCE)
-        assert (job.payload, job.credentials and job.credentials.uid) == (b"of %d" % OTHER, OTHER)
+        who = client.hub.credentials_of(job.sender)
+        assert (job.payload, who and who.uid) == (b"of %d" % OTHER, OTHER)
         eventually(lambda: service.refused == 2)
         world.uids["bus"] = STRANGER
         with pytest.raises(AnswerError, match=f"no jobs of user {STRANGER}: start it with --producer {STRANGER}"):
