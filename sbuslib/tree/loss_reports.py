@@ -136,7 +136,8 @@ class LossReports:
         key = next(key for key in self._counts if key[0] != self._hub_id())
         count = self._counts.pop(key)
         self._since = time()
-        if self._open.pop(key, key) is None:
+        if key in self._open:
+            del self._open[key]
             own = self._hub_id(), UNCERTAIN
             mine = self._counts.setdefault(own, _Count(0, 0, 0, 0, count.since))
             mine.total += count.total - count.acknowledged
