@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -112,6 +113,33 @@ def test_an_outage_becomes_a_gap_and_another_hub_another_segment(address: str, j
         ("message", b"after", None, None),
     ]
     assert [read_header(one.path).hub for one in list_segments(journal)] == [first, second]
+
+
+def test_what_waits_when_another_hub_is_there_is_of_the_one_before(address: str, journal: str) -> None:
+    limits = JournalLimits(block_seconds=600)
+    with HubThread(address) as bus, Client(address) as publisher:
+        follower = Follower(address, journal, limits=limits)
+        first = bus.hub.hub_id.decode()
+        publisher.publish(b"k", b"before")
+        follower._receive(PATIENCE)
+        bus.stop()
+    with HubThread(address) as other, ThreadPoolExecutor(1) as pool:
+        received = pool.submit(follower._receive, PATIENCE)
+        while other.call(lambda: other.hub.statistics().patterns) != 1:
+            gevent.sleep(0.001)
+        with Client(address) as publisher:
+            publisher.publish(b"k", b"after")
+        received.result(PATIENCE)
+        follower.stop()
+        follower.run()
+        hubs = [read_header(one.path).hub for one in list_segments(journal)]
+        assert hubs == [first, other.hub.hub_id.decode()]
+    assert [(record.payload, record.cause) for record in records_of(journal)] == [
+        (b"before", None),
+        (None, "outage"),
+        (b"after", None),
+    ]
+    assert list_segments(journal)[1].first_sequence == 2
 
 
 def test_a_connection_that_broke_is_a_gap_from_the_last_message_on(address: str, journal: str) -> None:
