@@ -146,6 +146,8 @@ class Client(Endpoint):
     :param senders: have messages carry their sender, as the hub vouches for it, where it can: see ``hub.can``.
     :param notices: have the hub tell of lost messages and why it kicks this client, where it can.
     :param echo: receive what this client publishes itself, where it matches its patterns.
+    :param monitor: receive what others are sent, and be no addressee: where only monitors subscribed to a key, nobody
+        serves it and it is not wanted. For what records or shows messages.
     :param soft: what the hub does with messages that this client does not read in time, while its queue has room:
         ``"queue"``, ``"discard"``, ``"block"`` or ``"error"``; see ``docs/flood-control.md``.
     :param hard: the same while the queue is full: ``"discard"``, ``"block"`` or ``"error"``.

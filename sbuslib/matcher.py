@@ -82,16 +82,22 @@ class Pattern:
     [([b'a', b'*'], False), ([b'a', b'*'], True), ([], True)]
     """
 
-    __slots__ = ("below", "is_literal", "raw", "segments", "separator")
+    __slots__ = ("below", "is_literal", "mark", "raw", "segments", "separator")
 
-    def __init__(self, raw: bytes, separator: bytes = SEPARATOR) -> None:
+    def __init__(self, raw: bytes, separator: bytes = SEPARATOR, mark: bytes = b"") -> None:
         self.raw = raw
         self.separator = separator  # one byte
+        self.mark = mark  # tells patterns of an index of their own from the same ones of others
         self.segments = raw.split(separator)
         self.below = not self.segments[-1]  # whether it also matches all keys with further segments
         if self.below:
             self.segments.pop()
         self.is_literal = not self.below and b"*" not in raw  # whether it matches one key only: itself
+
+    @property
+    def name(self) -> bytes:
+        """The pattern with its mark."""
+        return self.mark + self.raw
 
     @property
     def shape(self) -> bytes:
@@ -268,8 +274,9 @@ class Subscriptions(Generic[S]):
     several threads at once.
     """
 
-    def __init__(self, separator: bytes = SEPARATOR) -> None:
+    def __init__(self, separator: bytes = SEPARATOR, mark: bytes = b"") -> None:
         self._separator = check_separator(separator)  # one byte
+        self.mark = mark  # of all its patterns
         self._held: dict[S, dict[bytes, int]] = {}  # by subscriber: patterns, and how many times each
         self._literal: dict[bytes, dict[S, None]] = {}  # holders of patterns that match one key
         self._wild: dict[bytes, dict[S, None]] = {}  # as in the node that each ends in
@@ -359,7 +366,7 @@ class Subscriptions(Generic[S]):
         held = self._held.get(subscriber)
         if held is None:
             return None
-        pattern = Pattern(held.popitem()[0], self._separator)
+        pattern = Pattern(held.popitem()[0], self._separator, self.mark)
         if not held:
             del self._held[subscriber]
         self._forget(pattern, subscriber)

@@ -85,6 +85,8 @@ class Namespace:
         self.prefix = prefix
         #: What credential keys begin with, after the prefix.
         self.start = separator.join((RESERVED, b"cred", b""))
+        #: What goes between hubs before a pattern that only monitors want.
+        self.mark = separator.join((RESERVED, b"monitor", b""))
         #: What makes a key secret: the reserved segment, between separators.
         self._lone = separator + RESERVED + separator
 
@@ -101,6 +103,12 @@ class Namespace:
     def is_secret(self, key: bytes) -> bool:
         """Whether a key that :meth:`check_key` accepted is secret, so that the second index has to be asked."""
         return key.startswith(self.start)
+
+    def unmark(self, pattern: bytes) -> tuple[bytes, bytes]:
+        """The mark of a pattern that only monitors want, empty for any other; and the pattern itself."""
+        if pattern.startswith(self.mark):
+            return self.mark, pattern[len(self.mark) :]
+        return b"", pattern
 
     def chain(self, key: bytes) -> tuple[Credentials, ...]:
         """The credentials in a credential key, from the root of the tree on; none in any other key.

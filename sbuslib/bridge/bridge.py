@@ -91,7 +91,8 @@ class AioBridge:
         self._trust = None if trust is None else tuple(trust)  # patterns of publishers; None: anybody
         self._options = options if options is not None else BrokerOptions()  # how to use the broker
         self._keep_bytes = keep_bytes
-        self._client = Client(address, senders=True, echo=False)  # of the bus
+        #: Of the bus. What goes to other hosts is no reason to think that anybody here serves a key.
+        self._client = Client(address, senders=True, echo=False, monitor=True)
         self._id = f"{time_ns():016x}{secrets.token_hex(4)}"  # an older bridge sorts first: newcomers are the spares
         self._host = _UNFIT.sub("-", socket.gethostname())[:64]
         self._claim = lru_cache(_SENDERS)(self._claim_of)  # who sent a message, as other hosts are told

@@ -111,7 +111,7 @@ def run_hz(arguments: Namespace) -> None:
 
     options = {} if arguments.timeout is None else {"timeout": arguments.timeout}
     with messages.connected(
-        arguments, *arguments.patterns, lasting=True, on_notice=messages.tell_notice, **options
+        arguments, *arguments.patterns, lasting=True, monitor=True, on_notice=messages.tell_notice, **options
     ) as client:
         tables = measure(client, arguments.window, shown=arguments.rows, timeout=arguments.timeout)
         for number, rows in enumerate(tables, 1):

@@ -126,7 +126,8 @@ class HubLog:
         pid = int(key.rpartition(key[1])[2])
         program = program_of(pid) if pid else ""
         process = f"process {pid or 'unknown'}{f' ({printable(program.encode())})' if program else ''}"
-        patterns = self._hub.context.router.plain_patterns_of(receiver)
+        router = self._hub.context.router
+        patterns = [router.namespace.unmark(name)[1] for name in router.plain_patterns_of(receiver)]
         shown = ", ".join(_shown(pattern) for pattern in patterns[:2]) or "no pattern but secrets"
         more = f" and {len(patterns) - 2:,} more" if len(patterns) > 2 else ""
         return f"; most so far: {process}, subscribed to {shown}{more}"

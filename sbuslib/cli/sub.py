@@ -65,6 +65,7 @@ def run_sub(arguments: Namespace) -> None:
         arguments,
         *arguments.patterns,
         lasting=True,
+        monitor=True,
         on_notice=messages.tell_notice,
         senders=wants_senders(arguments),
         soft=arguments.soft,

@@ -36,6 +36,7 @@ class ClientFace:
         senders: bool = False,
         notices: bool = True,
         echo: bool = True,
+        monitor: bool = False,
         soft: Soft | None = None,
         hard: Hard | None = None,
         order: Order | None = None,
@@ -65,7 +66,7 @@ class ClientFace:
         self._connection = ClientConnection(
             self._RUNTIME(),
             Dialer(address, hub_user, bounds),
-            Session(mode_keys(soft, hard, order), senders=senders, notices=notices, echo=echo),
+            Session(mode_keys(soft, hard, order), senders=senders, notices=notices, echo=echo, monitor=monitor),
             bounds,
             timeout,
             reconnect=reconnect,

@@ -63,7 +63,9 @@ class AioHubView(Offers):
         return await self._verbs.whoami()
 
     async def is_wanted(self, key: Key, *, timeout: float | None = None) -> bool | None:
-        """Whether anybody receives ``key`` now, as far as the hub knows; ``None`` where it cannot tell in time.
+        """Whether ``key`` has addressees now, as far as the hub knows; ``None`` where it cannot tell in time.
+
+        A client of which ``monitor`` is true is none.
 
         A hub knows what is wanted in its whole tree, and tells nothing of keys that this client may not publish to.
         Raises :exc:`~sbuslib.errors.KeyFormatError`.

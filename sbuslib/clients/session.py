@@ -61,7 +61,13 @@ class Session:
     """One client's state. A client gives what it receives to :meth:`take`, and sends what the other methods return."""
 
     def __init__(
-        self, modes: Iterable[bytes] = (), *, senders: bool = False, notices: bool = True, echo: bool = True
+        self,
+        modes: Iterable[bytes] = (),
+        *,
+        senders: bool = False,
+        notices: bool = True,
+        echo: bool = True,
+        monitor: bool = False,
     ) -> None:
         self.inbox: deque[Message] = deque()
         """Messages received and not yet handed to the application, oldest first."""
@@ -84,8 +90,13 @@ class Session:
         """Whether it does so because of a subscription. The next connection then has all others."""
         self.choices: dict[bytes, bytes] = {}
         """What was chosen of the hub, by kind: the control messages that stand."""
-        wanted = {control.SENDERS_ON: senders, control.NOTICES_ON: notices, control.ECHO_OFF: not echo}
-        self.choose(*modes, *(key for key, is_wanted in wanted.items() if is_wanted))
+        options = {
+            control.SENDERS_ON: senders,
+            control.NOTICES_ON: notices,
+            control.ECHO_OFF: not echo,
+            control.MONITOR_ON: monitor,
+        }
+        self.choose(*modes, *(key for key, is_chosen in options.items() if is_chosen))
         self.headers: dict[Key, bytes] = {}
         """``MSG <key>NUL`` of keys that :meth:`encode` has checked, so that each is checked once for each hub."""
         self.batches = False
@@ -191,7 +202,7 @@ class Session:
 
     def has_chosen(self, key: bytes) -> bool:
         """Whether a choice stands, and the hub knows it: senders and notices are extensions."""
-        is_extension = key in (control.SENDERS_ON, control.NOTICES_ON)
+        is_extension = key in (control.SENDERS_ON, control.NOTICES_ON, control.MONITOR_ON)
         return key in self.choices.values() and (not is_extension or self.can(key))
 
     def ask(self, key: bytes, payload: bytes = b"") -> HubQuestion:

@@ -126,7 +126,8 @@ class ClientRole:
         if isinstance(packet, Control):
             self._control(publisher, packet)
         elif isinstance(packet, Subscribe):
-            pattern = context.router.cut(packet.pattern)  # first: the answer about a long pattern would take long
+            # First: the answer about a long pattern would take long.
+            pattern = context.router.cut(packet.pattern, self._mark(client, packet.pattern))
             if not context.authorization.allows(client.account, client.credentials, "subscribe", pattern.raw):
                 raise PacketError(Reason.SUBSCRIPTION_REFUSED)
             if client.closed:
@@ -135,9 +136,15 @@ class ClientRole:
             publisher.refresh()
         else:
             assert isinstance(packet, Unsubscribe)
-            if not context.router.unsubscribe(packet.pattern, client, client.account):
+            name = self._mark(client, packet.pattern) + packet.pattern
+            if not context.router.unsubscribe(name, client, client.account):
                 context.counts.ignored += 1
             publisher.refresh()
+
+    def _mark(self, client: Outgoing, pattern: bytes) -> bytes:
+        """What tells a client's pattern from those of others: a monitor's secrets are meant for it all the same."""
+        namespace = self._context.router.namespace
+        return namespace.mark if client.is_monitor and not namespace.uses_reserved(pattern) else b""
 
     def _control(self, publisher: Publisher, packet: Control) -> None:
         context, client = self._context, publisher.outgoing
@@ -152,6 +159,8 @@ class ClientRole:
                 client.set_batches(packet.key == control.BATCH_ON)
             case control.NOTICES_ON | control.NOTICES_OFF:
                 client.set_notices(packet.key == control.NOTICES_ON)
+            case control.MONITOR_ON if not context.router.count(client):  # else what it holds would have two names
+                client.is_monitor = True
             # What it asks.
             case control.STATISTICS | control.CLIENTS | control.LINKS:
                 client.answer(encode_control(packet.key, self._tell(client, packet)))
@@ -186,7 +195,7 @@ class ClientRole:
                 context.counts.ignored += 1
 
     def _is_wanted(self, client: Outgoing, key: bytes) -> bytes:
-        """Whether anybody receives what a client publishes under a key, as far as this hub knows: not the client itself
+        """Whether what a client publishes under a key has addressees, as far as this hub knows: not the client itself
         without echo. Nobody is told of keys that it may not use."""
         context = self._context
         if not context.authorization.allows(client.account, client.credentials, "publish", key):
@@ -211,15 +220,16 @@ class ClientRole:
     def review(self, publisher: Publisher) -> Iterator[None]:
         context, client = self._context, publisher.outgoing
         withdrawn: list[bytes] = []
-        for pattern in context.router.plain_patterns_of(client):
+        for name in context.router.plain_patterns_of(client):
             yield
+            pattern = context.router.namespace.unmark(name)[1]
             refused = not client.closed and not context.authorization.allows(
                 client.account, client.credentials, "subscribe", pattern
             )
             if client.closed:
                 return  # meanwhile, or authorize= had it closed
-            if refused and context.router.times(pattern, client):
-                context.router.withdraw(pattern, client, client.account)
+            if refused and context.router.times(name, client):
+                context.router.withdraw(name, client, client.account)
                 withdrawn.append(pattern)
             if sum(map(len, withdrawn)) > WITHDRAWN_BYTES:
                 client.notify(control.Withdrawn(tuple(withdrawn)).encode())

@@ -232,6 +232,7 @@ class Connection(Publisher):
             senders=outgoing.wants_senders,
             batches=outgoing.takes_batches,
             notices=outgoing.wants_notices,
+            monitor=outgoing.is_monitor,
             grown=outgoing.grown,
             guarded=isinstance(outgoing.socket, GuardedSocket),
             published=self.received,

@@ -62,6 +62,7 @@ class Outgoing:
     is_link: bool = False  # whether the client is a hub below
     takes_batches: bool = False
     wants_notices: bool = False
+    is_monitor: bool = False  # what it subscribes to makes it no addressee
     grown: bool = False  # whether the kernel was asked for the full send buffer
     routed: int = 0
     delivered: int = 0
@@ -368,6 +369,7 @@ class Outgoing:
         """Be what this client's connection was on the hub before; ``owner`` is the client as a publisher."""
         self.routed, self.delivered = record.routed, record.delivered
         self.takes_batches, self.wants_notices = record.batches, record.notices
+        self.is_monitor = record.monitor
         self._owner = None if record.echo else owner
         if record.grown:
             self._context.quotas.send_buffers.force(self.account.uid, 2 * self._context.limits.send_buffer)

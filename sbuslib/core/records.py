@@ -76,6 +76,7 @@ class ClientRecord(Struct, omit_defaults=True):
     senders: bool = False
     batches: bool = False
     notices: bool = False
+    monitor: bool = False
     grown: bool = False
     """Whether its connection has the full send buffer."""
     guarded: bool = False

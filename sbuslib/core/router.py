@@ -1,8 +1,9 @@
 """From the header of a message to its receivers: the indexes, the reserved keys and the cache, together.
 
-No input or output here: a receiver is any hashable object. There are two indexes. Only the second is asked about
+No input or output here: a receiver is any hashable object. There are three indexes. Only the second is asked about
 secret keys, and it holds only patterns that :class:`~sbuslib.secrets.Namespace` accepted. So no wildcard can reach
-somebody's secrets.
+somebody's secrets. The third has the patterns of *monitors*, which receive what others are sent and are no addressees:
+a key that only monitors receive is not wanted. Their patterns bear a mark wherever the three stand side by side.
 
 :attr:`Router.routes` is the cache that the hub's hot path reads directly: from the whole header of a
 message, ``MSG <key>NUL``, to the tuple of its receivers. Equal tuples are one object, so messages for the same
@@ -25,7 +26,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from itertools import chain
 from typing import Final, Generic, TypeVar
 
-from ..errors import PacketError
+from ..errors import PacketError, ReservedKeyError
 from ..limits import Limits
 from ..matcher import SEPARATOR, Pattern, Subscriptions
 from ..reasons import Reason
@@ -60,6 +61,7 @@ class Router(Generic[S]):
         self._quotas = quotas
         self._plain: Subscriptions[S] = Subscriptions(separator)  # of all keys that are not secret
         self._secret: Subscriptions[S] = Subscriptions(separator)  # of keys that are
+        self._monitored: Subscriptions[S] = Subscriptions(separator, self.namespace.mark)  # plain keys, for monitors
         self._taps: dict[S, bool] = {}  # who listens in, and whether to secrets
         self._retired: dict[int, deque[tuple[S, Account]]] = {}  # subscribers that left, by user
         self._tuples: dict[tuple[S, ...], tuple[S, ...]] = {}
@@ -68,15 +70,16 @@ class Router(Generic[S]):
 
     def patterns(self, subscriber: S) -> dict[bytes, int]:
         """The patterns that ``subscriber`` holds, with how many times it subscribed to each."""
-        return self._plain.patterns(subscriber) | self._secret.patterns(subscriber)
+        monitored = {self.namespace.mark + raw: times for raw, times in self._monitored.patterns(subscriber).items()}
+        return self._plain.patterns(subscriber) | self._secret.patterns(subscriber) | monitored
 
     def pattern_count(self) -> int:
         """How many patterns all subscribers hold: each pattern counts once for each subscriber."""
-        return len(self._plain) + len(self._secret)
+        return len(self._plain) + len(self._secret) + len(self._monitored)
 
     def count(self, subscriber: S) -> int:
         """How many distinct patterns ``subscriber`` holds."""
-        return self._plain.count(subscriber) + self._secret.count(subscriber)
+        return sum(index.count(subscriber) for index in (self._plain, self._secret, self._monitored))
 
     def check_size(self, pattern: bytes) -> None:
         """Raise :exc:`~sbuslib.errors.PacketError` for a pattern beyond the limits."""
@@ -84,10 +87,22 @@ class Router(Generic[S]):
         if reason is not None:
             raise PacketError(reason)
 
-    def cut(self, raw: bytes) -> Pattern:
-        """A pattern as a client wrote it. Raises :exc:`~sbuslib.errors.PacketError` beyond the limits."""
+    def cut(self, raw: bytes, mark: bytes = b"") -> Pattern:
+        """A pattern as a client wrote it, with the mark for a monitor. Raises :exc:`~sbuslib.errors.PacketError` beyond
+        the limits."""
         self.check_size(raw)
-        return Pattern(raw, self.namespace.separator)
+        return Pattern(raw, self.namespace.separator, mark)
+
+    def cut_marked(self, name: bytes) -> Pattern:
+        """A pattern as another hub wrote it, which may bear the mark. Raises as :meth:`cut`."""
+        mark, raw = self.namespace.unmark(name)
+        return self.cut(raw, mark)
+
+    def _find(self, name: bytes) -> tuple[Subscriptions[S], bytes]:
+        """The index of a pattern that may bear the mark, and the pattern without it."""
+        mark, raw = self.namespace.unmark(name)
+        index = self._monitored if mark else self._secret if self.namespace.is_secret(raw) else self._plain
+        return index, raw
 
     def subscribe(self, pattern: Pattern, subscriber: S, credentials: Credentials, account: Account) -> None:
         """Put a ``SUB`` of a pattern from :meth:`cut` in force, charged to the subscriber's account.
@@ -95,7 +110,10 @@ class Router(Generic[S]):
         Raises :exc:`~sbuslib.errors.ReservedKeyError` for a use of the reserved token that these
         credentials do not allow, and :exc:`~sbuslib.errors.PacketError` beyond the limits.
         """
-        index = self._secret if self.namespace.check_pattern(pattern.raw, credentials) else self._plain
+        is_secret = self.namespace.check_pattern(pattern.raw, credentials)
+        if is_secret and pattern.mark:
+            raise ReservedKeyError(Reason.RESERVED_IN_PATTERN)
+        index = self._secret if is_secret else self._monitored if pattern.mark else self._plain
         if not index.holds(pattern.raw, subscriber) and not self._quotas.take_pattern(account, pattern):
             raise PacketError(Reason.TOO_MANY_PATTERNS)
         self._add(index, pattern, subscriber, account)
@@ -105,13 +123,14 @@ class Router(Generic[S]):
     ) -> None:
         """Put so many ``SUB`` in force, whatever the limits: for a link, and for what another hub had accepted.
 
-        Without ``credentials`` the pattern is plain. Raises :exc:`~sbuslib.errors.ReservedKeyError` as
-        :meth:`subscribe`.
+        Without ``credentials`` the pattern is plain, or bears the mark. Raises
+        :exc:`~sbuslib.errors.ReservedKeyError` as :meth:`subscribe`.
         """
-        is_secret = credentials is not None and self.namespace.check_pattern(pattern, credentials)
-        index = self._secret if is_secret else self._plain
-        cut = Pattern(pattern, self.namespace.separator)
-        if not index.holds(pattern, subscriber):
+        mark, raw = self.namespace.unmark(pattern)
+        is_secret = credentials is not None and self.namespace.check_pattern(raw, credentials)
+        index = self._secret if is_secret else self._monitored if mark else self._plain
+        cut = Pattern(raw, self.namespace.separator, index.mark)
+        if not index.holds(raw, subscriber):
             self._quotas.force_pattern(account, cut)
         self._add(index, cut, subscriber, account, times)
 
@@ -127,28 +146,30 @@ class Router(Generic[S]):
         if not wanted:
             self._quotas.give_pattern(account, pattern)
         self.reconsider(pattern)
-        if self.watch is not None and index is self._plain:
+        if self.watch is not None and index is not self._secret:
             self.watch(subscriber, account, pattern, wanted)
 
     def unsubscribe(self, pattern: bytes, subscriber: S, account: Account) -> bool:
         """Take one ``SUB`` back; ``False`` when there was none to take."""
-        index = self._secret if self.namespace.is_secret(pattern) else self._plain
-        if not index.holds(pattern, subscriber):
+        index, raw = self._find(pattern)
+        if not index.holds(raw, subscriber):
             return False  # not cut first: nobody has looked at its length
-        cut = Pattern(pattern, self.namespace.separator)
+        cut = Pattern(raw, self.namespace.separator, index.mark)
         if index.remove(cut, subscriber):
             self._changed(index, cut, subscriber, account, False)
         return True
 
     def times(self, pattern: bytes, subscriber: S) -> int:
-        """How many times ``subscriber`` subscribed to a plain pattern."""
-        return self._plain.times(pattern, subscriber)
+        """How many times ``subscriber`` subscribed to a pattern."""
+        index, raw = self._find(pattern)
+        return index.times(raw, subscriber)
 
     def withdraw(self, pattern: bytes, subscriber: S, account: Account) -> None:
-        """Take all plain subscriptions to a pattern back."""
-        cut = Pattern(pattern, self.namespace.separator)
-        if self._plain.withdraw(cut, subscriber):
-            self._changed(self._plain, cut, subscriber, account, False)
+        """Take all subscriptions to a pattern back."""
+        index, raw = self._find(pattern)
+        cut = Pattern(raw, self.namespace.separator, index.mark)
+        if index.withdraw(cut, subscriber):
+            self._changed(index, cut, subscriber, account, False)
 
     def retire(self, subscriber: S, account: Account) -> bool:
         """``subscriber`` leaves. Returns whether :meth:`forget_some` has work to do for its user from now on.
@@ -169,7 +190,7 @@ class Router(Generic[S]):
         while count and (retired := self._retired.get(user)):
             # 1. A pattern of the first of them. No routes are forgotten for it: see _forget_receivers.
             subscriber, account = retired[0]
-            pattern = self._plain.discard_one(subscriber)
+            pattern = self._plain.discard_one(subscriber) or self._monitored.discard_one(subscriber)
             if pattern is not None and self.watch is not None:
                 self.watch(subscriber, account, pattern, False)
             if pattern is None:
@@ -225,19 +246,29 @@ class Router(Generic[S]):
         return found
 
     def is_wanted(self, key: bytes, but: S | None = None) -> bool:
-        """Whether anybody receives a key, taps and one subscriber aside. Raises as :meth:`route`."""
-        secret = self.namespace.check_key(key)
-        found = (self._secret if secret else self._plain).subscribers(key)
-        if self.adjust is not None:
-            found = self.adjust(key, secret, found)
+        """Whether a key has addressees, one subscriber aside. Raises as :meth:`route`."""
+        found = self._addressees(key, self.namespace.check_key(key))
         return len(found) > (but in found)
+
+    def is_received(self, key: bytes, but: S | None = None) -> bool:
+        """Whether anybody receives a key, monitors included, taps and one subscriber aside. Raises as :meth:`route`."""
+        found = self._receivers(key, self.namespace.check_key(key))
+        return len(found) > (but in found)
+
+    def _addressees(self, key: bytes, secret: bool) -> tuple[S, ...]:
+        found = (self._secret if secret else self._plain).subscribers(key)
+        return found if self.adjust is None else self.adjust(key, secret, found)
+
+    def _receivers(self, key: bytes, secret: bool) -> tuple[S, ...]:
+        found = (self._secret if secret else self._plain).subscribers(key)
+        if not secret and (monitors := self._monitored.subscribers(key)):
+            found = tuple(dict.fromkeys((*found, *monitors)))
+        return found if self.adjust is None else self.adjust(key, secret, found)
 
     def _look_up(self, key: bytes) -> tuple[S, ...]:
         # 1. Subscribers, the hub above, and who listens in.
         secret = self.namespace.check_key(key)
-        found = (self._secret if secret else self._plain).subscribers(key)
-        if self.adjust is not None:
-            found = self.adjust(key, secret, found)
+        found = self._receivers(key, secret)
         if self._taps:
             taps = (tap for tap, secrets in self._taps.items() if secrets or not secret)
             found = tuple(dict.fromkeys((*found, *taps)))
@@ -254,21 +285,24 @@ class Router(Generic[S]):
         return known
 
     def plain_patterns_of(self, subscriber: S) -> list[bytes]:
-        """The plain patterns of one subscriber."""
-        return list(self._plain.patterns(subscriber))
+        """The patterns of one subscriber that are not secret."""
+        mark = self.namespace.mark
+        return [*self._plain.patterns(subscriber), *(mark + raw for raw in self._monitored.patterns(subscriber))]
 
     def all_patterns(self) -> list[bytes]:
-        """All plain patterns that anybody holds, each once."""
-        return self._plain.everything()
+        """All patterns that anybody holds and that are not secret, each once."""
+        mark = self.namespace.mark
+        return [*self._plain.everything(), *(mark + raw for raw in self._monitored.everything())]
 
     @property
     def distinct_patterns(self) -> int:
         """How many these are."""
-        return self._plain.distinct()
+        return self._plain.distinct() + self._monitored.distinct()
 
     def holders(self, pattern: bytes) -> Collection[S]:
-        """Who holds just this plain pattern."""
-        return self._plain.holders(pattern)
+        """Who holds just this pattern, which is not secret."""
+        index, raw = self._find(pattern)
+        return index.holders(raw)
 
     def reconsider(self, pattern: Pattern) -> None:
         """A pattern came or went: forget the routes of the keys that it matches."""

@@ -97,6 +97,7 @@ class Follower:
             reconnect=True,
             senders=True,
             echo=False,
+            monitor=True,
             hard="block" if hold else None,
             on_notice=self._on_notice,
             on_reconnect=self._on_reconnect,

@@ -433,10 +433,16 @@ class LinkAbove(Link):
 
     def encode(self, changes: Changes) -> list[bytes]:
         packets: list[bytes] = []
-        for wanted, pattern in changes:
+        unmark = self.context.router.namespace.unmark
+        # Elsewhere a mark says nothing, and what monitors want is what anybody wants.
+        takes_marks = self.mode != "plain" and self._knows(control.MONITOR_ON)
+        for wanted, name in changes:
+            mark, pattern = unmark(name)
             # Subscriptions are counted there: what several patterns have in common stays until each was taken back.
             parts = narrow(pattern, self._bounds, self._separator)
             self._above.patterns += len(parts) if wanted else -len(parts)
+            if mark and takes_marks:
+                parts = [mark + part for part in parts]
             packets += map(encode_subscribe if wanted else encode_unsubscribe, parts)
         return packets
 

@@ -78,7 +78,7 @@ class LinkBelow(Link):
 
     def act_on(self, publisher: Publisher, packet: Packet) -> None:
         """Act on a packet as on that of a client, but give the link what it may read of what it asks for."""
-        reserved = self.context.router.namespace.uses_reserved
+        namespace = self.context.router.namespace
         match packet:
             case Control(key=control.INTEREST_SYNC):
                 token, _, scope = (packet.payload or b"").partition(b"\0")
@@ -90,10 +90,10 @@ class LinkBelow(Link):
             case Control(key=control.INTEREST_COMPLETE):
                 self.told_all = True
                 self.place.settling.check()
-            case Subscribe(pattern=pattern) if not reserved(pattern):
+            case Subscribe(pattern=pattern) if not namespace.uses_reserved(namespace.unmark(pattern)[1]):
                 self._subscribe(pattern)
                 publisher.refresh()
-            case Unsubscribe(pattern=pattern) if not reserved(pattern):
+            case Unsubscribe(pattern=pattern) if not namespace.uses_reserved(namespace.unmark(pattern)[1]):
                 self._unsubscribe(pattern)
                 publisher.refresh()
             case _:
@@ -108,12 +108,14 @@ class LinkBelow(Link):
         counted, so what several patterns have in common stays until each was taken back.
         """
         outgoing = self.outgoing
-        return self.context.authorization.narrow(outgoing.account, outgoing.credentials, pattern)
+        mark, raw = self.context.router.namespace.unmark(pattern)
+        parts = self.context.authorization.narrow(outgoing.account, outgoing.credentials, raw)
+        return [mark + part for part in parts] if mark else parts
 
     def _subscribe(self, pattern: bytes) -> None:
         """Hold a pattern for the link. Where that is one too many, everything is sent to it."""
         router, outgoing, account = self.context.router, self.outgoing, self.outgoing.account
-        router.check_size(pattern)
+        router.check_size(router.namespace.unmark(pattern)[1])
         parts = self._narrow(pattern)
         if outgoing.closed or self._all:
             return  # authorize= had it closed, or it gets all already
@@ -122,7 +124,7 @@ class LinkBelow(Link):
             raise PacketError(Reason.SUBSCRIPTION_REFUSED)
         try:
             for part in parts:
-                router.subscribe(router.cut(part), outgoing, outgoing.credentials, account)
+                router.subscribe(router.cut_marked(part), outgoing, outgoing.credentials, account)
         except PacketError as error:
             self.drop(error.reason)
             self.say(encode_control(control.INTEREST_WIDEN))
@@ -134,7 +136,7 @@ class LinkBelow(Link):
         router, outgoing = self.context.router, self.outgoing
         parts = [pattern]
         if self._narrowed and not self._all and not router.times(pattern, outgoing):
-            router.check_size(pattern)
+            router.check_size(router.namespace.unmark(pattern)[1])
             parts = self._narrow(pattern)
         taken = [router.unsubscribe(part, outgoing, outgoing.account) for part in parts if part not in self._all]
         self.context.counts.ignored += not any(taken)
@@ -171,7 +173,7 @@ class LinkBelow(Link):
         router, now = self.context.router, monotonic()
         if key in keys.keys or len(key) > PRUNED_BYTES or router.namespace.uses_reserved(key):
             return True
-        if router.is_wanted(key, self.receiver):
+        if router.is_received(key, self.receiver):
             return True
 
         # 1. Not more keys in a second than the link may be told.

@@ -146,13 +146,14 @@ class Demand:
 
     def announce(self, pattern: bytes) -> None:
         """Somebody above wants a pattern. Where that is one too many, everything goes up: that takes no memory."""
-        if pattern in self._announced or self._router.namespace.uses_reserved(pattern):
+        namespace = self._router.namespace
+        if pattern in self._announced or namespace.uses_reserved(namespace.unmark(pattern)[1]):
             return
         if pattern in self._former:
             del self._former[pattern]
         else:
             try:
-                cut = self._router.cut(pattern)
+                cut = self._router.cut_marked(pattern)
                 self._router.subscribe(cut, self._holder, self._holder.credentials, self._account)
             except PacketError:
                 self._too_many = True

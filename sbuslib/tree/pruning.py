@@ -22,12 +22,12 @@ PRUNED_BYTES: Final = 256
 class Pruning:
     """The links in mode ``prune``.
 
-    :param is_wanted: whether anybody but a link wants a key.
+    :param is_received: whether anybody but a link receives a key.
     :param most: how many keys a link is told not to send at most.
     """
 
-    def __init__(self, is_wanted: Callable[[bytes, Receiver], bool], most: int) -> None:
-        self.is_wanted = is_wanted
+    def __init__(self, is_received: Callable[[bytes, Receiver], bool], most: int) -> None:
+        self.is_received = is_received
         self.most = most
         self.readers: dict[Receiver, PrunedKeys] = {}
         """By link."""
@@ -125,7 +125,7 @@ class PrunedKeys:
             self._later = list(self.keys)
         for _ in range(min(count, len(self._later))):
             key = self._later.pop()
-            if key in self.keys and self._pruning.is_wanted(key, self.link):
+            if key in self.keys and self._pruning.is_received(key, self.link):
                 self.graft(key)
         keys = list(islice(self._grafts, count))
         for key in keys:

@@ -37,7 +37,7 @@ class Telling:
         self.interest = Interest(context.router, context.limits.link_patterns)
         """Which patterns links have to hold."""
         router = context.router
-        self.pruning = Pruning(router.is_wanted, context.limits.pruned_keys)
+        self.pruning = Pruning(router.is_received, context.limits.pruned_keys)
         """Which keys links were told not to send."""
         self.started = False
         """Whether the hub listens."""
@@ -93,7 +93,7 @@ class Telling:
 
     def _on_want(self, subscriber: Receiver, account: Account, pattern: Pattern, wanted: bool) -> None:
         """A client here, or a link, began (``True``) or ceased (``False``) to hold a pattern."""
-        links = [*self.interest.changed(pattern.raw, subscriber, wanted)]
+        links = [*self.interest.changed(pattern.name, subscriber, wanted)]
         if wanted:
             links += self.pruning.want(pattern)
         self.mark(links)

@@ -165,7 +165,8 @@ def _of_bridges(hub: Hub) -> _Rows:
     found = defaultdict[tuple[str, ...], Counter[str]](Counter)
     lost = defaultdict[tuple[str, ...], Counter[str]](Counter)
     router = hub.context.router
-    if any(CONTROL in router.patterns(receiver) for receiver in router.route(MSG + CONTROL + b"\0")):
+    receivers, names = router.route(MSG + CONTROL + b"\0"), (CONTROL, router.namespace.mark + CONTROL)
+    if any(router.times(name, receiver) for receiver in receivers for name in names):
         with hub.subscribe(CONTROL) as inbox, suppress(DisconnectedError):
             own = inbox.statistics().credentials.encode()
             hub.publish(CONTROL, ASK)

@@ -128,7 +128,7 @@ class Page:
             return
 
         try:
-            with Client(self._hub, timeout=10, senders=True) as client:
+            with Client(self._hub, timeout=10, senders=True, monitor=True) as client:
                 client.subscribe(pattern)
                 yield "begin", {}
                 while True:

@@ -32,6 +32,7 @@ WRAPPER = b"CMSG from\0"
 """What a packet that is delivered with its sender begins with."""
 BATCH_ON = b"batch/on"
 BATCH_OFF = b"batch/off"
+MONITOR_ON = b"monitor/on"
 
 # Between a hub and the relays of the hubs below it: docs/relay.md.
 INTEREST_ON = b"interest/on"
@@ -112,6 +113,7 @@ SUPPORTED = (
     b"hub/sync",
     b"hub/wanted",
     b"interest/on",
+    b"monitor/on",
     b"notices/on",
     b"senders/on",
 )
