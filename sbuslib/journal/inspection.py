@@ -10,9 +10,9 @@ import msgspec
 from ..errors import CorruptJournalError
 from ..lake.blocks import everything
 from ..lake.pieces import Piece
-from ..lake.places import Sealed, absolute, header_of, is_local, looked_again, opened
-from ..segments.decoding import decode_block, end_mark, walk
-from ..segments.directory import Segment, is_recorded
+from ..lake.places import ListedSegment, Sealed, absolute, is_local, looked_again, opened
+from ..segments.decoding import decode_block, walk
+from ..segments.directory import is_recorded
 from ..segments.layout import Block
 
 
@@ -65,7 +65,7 @@ def _summary(journal: str | None, pieces: list[Piece], recorded: bool) -> Journa
             files.append(_sealed(piece.file, piece.first, end))
         elif piece.file is not None:
             with suppress(CorruptJournalError):
-                header = header_of(piece.file)
+                header = piece.file.header
             file, end = _segment(piece, piece.file)
             files += [file] if file.rows or piece.first == file.first_row else []
         missing += max(0, (piece.before or end) - max(end, piece.first))
@@ -85,18 +85,17 @@ def _sealed(file: Sealed, first: int, before: int) -> FileSummary:
         return msgspec.structs.replace(found, state=error.reason)
 
 
-def _segment(piece: Piece, segment: Segment) -> tuple[FileSummary, int]:
+def _segment(piece: Piece, segment: ListedSegment) -> tuple[FileSummary, int]:
     """A segment, of which the rows before those of the piece do not count; and the number that comes after its last."""
     found = FileSummary(segment.name, segment.size, segment.first_sequence, "open")
     try:
-        header = header_of(segment)
+        header, mark = segment.header, segment.mark
     except CorruptJournalError as error:
         return msgspec.structs.replace(found, state=error.reason), piece.before or piece.first
 
     # The headers of the blocks tell the rows, the last block the latest time, and the mark the next number.
     rows, latest, last, end = 0, None, None, segment.first_sequence
     with opened(segment.path) as read_at:
-        mark = end_mark(read_at, segment.size, header.salt)
         for extent in walk(read_at, segment.size, end):
             end = extent.first + (extent.rows or 0)
             rows += max(0, end - max(extent.first, piece.first))

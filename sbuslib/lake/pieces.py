@@ -22,10 +22,10 @@ from math import inf
 from typing import NamedTuple
 
 from ..errors import CorruptJournalError, JournalError
-from ..segments.decoding import OnCorrupt, end_mark, is_empty, read_segment, walk
+from ..segments.decoding import OnCorrupt, is_empty, read_segment, walk
 from ..segments.directory import Segment, durable_sequence, is_recorded
 from ..segments.layout import SEGMENT_HEADER_BYTES, Block
-from .places import Sealed, header_of, is_local, list_sealed, list_segments, looked_again, opened, sealed_of
+from .places import ListedSegment, Sealed, is_local, list_sealed, list_segments, looked_again, opened, sealed_of
 from .selection import EVERYTHING, Selection
 
 Known = Mapping[str, tuple[int, int]]
@@ -48,7 +48,7 @@ class Piece(NamedTuple):
     """Where to look again if the file is gone."""
     first: int
     before: int | None
-    file: Segment | Sealed | None
+    file: ListedSegment | Sealed | None
     """``None``: the rows are in no file."""
     following: int | None = None
     """Of a segment: the number with which the next one begins, if there is one."""
@@ -73,7 +73,8 @@ class Piece(NamedTuple):
 class Contents(NamedTuple):
     """The files of a place: its segments, whether the last may be growing, their journal, and the sealed files."""
 
-    segments: list[Segment]
+    place: str
+    segments: list[ListedSegment]
     is_growing: bool
     journal: str | None
     sealed: list[Sealed]
@@ -84,17 +85,17 @@ def contents(place: str) -> Contents:
     growing = is_local(place) and is_recorded(place)
     segments = list_segments(place)
     growing = growing or (is_local(place) and is_recorded(place))
-    return Contents(segments, growing, _identity(segments), _sealed_at(place))
+    return Contents(place, segments, growing, _identity(segments), sealed_at(place))
 
 
-def _identity(segments: Sequence[Segment]) -> str | None:
+def _identity(segments: Sequence[ListedSegment]) -> str | None:
     for segment in reversed(segments):
         with suppress(JournalError):
-            return header_of(segment).journal
+            return segment.header.journal
     return None
 
 
-def _sealed_at(place: str) -> list[Sealed]:
+def sealed_at(place: str) -> list[Sealed]:
     """The sealed files of a place.
 
     Of two files that a sealer makes meanwhile, one listing may have the second alone. So where something is missing
@@ -127,23 +128,34 @@ def plan(
 
     Raises :exc:`~sbuslib.errors.JournalError`.
     """
-    spans: dict[str, list[Piece]] = {}
+    spans = list[Piece]()
     for place in dict.fromkeys(places):
-        durable = durable_sequence(place) if durable_only and is_local(place) else None
-        for piece in _spans(place, contents(place), durable):
-            spans.setdefault(piece.journal or place, []).append(piece)
+        durable = durable_sequence(place) if durable_only and is_local(place) else None  # before the files are listed
+        spans += _spans(contents(place), durable)
     return {
-        journal: [
-            _with_known(piece, known or {})
-            for piece in _account(pieces, (first or {}).get(journal), wanted)
-            if _may_be_wanted(piece, wanted)
-        ]
-        for journal, pieces in sorted(spans.items())
+        journal: [_with_known(piece, known or {}) for piece in _account(pieces, (first or {}).get(journal), wanted)]
+        for journal, pieces in _by_journal(spans).items()
     }
 
 
-def _spans(place: str, found: Contents, durable: int | None) -> list[Piece]:
+def plan_of(found: Contents) -> dict[str, list[Piece]]:
+    """Everything in a place whose files are listed already, as :func:`plan` gives it.
+
+    Raises :exc:`.places.VanishedError` where one of them is gone that is asked what it holds.
+    """
+    return {journal: _account(pieces, None, EVERYTHING) for journal, pieces in _by_journal(_spans(found)).items()}
+
+
+def _by_journal(spans: list[Piece]) -> dict[str, list[Piece]]:
+    found: dict[str, list[Piece]] = {}
+    for piece in spans:
+        found.setdefault(piece.journal or piece.place, []).append(piece)
+    return dict(sorted(found.items()))
+
+
+def _spans(found: Contents, durable: int | None = None) -> list[Piece]:
     """A piece for each file of a place."""
+    place = found.place
     pieces = [Piece(one.journal, place, one.first, one.last + 1, one) for one in found.sealed]
     for segment, later in pairwise(found.segments):
         following = later.first_sequence
@@ -161,10 +173,9 @@ def _spans(place: str, found: Contents, durable: int | None) -> list[Piece]:
     return pieces
 
 
-def _marked_end(segment: Segment) -> int | None:
-    with suppress(JournalError), opened(segment.path) as read_at:
-        mark = end_mark(read_at, segment.size, header_of(segment).salt)
-        return None if mark is None else mark.next_sequence
+def _marked_end(segment: ListedSegment) -> int | None:
+    with suppress(JournalError):
+        return None if segment.mark is None else segment.mark.next_sequence
     return None
 
 
@@ -209,7 +220,7 @@ def unsaid(file: Sealed) -> tuple[tuple[int, int], ...]:
 
 
 def _account(pieces: list[Piece], first: int | None, wanted: Selection) -> list[Piece]:
-    """The pieces that have each row from ``first`` on once, and those for rows that none has.
+    """The pieces that have each row from ``first`` on once, and those for rows that none has, without unwanted times.
 
     Files are asked what they hold where that matters: where another one claims some of their rows, too, and sealed ones
     that are read.
@@ -226,7 +237,7 @@ def _account(pieces: list[Piece], first: int | None, wanted: Selection) -> list[
             and (piece.file.path in rivals or (isinstance(piece.file, Sealed) and _may_be_wanted(piece, wanted)))
         }
         if not ask:
-            return found
+            return [piece for piece in found if _may_be_wanted(piece, wanted)]
 
         # Then look again: what a file does not hold may be in one that seemed to be covered.
         _fetch_footers([file for file in ask.values() if isinstance(file, Sealed)])
@@ -286,7 +297,7 @@ def _time_of(piece: Piece) -> int | None:
         return piece.time_ns if piece.time_ns is not None else piece.file.start_ns
     with suppress(JournalError):
         assert piece.file is not None
-        return header_of(piece.file).created_ns
+        return piece.file.header.created_ns
     return None
 
 
@@ -313,7 +324,7 @@ def measure(piece: Piece, most: float = inf, before: float = inf, on_corrupt: On
     with opened(path) as read_at:
         for extent in walk(read_at, size, row, at):
             if extent.rows is None:  # the mark tells the next number, as some may be left out
-                mark = end_mark(read_at, size, header_of(piece.file).salt)
+                mark = piece.file.mark
                 return (row if mark is None else mark.next_sequence), at
             after = extent.first + extent.rows
             if after > before or (extent.first > piece.first and after - piece.first > most):
@@ -323,7 +334,7 @@ def measure(piece: Piece, most: float = inf, before: float = inf, on_corrupt: On
             return row, at
 
         # Bytes of a block that is being written, or damage.
-        salt = header_of(piece.file).salt
+        salt = piece.file.header.salt
         try:
             for item in read_segment(read_at, size, salt, row, at=at, on_corrupt=on_corrupt):
                 if isinstance(item, Block):

@@ -12,13 +12,13 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from ..errors import JournalError, StateError
-from ..segments.decoding import ReadAt
+from ..segments.decoding import ReadAt, end_mark
 from ..segments.directory import Segment, decode_header
-from ..segments.layout import SEGMENT_HEADER_BYTES, SegmentHeader, first_sequence_of
+from ..segments.layout import SEGMENT_HEADER_BYTES, End, SegmentHeader, first_sequence_of
 
 _NAME = re.compile(r"([0-9A-Za-z]{16})-(\d{20})-(\d{20})-(\d{8}T\d{6})-(\d{8}T\d{6})-([0-9a-f]{8})\.parquet")
 _TIME = "%Y%m%dT%H%M%S"
@@ -69,6 +69,29 @@ class Sealed(NamedTuple):
     def name(self) -> str:
         """The name of the file alone."""
         return self.path.rpartition("/")[2]
+
+
+class ListedSegment(Segment):
+    """A segment as it was listed. It reads its header and its mark together, once, when one of them is asked for.
+
+    Both raise :exc:`VanishedError`, and :exc:`~sbuslib.errors.CorruptJournalError` where the header is damaged.
+    """
+
+    @property
+    def header(self) -> SegmentHeader:
+        """The header."""
+        return self._ends[0]
+
+    @property
+    def mark(self) -> End | None:
+        """The mark at its end; ``None`` where there is none."""
+        return self._ends[1]
+
+    @cached_property
+    def _ends(self) -> tuple[SegmentHeader, End | None]:
+        with opened(self.path) as read_at:
+            header = decode_header(bytes(read_at(0, SEGMENT_HEADER_BYTES)), self.path)
+            return header, end_mark(read_at, self.size, header.salt)
 
 
 class _File(NamedTuple):
@@ -158,13 +181,13 @@ def _other_files(place: str) -> list[_File]:
     ]
 
 
-def list_segments(place: str) -> list[Segment]:
+def list_segments(place: str) -> list[ListedSegment]:
     """The segments of a journal, oldest first. Raises :exc:`~sbuslib.errors.JournalError` if there is no directory."""
     try:
         files = _files(place)
     except FileNotFoundError:
         raise JournalError(f"{place}: no such directory") from None
-    found = [Segment(file.path, first, file.size) for file in files if (first := first_sequence_of(file.name))]
+    found = [ListedSegment(file.path, first, file.size) for file in files if (first := first_sequence_of(file.name))]
     return sorted(found, key=lambda segment: segment.first_sequence)
 
 
@@ -206,9 +229,3 @@ def opened(path: str) -> Iterator[ReadAt]:
     else:
         with file:
             yield lambda position, length: file.read_at(length, position)
-
-
-def header_of(segment: Segment) -> SegmentHeader:
-    """The header of a segment. Raises :exc:`~sbuslib.errors.JournalError`."""
-    with opened(segment.path) as read_at:
-        return decode_header(bytes(read_at(0, SEGMENT_HEADER_BYTES)), segment.path)

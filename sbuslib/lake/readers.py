@@ -21,7 +21,7 @@ from .decode import batches
 from .footer import footer_of
 from .parquet import checked
 from .pieces import Piece, plan
-from .places import Sealed, header_of, looked_again
+from .places import Sealed, looked_again
 from .rows import SCHEMA
 from .selection import EVERYTHING, Selection
 
@@ -86,7 +86,7 @@ def separators(places: Sequence[str], hub: str | None = None) -> set[bytes]:
             if isinstance(piece.file, Sealed):
                 headers.append(footer_of(piece.file).header)
             elif piece.file is not None:
-                headers.append(header_of(piece.file))
+                headers.append(piece.file.header)
     return {header.separator for header in headers if hub is None or header.hub == hub}
 
 

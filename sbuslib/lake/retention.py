@@ -9,23 +9,24 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from ..errors import CorruptJournalError, JournalError
-from ..segments.directory import Segment
 from ..segments.layout import SEGMENT_HEADER_BYTES
-from .pieces import contents
-from .places import Sealed, header_of
+from .pieces import Contents, contents, sealed_at
+from .places import ListedSegment, Sealed
 
 if TYPE_CHECKING:
     from .footer import HeldRows
 
 
-def retire(place: str) -> None:
-    """Delete the segments of a journal whose rows are all in sealed files, which hold them and can be read.
+def retire(found: Contents) -> None:
+    """Delete those segments in a listing whose rows are all in sealed files now, which hold them and can be read.
 
     Raises :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`.
     """
-    found = contents(place)
     sealed = sorted(
-        (span.first, span.before - 1) for one in found.sealed if one.journal == found.journal for span in _spans(one)
+        (span.first, span.before - 1)
+        for one in sealed_at(found.place)
+        if one.journal == found.journal
+        for span in _spans(one)
     )
     for segment, following in zip(_deletable(found.segments), found.segments[1:], strict=False):
         covered = segment.first_sequence - 1
@@ -48,7 +49,7 @@ def retain(place: str, keep_bytes: int | None, keep_seconds: float | None) -> No
     sealed = [one for one in found.sealed if one.journal == found.journal or found.journal is None]
     segments = _deletable(found.segments)
     kept = found.segments[len(segments)].first_sequence if found.segments else inf
-    files: list[Segment | Sealed] = [*(one for one in sealed if one.last < kept), *segments]
+    files: list[ListedSegment | Sealed] = [*(one for one in sealed if one.last < kept), *segments]
     files.sort(key=lambda file: file.first if isinstance(file, Sealed) else file.first_sequence)
 
     total = sum(one.size for one in sealed) + sum(segment.size for segment in found.segments)
@@ -68,17 +69,17 @@ def _spans(file: Sealed) -> tuple[HeldRows, ...]:
     return ()
 
 
-def _deletable(segments: list[Segment]) -> list[Segment]:
+def _deletable(segments: list[ListedSegment]) -> list[ListedSegment]:
     """The segments before the last one that has a header and more: row numbers go on from that."""
     for number in range(len(segments) - 1, -1, -1):
         if segments[number].size > SEGMENT_HEADER_BYTES:
             with suppress(JournalError):
-                header_of(segments[number])
+                _ = segments[number].header  # raises where it is damaged
                 return segments[:number]
     return []
 
 
-def _times(files: list[Segment | Sealed]) -> list[float]:
+def _times(files: list[ListedSegment | Sealed]) -> list[float]:
     """When the last row of each file was recorded, in seconds since the epoch. The files are in the order of rows.
 
     One that is to come is of a clock that was ahead. Then the files that follow say when it was, also of one that has
@@ -92,7 +93,7 @@ def _times(files: list[Segment | Sealed]) -> list[float]:
     return found[::-1]
 
 
-def _latest(file: Segment | Sealed) -> float:
+def _latest(file: ListedSegment | Sealed) -> float:
     if isinstance(file, Sealed):
         return file.end_ns / 1e9
     try:

@@ -27,13 +27,12 @@ from ..segments.layout import SegmentHeader
 from .decode import batches
 from .footer import footer_of
 from .parquet import check, crc_of
-from .pieces import Piece, held, instead, measure, plan
+from .pieces import Contents, Piece, contents, held, instead, measure, plan_of
 from .places import (
     Sealed,
     VanishedError,
     absolute,
     filesystem_of,
-    header_of,
     is_local,
     list_sealed,
     list_segments,
@@ -124,8 +123,8 @@ def _without(piece: Piece, there: Iterable[Piece]) -> Iterator[Piece]:
 @looked_again
 def units(
     place: str, target: str, there: There, *, open_too: bool = False, on_corrupt: OnCorrupt = "error"
-) -> list[Unit]:
-    """What of the journals at ``place`` is to be sealed into ``target``, which has what is ``there``.
+) -> tuple[list[Unit], Contents]:
+    """What of the journals at ``place`` is to be sealed into ``target``, which has what is ``there``; and its files.
 
     Segments one after the other become one unit until they are :data:`UNIT_BYTES` or more, if they are of one hub, were
     begun on one day (in UTC), and adjoin: a file never spans rows that it does not hold. A last segment with a damaged
@@ -135,13 +134,13 @@ def units(
 
     Raises :exc:`~sbuslib.errors.JournalError`.
     """
-    made: list[Unit] = []
+    found, made = contents(place), list[Unit]()
     # What is equal for the segments of the unit that was made last: see :func:`_kind`.
     former: object = None
 
-    for journal, pieces in plan([place]).items():
+    for journal, pieces in plan_of(found).items():
         for piece in pieces:
-            if isinstance(piece.file, Segment) and _is_unknown(piece):
+            if _why_unknown(piece):
                 made.append(Unit(place, piece.journal, (piece,), target))
                 former = None
                 continue
@@ -153,7 +152,7 @@ def units(
                 else:
                     made.append(Unit(place, journal, (part,), target))
                 former = kind
-    return made
+    return made, found
 
 
 def _new_parts(piece: Piece, there: Iterable[Piece], open_too: bool, on_corrupt: OnCorrupt) -> Iterator[Piece]:
@@ -165,37 +164,26 @@ def _new_parts(piece: Piece, there: Iterable[Piece], open_too: bool, on_corrupt:
         yield from _without(part, there)
 
 
-def _is_unknown(piece: Piece) -> bool:
-    """Whether nothing tells of which journal the rows of a segment are, or how many: its header is damaged."""
-    assert isinstance(piece.file, Segment)
-    if piece.journal is not None and piece.before is not None:
-        return False
-    with opened(piece.file.path) as read_at:
-        if is_empty(read_at, piece.file.size):  # a crash left none
-            return False
+def _why_unknown(piece: Piece) -> str:
+    """Why nothing tells of which journal the rows of a segment are, or how many; empty where that is known."""
+    if not isinstance(piece.file, Segment) or (piece.journal is not None and piece.before is not None):
+        return ""
     try:
-        header_of(piece.file)
-    except CorruptJournalError:
-        return True
-    return False
+        _ = piece.file.header
+    except CorruptJournalError as error:
+        with opened(piece.file.path) as read_at:
+            is_cut = is_empty(read_at, piece.file.size)  # a crash left none
+        return "" if is_cut else f"{error}: nothing tells which rows it has"
+    return ""
 
 
 def _kind(piece: Piece) -> object:
     """What is equal for segments that may become one file."""
     if isinstance(piece.file, Segment):
         with suppress(CorruptJournalError):
-            header = header_of(piece.file)
+            header = piece.file.header
             return header.hub, header.separator, header.created_ns // _DAY_NS
     return object()
-
-
-def _why_unknown(piece: Piece) -> str:
-    try:
-        assert isinstance(piece.file, Segment)
-        header_of(piece.file)
-    except CorruptJournalError as error:
-        return f"{error}: nothing tells which rows it has"
-    return f"{piece.file.path}: it was repaired meanwhile"
 
 
 # -- one file -------------------------------------------------------------------------------------------
@@ -204,7 +192,7 @@ def _why_unknown(piece: Piece) -> str:
 def write(unit: Unit, on_corrupt: OnCorrupt = "error") -> Written:
     """Make a sealed file. Raises :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`, and leaves nothing then."""
     if unit.journal is None or unit.pieces[0].before is None:
-        raise JournalError(_why_unknown(unit.pieces[0]))
+        raise JournalError(_why_unknown(unit.pieces[0]) or f"{unit.place}: its last segment was repaired meanwhile")
     filesystem, folder = filesystem_of(unit.target)
     filesystem.create_dir(folder, recursive=True)
     with ExitStack() as undo:
@@ -296,7 +284,7 @@ def _header(piece: Piece) -> SegmentHeader:
     """Hub and separator of a piece; where its header is damaged or its rows are deleted, the usual ones."""
     try:
         if isinstance(piece.file, Segment):
-            return header_of(piece.file)
+            return piece.file.header
         if isinstance(piece.file, Sealed):
             return footer_of(piece.file).header
     except VanishedError:
@@ -337,10 +325,10 @@ def seal(
     # A recorder that was killed may have left its sealer at work: this one goes on after it.
     with closing(DirectoryLock(place, "sealer.lock", wait=True)):
         target = sealed_of(place)
-        some = units(place, target, _listed(target), on_corrupt=on_corrupt)
+        some, found = units(place, target, _listed(target), on_corrupt=on_corrupt)
         for unit in some:
             progress(write(unit, on_corrupt))
-        retire(place)
+        retire(found)
         return len(some)
 
 
@@ -407,7 +395,7 @@ def _take_in(
         there, found = _listed(target), list[Unit]()
         for place in places:
             try:
-                some = units(place, target, there, open_too=open_too, on_corrupt=on_corrupt)
+                some, _ = units(place, target, there, open_too=open_too, on_corrupt=on_corrupt)
             except (SbusError, OSError) as error:
                 failures[place] = Failure(place, error)
                 continue

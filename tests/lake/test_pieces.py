@@ -16,12 +16,11 @@ from sbuslib.lake import segment_rows
 from sbuslib.lake.blocks import blocks
 from sbuslib.lake.decode import batches
 from sbuslib.lake.pieces import Piece, _ordered, measure, plan
-from sbuslib.lake.places import Sealed
+from sbuslib.lake.places import ListedSegment, Sealed
 from sbuslib.lake.rows import SCHEMA
 from sbuslib.lake.sealing import ingest, seal
 from sbuslib.lake.selection import Selection
 from sbuslib.segments.decoding import walk
-from sbuslib.segments.directory import Segment
 from sbuslib.segments.layout import SEGMENT_HEADER_BYTES
 
 JOURNAL = "0123456789abcdef"
@@ -49,7 +48,7 @@ def sequences(some: list[Piece], **wanted: Any) -> list[int]:
 
 def bounds(some: list[Piece]) -> list[tuple[str, int, int | None]]:
     """What each piece is, and its rows."""
-    kinds = {Segment: "segment", Sealed: "sealed", type(None): "missing"}
+    kinds = {ListedSegment: "segment", Sealed: "sealed", type(None): "missing"}
     return [(kinds[type(piece.file)], piece.first, piece.before) for piece in some]
 
 
@@ -129,7 +128,7 @@ def test_a_plan_has_each_row_once_and_no_hole(files: list[tuple[int, int, bool]]
             "p",
             start,
             start + size,
-            Sealed("", JOURNAL, start, start + size - 1, 0, 1, 0, 1) if is_sealed else Segment("", start, 1),
+            Sealed("", JOURNAL, start, start + size - 1, 0, 1, 0, 1) if is_sealed else ListedSegment("", start, 1),
             99,
         )
         for start, size, is_sealed in files

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -74,7 +76,7 @@ def test_small_segments_are_merged_and_the_files_do_not_depend_on_kills(
     # Killed after each file, and while one was written aside.
     for _ in range(20):
         there = sealing._listed(str(killed / "sealed"))
-        for unit in units(str(killed), str(killed / "sealed"), there)[:1]:
+        for unit in units(str(killed), str(killed / "sealed"), there)[0][:1]:
             write(unit)
         (killed / "sealed" / f"_{JOURNAL}-{51:020d}.new").write_bytes(b"half a file")
     assert 1 < len(names(once / "sealed")) < 12
@@ -83,6 +85,24 @@ def test_small_segments_are_merged_and_the_files_do_not_depend_on_kills(
     ]
     assert sequences(once) == sequences(killed) == [*range(1, 121)]
     assert pyarrow.parquet.read_table(once / "sealed").num_rows == 120, "any glob is right"
+
+
+def test_a_segment_is_opened_for_its_two_ends_and_for_its_rows_as_it_is_sealed(journal: Path) -> None:
+    ended, last = segment(journal, 1, rows(5)), segment(journal, 6, rows(5, 6), sealed=False)
+    opens = Counter[str]()
+
+    def count(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "open" and is_sealing:
+            opens[str(arguments[0])] += 1
+
+    is_sealing = True
+    sys.addaudithook(count)  # it stays, as there is no way to remove one
+    try:
+        assert seal(journal) == 1
+    finally:
+        is_sealing = False
+    assert not ended.exists()
+    assert (opens[str(ended)], opens[str(last)]) == (2, 1)
 
 
 @pytest.mark.promise("journal.md", "No file is ever changed")

@@ -17,8 +17,8 @@ from support import PATIENCE, HubThread, python
 from sbuslib.blocking import Client
 from sbuslib.errors import UsageError
 from sbuslib.lake.pieces import Piece
+from sbuslib.lake.places import ListedSegment
 from sbuslib.lake.rows import SCHEMA
-from sbuslib.segments.directory import Segment
 from sbuslib.spark.reader import Options, arrow_schema, group, read_partition, settle_once
 from sbuslib.spark.sink import BusWriter, Target
 from sbuslib.spark.source import JournalSource
@@ -110,7 +110,7 @@ print(rows, "pandas" in sys.modules)
 
 def test_pieces_are_divided_among_tasks_by_size() -> None:
     sizes = enumerate([10, 20, 30, 500, 1, 1])
-    pieces = [Piece(None, "p", n, n + 1, Segment(f"{n}", n, size)) for n, size in sizes]
+    pieces = [Piece(None, "p", n, n + 1, ListedSegment(f"{n}", n, size)) for n, size in sizes]
     tasks = group(pieces, 60)
     assert [[piece.first for piece in task.value] for task in tasks] == [[0, 1, 2], [3], [4, 5]]
     assert group([]) == []
