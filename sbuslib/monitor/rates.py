@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec.structs import asdict
 
 from ..clients.endpoint import Endpoint
 from ..errors import SbusError
@@ -144,68 +145,32 @@ def ids_of(credentials: str) -> tuple[int | None, int | None]:
     return uid, pid or None
 
 
+def _counted(one: HubStatistics | UserStatistics | ClientStatistics | LinkStatistics) -> Row:
+    """The counts of one by the names of their fields; of losses the sum, and the causes beside it."""
+    return {**asdict(one), "lost": sum(one.lost.values()), "causes": one.lost}
+
+
 def _hub(hub: HubStatistics) -> Row:
-    return {
-        "id": hub.hub_id,
-        "clients": hub.clients,
-        "patterns": hub.patterns,
-        "published": hub.published,
-        "delivered": hub.delivered,
-        "waiting": hub.waiting,
-        "lost": sum(hub.lost.values()),
-        "causes": hub.lost,
-        "violations": hub.violations,
-        "dropped": hub.dropped,
-    }
+    row = _counted(msgspec.structs.replace(hub, per_client=(), per_user=(), per_link=()))
+    return {column: value for column, value in row.items() if not column.startswith("per_")} | {"id": hub.hub_id}
 
 
 def _user(user: UserStatistics) -> Row:
-    return {
-        "uid": user.uid,
-        "user": name_of_user(user.uid),
-        "connections": user.connections,
-        "patterns": user.patterns,
-        "published": user.published,
-        "delivered": user.delivered,
-        "waiting": user.waiting_packets,
-        "waiting_bytes": user.waiting_bytes,
-        "lost": sum(user.lost.values()),
-        "causes": user.lost,
-    }
+    return _counted(user) | {"user": name_of_user(user.uid), "waiting": user.waiting_packets}
 
 
 def _client(client: ClientStatistics) -> Row:
-    return {
-        "number": client.number,
-        "who": client.credentials,
-        "patterns": client.patterns,
-        "published": client.published,
-        "delivered": client.delivered,
-        "waiting": client.waiting,
-        "waiting_peak": client.waiting_peak,
-        "lost": sum(client.lost.values()),
-        "causes": client.lost,
-        "modes": f"{client.soft} {client.hard} {client.order}",
-    }
+    return _counted(client) | {"who": client.credentials, "modes": f"{client.soft} {client.hard} {client.order}"}
 
 
 def _link(link: LinkStatistics) -> Row:
-    return {
+    return _counted(link) | {
         # What a hub below says of itself may be anything, or nothing.
         "name": link.address or link.hub or link.credentials,
-        "direction": link.direction,
         "address": link.address or "-",
         "user": name_of_user(link.uid) if link.uid >= 0 else "-",
         "connected": link.state == "joined",
-        "state": link.state,
-        "mode": link.mode,
-        "patterns": link.patterns,
-        "up": link.up,
-        "down": link.down,
-        "waiting": link.waiting,
         "lost": sum(link.lost.values()) + link.uncertain,
-        "causes": link.lost,
-        "uncertain": link.uncertain,
         "lag": f"{link.lag:.1f}",
     }
 
