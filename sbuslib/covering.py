@@ -32,15 +32,20 @@ def segment_covers(p: bytes, q: bytes, last: bool) -> bool:
     """Whether segment ``p`` takes all that segment ``q`` takes, as the ``last`` of a key or before others."""
     if p == q:
         return True
+
+    # Else q has to begin with the stem of p, and the stars take the rest.
     stem = p.rstrip(b"*")
     stars = len(p) - len(stem)
     if not stars or not q.startswith(stem):
         return False
+
     narrower = q.rstrip(b"*")
     more = len(q) - len(narrower)
     if not more:  # q is one segment and no more: is it among those of p?
         met = stars_after(q, len(stem))
         return (met == stars - 1 and len(stem) + met < len(q)) if last else met < stars
+
+    # q stands for many segments: all of them have to be among those of p.
     if narrower == stem:
         return more == stars if last else more <= stars
     met = stars_after(narrower, len(stem))

@@ -70,6 +70,7 @@ class Relay:
         self._dialers = self._make_dialers(upstream, upstream_user)  # in the order in which they are tried
         self.above = HubAbove(hub.tree, self, _patterns("export", export), _patterns("import_", import_))
         """What is known of the hub above."""
+
         self._link: LinkAbove | None = None  # the last one
         self._greenlet: gevent.Greenlet[..., object] | None = None  # dials and waits
         self.service = ServiceGreenlets("relay", self.stop)

@@ -188,11 +188,14 @@ class AioBridge:
                 await self._taking.acquire()  # what is half taken is acknowledged, and nothing more is taken
         except (SbusError, OSError) as error:
             logger.debug("bridge: leaving the bus: %s", plainly(error))
+
+        # Nothing more comes from either side: what is lost is known, and the bus is told while there is a connection.
         await _end(self._tasks)
         self._sending.give_up()
         with suppress(SbusError, OSError):  # the bus has gone, or takes too long
             async with asyncio.timeout(_PART_SECONDS):
                 await self._tell_losses()
+
         self._client.close()
         try:
             await self._broker.close()

@@ -87,12 +87,16 @@ class Mqtt(Broker):
     def _make_client(self) -> _Connection:
         options, place = self._options, urlsplit(self._url)
         client = _Connection(_VERSIONS[options.version])
+
+        # Who this is: what the options say goes before what the URL says.
         is_secure = place.scheme == "mqtts"
         if (tls := options.tls(is_secure)) is not None:
             client.tls_set_context(tls)
         user = options.user if options.user is not None else place.username and unquote(place.username)
         if user is not None:
             client.username_pw_set(user, options.password or (place.password and unquote(place.password)))
+
+        # Nothing that comes is confirmed before the bus has it.
         client.max_inflight_messages_set(_WINDOW)
         client.manual_ack_set(True)
         client.reconnect_delay_set(_PAUSE, _PAUSE)
@@ -100,6 +104,7 @@ class Mqtt(Broker):
         if self.has_origins:
             properties = Properties(PacketTypes.CONNECT)
             properties.ReceiveMaximum = UNREAD  # of those that it wants confirmed, a server sends no further ones
+
         port = place.port or (8883 if is_secure else 1883)
         client.connect_async(place.hostname or "localhost", port, _KEEPALIVE, properties=properties)
         return client

@@ -134,6 +134,8 @@ class Nats(Broker):
             "user_credentials": options.credentials,
             "tls": self._tls,
         }
+
+        # It reconnects for ever: an outage of the server is no error of the bridge.
         await self._client.connect(
             self._servers,
             name=f"sbus bridge {name}",
@@ -147,6 +149,7 @@ class Nats(Broker):
             reconnected_cb=self._back,
             **{key: value for key, value in given.items() if value is not None},
         )
+
         while True:
             try:
                 if options.stream is not None:
@@ -186,6 +189,8 @@ class Nats(Broker):
         inbox = self._client.new_inbox()
         await self._subscribe(inbox)
         await self._are_ready()
+
+        # Answers come as messages of the inbox, as many as were asked for, or until the time is over.
         question = json.encode({"batch": BATCH, "expires": int(_ASK_SECONDS * 1e9)})
         while True:
             await self.connected.wait()

@@ -143,6 +143,8 @@ class Redis(Broker):
             else:
                 fields: Any = {"subject": message.subject, "payload": message.payload, "origin": message.origin}
                 pipeline.xadd(self._stream, fields, maxlen=_STREAM_LENGTH)
+
+        # One round trip for all of them.
         try:
             answers = await pipeline.execute(raise_on_error=False)  # the error that it raises tells the message
         except _FAILURES as error:

@@ -320,6 +320,8 @@ class Reloader:
                 raise UsageError(f"{self._arguments.config}: separator: this takes a restart of the hub")
             if told.policy is None and self._hub.context.authorization.is_asked:  # the file may be half written
                 raise UsageError(f"{self._arguments.config}: rules: without any, this takes a restart of the hub")
+
+            # Only what is whole and allowed comes this far. The hub goes first, which may refuse.
             self._hub.reconfigure(users=told.users, trusted=told.trusted, relays=told.relays, authorize=told.policy)
             if self._relay is not None:
                 self._relay.reconfigure(
@@ -328,6 +330,7 @@ class Reloader:
         except (SbusError, OSError) as error:
             complain(self._program, f"{explain(error)} (nothing has changed)")
             raise
+
         later = self._takes_restart(told)
         text = f"{self._arguments.config} was read again" + (f"; after a restart: {', '.join(later)}" if later else "")
         complain(self._program, text)

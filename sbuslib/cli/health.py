@@ -30,6 +30,7 @@ def add_ping(parser: Parser) -> None:
         "  0   every answer came\n"
         "  1   none came in time, or that of the tree was partial: some hub did not answer\n"
     )
+
     add_address(parser)
     add(parser, "-n --count N", "ask N times; else until Ctrl-C")
     parser.hide("-n", "-c")  # as ping(8) has it

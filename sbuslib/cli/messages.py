@@ -79,11 +79,14 @@ def from_arguments(arguments: Namespace) -> Iterator[Iterable[Pair]]:
         for lines in _lines(8 * PACKET_BYTES):  # in JSON a byte may become six, and there is the sender besides
             yield map(from_json, lines)
         return
+
+    # All have one key.
     key = arguments.key
     if arguments.lines:
         for lines in _lines(PACKET_BYTES):
             yield [(key, line) for line in lines]
         return
+
     if arguments.stdin:
         payload = read_stdin()
     elif arguments.file is not None:

@@ -92,6 +92,8 @@ def publish_once(address: str, key: bytes, payload: bytes, timeout: float = 10.0
     packet = b"MSG %b\0%b" % (key, payload)
     if len(packet) > _SHORT or b"\0" in key or b"!" in key or address.startswith("/dev/"):
         return False
+
+    # 1. The message, with a question after it: its answer says that the hub has both.
     sock = socket(AF_UNIX, SOCK_SEQPACKET)
     try:
         sock.settimeout(timeout)
@@ -107,6 +109,8 @@ def publish_once(address: str, key: bytes, payload: bytes, timeout: float = 10.0
             pass  # what the hub has sent says why
         except TimeoutError:
             raise TimeoutError(f"{address}: the hub takes no more for now") from None
+
+        # 2. What the hub says until then. Notices come before the answer, and one of them may say why there is none.
         while True:
             try:
                 answer: bytes = sock.recv(_SHORT)

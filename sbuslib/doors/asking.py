@@ -115,6 +115,8 @@ class Asker:
         """Ask until there is an answer."""
         request, why, pause = ASK + b"".join(offer.token for offer in offers), _SILENT, PAUSES[0]
         sock = self._kept.pop((offers[0].door, user), None)
+
+        # A door that is busy or restarts is asked again, less and less often.
         while monotonic() < deadline:
             if sock is None:
                 sock = self._connect(offers[0], user)
@@ -137,6 +139,7 @@ class Asker:
                     raise
             await self._sleep(pause)
             pause = min(2 * pause, PAUSES[1])
+
         if sock is not None:
             sock.close()
         raise DoorError(why)

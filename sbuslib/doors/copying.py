@@ -59,6 +59,8 @@ def open_file(source: Any) -> tuple[int, str]:
         except UnsupportedOperation:  # it has no descriptor, as a BytesIO
             source.seek(0)
             return _sealed(source.read()), ""
+
+    # It was opened without waiting, so this also tells of pipes and devices.
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise UsageError("only a file has a size, and can be read by many")

@@ -109,6 +109,7 @@ class Door:
         except OSError:  # no descriptor is left
             self._listener.close()
             raise
+
         self._is_open = True
         abandon_in_child(self, Door._abandon)
         _open.add(self)
@@ -158,6 +159,8 @@ class Door:
             late = self._take_late()
             if len(self._offered) == 1:  # the thread waits for no time yet
                 self._visitors.wake()
+
+        # Without the lock, as closing many takes long.
         for one in late:
             one.close()
         return token

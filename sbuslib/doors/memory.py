@@ -55,6 +55,8 @@ class Memory:
             self.fd = os.memfd_create("sbus-frame", flags | _NOEXEC)
         except OSError:  # an older kernel
             self.fd = os.memfd_create("sbus-frame", flags)
+
+        # Its size is fixed from the beginning, what is in it only once somebody else may have it.
         try:
             at = 0
             while at < len(view):

@@ -74,11 +74,13 @@ class Visitors:
         self._forget = forget
         self._resting: dict[int, float] = {}  # until when a descriptor is not looked at
         self._poll: Any = unpatched("select", "epoll")()  # of all of them, the listener, and the next
+
         try:
             self._wakes = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # written to by other threads
         except OSError:
             self._poll.close()
             raise
+
         _open.add(self)
         self._poll.register(self._wakes, select.EPOLLIN)
         self._poll.register(listener.fileno(), _ONCE)
@@ -144,6 +146,7 @@ class Visitors:
     def _accept(self) -> None:
         """Accept some connections, and rest for what those of strangers cost."""
         began, until, strangers = thread_time(), 0.0, 0
+
         for _ in range(ACCEPTS):
             try:
                 visitor = Visitor(accept(self._listener, _SEND_BUFFER), self._owner)
@@ -156,6 +159,7 @@ class Visitors:
             self._make_place(visitor)
             self.by_number[visitor.number] = visitor
             self._poll.register(visitor.number, select.EPOLLIN if visitor.is_trusted else _ONCE)
+
         if strangers:
             accepting.charge(id(self), WAKE_COST + thread_time() - began, monotonic())
         self._rest(self._listener.fileno(), max(until, accepting.until(id(self))))

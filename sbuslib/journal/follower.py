@@ -139,6 +139,8 @@ class Follower:
                 self._receive(self.limits.block_seconds if self._waiting else 5 * self.limits.block_seconds)
                 if self._writer.finished:
                     self._check()
+
+            # What was published before the end is recorded, too.
             with suppress(TimeoutError, DisconnectedError):  # a hub that is gone sends no more
                 self.client.timeout = 1.0
                 self._recorded.unsubscribe()

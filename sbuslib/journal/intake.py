@@ -195,6 +195,8 @@ class Intake:
             self._portions.append(self._portion)
             self._portion = _Portion()
             self._release()
+
+        # All of that is the writer's now.
         if gaps:
             self._gaps.clear()
         self._chunks = []

@@ -229,6 +229,7 @@ class Writer:
             self.error = error
             self._cut_back()
         finally:
+            # The next recorder may begin as soon as the lock is free: nothing is written or sealed any more then.
             if self._descriptor >= 0:
                 os.close(self._descriptor)
                 self._descriptor = -1

@@ -162,6 +162,8 @@ class Area(PlainArea):
         anchor = ctypes.c_char.from_buffer(self.data)
         start = ctypes.addressof(anchor)
         del anchor  # only the address was wanted; while it lives, the memory cannot be given back
+
+        # What the kernel reads and writes never moves, so all is laid out once.
         self._starts = array(WORD_FORMAT, [start + offset for offset in self.offsets])
         self._incoming = Vector(slots)  # receives into slots
         self._guarded: GuardedVector | None = None  # made for the first guarded socket
@@ -181,9 +183,11 @@ class Area(PlainArea):
                 return []
             except ConnectionResetError:
                 return super().receive(sock, 1)
+
         wanted = self.slots if most is None or most > self.slots else most
         if type(sock) is GuardedSocket:
             return self._receive_guarded(sock, wanted)
+
         incoming = self._incoming
         count = self._receive_call(sock.fileno(), incoming.addresses[0], COUNTS[wanted], NO_WAIT_RECEIVE, None)
         if count > 0:

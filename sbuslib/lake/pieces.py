@@ -280,11 +280,14 @@ def _ordered(pieces: list[Piece], first: int | None) -> list[Piece]:
     for number, piece in enumerate(pieces, 1):
         if piece.before is None and number < len(pieces):  # a copy of a journal that has grown since
             piece = piece._replace(before=measure(piece)[0], is_killed=False)
+
+        # Nothing of it is new, or there is a hole before it.
         first = piece.first if first is None else first
         if piece.before is not None and piece.before <= max(first, piece.first):
             continue
         if piece.first > first:
             found.append(Piece(piece.journal, piece.place, first, piece.first, None, time_ns=_time_of(piece)))
+
         found.append(piece._replace(first=max(first, piece.first)))
         if piece.before is None:
             break

@@ -331,6 +331,8 @@ def measure(
         else:
             now = latest = monotonic()
             rates.take(messages, now)
+
+        # A window ends on time, whether messages came or not.
         if now >= ends:
             yield rates.end(now, shown)
             ends = max(ends, now - window) + window  # a reader that fell behind does not catch up

@@ -66,6 +66,8 @@ def _peek(data: Buffer, at: int, left: int, position: int) -> _Header:
         raise CorruptJournalError("a block is cut", position)
     magic, length, crc, rows, names_bytes, payload_bytes = BLOCK_HEADER.unpack_from(data, at)
     (names,) = NAME_COUNT.unpack_from(data, at + BLOCK_HEADER_BYTES)
+
+    # How long it has to be, by what it says of its columns. Its own word for that is only compared.
     if magic == ENDS_MAGIC:
         names, least = 0, BLOCK_HEADER_BYTES + SEQUENCE.size
         expected = max(least, min(length, least + SEQUENCE.size) & ~7)  # one number, or two
@@ -73,6 +75,7 @@ def _peek(data: Buffer, at: int, left: int, position: int) -> _Header:
     else:
         expected = block_length(rows, names, names_bytes, payload_bytes)
         sound = magic in KINDS and rows > 0
+
     if not sound or length != expected:
         raise CorruptJournalError("the header of a block is damaged", position)
     if length > left:

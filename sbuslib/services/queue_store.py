@@ -36,6 +36,8 @@ class Store:
         self._log = -1  # SQLite's log, to sync it
         self._due: float | None = None  # when the log has to be synced
         self._db = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)
+
+        # The lock is taken at once and kept: two services of one file would both give each job.
         try:
             self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode=WAL")
@@ -49,6 +51,7 @@ class Store:
                 " payload BLOB NOT NULL, owner INTEGER, sender BLOB, priority INTEGER NOT NULL,"
                 " attempts INTEGER NOT NULL, came REAL NOT NULL, due REAL, expires REAL)"
             )
+
             self._db.execute(f"PRAGMA user_version={_VERSION}")
             self._db.execute("COMMIT")
             if sync is not None:

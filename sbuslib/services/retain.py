@@ -77,6 +77,8 @@ class Kept:
         self._users: dict[bytes, int | None] = {}  # who is charged for each key
         self._of_user: dict[int | None, OrderedDict[bytes, None]] = {}  # the keys of each, the oldest message first
         self._order: list[bytes] = []  # the keys in order, or empty
+
+        # The file is this process's alone, and read whole: what is kept is in memory.
         self._file: sqlite3.Connection | None = None
         if file is not None:
             try:

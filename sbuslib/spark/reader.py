@@ -73,12 +73,16 @@ class Options:
         unknown = {name.lower() for name in options} - {name.lower() for name in cls.NAMES}
         if unknown:
             raise UsageError(f"no such option: {', '.join(sorted(unknown))}; there are {', '.join(cls.NAMES[2:-1])}")
+
+        # 1. Where to read.
         given = {name: options[name] for name in cls.NAMES if name in options}
         paths = json.loads(given["paths"]) if "paths" in given else []
         if "path" in given:
             paths = [given["path"], *paths]
         if not paths:
             raise UsageError("which journal? Name its directory: load('/var/lib/sbus/journal')")
+
+        # 2. How. A wrong value ends here, and not in each task.
         on_corrupt = given.get("onCorrupt", "error")
         if on_corrupt not in ("error", "skip"):
             raise UsageError(f"onCorrupt is 'error' or 'skip', not {on_corrupt!r}")
@@ -88,6 +92,8 @@ class Options:
         durable_only = given.get("durableOnly", "false").lower()
         if durable_only not in ("true", "false"):
             raise UsageError(f"durableOnly is 'true' or 'false', not {durable_only!r}")
+
+        # 3. Which rows, unless that was decided already, together with the files.
         wanted = Selection(
             start_ns=nanoseconds("startTime", given.get("startTime")),
             end_ns=nanoseconds("endTime", given.get("endTime")),

@@ -55,6 +55,7 @@ class Connections(Owner):
         self.greenlets = ServiceGreenlets(f"peer at {listener or 'no address'}", self.close)  # all that this peer runs
         self.area = memoryview(bytearray(_RECEIVE_BYTES))  # into which all connections receive
         self.held_bytes = 0  # by all connections together
+
         self._given = given  # where to listen
         self._tls = None if tls is None else (tls, *tls.contexts(SSLContext))  # and the contexts for both ends
         self._insecure = insecure
@@ -63,6 +64,7 @@ class Connections(Owner):
         self._stopping = False
         self._accepted = 0  # connections that others made, handshakes included
         self._shaking_hands: set[Any] = set()  # greenlets that wait for a TLS handshake
+
         self._links: dict[PeerLink, None] = {}  # in the order in which they came
         self._dialled: dict[HostPort, _Dialled] = {}  # connections that this end made, or is making
         self._violations = Violations(self.limits.logged_violations)  # of other peers

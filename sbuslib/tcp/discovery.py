@@ -209,6 +209,8 @@ class Discoverer:
         """Connect to those that are known and not connected. The one whose name sorts first does so at once."""
         peer, own = self._peer, self._advertised()
         self._made = {address for address in self._made if peer.is_dialling(str(address))}
+
+        # Of two that know each other one has to begin, or they would have two connections.
         linked = {link.who for link in peer.links}
         for who, known in self.known.items():
             address = known.address

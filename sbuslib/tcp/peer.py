@@ -218,11 +218,14 @@ class Peer(Connections):
             elif gone is None:
                 self._ignored += 1
             return
+
+        # What it begins to want. Each charge and each bound may end this link.
         missed = self.mesh.wanted_before(link, substring)
         if self._remote.add(substring, link):
             link.charge(len(substring))  # which may end this link
         while self._remote.distinct > self.limits.all_substrings:
             self.end_link(max(self.links, key=self._remote.count), HOLDS_THE_MOST, True)
+
         if link not in self._links:
             return
         if substring == NUMBERED:

@@ -85,6 +85,7 @@ class PeerLink:
         self._limits = owner.limits  # of the peer
         self._socket = sock
         self._parser = CommandParser(owner.limits)  # of what comes in
+
         self._waiting = bytearray()  # bytes for the writer
         self._waiting_count = 0  # messages among them
         self._sending = self._sending_count = 0  # bytes and messages that the writer has taken
@@ -94,6 +95,7 @@ class PeerLink:
         self._progress = monotonic()  # when the kernel last took something
         self._mute = False
         self._writer: gevent.Greenlet[..., Any] | None = None  # its greenlet; the reader's is the caller of serve
+
         self.remote = remote
         """The address at the other end."""
         self.dialled = dialled
