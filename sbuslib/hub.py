@@ -274,6 +274,8 @@ class Hub:
         if run.is_stopping:
             run.stopped.wait()
             return
+
+        # Whatever fails here, all that follows is closed.
         run.is_stopping = True
         self.replacement.end()
         try:

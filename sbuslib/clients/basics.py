@@ -115,6 +115,7 @@ class Basics:
                 raise
         finally:
             session.confirm(request)
+
         if request.refused is not None:
             text = f"{client.address}: the hub refused the subscription: {request.refused}"
             raise RefusedError(text, request.refused)

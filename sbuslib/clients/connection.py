@@ -88,6 +88,7 @@ class ClientConnection:
         self.socket: socket.SocketType = None  # type: ignore[assignment]  # non-blocking; none before the first
         self.begun: dict[object, Callable[[], Awaitable[None]]] = {}
         """What works in the background, and how it is stopped."""
+
         self._owned: list[Closing] = []  # what is closed with the client
         self._dialer = dialer  # finds the hub
         self._reconnect = reconnect  # None: from the first thing on that serves or watches
@@ -100,6 +101,7 @@ class ClientConnection:
         self._owner: object = None  # the event loop to which the client belongs; None: any caller may use it
         self._process = os.getpid()
         self._is_copy = False  # whether this is the child of a fork
+
         self._make_locks()
         abandon_in_child(self, ClientConnection.abandon)
 
@@ -207,6 +209,8 @@ class ClientConnection:
         """Connect for the first time."""
         self.check_owner()
         self._owner = self.runtime.find_caller()
+
+        # Who else uses the client meanwhile waits for this caller, as for any that has the lead.
         deadline = self.deadline(self.timeout)
         alive = Lock()
         try:
@@ -322,6 +326,8 @@ class ClientConnection:
             left = time_left(deadline)
             if await self.lead.rest(pause if left is None else min(pause, left)):
                 return False
+
+        # Once: the caller may have a deadline, and another caller may want the lead.
         self._check_open()
         try:
             await self._open_once(self.deadline(self.timeout))

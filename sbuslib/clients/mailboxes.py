@@ -96,6 +96,8 @@ class Mailboxes:
         is_late = any(self._matches(pattern, key, secret) for pattern in self._late)
         if wanted or not (places or is_late):  # without a mailbox it was the application's until just now
             places.append(self._put_into_inbox)
+
+        # It is remembered, but for keys that would take much memory.
         if len(known) >= KNOWN_KEYS:
             known.clear()
         if len(key) <= KNOWN_KEY_BYTES:

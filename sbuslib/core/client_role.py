@@ -223,6 +223,8 @@ class ClientRole:
         for name in context.router.plain_patterns_of(client):
             yield
             pattern = context.router.namespace.unmark(name)[1]
+
+            # It is asked what it would be asked for a new subscription.
             refused = not client.closed and not context.authorization.allows(
                 client.account, client.credentials, "subscribe", pattern
             )
@@ -234,6 +236,7 @@ class ClientRole:
             if sum(map(len, withdrawn)) > WITHDRAWN_BYTES:
                 client.notify(control.Withdrawn(tuple(withdrawn)).encode())
                 withdrawn.clear()
+
         if withdrawn:
             client.notify(control.Withdrawn(tuple(withdrawn)).encode())
 

@@ -143,6 +143,8 @@ class FanOutQueue:
     def _add(self, receivers: tuple[Outgoing, ...], group: Group | None, sender: Sender, messages: Messages) -> None:
         count, size = messages.count, messages.size
         self.queued += count
+
+        # With what came last, if it is for the same receivers and of the same sender: so one call sends both.
         last = self._entries[-1] if self._entries else None
         if (
             last is None
@@ -159,6 +161,7 @@ class FanOutQueue:
             else:
                 last.packets = []
             self._put(last)
+
         if last.packets is not None:
             last.packets += messages.packets()
             last.messages = None  # made in the next turn, from all that was added until then
@@ -202,6 +205,8 @@ class FanOutQueue:
         most, spent, clients = self._context.limits.turn_deliveries, 0, 1
         until = monotonic() + self._context.limits.turn_time
         self._account.queue = None  # else what is handed on would go to the end of this queue again
+
+        # Each receiver in turn, until the time is over. An entry that is not done goes on in the next turn.
         while self._entries and spent < most:
             entry = self._entries[0]
             if entry.messages is None and entry.packets is not None:
@@ -216,6 +221,7 @@ class FanOutQueue:
                     break
             else:
                 self._release(self._entries.popleft())
+
         if self._entries:
             self._account.queue = self
             self._postpone()

@@ -163,6 +163,8 @@ class Estate:
         self.address = address
         self._sock = sock
         self._descriptors: list[int] = []  # the listening socket first, then the connections that are not taken yet
+
+        # Nothing of it counts before the commit: with any error, all that came is closed.
         sock.settimeout(ANSWER_WAIT)
         try:
             _send(sock, b"%d" % VERSION)

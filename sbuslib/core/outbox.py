@@ -218,6 +218,7 @@ class Outbox:
             self._account.force_room(sender, 1, size)
             self._by_user.force_room(sender, 1, size)
             self._tell()
+
         self._push((packet, sender))
         self.peak = max(self.peak, len(self))
         return action

@@ -366,6 +366,7 @@ class Publisher:
                 raise
             self.role.drop(error.reason, times)
             return False
+
         if self.closed:
             return False  # authorize= had it closed
         self._remember_allowed(header)

@@ -57,6 +57,7 @@ class Router(Generic[S]):
         """Called with each plain pattern that a subscriber begins (``True``) or ceases (``False``) to hold."""
         self.adjust: Callable[[bytes, bool, tuple[S, ...]], tuple[S, ...]] | None = None
         """The receivers of a key, which may be secret, besides or but for the hub above."""
+
         self._limits = limits
         self._quotas = quotas
         self._plain: Subscriptions[S] = Subscriptions(separator)  # of all keys that are not secret

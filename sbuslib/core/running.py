@@ -38,6 +38,7 @@ class Running:
         """gevent's hub, of the thread that serves."""
         self.loop: Any = self.event_loop.loop  # libev's, or libuv's
         self._counts_rounds = hasattr(self.loop, "iteration")  # libev does
+
         self.area = make_area(limits.batch)
         """Where packets are received. Its content is good until the end of the turn that received it."""
         self.writer = PacketWriter()  # of packets that do not lie in the area
@@ -46,6 +47,7 @@ class Running:
         self.unsent = Unsent(self.after, PASSED_WAIT)  # receivers for which messages wait
         self.emptied = Event()
         """Set whenever nothing waits for some receiver any more."""
+
         self._timers: set[Any] = set()  # that run
         self._kick = kick
         self._to_kick: list[tuple[Receiver, Reason]] = []  # when the turn at hand has ended

@@ -53,6 +53,8 @@ class UserWork:
         jobs = self._jobs.pop(user, None)
         if jobs is None:
             return  # all work was ended meanwhile
+
+        # Its jobs by turns. Whatever one of them raises, the others go on in the next turn.
         until = monotonic() + self._turn_time
         try:
             while jobs:

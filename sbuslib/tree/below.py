@@ -53,6 +53,8 @@ class LinkBelow(Link):
         role = publisher.role
         assert isinstance(role, ClientRole)
         self._as_client = role  # acts on what the link says as any client does
+
+        # From here on it is no client any more.
         publisher.become(self)
         outgoing.become_link(publisher)
         publisher.fan_outs.forget()  # it is in no group any more
@@ -122,6 +124,8 @@ class LinkBelow(Link):
         self._narrowed = self._narrowed or parts != [pattern]
         if not parts:
             raise PacketError(Reason.SUBSCRIPTION_REFUSED)
+
+        # Beyond its quota it gets everything that it may read, and leaves out the rest itself.
         try:
             for part in parts:
                 router.subscribe(router.cut_marked(part), outgoing, outgoing.credentials, account)

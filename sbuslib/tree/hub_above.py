@@ -74,6 +74,7 @@ class HubAbove:
         most = self.context.limits.pruned_keys
         self.demand = Demand(self.context.router, self.up, self.up.account, export, lambda: self.secrets, most)
         """What it wants of what is published here."""
+
         self.import_ = import_
         """Patterns that may come down over the next link."""
         self.step: State = "stopped"  # of the table
@@ -83,6 +84,7 @@ class HubAbove:
         """Where the hub above listens that was dialled last."""
         self.secrets = True
         """Whether secrets cross: not where that hub does not know the ids of this process, or no extensions."""
+
         self.link: Link | None = None
         """The link at hand, whether or not this hub has joined over it."""
         self.patterns = 0
@@ -97,6 +99,7 @@ class HubAbove:
         """Packets from above that should not have come."""
         self.away_since = 0.0
         """Since when messages from above may be missing here without a notice, in seconds since the epoch; 0: none."""
+
         self._changed = Changed()  # set, and replaced, with each step
         self._connection: Connection | None = None  # that of the link
         self._received = 0  # messages that came down over earlier links

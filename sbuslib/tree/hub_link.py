@@ -56,6 +56,7 @@ class Link:
         """What sends to the other end."""
         self.receiver = receiver
         self.name = name
+
         self.mode: Mode = "plain"
         """How the upper hub serves the lower one."""
         self.trusted = True
@@ -67,6 +68,7 @@ class Link:
         self.questions = OpenQuestions()  # to the other end
         self.senders: dict[bytes, Sender] = {}
         """Those behind it that have sent something, by what the other end calls them."""
+
         self._tuples: dict[Routes, Routes] = {}  # receivers of what comes over it, each tuple once
         self._to_log: list[str] = []  # why something was dropped for the first time, in this turn
 

@@ -76,6 +76,7 @@ class LossReports:
         self._done = 0  # of these, the first ones that are known above
         self._next_at = 0.0  # when news may be passed on again, by the monotonic clock
         self._waits = False  # whether they will be
+
         self._say: Callable[..., None] | None = None  # to the hub above, while it is joined and believes this hub
         self._ask: Callable[[OnAnswer], None] = lambda answer: None  # what it has passed on
         self._has_above = False  # whether there is a hub above that believes this one, joined or not

@@ -43,6 +43,7 @@ class Telling:
         """Whether the hub listens."""
         self.own = os.getuid()
         """What the hub above and the hub itself change is charged to this user: the hub's own."""
+
         self._links: dict[Hashable, Neighbour] = {}  # all
         self._behind: OrderedDict[Hashable, None] = OrderedDict()  # may have to be told something
         self._full: dict[Hashable, None] = {}  # have to read before they can be told more

@@ -67,6 +67,7 @@ class Uplink:
         self._state = state
         self.account = Account(os.getuid(), context.limits)
         """What the hub above wants is charged to itself: neither it nor the clients here take the other's room."""
+
         self.offered = 0
         """Messages that were routed to it."""
         self.forwarded = 0
@@ -79,6 +80,7 @@ class Uplink:
         """Bytes of all of them."""
         self.losses = LinkLosses(context, self._note_loss)
         """Messages that were lost on their way up, or may have been."""
+
         self._outgoing: Outgoing | None = None  # of the connection, while messages may be sent over it
         self._ask: Callable[[OnAnswer], None] = lambda answer: None  # asks the hub above what it has passed on
         self._on: Callable[[Event], None] = lambda event: None  # has the link do what the table says
@@ -147,6 +149,8 @@ class Uplink:
                 sent = messages.send(outgoing.socket)
         except OSError as error:  # the reading half learns of the end
             self._too_long = error.errno == errno.EMSGSIZE
+
+        # While the hub above has not acknowledged it, this hub cannot say that all was passed on.
         if sent:
             first = self.forwarded == self.acknowledged
             self.forwarded += sent
