@@ -4,7 +4,7 @@
 and renamed. So a row is in a sealed file when there is one whose name says so, and there is no other record of that. A
 sealer that was killed leaves at most the file that it wrote aside, which the next one overwrites.
 
-**No file is ever rewritten.** Small segments that are there together become one file: see :func:`units`.
+**No file is ever rewritten.** Small segments that are there together become one file: see :func:`.units.units`.
 """
 
 from __future__ import annotations
@@ -14,42 +14,36 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
-from math import inf
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import pyarrow
 import pyarrow.parquet
 
 from ..errors import CorruptJournalError, JournalError, JournalInUseError, SbusError, UsageError
-from ..segments.decoding import OnCorrupt, is_empty
+from ..segments.decoding import OnCorrupt
 from ..segments.directory import DirectoryLock, Segment, rename_durably
 from ..segments.layout import SegmentHeader
 from .decode import batches
 from .footer import footer_of
 from .parquet import check, crc_of
-from .pieces import Contents, Piece, contents, held, instead, measure, plan_of
+from .pieces import Piece, instead
 from .places import (
     Sealed,
     VanishedError,
     absolute,
     filesystem_of,
     is_local,
-    list_sealed,
     list_segments,
-    looked_again,
     named,
-    opened,
     sealed_name,
     sealed_of,
 )
 from .retention import retire
 from .rows import DELTAS, DICTIONARIES, SCHEMA
 from .selection import EVERYTHING
+from .units import Unit, listed, units, why_unknown
 
 SCHEMA_VERSION = 1
-
-UNIT_BYTES = 64_000_000
-"""Bytes of segments that make one file: a segment of a recorder's default size is enough by itself."""
 
 _GROUP_ROWS = 131_072
 _GROUP_BYTES = 33_554_432
@@ -57,24 +51,6 @@ _GROUP_BYTES = 33_554_432
 
 FOLLOW_SECONDS = 10.0
 """Seconds between two looks for segments that have ended. Each takes a few milliseconds."""
-
-_DAY_NS = 86_400_000_000_000
-
-
-There: TypeAlias = "dict[str, list[Piece]]"
-"""What there is of journals, or will be, by their identities."""
-
-
-class Unit(NamedTuple):
-    """What becomes one sealed file in ``target``: parts of segments of one journal, or a sealed file, or a part of one.
-
-    ``place`` is where it comes from, ``journal`` ``None`` where a damaged header does not tell it.
-    """
-
-    place: str
-    journal: str | None
-    pieces: tuple[Piece, ...]
-    target: str
 
 
 class Written(NamedTuple):
@@ -92,107 +68,13 @@ class Failure(NamedTuple):
     error: SbusError | OSError
 
 
-def _listed(target: str) -> There:
-    """What there is in ``target``, by the names of its files."""
-    found: There = {}
-    for file in list_sealed(target):
-        found.setdefault(file.journal, []).append(Piece(file.journal, target, file.first, file.last + 1, file))
-    return found
-
-
-def _without(piece: Piece, there: Iterable[Piece]) -> Iterator[Piece]:
-    """The parts of a piece whose rows none of the others holds."""
-    assert piece.before is not None
-    first, before = piece.first, piece.before
-    others = [
-        (part.first, min(before, part.before or before))
-        for other in there
-        if other.first < before and first < (other.before or inf)
-        for part in held(other)
-    ]
-
-    for start, end in sorted(others):
-        if end > first and start < before:
-            if start > first:
-                yield piece._replace(first=first, before=start)
-            first = end
-    if first < before:
-        yield piece._replace(first=first)
-
-
-@looked_again
-def units(
-    place: str, target: str, there: There, *, open_too: bool = False, on_corrupt: OnCorrupt = "error"
-) -> tuple[list[Unit], Contents]:
-    """What of the journals at ``place`` is to be sealed into ``target``, which has what is ``there``; and its files.
-
-    Segments one after the other become one unit until they are :data:`UNIT_BYTES` or more, if they are of one hub, were
-    begun on one day (in UTC), and adjoin: a file never spans rows that it does not hold. A last segment with a damaged
-    header is a unit by itself, which cannot be written.
-
-    :param open_too: also the whole blocks of the segment that a recorder is writing.
-
-    Raises :exc:`~sbuslib.errors.JournalError`.
-    """
-    found, made = contents(place), list[Unit]()
-    # What is equal for the segments of the unit that was made last: see :func:`_kind`.
-    former: object = None
-
-    for journal, pieces in plan_of(found).items():
-        for piece in pieces:
-            if _why_unknown(piece):
-                made.append(Unit(place, piece.journal, (piece,), target))
-                former = None
-                continue
-            for part in _new_parts(piece, there.get(journal, ()), open_too, on_corrupt):
-                kind = _kind(part)
-                adjoins = kind == former and made[-1].pieces[-1].before == part.first
-                if adjoins and sum(one.size for one in made[-1].pieces) < UNIT_BYTES:
-                    made[-1] = made[-1]._replace(pieces=(*made[-1].pieces, part))
-                else:
-                    made.append(Unit(place, journal, (part,), target))
-                former = kind
-    return made, found
-
-
-def _new_parts(piece: Piece, there: Iterable[Piece], open_too: bool, on_corrupt: OnCorrupt) -> Iterator[Piece]:
-    """The parts of a piece that have rows which are not there."""
-    if piece.file is None or piece.journal is None or (piece.before is None and not open_too):
-        return
-    before = piece.before if piece.before is not None else measure(piece, on_corrupt=on_corrupt)[0]
-    for part in held(piece._replace(before=before, is_killed=False)):
-        yield from _without(part, there)
-
-
-def _why_unknown(piece: Piece) -> str:
-    """Why nothing tells of which journal the rows of a segment are, or how many; empty where that is known."""
-    if not isinstance(piece.file, Segment) or (piece.journal is not None and piece.before is not None):
-        return ""
-    try:
-        _ = piece.file.header
-    except CorruptJournalError as error:
-        with opened(piece.file.path) as read_at:
-            is_cut = is_empty(read_at, piece.file.size)  # a crash left none
-        return "" if is_cut else f"{error}: nothing tells which rows it has"
-    return ""
-
-
-def _kind(piece: Piece) -> object:
-    """What is equal for segments that may become one file."""
-    if isinstance(piece.file, Segment):
-        with suppress(CorruptJournalError):
-            header = piece.file.header
-            return header.hub, header.separator, header.created_ns // _DAY_NS
-    return object()
-
-
 # -- one file -------------------------------------------------------------------------------------------
 
 
 def write(unit: Unit, on_corrupt: OnCorrupt = "error") -> Written:
     """Make a sealed file. Raises :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`, and leaves nothing then."""
     if unit.journal is None or unit.pieces[0].before is None:
-        raise JournalError(_why_unknown(unit.pieces[0]) or f"{unit.place}: its last segment was repaired meanwhile")
+        raise JournalError(why_unknown(unit.pieces[0]) or f"{unit.place}: its last segment was repaired meanwhile")
     filesystem, folder = filesystem_of(unit.target)
     filesystem.create_dir(folder, recursive=True)
     with ExitStack() as undo:
@@ -325,7 +207,7 @@ def seal(
     # A recorder that was killed may have left its sealer at work: this one goes on after it.
     with closing(DirectoryLock(place, "sealer.lock", wait=True)):
         target = sealed_of(place)
-        some, found = units(place, target, _listed(target), on_corrupt=on_corrupt)
+        some, found = units(place, target, listed(target), on_corrupt=on_corrupt)
         for unit in some:
             progress(write(unit, on_corrupt))
         retire(found)
@@ -392,7 +274,7 @@ def _take_in(
 
     def look(places: Iterable[str]) -> list[Unit]:
         """What the lake does not have of these places, each row from one of them."""
-        there, found = _listed(target), list[Unit]()
+        there, found = listed(target), list[Unit]()
         for place in places:
             try:
                 some, _ = units(place, target, there, open_too=open_too, on_corrupt=on_corrupt)

@@ -10,7 +10,7 @@ import os
 import resource
 import socket
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from time import monotonic, sleep, time
 from typing import Final, Literal
@@ -18,7 +18,7 @@ from typing import Final, Literal
 import msgspec
 
 from ..blocking import Client
-from ..border.fellows import ASK, MEMBERS_MOST, BridgeStatistics, Here, decode_here
+from ..border.fellows import ASK, BridgeStatistics
 from ..border.keys import CONTROL
 from ..errors import AddressError, SbusError, StateError
 from ..kernel.peers import peer_credentials
@@ -33,8 +33,8 @@ from ..statistics import ClientStatistics, HubStatistics, LinkStatistics
 from ..wire.addresses import PathAddress, parse_address
 from ..wire.control import STATISTICS, SUPPORTED
 from ..wire.defaults import default_addresses
-from ..wire.packets import Message
 from ..wire.text import printable
+from .bridges import bridges_heard
 from .rates import Rates, Row, ids_of, is_local
 from .survey import DEEPEST
 
@@ -53,11 +53,11 @@ _MOST_NAMED: Final = 3
 _EARLIEST: Final = 1_577_836_800
 """No clock that is right stands before 2020."""
 
-_BRIDGES_SECONDS: Final = 0.3
-"""How long bridges have to answer."""
-
 _QUEUES_SECONDS: Final = 1.1 * ANNOUNCE_SECONDS
 """How long workers of shared queues are listened for."""
+
+_ANSWER_SECONDS: Final = 0.3
+"""How long the services of one queue have to answer."""
 
 _MOST_QUEUES: Final = 16
 """Shared queues that are asked how they stand. Each may take a moment."""
@@ -351,7 +351,7 @@ def _queues(client: Client) -> Iterator[Finding]:
     # 2. How they stand.
     for name in sorted(names):
         about = f"queue {printable(name)}"
-        answers = client.request_many(queue_key(name, separator, b"work"), wait=_BRIDGES_SECONDS)
+        answers = client.request_many(queue_key(name, separator, b"work"), wait=_ANSWER_SECONDS)
         states = [(decode(QueueState, one.value), one.sender) for one in answers if one.error is None]
         if not states:
             yield Finding("warning", about, "workers wait, and no service says that it has it", f"start sbus {about}")
@@ -366,20 +366,6 @@ def _queues(client: Client) -> Iterator[Finding]:
             for user in state.refused:
                 text = f"workers of user {name_of_user(user)} get no jobs: its service ({service}) does not trust them"
                 yield Finding("warning", about, text, f"start it with --trusted {name_of_user(user)}, if they may work")
-
-
-def bridges_heard(receive: Callable[..., Message]) -> list[tuple[Here, bytes | None]]:
-    """What each bridge says of itself, and as which sender, after ``ASK`` was published under ``CONTROL``."""
-    heard: dict[str, tuple[Here, bytes | None]] = {}
-    until = monotonic() + _BRIDGES_SECONDS
-    while (left := until - monotonic()) > 0 and len(heard) < MEMBERS_MOST:
-        try:
-            message = receive(timeout=left)
-        except TimeoutError:
-            break
-        if (here := decode_here(message.payload)) is not None and here.text:
-            heard[here.gateway] = here, message.sender
-    return list(heard.values())
 
 
 def _losses(about: str, told: HubStatistics | LinkStatistics) -> Iterator[Finding]:

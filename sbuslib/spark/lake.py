@@ -14,7 +14,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from ..lake.readers import Wish
 from ..lake.rows import SCHEMA
-from ..lake.sealing import Failure, Unit, Written, attempt
+from ..lake.sealing import Failure, Written, attempt
+from ..lake.units import Unit
 from ..segments.decoding import OnCorrupt
 from .reader import encode_plan
 from .sessions import session as any_session

@@ -27,7 +27,7 @@ from ..border.keys import CONTROL
 from ..core.losses import CAUSES
 from ..errors import DisconnectedError
 from ..hub import Hub
-from ..monitor.diagnosis import bridges_heard
+from ..monitor.bridges import bridges_heard
 from ..relay import Relay
 from ..secrets import process_of
 from ..statistics import HubStatistics, LinkStatistics, UserStatistics

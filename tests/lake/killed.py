@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from sbuslib.errors import SbusError
 from sbuslib.journal.limits import JournalLimits
-from sbuslib.lake import sealing
+from sbuslib.lake import sealing, units
 from sbuslib.lake.retention import retain
 from sbuslib.lake.rows import SCHEMA
 from sbuslib.spark.reader import Options, read_partition
@@ -48,7 +48,7 @@ def again_and_again(work: Callable[[], object]) -> None:
 
 def seal(folder: str) -> None:
     """Seal, delete segments at once and old files by their size."""
-    sealing.UNIT_BYTES = 50_000
+    units.UNIT_BYTES = 50_000
 
     def step() -> None:
         sealing.seal(f"{folder}/journal")

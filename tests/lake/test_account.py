@@ -215,7 +215,7 @@ def test_a_hole_in_a_lake_is_filled(journal: Path, tmp_path: Path) -> None:
 
 
 def test_a_lake_is_listed_once_where_nothing_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sbuslib.lake import sealing
+    from sbuslib.lake import units
 
     places = [tmp_path / str(number) for number in range(5)]
     for number, place in enumerate(places):
@@ -228,7 +228,7 @@ def test_a_lake_is_listed_once_where_nothing_is_new(tmp_path: Path, monkeypatch:
         listed.append(place)
         return real(place)
 
-    monkeypatch.setattr(sealing, "list_sealed", listing)
+    monkeypatch.setattr(units, "list_sealed", listing)
     ingest(places, tmp_path / "lake")
     assert listed == [str(tmp_path / "lake")]
 

@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 from segments.journals import READERS, START_NS, rows, segment
 
-from sbuslib.lake import decode, readers, sealing
+from sbuslib.lake import decode, readers, units
 from sbuslib.lake.readers import Wish
 from sbuslib.lake.sealing import seal
 from sbuslib.lake.selection import Selection
@@ -54,7 +54,7 @@ def recorded(journal: Path) -> Path:
 def test_rows_come_in_the_order_of_their_numbers(
     journal: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sealing, "UNIT_BYTES", 1)
+    monkeypatch.setattr(units, "UNIT_BYTES", 1)
     for first in range(1, 6_000, 1_000):
         segment(journal, first, rows(1_000, first))
     seal(journal)

@@ -18,11 +18,11 @@ from segments.journals import START_NS, flip, rows, segment
 
 from sbuslib import read
 from sbuslib.errors import CorruptJournalError, JournalError, JournalInUseError
-from sbuslib.lake import pieces, retention, sealing
+from sbuslib.lake import pieces, retention, sealing, units
 from sbuslib.lake.blocks import read_records
 from sbuslib.lake.places import list_sealed
 from sbuslib.lake.retention import retain
-from sbuslib.lake.sealing import Written, ingest, seal, units, write
+from sbuslib.lake.sealing import Written, ingest, seal, write
 from sbuslib.segments.directory import DirectoryLock, list_segments
 
 JOURNAL = "0123456789abcdef"
@@ -67,7 +67,7 @@ def test_ended_segments_become_one_file_with_every_column(journal: Path) -> None
 def test_small_segments_are_merged_and_the_files_do_not_depend_on_kills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sealing, "UNIT_BYTES", 4_000)
+    monkeypatch.setattr(units, "UNIT_BYTES", 4_000)
     once, killed = tmp_path / "once", tmp_path / "killed"
     for journal in (once, killed):
         for number in range(12):
@@ -75,8 +75,8 @@ def test_small_segments_are_merged_and_the_files_do_not_depend_on_kills(
     seal(once)
     # Killed after each file, and while one was written aside.
     for _ in range(20):
-        there = sealing._listed(str(killed / "sealed"))
-        for unit in units(str(killed), str(killed / "sealed"), there)[0][:1]:
+        there = units.listed(str(killed / "sealed"))
+        for unit in units.units(str(killed), str(killed / "sealed"), there)[0][:1]:
             write(unit)
         (killed / "sealed" / f"_{JOURNAL}-{51:020d}.new").write_bytes(b"half a file")
     assert 1 < len(names(once / "sealed")) < 12
@@ -120,7 +120,7 @@ def test_segments_are_deleted_once_they_are_sealed_but_for_the_last(journal: Pat
 
 
 def test_the_oldest_files_are_deleted_by_size_and_by_age(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sealing, "UNIT_BYTES", 1)
+    monkeypatch.setattr(units, "UNIT_BYTES", 1)
     for number in range(5):
         segment(journal, 1 + 3 * number, rows(3, 1 + 3 * number))
     seal(journal)
@@ -135,7 +135,7 @@ def test_the_oldest_files_are_deleted_by_size_and_by_age(journal: Path, monkeypa
 
 
 def test_a_clock_that_was_ahead_keeps_no_file_for_ever(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sealing, "UNIT_BYTES", 1)
+    monkeypatch.setattr(units, "UNIT_BYTES", 1)
     segment(journal, 1, [row._replace(time_ns=row.time_ns + 10**18) for row in rows(3)])
     os.utime(segment(journal, 4, rows(3, 4)), (START_NS / 1e9, START_NS / 1e9))
     seal(journal)

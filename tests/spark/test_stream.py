@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from shutil import rmtree
@@ -14,7 +15,6 @@ from segments.journals import SALT, message_block, rows, segment
 
 from sbuslib import read
 from sbuslib.errors import CorruptJournalError, JournalError
-from sbuslib.lake.pieces import plan
 from sbuslib.lake.rows import SCHEMA
 from sbuslib.lake.sealing import ingest, seal
 from sbuslib.segments.encoding import encode_end
@@ -149,10 +149,11 @@ def test_a_stream_that_was_away_goes_on_with_sealed_files_and_lakes(journal: Pat
 def test_a_segment_that_is_sealed_between_listing_and_measuring_is_looked_for_again(
     journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def sealed_meanwhile(module: str) -> None:
-        """Let the next listing of a module find a segment that is sealed, and deleted, right after it."""
+    def sealed_meanwhile(module: str, name: str) -> None:
+        """Let the next plan of a module have a segment that is sealed, and deleted, right after it."""
+        plan = getattr(import_module(module), name)
 
-        def listed(*arguments: Any, **options: Any) -> Any:
+        def planned(*arguments: Any, **options: Any) -> Any:
             monkeypatch.undo()
             found = plan(*arguments, **options)
             segment(journal, 1, rows(5))
@@ -162,11 +163,11 @@ def test_a_segment_that_is_sealed_between_listing_and_measuring_is_looked_for_ag
 
         rmtree(f"{journal}/sealed", ignore_errors=True)
         segment(journal, 1, rows(5), sealed=False)
-        monkeypatch.setattr(f"{module}.plan", listed)
+        monkeypatch.setattr(f"{module}.{name}", planned)
 
-    sealed_meanwhile("sbuslib.spark.stream")
+    sealed_meanwhile("sbuslib.spark.stream", "plan")
     assert [*chain(*rest(reader(journal), {}))] == [*range(1, 11)]
-    sealed_meanwhile("sbuslib.lake.sealing")
+    sealed_meanwhile("sbuslib.lake.units", "plan_of")
     ingest([journal], tmp_path / "lake")
     assert read(tmp_path / "lake").column("sequence").to_pylist() == [*range(1, 11)]
 

@@ -1,0 +1,128 @@
+"""What is to be sealed: which rows a place has and a target has not, and which of them become one file together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from math import inf
+from typing import NamedTuple, TypeAlias
+
+from ..errors import CorruptJournalError
+from ..segments.decoding import OnCorrupt, is_empty
+from ..segments.directory import Segment
+from .pieces import Contents, Piece, contents, held, measure, plan_of
+from .places import list_sealed, looked_again, opened
+
+UNIT_BYTES = 64_000_000
+"""Bytes of segments that make one file: a segment of a recorder's default size is enough by itself."""
+
+_DAY_NS = 86_400_000_000_000
+
+There: TypeAlias = "dict[str, list[Piece]]"
+"""What there is of journals, or will be, by their identities."""
+
+
+class Unit(NamedTuple):
+    """What becomes one sealed file in ``target``: parts of segments of one journal, or a sealed file, or a part of one.
+
+    ``place`` is where it comes from, ``journal`` ``None`` where a damaged header does not tell it.
+    """
+
+    place: str
+    journal: str | None
+    pieces: tuple[Piece, ...]
+    target: str
+
+
+def listed(target: str) -> There:
+    """What there is in ``target``, by the names of its files."""
+    found: There = {}
+    for file in list_sealed(target):
+        found.setdefault(file.journal, []).append(Piece(file.journal, target, file.first, file.last + 1, file))
+    return found
+
+
+def _without(piece: Piece, there: Iterable[Piece]) -> Iterator[Piece]:
+    """The parts of a piece whose rows none of the others holds."""
+    assert piece.before is not None
+    first, before = piece.first, piece.before
+    others = [
+        (part.first, min(before, part.before or before))
+        for other in there
+        if other.first < before and first < (other.before or inf)
+        for part in held(other)
+    ]
+
+    for start, end in sorted(others):
+        if end > first and start < before:
+            if start > first:
+                yield piece._replace(first=first, before=start)
+            first = end
+    if first < before:
+        yield piece._replace(first=first)
+
+
+@looked_again
+def units(
+    place: str, target: str, there: There, *, open_too: bool = False, on_corrupt: OnCorrupt = "error"
+) -> tuple[list[Unit], Contents]:
+    """What of the journals at ``place`` is to be sealed into ``target``, which has what is ``there``; and its files.
+
+    Segments one after the other become one unit until they are :data:`UNIT_BYTES` or more, if they are of one hub, were
+    begun on one day (in UTC), and adjoin: a file never spans rows that it does not hold. A last segment with a damaged
+    header is a unit by itself, which cannot be written.
+
+    :param open_too: also the whole blocks of the segment that a recorder is writing.
+
+    Raises :exc:`~sbuslib.errors.JournalError`.
+    """
+    found, made = contents(place), list[Unit]()
+    # What is equal for the segments of the unit that was made last: see :func:`_kind`.
+    former: object = None
+
+    for journal, pieces in plan_of(found).items():
+        for piece in pieces:
+            if why_unknown(piece):
+                made.append(Unit(place, piece.journal, (piece,), target))
+                former = None
+                continue
+            for part in _new_parts(piece, there.get(journal, ()), open_too, on_corrupt):
+                kind = _kind(part)
+                adjoins = kind == former and made[-1].pieces[-1].before == part.first
+                if adjoins and sum(one.size for one in made[-1].pieces) < UNIT_BYTES:
+                    made[-1] = made[-1]._replace(pieces=(*made[-1].pieces, part))
+                else:
+                    made.append(Unit(place, journal, (part,), target))
+                former = kind
+    return made, found
+
+
+def _new_parts(piece: Piece, there: Iterable[Piece], open_too: bool, on_corrupt: OnCorrupt) -> Iterator[Piece]:
+    """The parts of a piece that have rows which are not there."""
+    if piece.file is None or piece.journal is None or (piece.before is None and not open_too):
+        return
+    before = piece.before if piece.before is not None else measure(piece, on_corrupt=on_corrupt)[0]
+    for part in held(piece._replace(before=before, is_killed=False)):
+        yield from _without(part, there)
+
+
+def why_unknown(piece: Piece) -> str:
+    """Why nothing tells of which journal the rows of a segment are, or how many; empty where that is known."""
+    if not isinstance(piece.file, Segment) or (piece.journal is not None and piece.before is not None):
+        return ""
+    try:
+        _ = piece.file.header
+    except CorruptJournalError as error:
+        with opened(piece.file.path) as read_at:
+            is_cut = is_empty(read_at, piece.file.size)  # a crash left none
+        return "" if is_cut else f"{error}: nothing tells which rows it has"
+    return ""
+
+
+def _kind(piece: Piece) -> object:
+    """What is equal for segments that may become one file."""
+    if isinstance(piece.file, Segment):
+        with suppress(CorruptJournalError):
+            header = piece.file.header
+            return header.hub, header.separator, header.created_ns // _DAY_NS
+    return object()

@@ -1,0 +1,27 @@
+"""The bridges of a bus, which say what they have done when they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+from typing import Final
+
+from ..border.fellows import MEMBERS_MOST, Here, decode_here
+from ..wire.packets import Message
+
+_SECONDS: Final = 0.3
+"""How long they have to answer."""
+
+
+def bridges_heard(receive: Callable[..., Message]) -> list[tuple[Here, bytes | None]]:
+    """What each bridge says of itself, and as which sender, after ``ASK`` was published under ``CONTROL``."""
+    heard: dict[str, tuple[Here, bytes | None]] = {}
+    until = monotonic() + _SECONDS
+    while (left := until - monotonic()) > 0 and len(heard) < MEMBERS_MOST:
+        try:
+            message = receive(timeout=left)
+        except TimeoutError:
+            break
+        if (here := decode_here(message.payload)) is not None and here.text:
+            heard[here.gateway] = here, message.sender
+    return list(heard.values())
