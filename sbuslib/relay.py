@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from time import monotonic
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import gevent
@@ -152,9 +151,7 @@ class Relay:
     def __enter__(self) -> Relay:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def wait(self, timeout: float | None = None) -> None:

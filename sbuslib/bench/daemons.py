@@ -16,12 +16,7 @@ from ..errors import AddressError, StateError
 from ..kernel.peers import peer_credentials
 from ..kernel.sockets import connect, wait
 from ..limits import ClientLimits
-from ..wire.addresses import (
-    AbstractAddress,
-    DescriptorAddress,
-    PathAddress,
-    parse_address,
-)
+from ..wire.addresses import AbstractAddress, DescriptorAddress, PathAddress, parse_address
 from ..wire.packets import encode_control, encode_subscribe
 
 _PATTERNS_A_CLIENT = 10_000

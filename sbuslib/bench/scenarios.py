@@ -56,13 +56,7 @@ SCENARIOS = (
     # A link is never held back, so a receiver above a relay acts as in the default mode.
     Scenario(name="relay", title="over a relay, two hubs", count=60_000, most=60_000, place="relay", base="default"),
     Scenario(name="four", title="four to one", options=("-p", 4), count=200_000, limit="all"),
-    Scenario(
-        name="ten",
-        title="one to ten",
-        receivers=10,
-        count=40_000,
-        limit="all",
-    ),
+    Scenario(name="ten", title="one to ten", receivers=10, count=40_000, limit="all"),
     Scenario(
         name="ten-default",
         title="one to ten, receivers in the default mode",

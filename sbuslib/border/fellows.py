@@ -192,15 +192,7 @@ class Fellows:
     :param refused: counts what is not heard, by reason.
     """
 
-    def __init__(
-        self,
-        me: str,
-        group: str,
-        name: str,
-        own: bytes,
-        separator: bytes,
-        refused: Counter[str],
-    ) -> None:
+    def __init__(self, me: str, group: str, name: str, own: bytes, separator: bytes, refused: Counter[str]) -> None:
         self._me = me
         self._group = group
         self._name = name

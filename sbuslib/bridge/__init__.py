@@ -15,12 +15,7 @@ if TYPE_CHECKING:
     from .broker import BrokerOptions as BrokerOptions
     from .threaded import Bridge as Bridge
 
-_HOMES = {
-    "AioBridge": "bridge",
-    "Bridge": "threaded",
-    "BridgeStatistics": "bridge",
-    "BrokerOptions": "broker",
-}
+_HOMES = {"AioBridge": "bridge", "Bridge": "threaded", "BridgeStatistics": "bridge", "BrokerOptions": "broker"}
 
 __all__ = [*_HOMES]
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Final
 
 import gevent
@@ -52,9 +51,7 @@ class Bridge:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property

@@ -35,8 +35,6 @@ from .limits import JournalLimits
 from .writer import Durability, Writer
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from ..hub import Hub
 
 logger = logging.getLogger("sbuslib")
@@ -256,10 +254,8 @@ class Recorder:
     def __enter__(self) -> Recorder:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
             self.stop()
         else:
             self.close()

@@ -19,12 +19,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from ..errors import (
-    CorruptJournalError,
-    KeyFormatError,
-    PacketError,
-    UsageError,
-)
+from ..errors import CorruptJournalError, KeyFormatError, PacketError, UsageError
 from ..lake.blocks import blocks, everything
 from ..lake.pieces import Piece
 from ..lake.segment_rows import OnSkip, Rows

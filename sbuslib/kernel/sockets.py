@@ -164,12 +164,7 @@ class Listener:
     """
 
     def __init__(
-        self,
-        address: Address | HasFileno,
-        *,
-        mode: int = 0o700,
-        reuse: bool = False,
-        backlog: int = Limits().backlog,
+        self, address: Address | HasFileno, *, mode: int = 0o700, reuse: bool = False, backlog: int = Limits().backlog
     ) -> None:
         #: The file of the socket that was made: path, device and inode, so that no other is removed.
         self._file: tuple[str, int, int] | None = None

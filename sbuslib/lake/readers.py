@@ -109,11 +109,7 @@ def read_polars(wish: Wish) -> polars.LazyFrame:
     from polars.io.plugins import register_io_source
 
     def read(
-        pieces: list[Piece],
-        columns: list[str] | None,
-        predicate: polars.Expr | None,
-        most: int | None,
-        _: int | None,
+        pieces: list[Piece], columns: list[str] | None, predicate: polars.Expr | None, most: int | None, _: int | None
     ) -> Iterator[polars.DataFrame]:
         chosen = wish._replace(columns=columns if columns is not None else wish.schema.names)
         for batch in chosen.batches(pieces):

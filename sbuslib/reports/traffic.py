@@ -147,8 +147,7 @@ def _table(rows: list[tuple[Any, ...]], summary: _Summary) -> Table:
     columns = {name: _COLUMNS[name] for name in summary.columns.split()}
     chosen = [(at[name], kind == "time") for name, kind in columns.items()]
     return Table(
-        columns,
-        [tuple(_time(row[n]) if timed else row[n] for n, timed in chosen) for row in sorted(rows, key=order)],
+        columns, [tuple(_time(row[n]) if timed else row[n] for n, timed in chosen) for row in sorted(rows, key=order)]
     )
 
 

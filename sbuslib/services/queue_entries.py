@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import takewhile
 from math import inf
 from typing import Final
@@ -20,59 +21,32 @@ _FEW: Final = 1_024
 """Ended jobs that may stay where they waited, beside as many as there are, before they are looked for."""
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
     """One job, as the service keeps it.
 
     ``attempts`` is how often it was given; ``holder`` was given it last, and may acknowledge it.
     """
 
-    __slots__ = (
-        "attempts",
-        "came",
-        "due",
-        "given",
-        "holder",
-        "key",
-        "number",
-        "owner",
-        "payload",
-        "priority",
-        "queue",
-        "sender",
-        "size",
-        "until",
-    )
+    number: int
+    queue: KnownQueue
+    key: bytes
+    payload: bytes
+    owner: int | None
+    sender: bytes | None = None
+    priority: int = 0
+    attempts: int = 0
+    came: float = 0.0
+    due: float = 0.0
+    until: float = inf
+    holder: KnownWorker | None = None
+    given: float = 0.0
+    """When, on the clock of workers."""
+    size: int = field(init=False)
+    """What it costs in memory, in bytes."""
 
-    def __init__(
-        self,
-        number: int,
-        queue: KnownQueue,
-        key: bytes,
-        payload: bytes,
-        owner: int | None,
-        sender: bytes | None = None,
-        priority: int = 0,
-        attempts: int = 0,
-        came: float = 0.0,
-        due: float = 0.0,
-        until: float = inf,
-    ) -> None:
-        self.number = number
-        self.queue = queue
-        self.key = key
-        self.payload = payload
-        self.owner = owner
-        self.sender = sender
-        self.priority = priority
-        self.attempts = attempts
-        self.came = came
-        self.due = due
-        self.until = until
-        #: What it costs in memory, in bytes.
-        self.size = len(key) + len(payload) + len(sender or b"") + JOB_EXTRA
-        #: Who has it now, or had it last.
-        self.holder: KnownWorker | None = None
-        self.given = 0.0  # when, on the clock of workers
+    def __post_init__(self) -> None:
+        self.size = len(self.key) + len(self.payload) + len(self.sender or b"") + JOB_EXTRA
 
     @property
     def is_held(self) -> bool:

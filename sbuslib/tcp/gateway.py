@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from time import monotonic, time_ns
-from types import TracebackType
 from typing import Any, Final
 
 import gevent
@@ -111,9 +110,7 @@ class Gateway:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self.stop()
         if kind is None:
             self.check()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import count
 from time import monotonic
 
@@ -18,27 +19,21 @@ from .peer_link import PeerLink, PeerReceiver
 from .substrings import Substrings
 
 
+@dataclass(slots=True, eq=False)
 class _Retained:
     """The last data under one name; ``identity`` if the name is forwarded."""
 
-    __slots__ = ("data", "hops", "identity", "source")
-
-    def __init__(self, data: bytes, identity: str | None, hops: int, source: PeerLink | None) -> None:
-        self.data = data
-        self.identity = identity
-        self.hops = hops
-        self.source = source
+    data: bytes
+    identity: str | None
+    hops: int
+    source: PeerLink | None
 
 
 class Mesh:
     """The part of a peer that forwards. Shares the peer's two indexes: of what others want, and of what we want."""
 
     def __init__(
-        self,
-        forwarding: Forwarding,
-        remote: Substrings[PeerLink],
-        local: Substrings[PeerReceiver],
-        limits: TcpLimits,
+        self, forwarding: Forwarding, remote: Substrings[PeerLink], local: Substrings[PeerReceiver], limits: TcpLimits
     ) -> None:
         self.forwarding = forwarding
         self.seen = Seen(limits)  # which messages were here already

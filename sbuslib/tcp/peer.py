@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from types import TracebackType
 
 import gevent
 from gevent.event import Event
@@ -22,14 +21,7 @@ from .certificates import TLS
 from .connections import HOLDS_THE_MOST, Connections
 from .discovery import Discoverer, Discovery
 from .forwarding import NUMBERED, Forwarding
-from .framing import (
-    Publish,
-    Sub,
-    Unsub,
-    encode_publish,
-    encode_subscribe,
-    encode_unsubscribe,
-)
+from .framing import Publish, Sub, Unsub, encode_publish, encode_subscribe, encode_unsubscribe
 from .limits import TcpLimits
 from .mesh import Mesh
 from .peer_inbox import PeerInbox
@@ -122,9 +114,7 @@ class Peer(Connections):
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self.stop()
         if kind is None:
             self.greenlets.check()
@@ -255,12 +245,7 @@ class Peer(Connections):
             self._check_here()
         self._publisher.publish(name, data)
 
-    def publish_many(
-        self,
-        messages: Iterable[tuple[str, bytes]],
-        *,
-        patience: float = 0.0,
-    ) -> int:
+    def publish_many(self, messages: Iterable[tuple[str, bytes]], *, patience: float = 0.0) -> int:
         """Publish pairs of name and data in order; how many there were.
 
         With ``patience``, in seconds, this waits while the queue of a peer is more than half full, so that a peer

@@ -91,12 +91,7 @@ class Batch:
     __slots__ = ("_data", "_length", "_packet", "_payloads", "_plain", "_start", "count", "expanded", "keys", "numbers")
 
     def __init__(
-        self,
-        keys: list[bytes],
-        numbers: bytes | None,
-        count: int,
-        expanded: int,
-        payloads: list[bytes] | None = None,
+        self, keys: list[bytes], numbers: bytes | None, count: int, expanded: int, payloads: list[bytes] | None = None
     ) -> None:
         self.keys = keys
         self.numbers = numbers
