@@ -24,13 +24,10 @@ from typing import Final
 from ..blocking import Client
 from ..covering import overlap
 from ..errors import DisconnectedError, StateError, UsageError
-from ..kernel.users import name_of_user
-from ..limits import check_users
 from ..matcher import matches
 from ..recipes.queue import (
     JOB_BYTES,
     LONGEST_NAME,
-    MOST_STRANGERS,
     PURGE,
     Acknowledgement,
     Announcement,
@@ -46,9 +43,10 @@ from ..recipes.queue import (
     services_key,
 )
 from ..recipes.request import FAILED, REPLY, Question, encode_answer, parse_question
-from ..secrets import Namespace, stranger
+from ..secrets import Namespace
 from ..wire.packets import Message
 from ..wire.text import printable
+from .queue_access import QueueAccess
 from .queue_entries import Entry, KnownWorker
 from .queue_rules import Jobs, dead_name
 from .queue_store import Store
@@ -108,8 +106,6 @@ class QueueService:
         self._at = monotonic()
         #: The clock of workers. It stands still while this process is stopped, so that none seems silent then.
         self._now = 0.0
-        self._strangers: set[int] = set()  # users whose workers were refused
-        self._foreign: set[int] = set()  # users whose jobs were refused
         self._refusals = 0  # in this turn
         self._states: dict[bytes, QueueState] = {}  # of queues that were asked about in this turn
         self._connected = self._looked = 0.0  # when this connection began, and ends were looked for, on that clock
@@ -134,8 +130,7 @@ class QueueService:
             self._word = os.urandom(8).hex().encode()  # the end of secret keys under which workers acknowledge
             self._keys = {queue_key(one, separator, word): word for one in self._names for word in (b"work", b"submit")}
             self._services = services_key(separator)
-            self._trusted = check_users(trusted, "trusted")
-            self._users = None if users is None else self._trusted | check_users(users, "users")
+            self.access = QueueAccess(client, separator, trusted, users)
             #: Which service this is: of two, the older one stays.
             self._me = Presence(time_ns(), os.urandom(8), [*self._names])
             if store is not None:
@@ -251,10 +246,6 @@ class QueueService:
         name = key.split(self._separator)[1]
         return None if b"*" in name or not 0 < len(name) <= LONGEST_NAME else (name, word)
 
-    def _stranger(self, sender: bytes | None) -> int | None:
-        """The user who is charged for what a sender says, and who may not work; ``None`` for those who are trusted."""
-        return stranger(sender, self.client.credentials, self._separator, self._trusted)
-
     # -- jobs ---------------------------------------------------------------------------------------
 
     def _published(self, sender: bytes | None, pairs: list[tuple[bytes, bytes]]) -> None:
@@ -269,17 +260,14 @@ class QueueService:
     def _accept(self, name: bytes, word: Submission, sender: bytes | None) -> str | None:
         """Take all of these jobs in; why not, if they are refused."""
         # 1. Whether its user may put jobs in.
-        if self._users is not None:
-            user = stranger(sender, self.client.credentials, self._separator, self._users)
-            if user is not None:
-                self._log_foreign(name, user)
-                return f"the queue takes no jobs of user {user}: start it with --producer {user}"
+        if (why := self.access.why_no_job(name, sender)) is not None:
+            return why
 
         # 2. Whether there is room.
         if any(len(key) + len(payload) > JOB_BYTES for key, payload in word.jobs):
             return "a job is too large"
         if not self.jobs.accept(
-            *(name, word.jobs, self._stranger(sender), self._at),
+            *(name, word.jobs, self.access.stranger(sender), self._at),
             sender=sender,
             delay=word.delay,
             expires=word.expires,
@@ -288,12 +276,6 @@ class QueueService:
             return "the queue is full"
         self.accepted += len(word.jobs)
         return None
-
-    def _log_foreign(self, name: bytes, user: int) -> None:
-        if user not in self._foreign and len(self._foreign) < MOST_STRANGERS:
-            self._foreign.add(user)
-            text = "queue %s: jobs of user %s are refused: start it with --producer %s if they may put jobs in"
-            logger.warning(text, printable(name), name_of_user(user), name_of_user(user))
 
     def _submitted(self, message: Message, name: bytes) -> None:
         """Take in what a caller wants to know to be accepted. It is told after the turn is stored."""
@@ -321,7 +303,7 @@ class QueueService:
     def _announced(self, message: Message, name: bytes) -> None:
         # 1. Whoever may not work is told so; how the queue stands, anybody may ask.
         sender = message.sender
-        user = self._stranger(sender)
+        user = self.access.stranger(sender)
         if (question := parse_question(message, self._at, self._namespace)) is not None:
             self._asked(question, name, user)
             return
@@ -339,10 +321,7 @@ class QueueService:
 
     def _refuse(self, word: Announcement, name: bytes, user: int) -> None:
         """A worker is of a user who is not trusted: it is told, and the log once of each user."""
-        if user not in self._strangers and len(self._strangers) < MOST_STRANGERS:
-            self._strangers.add(user)
-            text = "queue %s: workers of user %s get no jobs: start it with --trusted %s if they may work"
-            logger.warning(text, printable(name), name_of_user(user), name_of_user(user))
+        self.access.note_worker(name, user)
         if self._refusals < REFUSALS_A_TURN:
             self._refusals += 1
             why = f"the service, process {printable(self.client.credentials)}, does not trust user {user}"
@@ -391,7 +370,7 @@ class QueueService:
                 self._answer(question, encode(self.jobs.purge(name)))
             return
         state = self._state(name)
-        refused = [one for one in self._strangers if user in (None, one)]
+        refused = self.access.refused_for(user)
         self._answer(question, encode((state.waiting, state.held, state.oldest, state.workers, refused)))
 
     def _state(self, name: bytes) -> QueueState:
@@ -406,7 +385,7 @@ class QueueService:
 
     def _met_or_asked(self, message: Message) -> None:
         """Another service says that it is there, or somebody asks which queues there are."""
-        question, user = parse_question(message, self._at, self._namespace), self._stranger(message.sender)
+        question, user = parse_question(message, self._at, self._namespace), self.access.stranger(message.sender)
         if question is not None and user is not None:
             self._answer(question, f"user {user} is not trusted with these queues".encode(), is_refused=True)
         elif question is not None:

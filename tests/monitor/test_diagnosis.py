@@ -189,7 +189,7 @@ def test_a_queue_whose_workers_are_refused_is_told(address: str, monkeypatch: py
     with HubThread(address), Client(address) as client, client.queue("mail").work(print):
         assert of("queue mail", [*examine(address)], "warning").advice == "start sbus queue mail"
         service = QueueService(address, b"mail", [b"mail/"], Jobs(10, 1_000, 1.0, 1))
-        service._strangers.add(STRANGER)
+        service.access.note_worker(b"mail", STRANGER)
         thread = threading.Thread(target=service.run)
         thread.start()
         found = [*examine(address)]
