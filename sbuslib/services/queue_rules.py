@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from ..recipes.queue import LONGEST_NAME, MOST_ROOM
@@ -47,6 +48,14 @@ def dead_name(name: bytes, separator: bytes) -> bytes:
     """The queue for the dead jobs of another one, ``NAME-dead``; of a dead queue, itself."""
     ending = b"_dead" if separator == b"-" else b"-dead"
     return name if name.endswith(ending) else name[: LONGEST_NAME - len(ending)] + ending
+
+
+def _put_back(line: deque[Entry], job: Entry) -> None:
+    """Put a job that came back before all that wait, but behind those that came back, too, and had come before it."""
+    place = 0
+    while place < len(line) and line[place].holder is not None and line[place].number < job.number:
+        place += 1
+    line.insert(place, job)
 
 
 class Turn(NamedTuple):
@@ -205,9 +214,12 @@ class Jobs:
         queue = waiting[0].queue
         self._touched[queue.name] = queue
         is_first = first and not queue.is_dead  # a dead one that comes back lets others go first
-        for job in reversed(waiting) if is_first else waiting:
+        for job in sorted(waiting, key=attrgetter("number"), reverse=True) if is_first else waiting:
             line = queue.ready.setdefault(job.priority, deque())
-            (line.appendleft if is_first else line.append)(job)
+            if is_first:
+                _put_back(line, job)
+            else:
+                line.append(job)
 
     def _watch(self, job: Entry) -> None:
         """Remember when a job expires."""

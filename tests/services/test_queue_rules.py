@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from math import inf
 from typing import Any
 
@@ -60,6 +61,7 @@ class Model:
         self.dying: list[int] = []
         self.held: dict[str, dict[int, float]] = {}
         self.last: dict[int, str] = {}
+        self.given: set[int] = set()  # ever
         self.room: dict[str, int] = {}
         self.seen: dict[str, float] = {}
         self.total: dict[str, int] = {}
@@ -84,7 +86,13 @@ class Model:
                 self.timed.append(job.number)
             else:
                 ready.append(job.number)
-        self.line = ready + self.line if first else self.line + ready
+        if not first:
+            self.line += ready
+            return
+        for number in ready:  # behind those that came back, too, and had come before
+            same = [one for one in self.line if self.all[one].priority == self.all[number].priority]
+            ahead = [*takewhile(lambda one: one in self.given and one < number, same)]  # noqa: B023
+            self.line.insert(self.line.index(ahead[-1]) + 1 if ahead else 0, number)
 
     def release(self, name: str, some: list[int]) -> None:
         back = [number for number in some if self.held[name].pop(number, None) is not None]
@@ -144,6 +152,7 @@ class Model:
             self.all[number].attempts += 1
             self.total[name] += 1
             self.last[number] = name
+            self.given.add(number)
             given.setdefault(name, []).append(number)
         return given
 
@@ -306,6 +315,16 @@ def test_many_jobs_at_once_are_no_way_around_a_share() -> None:
     assert not by_bytes.accept(NAME, [(b"x", b"")] * 6, 1, 0.0)
     assert by_bytes.accept(NAME, [(b"x", b"")] * 5, 1, 0.0)
     assert not by_bytes.accept(NAME, [(b"x", b"")], 1, 0.0)
+
+
+def test_jobs_that_come_back_one_by_one_are_given_again_in_the_order_of_their_arrival() -> None:
+    jobs = make()
+    worker = join(jobs, "a", 3)
+    assert jobs.accept(NAME, [(b"k", b"%d" % number) for number in range(4)], None, 0.0)
+    assert numbers(jobs.turn(0.0, 0.0)) == {"a": [1, 2, 3]}
+    for number in (2, 1, 3):
+        jobs.finish(worker, (), [number], 0.0)
+    assert numbers(jobs.turn(0.0, 0.0)) == {"a": [1, 2, 3]}
 
 
 def test_bytes_are_bounded_too() -> None:
