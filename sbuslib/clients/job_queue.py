@@ -100,6 +100,11 @@ class AioWorker(AioService):
         super().__init__(verbs, work.mailbox, lambda: [work.keep()])
         self.work = work  # its part in the queue
 
+    async def start(self) -> None:
+        """Begin. Raises as ``subscribe`` does."""
+        await super().start()
+        self._mailbox.is_worked = False  # the application takes what comes
+
     @property
     def room(self) -> int:
         """How many jobs it takes at once; 0 while it pauses."""

@@ -335,8 +335,8 @@ class Session:
 
     @property
     def has_unread(self) -> bool:
-        """Whether messages wait for the application: in the inbox, or in the queue of a subscription."""
-        return bool(self.inbox) or any(box.messages and not box.is_worked for box in list(self.named))
+        """Whether messages wait for the application: in the inbox, in the queue of a subscription or of a worker."""
+        return bool(self.inbox) or any((box.messages or box.opened) and not box.is_worked for box in list(self.named))
 
     # -- what came ----------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ they are awaited; a client that blocks its caller carries the coroutine out, and
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, Protocol
 
 from ..wire.packets import Message
@@ -42,6 +42,8 @@ class Mailbox:
         self.lost: Counter[str] = Counter()  # messages that did not come here, by cause
         self.closed = False
         """Whether nothing more will come. A recipe that works in the background ends then."""
+        self.opened: Collection[object] = ()
+        """What was read out of it for the application, which has not taken it yet."""
         self.is_worked = False
         """Whether something in the background takes what comes."""
         self._most = messages  # how many are kept

@@ -79,6 +79,7 @@ class Work:
         #: The service's key, and what it calls this worker; empty before it was heard of.
         self._service = self._token = b""
         self._jobs: deque[Job] = deque()  # not begun
+        self.mailbox.opened = self._jobs
         self._held: dict[int, Job] = {}  # of which the service knows nothing new
         self._ended: dict[int, int] = {}  # what became of some of them, to be told
         self._working: list[None] = []  # one for each part at work
@@ -132,6 +133,7 @@ class Work:
 
     async def announce(self) -> None:
         """Tell the service that this worker is there, what it takes, and what it holds."""
+        self._read()  # an application that takes nothing for a while keeps what it was given
         # Jobs from a service that is not trusted would be given in vain until they are dead.
         room = self.room if self._token or not self._strangers else 0
         with suppress(TimeoutError):  # the hub is away

@@ -125,6 +125,14 @@ def test_a_worker_takes_jobs_once_and_forgets_those_of_an_earlier_service() -> N
     assert (verb, key, announced) == ("publish", b"queue/q/work", Announcement(KEY, 2, [9]))
 
 
+def test_a_worker_names_jobs_that_its_application_has_not_looked_at_yet() -> None:
+    work = Work(Stepping(), OWN, b"/", b"k", b"q", 2)
+    work.mailbox.put(words(Job(1, 1, b"a", b"")))
+    verb, _, payload = work.keep().send(None)
+    assert (verb, decode(Announcement, payload)) == ("publish", Announcement(KEY, 2, [1]))
+    assert work.mailbox.opened, "it is still to be taken"
+
+
 def acknowledged(work: Work, work_on: Callable[[Job], object]) -> Acknowledgement | None:
     """What a worker says at the end of what is here, while the hub is away at first."""
     steps = work.run(work_on)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import shutil
 import subprocess
 import sys
@@ -439,6 +440,20 @@ def test_jobs_are_ended_in_any_order_from_any_thread(server: HubThread, serve: S
         wait_until(lambda: [*service.jobs.jobs] == [3, 4, 5])
         assert service.jobs.jobs[4].queue.name == b"mail-dead"
     wait_until(lambda: mail_states(service) == {b"mail": (2, 0), b"mail-dead": (1, 0)})
+
+
+def test_a_descriptor_to_poll_tells_of_jobs(server: HubThread, serve: Serve) -> None:
+    serve()
+    with blocking.Client(server.address) as client, client.queue("mail").take() as worker:
+        assert not select.select([client], [], [], 0)[0]
+        for number in (b"1", b"2"):
+            client.queue("mail").submit("mail/x", number)
+            wait_until(lambda: worker._core.work.mailbox.opened)  # it has announced itself meanwhile
+            assert select.select([client], [], [], PATIENCE)[0]
+            assert worker.receive(timeout=0).payload == number
+            with pytest.raises(TimeoutError):
+                worker.receive(timeout=0)
+            assert not select.select([client], [], [], 0)[0]
 
 
 def mail_states(service: QueueService) -> dict[bytes, tuple[int, int]]:
