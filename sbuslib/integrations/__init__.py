@@ -1,1 +1,1 @@
-"""Backends of frameworks, each with an extra of its name: Socket.IO and Django Channels."""
+"""Backends of frameworks, each with an extra of its name: Socket.IO, Django Channels, and kombu for Celery."""

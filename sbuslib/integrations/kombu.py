@@ -1,0 +1,549 @@
+"""A transport of kombu: Celery, and whatever else uses kombu, with ``broker_url = "sbus://"``.
+
+::
+
+    import sbuslib.integrations.kombu                       # makes sbus:// known to kombu
+
+    app = Celery("tasks", broker="sbus://", backend="rpc://")
+
+A queue that outlives its process is a shared queue of the bus, ``kombu.NAME``, which ``sbus queue 'kombu.*'`` keeps. A
+queue that is declared with ``auto_delete`` or ``exclusive`` is kept in the process that declared it: what is published
+to it, or to an exchange to which it is bound, is one message of the bus. Celery has its tasks in queues of the former
+kind; events, remote control and results of ``rpc://`` come into those of the latter.
+
+All connections of a process share one client, and those queues: Celery declares the queue of its results with one
+connection and receives from it with another. Source: kombu's virtual transports.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import count
+from queue import Empty
+from typing import Any, Final, TypeAlias
+from weakref import finalize
+
+from kombu.transport import TRANSPORT_ALIASES, virtual
+
+from .. import __version__
+from ..clients.endpoint import Endpoint, HeldJob, JobQueue, Worker
+from ..connecting import SCHEME, BusUrl, connect, parse_url
+from ..errors import DisconnectedError, NoHubError, NoServerError
+from ..kernel.users import name_of_user
+from ..recipes.queue import MOST_ROOM
+from ..secrets import stranger
+from ..wire.packets import Message
+from .kombu_messages import KeptQueue, Raw, dated, decode, delay_of, encode, expiry_of, priority_of
+from .kombu_names import exchange_key, exchange_pattern, queue_key, queue_name
+
+logger = logging.getLogger("sbuslib.integrations")
+
+TRANSPORT_ALIASES[SCHEME] = f"{__name__}:Transport"
+
+_PAUSE: Final = 0.1
+"""Seconds until a task is submitted again, where no service of queues is there."""
+_ANSWERED_WITHIN: Final = 2.0
+"""Seconds after which a task is submitted again that was not answered. It may be in the queue twice then."""
+_MOST_KNOWN: Final = 4_096
+"""Queues of other processes that are remembered."""
+
+_End: TypeAlias = Callable[[HeldJob], bool]
+
+
+class _Bus:
+    """What the connections of one process share: a client, the queues that it keeps, and what is bound to what."""
+
+    def __init__(self, url: BusUrl, users: frozenset[int]) -> None:
+        self.users = users  # whose messages are taken, besides those of the own user and root
+        self.process = os.getpid()  # it is of no use in a child
+        self.state = virtual.BrokerState()  # exchanges and bindings that this process declared
+        self.kept: dict[str, KeptQueue] = {}  # queues of this process
+        self.shared: set[str] = set()  # queues of the service that this process declared
+        self.workers: dict[Worker, tuple[Transport, deque[HeldJob]]] = {}  # of all connections
+        self.connections: set[Transport] = set()  # that are open
+        self._timeout = url.timeout  # seconds that a message waits for a hub and a service
+        self._elsewhere: dict[str, None] = {}  # queues known to be kept in other processes
+        self._strangers: set[int] = set()  # users whose messages were refused
+        self._pulling = threading.Lock()  # one connection at a time sorts what is here
+        options = {**url.options, "reconnect": True, "senders": True}
+        #: That of all connections.
+        self.client: Endpoint = connect(url.address or "", threads=True, **options)
+        self.separator = self.client.hub.separator  # of keys
+
+    # -- what goes out ------------------------------------------------------------------------------
+
+    def queue(self, name: str) -> JobQueue:
+        """The shared queue for a queue of kombu. Raises :exc:`~sbuslib.errors.UsageError`."""
+        return self.client.queue(queue_name(name, self.separator))
+
+    def put(self, name: str, message: Raw) -> None:
+        """Put a message into a queue, wherever that is."""
+        if name in self.kept or (name not in self.shared and self._is_kept_elsewhere(name)):
+            self.client.publish(queue_key(name, self.separator), encode(dated(message)))
+        elif name in self.shared or message["properties"].get("delivery_mode") != 1 or self._is_there(name):
+            self._submit(name, message)
+        else:  # as of a process that has ended
+            self.client.publish(queue_key(name, self.separator), encode(dated(message)))
+
+    def publish(self, exchange: str, routing_key: str, message: Raw) -> None:
+        """Send a message to all queues that processes keep and have bound to an exchange."""
+        self.client.publish(exchange_key(exchange, routing_key, self.separator), encode(dated(message)))
+
+    def _is_kept_elsewhere(self, name: str) -> bool:
+        """Whether another process keeps a queue that this one did not declare."""
+        if name in self._elsewhere:
+            return True
+        if not self.client.hub.is_wanted(queue_key(name, self.separator)):
+            return False
+        while len(self._elsewhere) >= _MOST_KNOWN:
+            del self._elsewhere[next(iter(self._elsewhere))]
+        self._elsewhere[name] = None
+        return True
+
+    def _is_there(self, name: str) -> bool:
+        """Whether there is a service that has this queue. What is transient makes no new one."""
+        with suppress(NoServerError):
+            state = self.queue(name).status()
+            return state.waiting + state.held + state.workers > 0
+        return False
+
+    def _submit(self, name: str, message: Raw) -> None:
+        """Have the service accept a message; wait for it as long as for a hub."""
+        delay, expires = delay_of(message), expiry_of(message)
+        priority = priority_of(message)
+        payload, deadline = encode(message), time.monotonic() + self._timeout
+        failure: Exception = TimeoutError(f"queue {name}: there was no time to put a message in")
+        while (left := deadline - time.monotonic()) > 0:
+            timeout, queue = min(left, _ANSWERED_WITHIN), self.queue(name)
+            try:
+                queue.submit(name.encode(), payload, delay=delay, expires=expires, priority=priority, timeout=timeout)
+                return
+            except NoServerError as error:
+                failure = error
+                time.sleep(_PAUSE)
+            except TimeoutError as error:  # a service that was just started again does not know of it
+                failure = error
+        raise failure
+
+    # -- what comes in ------------------------------------------------------------------------------
+
+    def keep(self, name: str) -> None:
+        """Keep a queue in this process."""
+        if name not in self.kept:
+            self.kept[name] = KeptQueue()
+            self.client.subscribe(queue_key(name, self.separator))
+
+    def bind(self, name: str, exchange: str, kind: str, routing_key: str) -> None:
+        """Have what is published to an exchange come to this process, for a queue that it keeps."""
+        if name in self.kept:
+            self.client.subscribe(exchange_pattern(exchange, kind, routing_key, self.separator))
+
+    def pull(self, mine: Transport) -> None:
+        """Put what is here into the queues, and wake other connections that have consumers of those."""
+        with self._pulling:
+            filled = {owner for worker, (owner, jobs) in [*self.workers.items()] if _fill(jobs, worker)}
+            names: set[str] = set()
+            with suppress(TimeoutError):
+                while True:
+                    for message in self.client.receive_many(timeout=0):
+                        names.update(self._sort(message))
+        for other in [*self.connections]:
+            if other is not mine and (other in filled or not names.isdisjoint(other.consumed())):
+                other.wake()
+
+    def _sort(self, message: Message) -> Iterator[str]:
+        """Put a message into the queues of this process that are to have it; their names."""
+        if (raw := self.read(message.payload, message.sender)) is None:
+            return
+        info = raw["properties"]["delivery_info"]
+        for name in self.find(info["exchange"], info["routing_key"]):
+            if (queue := self.kept.get(name)) is None:
+                continue
+            if queue.put(raw):
+                yield name
+            elif queue.lost == 1:
+                logger.error("queue %s: nobody reads it, and messages are lost from now on", name)
+
+    def find(self, exchange: str, routing_key: str) -> set[str]:
+        """The queues that this process bound to an exchange and that are to have what has this routing key."""
+        if not exchange:
+            return {routing_key}
+        known = self.state.exchanges.get(exchange)
+        if known is None:
+            return set()
+        kind = virtual.exchange.STANDARD_EXCHANGE_TYPES[known["type"]](None)
+        found: set[str] = kind.lookup(known["table"], exchange, routing_key, None)
+        return found
+
+    def read(self, payload: bytes, sender: bytes | None) -> Raw | None:
+        """A message; ``None`` if it is none, or of a user whose messages are not taken.
+
+        A hub without the extension for senders names nobody: then all are taken.
+        """
+        user = stranger(sender, self.client.credentials, self.separator, self.users)
+        if user is not None:
+            if user not in self._strangers and len(self._strangers) < _MOST_KNOWN:
+                self._strangers.add(user)
+                logger.warning("messages of user %s are refused: name the user in users", name_of_user(user))
+            return None
+        if (raw := decode(payload)) is None:
+            logger.error("what came is no message of kombu")
+        return raw
+
+
+_buses: Final[dict[tuple[BusUrl, frozenset[int]], _Bus]] = {}
+_joining: Final = threading.RLock()  # for changes of it
+
+
+def _join(transport: Transport) -> _Bus:
+    """The bus of this process for a connection. Raises what :class:`sbuslib.Client` does."""
+    url = transport.url()
+    users = url.user_ids(transport.client.transport_options.get("users", ()))
+    with _joining:
+        bus = _buses.get((url, users))
+        if bus is None or bus.process != os.getpid():
+            bus = _buses[url, users] = _Bus(url, users)
+        bus.connections.add(transport)
+        return bus
+
+
+def _leave(transport: Transport, bus: _Bus) -> None:
+    """A connection has ended: the last one closes the client."""
+    with _joining:
+        bus.connections.discard(transport)
+        if bus.connections or bus.process != os.getpid():
+            return
+        for key in [key for key, other in _buses.items() if other is bus]:
+            del _buses[key]
+    bus.client.close()
+
+
+def _fill(jobs: deque[HeldJob], worker: Worker) -> bool:
+    """Put the jobs that are here into a queue; whether there are any."""
+    before = len(jobs)
+    with suppress(TimeoutError, DisconnectedError):  # or the worker was stopped
+        while True:
+            jobs.extend(worker.receive_many(timeout=0))
+    return len(jobs) > before
+
+
+class QoS(virtual.QoS):  # type: ignore[misc]  # kombu has no types
+    """What a channel has delivered and is not acknowledged. A job of the service is ended there."""
+
+    restore_at_shutdown = False
+
+    def ack(self, delivery_tag: str) -> None:
+        self.channel.end(delivery_tag, HeldJob.done)
+        super().ack(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        if requeue:
+            self.channel.put_back(delivery_tag)
+        else:
+            self.channel.end(delivery_tag, HeldJob.reject)
+        self._quick_ack(delivery_tag)
+
+    def restore_unacked(self) -> list[Any]:
+        for delivery_tag in [*self._delivered]:
+            self.reject(delivery_tag, requeue=True)
+        return []
+
+
+class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
+    """A channel: declares, publishes and consumes."""
+
+    QoS = QoS
+    do_restore = False  # the service gives again what is not acknowledged
+    supports_fanout = True
+    body_encoding = None  # bytes travel as they are
+
+    def __init__(self, connection: Transport, **kwargs: Any) -> None:
+        self._bus = connection.bus  # that of its connection
+        self._workers: dict[str, tuple[Worker, deque[HeldJob]]] = {}  # by queue; the jobs are not delivered yet
+        self._out: dict[str, tuple[str, Raw, HeldJob | None]] = {}  # by tag: queue, message, job
+        self._tags = count(1)  # of deliveries
+        self._no_ack: set[str] = set()  # queues whose messages are done when they are delivered
+        super().__init__(connection, **kwargs)
+
+    # -- queues and exchanges -----------------------------------------------------------------------
+
+    def _new_queue(self, queue: str, *, auto_delete: bool = False, exclusive: bool = False, **_: Any) -> None:
+        if queue in self._bus.kept or queue in self._bus.shared:
+            return
+        if auto_delete or exclusive:
+            self._bus.keep(queue)
+        else:
+            self._bus.shared.add(queue)
+
+    def _size(self, queue: str) -> int:
+        kept = self._bus.kept.get(queue)
+        return len(kept) if kept is not None else self._bus.queue(queue).status().waiting
+
+    def _purge(self, queue: str) -> int:
+        kept = self._bus.kept.get(queue)
+        return kept.clear() if kept is not None else self._bus.queue(queue).purge()
+
+    def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        self._purge(queue)
+
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
+        self._bus.bind(queue, exchange, self.typeof(exchange).type, routing_key)
+
+    def basic_publish(self, message: Raw, exchange: str, routing_key: str, **_: Any) -> None:
+        self._inplace_augment_message(message, exchange, routing_key)
+        if not exchange:
+            self._bus.put(routing_key, message)
+            return
+        for queue in self._bus.find(exchange, routing_key):
+            if queue in self._bus.shared:
+                self._bus.put(queue, message)
+        self._bus.publish(exchange, routing_key, message)
+
+    # -- consuming ----------------------------------------------------------------------------------
+
+    def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
+        super().basic_qos(prefetch_size, prefetch_count, apply_global)
+        for queue in {*self._active_queues} & self._workers.keys():
+            self._workers[queue][0].set_room(self._room())
+
+    def _room(self) -> int:
+        return min(self.qos.prefetch_count or MOST_ROOM, MOST_ROOM)
+
+    def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> None:
+        super().basic_consume(queue, no_ack, *args, **kwargs)
+        if no_ack:
+            self._no_ack.add(queue)
+        if queue not in self._bus.kept:
+            self._work(queue, self._room())
+
+    def _work(self, queue: str, room: int) -> tuple[Worker, deque[HeldJob]]:
+        """Take jobs of a shared queue."""
+        if queue in self._workers:
+            self._workers[queue][0].set_room(room)
+        else:
+            worker = self._bus.queue(queue).take(room=room, trusted=self._bus.users)
+            self._workers[queue] = worker, deque()
+            self._bus.workers[worker] = self.connection, self._workers[queue][1]
+        return self._workers[queue]
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        queue = self._tag_to_queue.get(consumer_tag)
+        super().basic_cancel(consumer_tag)
+        if queue is not None and queue not in self._active_queues:
+            self._no_ack.discard(queue)
+            self._pause(queue)
+
+    def _pause(self, queue: str) -> None:
+        """Take no more jobs of a queue. Those that were delivered can still be acknowledged."""
+        if queue in self._workers and self._is_ours():
+            worker, jobs = self._workers[queue]
+            worker.pause()
+            while jobs:
+                jobs.popleft().give_back()
+
+    def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Any:
+        if queue in self._bus.kept or queue in self._active_queues:
+            self._bus.pull(self.connection)
+            return self._get_one(queue, no_ack)
+
+        # A worker with room for one more. What the service gives it comes before the second answer.
+        jobs, out = self._bus.queue(queue), sum(name == queue for name, *_ in [*self._out.values()])
+        self._work(queue, out + 1)
+        try:
+            if jobs.status().waiting:
+                jobs.status()
+            self._bus.pull(self.connection)
+            return self._get_one(queue, no_ack)
+        finally:
+            self._pause(queue)
+
+    def _get_one(self, queue: str, no_ack: bool) -> Any:
+        try:
+            raw = self._get(queue)
+        except Empty:
+            return None
+        message = self.Message(raw, channel=self)
+        if no_ack:
+            self.end(message.delivery_tag, HeldJob.done)
+        else:
+            self.qos.append(message, message.delivery_tag)
+        return message
+
+    def _get(self, queue: str, timeout: float | None = None) -> Raw:
+        """The next message that is here. Raises :exc:`queue.Empty`."""
+        raw: Raw | None = None
+        job: HeldJob | None = None
+        while raw is None:
+            if (kept := self._bus.kept.get(queue)) is not None:
+                if (raw := kept.take()) is None:
+                    raise Empty
+                break
+            try:
+                job = self._workers[queue][1].popleft()
+            except (IndexError, KeyError):
+                raise Empty from None
+            if (raw := self._bus.read(job.payload, job.sender)) is None:
+                job.reject()
+
+        # Each receiver has its own copy of what says how it was delivered.
+        tag, properties = str(next(self._tags)), raw["properties"]
+        info = properties["delivery_info"] | ({"redelivered": True} if job is not None and job.again else {})
+        raw = {**raw, "properties": {**properties, "delivery_tag": tag, "delivery_info": info}}
+        self._out[tag] = queue, raw, job
+        return raw
+
+    def deliver(self) -> int:
+        """Hand over what is here, one of each queue in turn, as far as the prefetch count allows; how many it was."""
+        number, is_any = 0, True
+        while is_any:
+            is_any = False
+            for queue in dict.fromkeys(self._active_queues):
+                if self.closed or not self.qos.can_consume():
+                    return number
+                with suppress(Empty):
+                    raw = self._get(queue)
+                    if queue in self._no_ack:
+                        self.end(raw["properties"]["delivery_tag"], HeldJob.done)
+                    self.connection._deliver(raw, queue)
+                    number += 1
+                    is_any = True
+        return number
+
+    def end(self, delivery_tag: str, how: _End) -> None:
+        """A message that was delivered is done with. This may be called by any thread."""
+        out = self._out.pop(delivery_tag, None)
+        if out is not None and (job := out[2]) is not None and self._is_ours():
+            how(job)
+            if any(jobs for _, jobs in [*self._workers.values()]):
+                self.connection.wake()  # there may be room for what waits here
+
+    def put_back(self, delivery_tag: str) -> None:
+        """A message that was delivered is to be delivered again."""
+        if (out := self._out.get(delivery_tag)) is None:
+            return
+        queue, raw, job = out
+        self.end(delivery_tag, HeldJob.give_back)
+        if job is None and queue in self._bus.kept:
+            raw["properties"]["delivery_info"]["redelivered"] = True
+            self._bus.kept[queue].put_back(raw)
+
+    def _is_ours(self) -> bool:
+        """Whether this is the process that made the channel, and no child of it."""
+        return self._bus.process == os.getpid()
+
+    def close(self) -> None:
+        super().close()
+        workers, self._workers = self._workers, {}
+        for worker, _ in workers.values():
+            self._bus.workers.pop(worker, None)
+            if self._is_ours():
+                worker.stop()  # gives back what is not acknowledged
+
+
+class Transport(virtual.Transport):  # type: ignore[misc]  # kombu has no types
+    """A connection of kombu, on the client that all of this process share.
+
+    Of ``broker_transport_options`` it takes ``users``: names or ids of users whose messages are taken, besides the own
+    user and root. The kernel proves whose a message is.
+    """
+
+    Channel = Channel
+    can_parse_url = True
+    polling_interval = None
+    default_port = None
+    driver_type = driver_name = SCHEME
+    connection_errors = (DisconnectedError, NoHubError, NoServerError, OSError)
+    implements = virtual.Transport.implements.extend(
+        asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"]), heartbeats=False
+    )
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        super().__init__(client, **kwargs)
+        self.bus: _Bus = None  # type: ignore[assignment]  # while it is connected
+        self._loop: Any = None  # the event loop that watches it
+        self._watched: list[int] = []  # descriptors there
+        self._woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # readable once others have put something here
+        finalize(self, os.close, self._woken)
+
+    def driver_version(self) -> str:
+        return __version__
+
+    def url(self) -> BusUrl:
+        """Where the bus is. Raises :exc:`~sbuslib.errors.UsageError`."""
+        where = self.client.hostname or ""
+        if "://" not in where:  # kombu has parsed it
+            where = f"{SCHEME}:///{(self.client.virtual_host or '').strip('/')}".removesuffix("/")
+        return parse_url(where)
+
+    @property
+    def default_connection_params(self) -> dict[str, Any]:
+        return {}
+
+    def establish_connection(self) -> Any:
+        self.bus = _join(self)
+        self.state = self.bus.state
+        return super().establish_connection()
+
+    def close_connection(self, connection: Any) -> None:
+        self.unregister_from_event_loop(connection, self._loop)
+        bus = self.bus
+        try:
+            super().close_connection(connection)
+        finally:
+            if bus is not None:
+                _leave(self, bus)
+
+    def consumed(self) -> set[str]:
+        """The queues that it has consumers of."""
+        return {*self._callbacks}
+
+    # -- waiting ------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """End a wait of this connection, in any thread."""
+        os.eventfd_write(self._woken, 1)
+
+    def _deliver_all(self) -> bool:
+        """Hand over what is here; whether it was anything."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._woken)
+        self.bus.pull(self)
+        return any(number > 0 for number in [channel.deliver() for channel in [*self.channels]])
+
+    def drain_events(self, connection: Any, timeout: float | None = None) -> None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        poll = None
+        while not self._deliver_all():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError
+            if poll is None:
+                poll = select.poll()  # gevent may have put another in its place
+                poll.register(self.bus.client.fileno(), select.POLLIN)
+                poll.register(self._woken, select.POLLIN)
+            poll.poll(None if left is None else left * 1000)
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        self._loop, self._watched = loop, [self.bus.client.fileno(), self._woken]
+        for fd in self._watched:
+            loop.add_reader(fd, self._deliver_all)
+        loop.on_tick.add(self._tick)
+
+    def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
+        if self._loop is None:
+            return
+        for fd in self._watched:
+            self._loop.remove_reader(fd)
+        self._loop.on_tick.discard(self._tick)
+        self._loop = None
+
+    def _tick(self) -> None:
+        for channel in [*self.channels]:
+            channel.deliver()

@@ -1,0 +1,122 @@
+"""Messages of kombu as they travel, and a queue of them that is kept in a process."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final, TypedDict
+
+import msgspec
+
+from ..recipes.queue import LONGEST_SECONDS, MOST_PRIORITY
+
+MOST_KEPT: Final = 65_536
+"""Messages in a queue that is kept in a process. What comes while it is full is lost."""
+
+Raw = TypedDict(
+    "Raw",
+    {
+        "body": Any,
+        "content-type": str | None,
+        "content-encoding": str | None,
+        "headers": dict[str, Any],
+        "properties": dict[str, Any],
+    },
+)
+"""A message, as kombu's virtual transports have it."""
+
+_UNTIL: Final = "sbus_until"
+"""The property that says when a message expires, in seconds since 1970."""
+
+encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(Raw).decode
+
+
+def decode(payload: bytes) -> Raw | None:
+    """A message; ``None`` for anything else."""
+    try:
+        raw = _decode(payload)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    info = raw["properties"].get("delivery_info")
+    if not isinstance(info, dict) or not all(isinstance(info.get(name), str) for name in ("exchange", "routing_key")):
+        return None
+    return raw
+
+
+def delay_of(message: Raw) -> float | None:
+    """Seconds until the time that Celery has set for a task. A time without a zone is left to the worker."""
+    eta = message["headers"].get("eta")
+    with suppress(ValueError):
+        due = datetime.fromisoformat(eta) if isinstance(eta, str) else None
+        if due is not None and due.tzinfo is not None:
+            return max(0.0, min((due - datetime.now(UTC)).total_seconds(), LONGEST_SECONDS))
+    return None
+
+
+def expiry_of(message: Raw) -> float | None:
+    """Seconds after which a message expires, which kombu has as text, in milliseconds."""
+    expiration: Any = message["properties"].get("expiration")
+    with suppress(ValueError, TypeError):
+        return max(0.0, min(float(expiration) / 1000, LONGEST_SECONDS))
+    return None
+
+
+def priority_of(message: Raw) -> int:
+    """Its priority: high ones go first."""
+    priority: Any = message["properties"].get("priority")
+    with suppress(ValueError, TypeError, OverflowError):
+        return max(0, min(int(priority), MOST_PRIORITY))
+    return 0
+
+
+def dated(message: Raw) -> Raw:
+    """A message that says when it expires: it may lie in a connection before it comes into a queue."""
+    expires = expiry_of(message)
+    if expires is None:
+        return message
+    return {**message, "properties": {**message["properties"], _UNTIL: time.time() + expires}}
+
+
+class KeptQueue:
+    """A queue that is kept in this process. Several threads may use it."""
+
+    def __init__(self) -> None:
+        self._levels = [deque[Raw]() for _ in range(MOST_PRIORITY + 1)]  # by priority
+        self.lost = 0
+        """Messages that came while it was full."""
+
+    def put(self, message: Raw) -> bool:
+        """Put a message in, unless the queue is full."""
+        if len(self) >= MOST_KEPT:
+            self.lost += 1
+            return False
+        self._levels[priority_of(message)].append(message)
+        return True
+
+    def put_back(self, message: Raw) -> None:
+        """Put a message before others."""
+        self._levels[priority_of(message)].appendleft(message)
+
+    def take(self) -> Raw | None:
+        """The next message that has not expired."""
+        for level in reversed(self._levels):
+            with suppress(IndexError):
+                while True:
+                    message: Raw = level.popleft()
+                    until = message["properties"].get(_UNTIL)
+                    if not isinstance(until, float) or until > time.time():
+                        return message
+        return None
+
+    def clear(self) -> int:
+        """Forget what is in it; how many there were."""
+        number = len(self)
+        for level in self._levels:
+            level.clear()
+        return number
+
+    def __len__(self) -> int:
+        return sum(map(len, self._levels))
