@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from . import blocking as blocking
     from .client import Client as Client
     from .clients.handed import Descriptor as Descriptor
+    from .connecting import Connector as Connector
     from .connecting import connect as connect
     from .doors.memory import Frame as Frame
     from .hub import Hub as Hub
@@ -48,6 +49,7 @@ _HOMES = {
     "Answer": "recipes.request",
     "CaughtUp": "recipes.last",
     "Client": "client",
+    "Connector": "connecting",
     "Credentials": "secrets",
     "Descriptor": "clients.handed",
     "Frame": "doors.memory",

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
+from weakref import WeakSet
 
 import msgspec
 
@@ -119,19 +120,29 @@ def _runs_gevent() -> bool:
 class Connector:
     """A client that is made at first use, and anew in the child of a fork, for what is made before either.
 
-    :param options: as for :func:`connect`.
+    ::
+
+        bus = Connector("sbus:///run/app/bus")     # when the module is imported: preload, prefork, settings
+
+        def view(request):
+            bus.client().publish("views", b"+1")   # each process has its own connection
+
+    :param url: as for :func:`connect`.
+    :param options: as for :func:`connect`. Unless they say otherwise, the client reconnects: it is the process's for
+        good. What it subscribed to is not subscribed to in the child.
     """
 
-    def __init__(self, url: BusUrl, **options: Any) -> None:
-        self._url = url  # of the bus
-        self._options = url.options | options  # of the client
+    def __init__(self, url: BusUrl | str = "", **options: Any) -> None:
+        self._url = parse_url(url) if isinstance(url, str) else url  # of the bus
+        self._options = {"reconnect": True} | self._url.options | options  # of the client
         self._lock = Lock()  # never held by who waits: greenlets of one thread may use this
         self._client: Endpoint | None = None  # of the process of this id
         self._process = 0
-        os.register_at_fork(after_in_child=self._renew_lock)
+        _connectors.add(self)
 
-    def _renew_lock(self) -> None:
-        self._lock = Lock()  # another thread may have held it
+    def renew_lock(self) -> None:
+        """In the child of a fork: another thread may have held it."""
+        self._lock = Lock()
 
     def client(self, *, threads: bool = False) -> Endpoint:
         """The client of this process. Raises what :func:`connect` does, and then tries again at the next call."""
@@ -153,3 +164,14 @@ class Connector:
         if (client := self._made()) is not None:
             client.close()
             self._client = None
+
+
+_connectors: WeakSet[Connector] = WeakSet()  # all that there are
+
+
+def _renew_locks() -> None:
+    for connector in _connectors:
+        connector.renew_lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from typing import Any
 
 import gevent
@@ -66,7 +67,7 @@ def test_a_process_that_gevent_has_patched_gets_its_client_and_another_loads_non
 
 def test_the_child_of_a_fork_gets_a_client_of_its_own() -> None:
     with HubThread() as hub:
-        connector = Connector(BusUrl(hub.address))
+        connector = Connector(f"sbus://{hub.address}")
         client = connector.client(threads=True)
         assert connector.client(threads=True) is client
         child = os.fork()
@@ -77,8 +78,15 @@ def test_the_child_of_a_fork_gets_a_client_of_its_own() -> None:
         connector.close()
 
 
+def test_a_connector_that_nobody_has_any_more_is_gone() -> None:
+    connector = Connector("sbus:///nowhere")
+    gone = weakref.ref(connector)
+    del connector
+    assert gone() is None, "the hook for forks keeps none"
+
+
 def test_greenlets_that_wait_for_a_hub_get_one_client(folder: str) -> None:
-    connector = Connector(BusUrl(f"{folder}/bus"), reconnect=True)
+    connector = Connector(f"{folder}/bus")
     waiting = [gevent.spawn(connector.client) for _ in range(3)]
     gevent.sleep(0)
     with HubThread(f"{folder}/bus"):

@@ -219,8 +219,7 @@ class AioBridge:
             await self._exported.unsubscribe()
             await self._client.sync()
             receiving.cancel()
-            with suppress(TimeoutError):
-                self._put(await self._client.receive_many(timeout=0))
+            self._put(await self._client.receive_many(timeout=0))
 
     # -- out ----------------------------------------------------------------------------------------
 

@@ -190,12 +190,11 @@ def _batches(client: Client, timeout: float | None) -> Iterator[list[Message]]:
     """Messages as they come, until standard output is closed."""
     latest = monotonic()
     while True:
-        try:
-            batch = client.receive_many(timeout=0)  # before poll(2): a client may hold messages already
-        except TimeoutError:
+        batch = client.receive_many(timeout=0)  # before poll(2): a client may hold messages already
+        if not batch:
             left = None if timeout is None else latest + timeout - monotonic()
             if left is not None and left <= 0:
-                raise TimeoutError(f"no message within {timeout:g} s") from None
+                raise TimeoutError(f"no message within {timeout:g} s")
             if not _wait(client.socket.fileno() if client.connected else -1, left):
                 signal.raise_signal(signal.SIGPIPE)
         else:

@@ -12,6 +12,7 @@ from functools import cached_property
 from inspect import iscoroutinefunction
 from itertools import repeat, starmap
 from socket import MSG_DONTWAIT, MSG_PEEK
+from threading import Lock
 from typing import Any, Final
 
 from ..doors.asking import Asker
@@ -156,12 +157,20 @@ class Basics:
             raise
 
     async def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[Message]:
-        """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
+        """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`.
+
+        With ``timeout=0``, all that are here, which may be none.
+        """
         check_count(most, "most")
         client, inbox = self.connection, self._session.inbox
         deadline = client.deadline(timeout)
         while True:
-            await client.until(lambda: bool(inbox), deadline, f"no message within {timeout} s")
+            try:
+                await client.until(lambda: bool(inbox), deadline, f"no message within {timeout} s")
+            except TimeoutError:
+                if timeout == 0:
+                    return []
+                raise
             with client.lead.lock:
                 count = len(inbox) if most is None else min(most, len(inbox))
                 if count:
@@ -274,6 +283,28 @@ class Basics:
         finally:
             self._shut(mailbox, is_over=is_over)
 
+    async def add_to(self, mailbox: Mailbox, patterns: list[bytes]) -> None:
+        """Subscribe to more for a mailbox, or for an object that leaves its messages to the inbox. Raises as that."""
+        session = self._session
+        mailbox.add(patterns, session.separator)  # before the first message comes
+        try:
+            await self._subscribe(patterns)
+        except BaseException:
+            mailbox.remove(patterns, session.separator)
+            session.forget_places()
+            raise
+
+    async def remove_from(self, mailbox: Mailbox, patterns: list[bytes]) -> None:
+        """Unsubscribe some of what a mailbox has. What was on its way still comes there."""
+        session = self._session
+        try:
+            with suppress(DisconnectedError):
+                if await self.unsubscribe(patterns):
+                    await self._sync("local", lasts=False)
+        finally:
+            mailbox.remove(patterns, session.separator)
+            session.forget_places()
+
     def take_over(self, mailbox: Mailbox) -> None:
         """From now on, messages go into a mailbox for whose patterns the client has subscribed already."""
         with self.connection.lead.lock:
@@ -295,4 +326,4 @@ class Basics:
 
 def mailbox_of(patterns: Iterable[Key]) -> Mailbox:
     """A mailbox for what an application subscribes to."""
-    return Mailbox(*(as_key(pattern, "pattern") for pattern in patterns))
+    return Mailbox(*(as_key(pattern, "pattern") for pattern in patterns), lock=Lock())

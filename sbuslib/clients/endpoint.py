@@ -112,10 +112,19 @@ class _Subscribed(_Face, Generic[T]):
 class ClientSubscription(_Subscribed[Message]):
     __doc__ = AioSubscription.__doc__
     receive_many = blocking(AioSubscription.receive_many)
+    add = blocking(AioSubscription.add)
+    remove = blocking(AioSubscription.remove)
+
+    _core: AioSubscription
 
     def __init__(self, core: AioSubscription) -> None:
         super().__init__(core)
         self._take = core.take  # the quick way while something is here
+
+    def matched(self, key: Key) -> tuple[bytes, ...]:
+        return self._core.matched(key)
+
+    matched.__doc__ = AioSubscription.matched.__doc__
 
     def receive(self, *, timeout: float | None = None) -> Message:
         return self._take() or super().receive(timeout=timeout)
@@ -185,7 +194,10 @@ class Worker(Service):
     receive.__doc__ = AioWorker.receive.__doc__
 
     def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[HeldJob]:
-        """At least one job, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
+        """At least one job, and all others that are here, up to ``most``. Raises as :meth:`receive`.
+
+        With ``timeout=0``, all that are here, which may be none.
+        """
         return [HeldJob(self._core.work, job) for job in run(self._core.take_many(most, timeout))]
 
     def __iter__(self) -> Iterator[HeldJob]:

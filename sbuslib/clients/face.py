@@ -138,8 +138,8 @@ class ClientFace:
     def fileno(self) -> int:
         """A descriptor to poll: readable while messages wait in the connection or inside of this client.
 
-        Then receive with ``timeout=0`` until :exc:`TimeoutError`, from the client and from its subscriptions. It stays
-        the same over reconnections. Raises :exc:`~sbuslib.errors.DisconnectedError` once the client is closed.
+        Then ``receive_many(timeout=0)`` until it returns nothing, of the client and of its subscriptions. It stays the
+        same over reconnections. Raises :exc:`~sbuslib.errors.DisconnectedError` once the client is closed.
         """
         return self._connection.fileno()
 

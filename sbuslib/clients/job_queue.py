@@ -132,7 +132,12 @@ class AioWorker(AioService):
     async def take_many(self, most: int | None, timeout: float | None) -> list[Job]:
         """At least one job, and all others that are here, up to ``most``."""
         check_count(most, "most")
-        jobs = [await self.take(timeout)]
+        try:
+            jobs = [await self.take(timeout)]
+        except TimeoutError:
+            if timeout == 0:
+                return []
+            raise
         while (most is None or len(jobs) < most) and (job := self.work.take()) is not None:
             jobs.append(job)
         return jobs
@@ -155,7 +160,10 @@ class AioWorker(AioService):
         return AioHeldJob(self.work, await self.take(timeout))
 
     async def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[AioHeldJob]:
-        """At least one job, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
+        """At least one job, and all others that are here, up to ``most``. Raises as :meth:`receive`.
+
+        With ``timeout=0``, all that are here, which may be none.
+        """
         return [AioHeldJob(self.work, job) for job in await self.take_many(most, timeout)]
 
     async def __aiter__(self) -> AsyncIterator[AioHeldJob]:

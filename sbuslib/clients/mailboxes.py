@@ -18,6 +18,13 @@ MOST_UNREAD_BYTES: Final = 268_435_456
 """Bytes of payload in that inbox."""
 
 
+class _Places(dict[bytes, list[Callable[[Message], None]]]):
+    """Where messages go, by key, as long as nothing is subscribed to or taken back."""
+
+    wanted: list[bytes] | None = None
+    """The patterns of the application itself, once they were looked for."""
+
+
 class Mailboxes:
     """Sorts messages into mailboxes and the inbox. A client that never opens a mailbox has no object of this kind.
 
@@ -36,7 +43,7 @@ class Mailboxes:
         self._held = held
         self._lost = lost  # by cause
         self._open: tuple[Mailbox, ...] = ()  # replaced as a whole
-        self._places: dict[bytes, list[Callable[[Message], None]]] = {}  # by key
+        self._places = _Places()  # replaced as a whole
         self._late: frozenset[bytes] = frozenset()  # patterns taken back of which something may be on its way
         self._unread = 0  # bytes in the inbox, or more
         self._full_at = 0  # how many messages were in the inbox when it was found full
@@ -73,7 +80,7 @@ class Mailboxes:
 
     def forget(self) -> None:
         """Forget where keys go: the client has subscribed or unsubscribed."""
-        self._places = {}
+        self._places = _Places()
 
     def put(self, message: Message) -> None:
         """Put a message where it belongs."""
@@ -88,11 +95,11 @@ class Mailboxes:
         mailboxes = self._open
         secret = key.startswith(self._reserved)
         places: list[Callable[[Message], None]] = [
-            mailbox.put
-            for mailbox in mailboxes
-            if any(self._matches(pattern, key, secret) for pattern in list(mailbox.patterns))
+            mailbox.put for mailbox in mailboxes if mailbox.matching(key, self._separator)
         ]
-        wanted = any(self._matches(pattern, key, secret) for pattern in self.wanted(mailboxes))
+        if known.wanted is None:
+            known.wanted = self.wanted(mailboxes)
+        wanted = any(self._matches(pattern, key, secret) for pattern in known.wanted)
         is_late = any(self._matches(pattern, key, secret) for pattern in self._late)
         if wanted or not (places or is_late):  # without a mailbox it was the application's until just now
             places.append(self._put_into_inbox)
@@ -112,7 +119,7 @@ class Mailboxes:
         """The patterns that the application itself subscribed to: those held for none of the mailboxes."""
         own = Counter(self._held())
         for mailbox in self._open if mailboxes is None else mailboxes:
-            own.subtract(mailbox.patterns)
+            own.subtract(list(mailbox.patterns))
         return [pattern for pattern, count in own.items() if count > 0]
 
     def _put_into_inbox(self, message: Message) -> None:

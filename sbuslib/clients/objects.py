@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
 from functools import update_wrapper
 from itertools import repeat, starmap
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
-from ..errors import DisconnectedError, DoorError
+from ..errors import DisconnectedError, DoorError, UsageError
 from ..limits import check_count
 from ..recipes.mailbox import Mailbox, called
-from ..wire.packets import Message
+from ..wire.packets import Key, Message, as_key
 from ..wire.text import printable
-from .basics import Basics
+from .basics import Basics, mailbox_of
 
 logger = logging.getLogger("sbuslib.clients")
 
@@ -238,12 +239,41 @@ class AioSubscription(Subscribed[Message]):
         return self._mailbox.take() or await self._receive(timeout)
 
     async def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[Message]:
-        """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
+        """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`.
+
+        With ``timeout=0``, all that are here, which may be none.
+        """
         check_count(most, "most")
-        messages = [await self.receive(timeout=timeout)]
+        try:
+            messages = [await self.receive(timeout=timeout)]
+        except TimeoutError:
+            if timeout == 0:
+                return []
+            raise
         count = len(self._mailbox.messages) if most is None else min(most - 1, len(self._mailbox.messages))
         messages += (message for message in starmap(self._mailbox.take, repeat((), count)) if message is not None)
         return messages
+
+    async def add(self, *patterns: Key) -> None:
+        """Subscribe to more patterns, all with one answer of the hub; what they match comes here. Raises as that."""
+        more = mailbox_of(patterns).patterns
+        if self._is_taken_back:
+            raise DisconnectedError("the subscription was taken back")
+        await self._verbs.add_to(self._mailbox, more)
+
+    async def remove(self, *patterns: Key) -> None:
+        """Take some patterns back. Once it returns nothing more comes under them; what came before is here.
+
+        Raises :exc:`~sbuslib.errors.UsageError` for one that this subscription has not.
+        """
+        gone = mailbox_of(patterns).patterns
+        if left := Counter(gone) - Counter(self.patterns):
+            raise UsageError(f"not subscribed to {', '.join(map(printable, left))}")
+        await self._verbs.remove_from(self._mailbox, gone)
+
+    def matched(self, key: Key) -> tuple[bytes, ...]:
+        """The patterns of this subscription that match a key: of a message, those that it came for."""
+        return self._mailbox.matching(as_key(key), self._verbs.connection.session.separator)
 
     async def _call(self, on_message: Callable[[Message], object]) -> None:
         while (message := await self.next()) is not None:

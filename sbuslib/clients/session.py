@@ -185,7 +185,7 @@ class Session:
             if renamed != pattern:
                 moved.append(renamed)
                 for mailbox in list(self.named):
-                    mailbox.patterns[:] = [renamed if own == pattern else own for own in mailbox.patterns]
+                    mailbox.rename(pattern, renamed)
         if moved:
             self.forget_places()
         return moved

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from threading import Lock
 from time import monotonic
 from typing import TypeAlias
 
-from ..errors import StateError
+from ..errors import StateError, UsageError
+from ..kernel.users import resolve_users
 from ..recipes.last import fetch, subscribe
-from ..recipes.mailbox import Mailbox
+from ..recipes.mailbox import GuardedMailbox, Mailbox
 from ..recipes.request import Answer, Asking, Question, request, request_many
 from ..recipes.server import Server
 from ..secrets import Namespace, stranger
+from ..wire import control
 from ..wire.packets import Key, Message, as_key
 from .basics import Basics, mailbox_of
 from .connection import ClientConnection
@@ -34,13 +36,24 @@ class Verbs(Basics):
     # -- subscribing --------------------------------------------------------------------------------
 
     @starting
-    async def subscribe(self, *patterns: Key, on_message: Handler | None = None, last: bool = False) -> AioSubscription:
+    async def subscribe(
+        self,
+        *patterns: Key,
+        on_message: Handler | None = None,
+        last: bool = False,
+        users: Iterable[int | str] | None = None,
+    ) -> AioSubscription:
         """Subscribe, and return once the hub has it in force: what is published from then on comes.
 
         Receive from the object that this returns, which has a queue of its own from its first use on; an object that
         is not used leaves its messages to :meth:`receive` of the client. With ``on_message``, that is called with each
         message in the background, one after another; an error of it is logged, with the key. With ``last``, the newest
         messages that a service keeps come first, then a :class:`~sbuslib.CaughtUp` for each pattern.
+
+        With ``users``, names or ids, only their messages come, and those of our own user and of root. Others are
+        dropped, and counted in ``lost`` of what this returns, which then has its queue at once. The kernel proves whose
+        a message is; what comes over a hub of another user is that user's. Raises
+        :exc:`~sbuslib.errors.StateError` where the hub names no senders, as the C daemon.
 
         Raises :exc:`~sbuslib.errors.RefusedError` for what is not this client's, whose other subscriptions stay;
         :exc:`~sbuslib.errors.KeyFormatError`, :exc:`TimeoutError`, :exc:`~sbuslib.errors.DisconnectedError`, and
@@ -49,10 +62,14 @@ class Verbs(Basics):
         if on_message is not None:
             self.check_function(on_message, "message")
         mailbox = mailbox_of(patterns)
+        if users is not None:
+            if last:
+                raise UsageError("last values have no senders: users= cannot tell whose they are")
+            mailbox = await self._guard(mailbox, frozenset(resolve_users("users", users)))
         subscription = AioSubscription(self, mailbox)
         if last:
             await subscribe(self, mailbox, self._ask_for_last, self._session.separator, lambda: self.connection.epoch)
-        elif on_message is not None:
+        elif on_message is not None or users is not None:
             await subscription.open()
         else:
             self._session.named.add(mailbox)  # its patterns are kept true from here on
@@ -60,6 +77,19 @@ class Verbs(Basics):
             return subscription
         subscription.start(on_message)
         return subscription
+
+    async def _guard(self, mailbox: Mailbox, users: frozenset[int]) -> Mailbox:
+        """A mailbox of these patterns for the messages of these users, of our own and of root."""
+        await self.tell_senders()
+        client, session = self.connection, self._session
+        if not session.can(control.SENDERS_ON):
+            raise StateError(f"{client.address}: this hub names no senders, so messages of users= cannot be told apart")
+
+        def admits(message: Message) -> bool:
+            sender = message.sender  # None: of a hub that was there since, and names none
+            return sender is not None and stranger(sender, session.credentials, session.separator, users) is None
+
+        return GuardedMailbox(admits, *mailbox.patterns, lock=Lock())
 
     # -- questions and answers ----------------------------------------------------------------------
 

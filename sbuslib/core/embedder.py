@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..errors import KeyFormatError, PacketError
-from ..limits import PACKET_BYTES, check_count
+from ..limits import PACKET_BYTES
 from ..statistics import ClientStatistics
 from ..wire import control
 from ..wire.batches import Batch, pack
@@ -160,13 +160,10 @@ class Inbox(GreenletInbox[Message]):
     def _check_here(self) -> None:
         self._context.check_here()
 
-    def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[Message]:
-        check_count(most, "most")
-        self._wait(timeout)
-        count = len(self._waiting) if most is None else min(most, len(self._waiting))
-        return [self._take() for _ in range(count)]
+    def _take(self, count: int) -> list[Message]:
+        return [self._take_one() for _ in range(count)]
 
-    def _take(self) -> Message:
+    def _take_one(self) -> Message:
         sender, packet = self._waiting.popleft()
         self._bytes -= len(packet)
         self.taken += 1

@@ -14,6 +14,7 @@ from gevent.event import Event
 from gevent.timeout import Timeout
 
 from ..errors import DisconnectedError
+from ..limits import check_count
 
 T = TypeVar("T")
 
@@ -51,8 +52,22 @@ class GreenletInbox(ABC, Generic[T]):
         """Receive no more. What waits can still be taken."""
 
     @abstractmethod
+    def _take(self, count: int) -> list[T]:
+        """The oldest messages, so many, which are no longer here."""
+
     def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[T]:
-        """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
+        """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`.
+
+        With ``timeout=0``, all that are here, which may be none.
+        """
+        check_count(most, "most")
+        try:
+            self._wait(timeout)
+        except TimeoutError:
+            if timeout == 0:
+                return []
+            raise
+        return self._take(len(self._waiting) if most is None else min(most, len(self._waiting)))
 
     def receive(self, *, timeout: float | None = None) -> T:
         """The next message, oldest first.
@@ -60,7 +75,8 @@ class GreenletInbox(ABC, Generic[T]):
         Raises :exc:`TimeoutError` after ``timeout`` seconds, and :exc:`~sbuslib.errors.DisconnectedError` when the
         subscription was taken back, or what it belongs to was closed, and nothing is left.
         """
-        return self.receive_many(most=1, timeout=timeout)[0]
+        self._wait(timeout)
+        return self._take(1)[0]
 
     def _check_here(self) -> None:
         """Raise where this greenlet may not wait."""

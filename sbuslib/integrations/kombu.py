@@ -150,10 +150,9 @@ class _Bus:
         with self._pulling:
             filled = {owner for worker, (owner, jobs) in [*self.workers.items()] if _fill(jobs, worker)}
             names: set[str] = set()
-            with suppress(TimeoutError):
-                while True:
-                    for message in self.client.receive_many(timeout=0):
-                        names.update(self._sort(message))
+            while messages := self.client.receive_many(timeout=0):
+                for message in messages:
+                    names.update(self._sort(message))
         for other in [*self.connections]:
             if other is not mine and (other in filled or not names.isdisjoint(other.consumed())):
                 other.wake()
@@ -228,9 +227,9 @@ def _leave(transport: Transport, bus: _Bus) -> None:
 def _fill(jobs: deque[HeldJob], worker: Worker) -> bool:
     """Put the jobs that are here into a queue; whether there are any."""
     before = len(jobs)
-    with suppress(TimeoutError, DisconnectedError):  # or the worker was stopped
-        while True:
-            jobs.extend(worker.receive_many(timeout=0))
+    with suppress(DisconnectedError):  # the worker was stopped
+        while some := worker.receive_many(timeout=0):
+            jobs.extend(some)
     return len(jobs) > before
 
 

@@ -161,6 +161,8 @@ class Follower:
         try:
             messages = self.client.receive_many(timeout=timeout)
         except TimeoutError:
+            messages = []
+        if not messages:
             self._hand_over()
             return
 

@@ -327,9 +327,10 @@ def measure(
         try:
             messages = client.receive_many(timeout=max(0.0, until - now))
         except TimeoutError:
-            now = monotonic()
-        else:
-            now = latest = monotonic()
+            messages = []
+        now = monotonic()
+        if messages:
+            latest = now
             rates.take(messages, now)
 
         # A window ends on time, whether messages came or not.

@@ -16,9 +16,12 @@ they are awaited; a client that blocks its caller carries the coroutine out, and
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Protocol
 
+from ..matcher import Pattern, Subscriptions
+from ..secrets import RESERVED
 from ..wire.packets import Message
 
 MAILBOX_MESSAGES: Final = 65_536
@@ -26,15 +29,26 @@ MAILBOX_MESSAGES: Final = 65_536
 MAILBOX_BYTES: Final = 67_108_864
 """Bytes of payload that a mailbox keeps: more than 100 of the longest messages."""
 
+OF_ANOTHER_USER: Final = "of another user"
+"""Cause of loss: from a user whose messages were not asked for."""
+
 
 class Mailbox:
     """Messages that a client diverts from its inbox: those that match one of ``patterns``, oldest first.
 
     A message that the application subscribed to as well comes into the inbox, too. A full mailbox drops what comes, and
     counts it in ``lost``.
+
+    :param lock: of its patterns, where one thread may change them while another reads messages.
     """
 
-    def __init__(self, *patterns: bytes, messages: int = MAILBOX_MESSAGES, size: int = MAILBOX_BYTES) -> None:
+    def __init__(
+        self,
+        *patterns: bytes,
+        messages: int = MAILBOX_MESSAGES,
+        size: int = MAILBOX_BYTES,
+        lock: AbstractContextManager[object] | None = None,
+    ) -> None:
         self.patterns = list(patterns)
         """The client keeps it true: a secret pattern changes its name with the client's credentials."""
         #: Those that nobody took yet, the oldest first.
@@ -48,6 +62,53 @@ class Mailbox:
         """Whether something in the background takes what comes."""
         self._most = messages  # how many are kept
         self._room = size  # bytes of payload that are still taken
+        #: Finds patterns by key; made when it is first needed.
+        self._index: Subscriptions[bytes] | None = None
+        self._lock = nullcontext() if lock is None else lock  # of patterns and index
+
+    # -- its patterns -------------------------------------------------------------------------------
+
+    def matching(self, key: bytes, separator: bytes) -> tuple[bytes, ...]:
+        """The patterns that match a key, each once. As on a hub, no wildcard reaches a secret key."""
+        with self._lock:
+            if (index := self._index) is None:
+                index = self._index = Subscriptions(separator)
+                for pattern in self.patterns:
+                    index.add(Pattern(pattern, separator), pattern)
+            found = index.subscribers(key)
+        start = RESERVED + separator
+        is_secret = key.startswith(start)
+        return tuple(pattern for pattern in found if pattern.startswith(start) == is_secret)
+
+    def add(self, patterns: Iterable[bytes], separator: bytes) -> None:
+        """Have more patterns. However many there are already, that takes no longer."""
+        with self._lock:
+            for pattern in patterns:
+                self.patterns.append(pattern)
+                if self._index is not None:
+                    self._index.add(Pattern(pattern, separator), pattern)
+
+    def remove(self, patterns: Iterable[bytes], separator: bytes) -> None:
+        """Have each of these patterns once less. Those that it has not are left out."""
+        with self._lock:
+            gone = Counter(patterns)
+            kept = []
+            for pattern in self.patterns:
+                if gone[pattern]:
+                    gone[pattern] -= 1
+                    if self._index is not None:
+                        self._index.remove(Pattern(pattern, separator), pattern)
+                else:
+                    kept.append(pattern)
+            self.patterns[:] = kept
+
+    def rename(self, old: bytes, new: bytes) -> None:
+        """A secret pattern has another name, as the client has other credentials."""
+        with self._lock:
+            self.patterns[:] = [new if pattern == old else pattern for pattern in self.patterns]
+            self._index = None
+
+    # -- its messages -------------------------------------------------------------------------------
 
     def put(self, message: Message) -> None:
         """Take a message in; called by the client while it reads, so it must neither wait nor raise."""
@@ -81,6 +142,22 @@ class Mailbox:
     def is_ready(self) -> bool:
         """Whether there is something to take, or nothing to wait for."""
         return self.closed or bool(self.messages)
+
+
+class GuardedMailbox(Mailbox):
+    """A mailbox for the messages of some users: it drops what ``admits`` is false for, and counts it in ``lost``."""
+
+    def __init__(
+        self, admits: Callable[[Message], bool], *patterns: bytes, lock: AbstractContextManager[object]
+    ) -> None:
+        super().__init__(*patterns, lock=lock)
+        self._admits = admits
+
+    def put(self, message: Message) -> None:
+        if self._admits(message):
+            super().put(message)
+        else:
+            self.lost[OF_ANOTHER_USER] += 1
 
 
 class Party(Protocol):

@@ -35,7 +35,10 @@ class Subscription(Protocol):
         """
 
     def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[Message]:
-        """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
+        """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`.
+
+        With ``timeout=0``, all that are here, which may be none.
+        """
 
     def unsubscribe(self) -> None:
         """Take the subscription back: nothing more comes. A second call does nothing."""

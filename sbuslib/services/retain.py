@@ -273,8 +273,7 @@ class Retain:
             self._came = None
 
     def _take_all(self) -> None:
-        with suppress(TimeoutError):
-            self._take(self._subscription.receive_many(timeout=0))
+        self._take(self._subscription.receive_many(timeout=0))
 
     # -- another service ----------------------------------------------------------------------------
 

@@ -49,15 +49,14 @@ class PeerInbox(GreenletInbox[Publish]):
                 self._waiting.append(message)
         self._ready.set()
 
-    def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[Publish]:
-        self._wait(timeout)
+    def _take(self, count: int) -> list[Publish]:
         waiting = self._waiting
-        if most is None or most >= len(waiting):
+        if count == len(waiting):
             taken = list(waiting)
             waiting.clear()
             self._bytes = 0
             return taken
-        taken = list(islice(waiting, most))
+        taken = list(islice(waiting, count))
         for message in taken:
             waiting.popleft()
             self._bytes -= _size(message)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import logging.handlers
+import os
 import socket
 import warnings
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
+from accounting import acting_as
 from clients.drivers import Bus, script
-from support import PATIENCE, HubThread, own_key
+from doors.visits import STRANGER
+from support import PATIENCE, HubThread, PlainDaemon, own_key
 
 from sbuslib import Client, Limits, aio, blocking
 from sbuslib.clients import questions
@@ -22,6 +25,7 @@ from sbuslib.errors import (
     NoServerError,
     PayloadError,
     RefusedError,
+    StateError,
     UsageError,
 )
 from sbuslib.limits import PACKET_BYTES, ClientLimits
@@ -95,8 +99,7 @@ async def test_many_are_published_in_order_whatever_their_sizes(bus: Bus, server
         got += some
     assert [(message.key, message.payload) for message in got] == pairs
     assert await client.publish_many([]) == 0
-    with pytest.raises(TimeoutError):
-        await client.receive_many(timeout=0)
+    assert await client.receive_many(timeout=0) == []
 
 
 @script
@@ -501,3 +504,88 @@ def test_clients_show_what_is_used_every_day() -> None:
             *("sync", "drain", "close", "connected", "lost", "hub", "address", "credentials", "socket", "fileno"),
             *("timeout", "epoch"),
         }
+
+
+# -- many patterns, and some users ------------------------------------------------------------------
+
+
+@script
+async def test_what_is_here_may_be_nothing(bus: Bus, server: HubThread) -> None:
+    client = await bus.client()
+    async with client.subscribe("a") as subscription:
+        assert await client.receive_many(timeout=0) == await subscription.receive_many(timeout=0) == []
+        await client.publish_many([(b"a", b"1"), (b"a", b"2")])
+        await client.sync()
+        assert [message.payload for message in await subscription.receive_many(timeout=0)] == [b"1", b"2"]
+        with pytest.raises(TimeoutError):
+            await subscription.receive_many(timeout=0.001)
+    with pytest.raises(DisconnectedError, match="taken back"):
+        await subscription.receive_many(timeout=0)
+
+
+@script
+async def test_one_subscription_has_thousands_of_patterns_and_knows_which_of_them_match(
+    bus: Bus, server: HubThread
+) -> None:
+    client = await bus.client()
+    statistics = server.hub.statistics
+    async with client.subscribe(*(f"group/{number}/" for number in range(3_000))) as groups:
+        assert await groups.receive_many(timeout=0) == []
+        await groups.add("group/*/x", "late", "late", "")
+        await groups.remove("group/7/", "late")
+        assert server.call(statistics).patterns == len(groups.patterns) == 3_002
+        await client.publish_many([(b"group/7/y", b""), (b"group/8/x", b""), (b"late", b"")])
+        keys = [(await groups.receive(timeout=PATIENCE)).key for _ in range(3)]
+        matched = bus.core(groups).matched
+        assert [set(matched(key)) for key in keys] == [
+            {b""},
+            {b"", b"group/8/", b"group/*/x"},
+            {b"", b"late"},
+        ]
+        await groups.remove("", "late")
+        await client.publish_many([(b"late", b""), (b"group/7/y", b""), (b"group/9/y", b"")])
+        await client.sync()
+        assert [message.key for message in await groups.receive_many(timeout=0)] == [b"group/9/y"]
+        with pytest.raises(UsageError, match="not subscribed to late"):
+            await groups.remove("late")
+        with pytest.raises(RefusedError):
+            await groups.add("!/cred/0/0/1/of/another")
+        assert matched("!/cred/0/0/1/of/another") == ()
+        assert await client.receive_many(timeout=0) == [], "nothing of that is the client's"
+    with pytest.raises(DisconnectedError):
+        await groups.add("more")
+
+
+@script
+async def test_messages_of_strangers_are_dropped_before_the_handler_and_counted(bus: Bus) -> None:
+    with HubThread(bus.address, mode=0o777):
+        os.chmod(os.path.dirname(bus.address), 0o755)
+        with acting_as(STRANGER):
+            stranger = blocking.Client(bus.address)
+        client = await bus.client()
+        heard: list[bytes] = []
+        async with (
+            client.subscribe("a", on_message=lambda message: heard.append(message.payload), users=[]) as own,
+            client.subscribe("a", users=[STRANGER]) as named,
+            client.subscribe("a") as everybody,
+        ):
+            with stranger:
+                stranger.publish("a", b"of a stranger")
+                stranger.sync()
+            await client.publish("a", b"own")
+            await client.sync()
+            both = [b"of a stranger", b"own"]
+            assert [message.payload for message in await everybody.receive_many(timeout=0)] == both
+            assert [message.payload for message in await named.receive_many(timeout=0)] == both
+            assert (own.lost, named.lost) == ({"of another user": 1}, {})
+        assert heard == [b"own"]
+        assert await client.receive_many(timeout=0) == [], "what is dropped is not the client's"
+        with pytest.raises(UsageError, match="last values have no senders"):
+            await client.subscribe("a", users=[], last=True)
+        with pytest.raises(UsageError, match="there is no user"):
+            await client.subscribe("a", users=["no such user"])
+
+
+def test_where_nobody_is_named_no_users_can_be_chosen(address: str) -> None:
+    with PlainDaemon(address), Client(address) as client, pytest.raises(StateError, match="names no senders"):
+        client.subscribe("a", users=[])

@@ -72,6 +72,15 @@ def test_the_callers_timeout_passes(hub: Hub) -> None:
     assert inbox.receive(timeout=0).payload == b"x"
 
 
+def test_what_is_here_may_be_nothing(hub: Hub) -> None:
+    inbox = hub.subscribe(b"a")
+    assert inbox.receive_many(timeout=0) == []
+    with pytest.raises(TimeoutError):
+        inbox.receive_many(timeout=0.001)
+    with pytest.raises(TimeoutError):
+        inbox.receive(timeout=0)
+
+
 def test_several_greenlets_wait_for_one_inbox(hub: Hub) -> None:
     inbox = hub.subscribe(b"a")
     getting = [gevent.spawn(inbox.receive, timeout=10) for _ in range(3)]
