@@ -199,7 +199,6 @@ def add_watch(parser: Parser) -> None:
         what = f"an alert when {than} messages a second than RATE match PATTERN"
         parser.add_argument(f"--{kind}", help=what, **pair)
     add(parser, "--window TIME", "how long a window is (10)", default=10.0)
-    add(parser, "--separator BYTE", "separator of the hub's keys (/)", default="/")
 
 
 def run_watch(arguments: Namespace) -> None:
@@ -207,11 +206,12 @@ def run_watch(arguments: Namespace) -> None:
 
     check_windows(arguments.window)
     rules = _rules(arguments)
+    bus = OnBus(arguments.address)
     follow(
-        OnBus(arguments.address).new,
+        bus.new,
         rules,
         seconds=arguments.window,
-        separator=arguments.separator,
+        separator=bus.client.hub.separator,
         stop=jobs.stop_event(),
         on_window=lambda window: _show(window, arguments),
         on_alert=lambda alert: _publish(alert, arguments),
@@ -229,7 +229,7 @@ def _rules(arguments: Namespace) -> list[RateRule]:
                 number = float(rate)
             except ValueError:
                 raise UsageError(f"a rate is a number of messages a second, not {rate}") from None
-            found.append(RateRule(kind, os.fsencode(pattern), number).check(arguments.separator))
+            found.append(RateRule(kind, os.fsencode(pattern), number))
     return found
 
 

@@ -149,8 +149,10 @@ class OnBus:
     def __init__(self, address: str | None) -> None:
         self._gaps: list[Row] = []
         """Losses that were told since the last call of :meth:`new`."""
-        self.client = Client(address, reconnect=True, on_notice=self._on_notice, on_reconnect=self._on_reconnect)
-        """Receives everything. Alerts may be published with it."""
+        self.client = Client(
+            address, reconnect=True, monitor=True, on_notice=self._on_notice, on_reconnect=self._on_reconnect
+        )
+        """Receives everything, and is nobody's addressee. Alerts may be published with it."""
         self.client.subscribe(b"")
 
     def _on_notice(self, notice: control.Notice) -> None:

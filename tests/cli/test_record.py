@@ -7,17 +7,19 @@ import json
 import os
 import re
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from cli.conftest import Run, Start
 from docs.pages import DOCS, blocks
 from segments.journals import EXAMPLE, START_NS, Row, records_of, segment, write
-from support import PATIENCE, HubThread
+from support import PATIENCE, HubThread, eventually
 
 from sbuslib import blocking, read
 from sbuslib.blocking import Client
 from sbuslib.cli.main import main
+from sbuslib.errors import NoServerError
 
 # -- ``sbus record`` as a program: what it tells, how it ends, and what it refuses
 
@@ -222,3 +224,23 @@ def test_alerts_are_published_until_a_signal_ends_the_process_group(start: Start
     assert watching.returncode == 0, complaints
     assert b"room/ " in shown
     assert b"alerts/above/room/: " in shown
+
+
+def test_a_bus_is_watched_by_the_separator_of_its_hub_and_still_tells_that_nobody_serves(
+    start: Start, folder: str
+) -> None:
+    path = f"{folder}/dotted"
+    with HubThread(path, separator=b".") as bus, blocking.Client(path) as client:
+        watching = start("sbuslib", "watch", "-a", path, "--window", "1", "--above", "room.*.temp", "0")
+        eventually(lambda: bus.call(lambda: bus.hub.statistics().clients) == 2)
+        with pytest.raises(NoServerError):
+            client.request(b"room.1.color", timeout=PATIENCE)
+        alerts = client.subscribe(b"alerts.")
+        while True:
+            client.publish(b"room.1.temp")
+            with suppress(TimeoutError):
+                assert alerts.receive(timeout=PAUSE).key == b"alerts.above.room.*.temp"
+                break
+        watching.terminate()
+        shown, _ = watching.communicate()
+    assert b"room. " in shown
