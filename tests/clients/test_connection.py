@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import gevent.event
 import pytest
 from clients.drivers import Bus, FakeHub, script
 from clients.makers import Make, StartsHub, Starved
@@ -538,7 +539,7 @@ def test_a_descriptor_to_poll_tells_of_what_is_inside(make: Make, address: str) 
         one = make(reconnect=True, limits=SWIFT)
         with pytest.raises(TimeoutError):
             one.receive(timeout=0)
-        with one.subscribe(b"queue") as queue, one.subscribe(b"work", on_message=print):
+        with one.subscribe(b"queue") as queue:
             one.subscribe(b"inbox")
             assert not readable()
             for receiver, key in ((one, b"inbox"), (queue, b"queue")):
@@ -552,6 +553,13 @@ def test_a_descriptor_to_poll_tells_of_what_is_inside(make: Make, address: str) 
                 with pytest.raises(TimeoutError):
                     receiver.receive(timeout=0)
                 assert not readable()
+        gate: Any = threading.Event() if isinstance(one, blocking.Client) else gevent.event.Event()
+        with one.subscribe(b"work", on_message=lambda message: gate.wait(PATIENCE)):
+            for payload in (b"1", b"2"):
+                server.call(server.hub.publish, b"work", payload)
+            one.sync()
+            assert not readable(), "what waits for a handler is not to be received"
+            gate.set()
 
     assert readable(PATIENCE), "the hub has gone"
     with pytest.raises(TimeoutError):

@@ -103,6 +103,17 @@ async def test_many_are_published_in_order_whatever_their_sizes(bus: Bus, server
 
 
 @script
+async def test_what_goes_together_goes_before_what_is_published_later(bus: Bus, server: HubThread) -> None:
+    client, other = await bus.client(), await bus.client()
+    await other.subscribe(b"a")
+    party = bus.core(client)._core
+    await party.post(b"a", b"1", together=True)
+    await party.post(b"a", b"2", together=False)
+    await client.publish(b"a", b"3")
+    assert [(await other.receive(timeout=PATIENCE)).payload for _ in range(3)] == [b"1", b"2", b"3"]
+
+
+@script
 async def test_the_longest_message_is_sent_and_a_longer_one_is_refused(bus: Bus, server: HubThread) -> None:
     client, told = await bus.client(), await bus.client(senders=True)
     await client.subscribe(b"k")

@@ -106,9 +106,16 @@ def test_a_door_that_answers_something_else(words: bytes, asker: Asker) -> None:
 def test_a_door_of_another_user_is_told_nothing(asker: Asker) -> None:
     heard: list[bytes] = []
     played = playing(lambda sock: heard.append(sock.recv(1_000)))
-    with played as name, pytest.raises(DoorError, match="another user"):
+    with played as name, pytest.raises(DoorError, match="another user") as caught:
         run(asker.fetch([at(name)], OWN + 1))
-    assert heard == [b""]
+    assert heard == [b""], f"it sees the end, also while somebody keeps the error: {caught.value}"
+
+
+def test_a_file_that_is_not_offered_any_more_is_gone(door: Door, asker: Asker) -> None:
+    offer = memory(door)
+    door.take_back(offer.token)
+    with pytest.raises(DoorError, match="gone"):
+        run(asker.visit(offer, OWN))
 
 
 def test_slow_sockets_in_place_of_memory_delay_nobody(asker: Asker) -> None:

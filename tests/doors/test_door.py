@@ -25,6 +25,7 @@ from sbuslib.doors.pace import hearing
 from sbuslib.doors.transfers import Transfer
 from sbuslib.doors.visitors import Visitor
 from sbuslib.errors import DoorError, PayloadError, StateError
+from sbuslib.limits import ClientLimits
 from sbuslib.wire.offers import ASK, BUSY, GIVEN, GONE, MOST_TOKENS, TOKEN_BYTES
 
 
@@ -318,6 +319,18 @@ def test_the_user_with_most_makes_place_where_all_are_taken(door: Door, monkeypa
         assert ask(strangers[2], token)[0] == bytes([GONE])
 
 
+def test_the_doors_of_a_process_share_the_places_of_strangers(
+    make_door: MakeDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visitors, "MOST_VISITORS", 4)
+    monkeypatch.setattr(visitors, "FEWEST_VISITORS", 1)
+    door, _ = make_door(), make_door()
+    with ExitStack() as stack:
+        strangers = [stack.enter_context(visit_as_stranger(door.name)) for _ in range(3)]
+        assert strangers[0].recv(1) == b"", "each door has half of them"
+        assert ask(strangers[1], os.urandom(TOKEN_BYTES))[0] == bytes([GONE])
+
+
 @pytest.mark.parametrize("kernel", ["new", "old"])
 def test_a_socket_that_closes_slowly_delays_nobody_at_the_door(
     kernel: str, request: pytest.FixtureRequest, make_door: MakeDoor, asker: Asker
@@ -401,6 +414,18 @@ def test_no_descriptor_is_left_for_visitors(door: Door, asker: Asker) -> None:
             _, descriptors, _, _ = socket.recv_fds(known, 100, 100)
             assert read(descriptors[0]) == b"a"
             assert ask(late, os.urandom(TOKEN_BYTES))[0] == bytes([GONE])
+
+
+def test_a_door_for_which_no_descriptor_is_left_opens_later(asker: Asker) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.EMFILE, "no descriptor is left")
+
+    with closing(Door(None, ClientLimits())) as door:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(os, "eventfd", fail)
+            with pytest.raises(OSError, match="no descriptor is left"):
+                memory(door)
+        assert read(fetch(asker, memory(door, b"a"))[0]) == b"a"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can ask as root")

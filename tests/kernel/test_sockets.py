@@ -13,6 +13,7 @@ from threading import Barrier
 from typing import TypeAlias
 
 import pytest
+from support import open_descriptors
 
 from sbuslib.errors import AddressError, AddressInUseError
 from sbuslib.kernel import sockets
@@ -198,8 +199,11 @@ def test_a_passed_descriptor_of_another_kind_is_refused(address: str) -> None:
     with open(os.devnull, encoding="ascii") as file, pytest.raises(AddressError, match="no socket"):
         Listener(DescriptorAddress(file.fileno()))
     for family, kind in ((socket.AF_UNIX, socket.SOCK_STREAM), (socket.AF_INET, socket.SOCK_STREAM)):
-        with socket.socket(family, kind) as wrong, pytest.raises(AddressError, match="sequenced-packet"):
-            Listener(DescriptorAddress(wrong.fileno()))
+        with socket.socket(family, kind) as wrong:
+            before = open_descriptors()
+            with pytest.raises(AddressError, match="sequenced-packet") as caught:
+                Listener(DescriptorAddress(wrong.fileno()))
+            assert open_descriptors() == before, f"whoever keeps the error keeps no copy: {caught.value}"
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ends[0], ends[1], pytest.raises(AddressError, match="cannot listen"):
         Listener(DescriptorAddress(ends[0].fileno()))

@@ -90,6 +90,8 @@ def test_an_open_segment_is_read_on_from_a_known_block(journal: Path, monkeypatc
     found = pieces(journal, 6, known={str(path): (row, at)})
     assert sequences([piece._replace(is_killed=False) for piece in found]) == [*range(6, 16)]
     assert {*walked} == {at}
+    found = pieces(journal, 4, known={str(path): (row, at)})
+    assert sequences([piece._replace(is_killed=False) for piece in found]) == [*range(4, 16)], "it begins too late"
 
 
 def test_a_segment_that_vanished_is_read_from_the_sealed_file(journal: Path) -> None:

@@ -475,6 +475,9 @@ def test_a_worker_that_pauses_gives_back_what_it_has_not_received_and_that_is_no
         with pytest.raises(TimeoutError):
             worker.receive(timeout=0)
         assert first.done()
+        for wrong in (0, 4_097):
+            with pytest.raises(UsageError, match=f"room is 1 to 4,096, not {wrong}"):
+                worker.set_room(wrong)
         worker.set_room(1)
         for payload in (b"1", b"2"):
             job = worker.receive(timeout=PATIENCE)

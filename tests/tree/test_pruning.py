@@ -123,6 +123,16 @@ def test_only_so_many_keys_a_second_and_no_secret_or_long_ones_are_pruned(
     assert said(link, PRUNE) == [b"d"]
 
 
+def test_a_link_is_told_of_a_key_once_it_has_room(
+    world: World, make_link: Callable[[], Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = make_link()
+    for room, told in ((0, []), (1, [b"a"])):
+        monkeypatch.setattr(LinkBelow, "room", room)
+        link.publish(b"a")
+        assert said(link, PRUNE) == told
+
+
 def test_what_listens_in_and_the_link_itself_want_nothing(world: World, make_link: Callable[[], Peer]) -> None:
     link = make_link()
     with world.hubs["top"].tap() as tap:
