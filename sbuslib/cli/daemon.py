@@ -144,14 +144,14 @@ def serve_hub(
     *,
     background: bool = False,
     on_ready: Callable[[str], None] | None = None,
-    on_hub: Callable[[Hub, HubSettings], Relay] | None = None,
+    on_hub: Callable[[Hub, HubSettings], Relay | None] | None = None,
     default: str | None = SYSTEM_ADDRESS,
 ) -> int:
     """Serve a hub until a signal stops it, here or in the background; the exit status.
 
     ``arguments`` are those of :func:`add_hub_arguments` with ``address``, and ``pid_file`` for ``background``.
     ``on_ready`` is called with the address once the hub serves, and ``on_hub`` before with the hub itself; it
-    returns the hub's relay. ``default`` is the address where neither an option nor the file has one.
+    returns the hub's relay, if it has one. ``default`` is the address where neither an option nor the file has one.
     """
     import logging
 
@@ -231,7 +231,7 @@ def _serve(
     arguments: Namespace,
     background: bool,
     ready: Callable[[], None],
-    on_hub: Callable[[Hub, HubSettings], Relay] | None,
+    on_hub: Callable[[Hub, HubSettings], Relay | None] | None,
     default: str | None,
 ) -> bool:
     """Serve until the hub is stopped, or taken over; whether it was taken over."""

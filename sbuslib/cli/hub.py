@@ -30,18 +30,22 @@ def add_hub(parser: Parser) -> None:
     add_hub_arguments(parser)
 
 
-def run_hub(arguments: Namespace) -> int:
+def own_address(arguments: Namespace) -> str:
+    """Where a hub listens without an address: the first place where clients look, whose folder is made."""
     from ..wire.defaults import default_addresses
 
     default = default_addresses()[0]
     if arguments.address is None and not os.environ.get("SBUS_ADDRESS") and os.environ.get("XDG_RUNTIME_DIR"):
         # Clients look there first, and no other program makes the folder.
         os.makedirs(os.path.dirname(default), mode=0o700, exist_ok=True)
+    return default
 
+
+def run_hub(arguments: Namespace) -> int:
     def announce(address: str) -> None:
         tell(f"listening at {address} (Ctrl-C ends it)")
 
-    return serve_hub("sbus", arguments, on_ready=announce, default=default)
+    return serve_hub("sbus", arguments, on_ready=announce, default=own_address(arguments))
 
 
 def add_hub_reload(parser: Parser) -> None:

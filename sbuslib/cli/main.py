@@ -60,6 +60,7 @@ COMMANDS = {
     "journal ingest": ("recordings", "record", "take what journals hold into a lake, each record once"),
     "report traffic": ("recordings", "report", "volume by time, key, sender, user and size, and what was lost"),
     "report subscriptions": ("recordings", "report", "what each pattern would have received, and which match nothing"),
+    "broker": ("services", "broker", "serve a bus with queues and last values, all that a host needs at once"),
     "retain": ("services", "services", "keep the newest message of each key, for those that come later"),
     "queue": ("services", "services", "share jobs out among workers, and keep them until they are done"),
     "peer": ("networks", "networks", "pass messages between programs and machines over TCP"),

@@ -245,16 +245,21 @@ def add_queue(parser: Parser) -> None:
     where = parser.add_mutually_exclusive_group()
     add(where, "--store FILE", "where jobs are kept, or a folder (NAME.queue in ~/.local/state/sbus)")
     add(where, "--memory", "keep no job when this ends")
-    help = "have the disk take jobs so much later: a crash of the machine loses those; each is on disk when accepted"
-    add(parser, "--sync TIME", help)
     add(parser, "--max-jobs N", "refuse more jobs (100000)", default=100_000)
     add(parser, "--max-bytes SIZE", "refuse more bytes of jobs (256MB)", default=2**28)
     add(parser, "--max-each N", "refuse more jobs for one queue")
     add(parser, "--age TIME", "forget jobs that no worker had by then, unless they say otherwise")
-    add(parser, "--limit TIME", "give a job again after this time (60)", default=60.0)
-    add(parser, "--attempts N", "give a job so often at most (5)", default=5)
     add(parser, "--ordered", "give the jobs of each key in order, one at a time")
     add(parser, "--trusted USER", "its processes may work, too; may be repeated", action="append", default=[])
+    add_queue_rules(parser)
+
+
+def add_queue_rules(parser: Parser) -> None:
+    """Add the options of a service of queues that ``sbus broker`` has, too."""
+    help = "have the disk take jobs so much later: a crash of the machine loses those; each is on disk when accepted"
+    add(parser, "--sync TIME", help)
+    add(parser, "--limit TIME", "give a job again after this time (60)", default=60.0)
+    add(parser, "--attempts N", "give a job so often at most (5)", default=5)
     help = "it may put jobs in, too; '*': everybody; may be repeated"
     add(parser, "--producer USER", help, dest="users", action="append", default=[])
 
@@ -352,8 +357,13 @@ def _store_name(name: str) -> str:
 
 
 def _default_store(name: str) -> str:
-    """``NAME.queue`` in the folder for state: that of the systemd unit, or of the user."""
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    folder = os.environ.get("STATE_DIRECTORY") or os.path.join(state, "sbus")
+    """``NAME.queue`` in the folder for state."""
+    folder = state_folder()
     os.makedirs(folder, 0o700, exist_ok=True)
     return os.path.join(folder, _store_name(name))
+
+
+def state_folder() -> str:
+    """The folder for state: that of the systemd unit, or of the user. It need not be there."""
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.environ.get("STATE_DIRECTORY") or os.path.join(state, "sbus")

@@ -7,13 +7,18 @@ process id.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import socket
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+
+_PDEATHSIG: Final = 1
+"""``PR_SET_PDEATHSIG`` of prctl(2)."""
 
 _owners: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
 
@@ -42,6 +47,13 @@ def disconnect_copy(sock: socket.SocketType) -> None:
     with here, there:
         here.setblocking(False)
         os.dup2(here.fileno(), sock.fileno(), inheritable=False)
+
+
+def end_with_parent(parent: int) -> None:
+    """Have the kernel send SIGTERM to this process when ``parent`` ends, in whatever way; at once if it has."""
+    ctypes.CDLL(None).prctl(_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    if os.getppid() != parent:
+        signal.raise_signal(signal.SIGTERM)
 
 
 def _abandon_all() -> None:

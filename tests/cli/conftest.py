@@ -123,7 +123,7 @@ def execute(environment: dict[str, str]) -> Run:
 
 CHANGED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1, signal.SIGTSTP)
 """Signals whose handlers programs change."""
-SERVING = {"hub", "web", "serve", "retain", "queue", "peer", "gateway", "bridge", "record", "bench"}
+SERVING = {"hub", "broker", "web", "serve", "retain", "queue", "peer", "gateway", "bridge", "record", "bench"}
 """Words of commands that run until they are told to end."""
 MAINS = {"sbuslib": main.main, "sbuslib.cli.daemon": daemon.main, "sbuslib.cli.relay": relay.main}
 STREAMS = ("stdin", "stdout", "stderr")

@@ -21,7 +21,7 @@ from docs.pages import DOCS, blocks
 from support import PATIENCE, ROOT, HubThread, Peer, eventually
 
 from sbuslib.blocking import Client
-from sbuslib.cli import process, relay
+from sbuslib.cli import main, process, relay
 from sbuslib.cli.hub import read_unit, unit_names
 from sbuslib.cli.log import QUIET_SECONDS, HubLog
 from sbuslib.kernel.users import name_of_user, program_of
@@ -271,15 +271,20 @@ def test_no_unit_gives_its_service_a_user_namespace(name: str) -> None:
 def test_units_start_existing_programs_with_existing_arguments() -> None:
     from sbuslib.cli import daemon
 
-    parsers = {"@BIN@/sbusd": daemon.build_parser, "@BIN@/sbus-relay": relay.build_parser}
+    parsers = {
+        "@BIN@/sbusd": daemon.build_parser,
+        "@BIN@/sbus-relay": relay.build_parser,
+        "@BIN@/sbus": main.command_parser,
+    }
     services = sorted(path for path in UNITS.glob("*.service") if "-serve@" not in path.name)
-    assert len(services) == 3
+    assert len(services) == 4
     for path in services:
         unit = configparser.RawConfigParser(strict=False)
         unit.optionxform = str  # type: ignore[assignment,method-assign]
         unit.read(path)
-        program, *arguments = unit["Service"]["ExecStart"].replace("$SBUSD_OPTIONS", "").split()
-        parsed = parsers[program]().parse_args(arguments)
+        program, *arguments = re.sub(r" \$\w+", "", unit["Service"]["ExecStart"]).split()
+        command = [arguments.pop(0)] if program == "@BIN@/sbus" else []
+        parsed = parsers[program](*command).parse_args(arguments)
         assert unit["Service"]["Type"] == "notify"
         if "ExecReload" in unit["Service"]:
             program, *arguments = unit["Service"]["ExecReload"].replace("$SBUSD_OPTIONS", "").split()
