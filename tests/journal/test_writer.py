@@ -11,17 +11,18 @@ from pathlib import Path
 
 import pytest
 from journal.disks import Disk, file_size, has_come_to
-from segments.journals import records_of
+from segments.journals import flip, message, records_of, write
 from support import MakeClient, MakeHub, eventually
 
 from sbuslib import Hub
 from sbuslib.core.messages import Batched, Copied
-from sbuslib.errors import JournalError
+from sbuslib.errors import CorruptJournalError, JournalError
 from sbuslib.journal import writer
 from sbuslib.journal.inspection import summarize
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.journal.recorder import Recorder
 from sbuslib.journal.sealer import Sealer
+from sbuslib.lake.blocks import blocks, everything
 from sbuslib.segments.decoding import end_mark
 from sbuslib.segments.directory import DirectoryLock, Segment, is_recorded, list_segments, read_header
 from sbuslib.wire.batches import coalesce
@@ -105,6 +106,34 @@ def test_a_full_disk_ends_the_recording_and_the_hub_goes_on(
     *before, cut, outage, more = records_of(journal)
     assert ([one.sequence for one in before], more.sequence) == ([*range(1, written + 1)], written + 3)
     assert (cut.cause, cut.lost, outage.cause, outage.lost, more.payload) == (("cut", None, "outage", None, b"more"))
+
+
+def test_what_was_whole_when_the_disk_became_full_is_durable_and_nothing_follows_it(hub: Hub, journal: str) -> None:
+    recorder = Recorder(hub, journal, durability="interval", limits=JournalLimits(sync_seconds=3_600))
+
+    def is_written(number: int) -> bool:
+        return recorder.written_sequence == number or not recorder.recording
+
+    with file_size(20_000):
+        recorder.start()
+        for number in range(1, 15):  # each is a block of its own
+            hub.publish(b"k", b"x" * 2_000)
+            recorder.flush()
+            eventually(partial(is_written, number))
+    recorder.close()
+    assert 0 < recorder.written_sequence == recorder.durable_sequence
+    (segment,) = list_segments(journal)
+    ends = [found.block.end for found in blocks(everything(journal)) if found.block.position]
+    assert segment.size == ends[-1]
+
+
+def test_a_journal_that_nobody_can_go_on_with_is_an_error_and_stays_free(hub: Hub, journal: str) -> None:
+    (path,) = write(journal, [[message(1, b"k", b"v")]])
+    flip(Path(path), 20)
+    for _ in range(2):
+        with pytest.raises(CorruptJournalError, match=path):
+            Recorder(hub, journal).start()
+    assert not is_recorded(journal)
 
 
 def test_stop_gives_up_on_a_disk_that_never_answers(make_hub: MakeHub, journal: str, disk: Disk) -> None:
