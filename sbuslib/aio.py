@@ -286,6 +286,8 @@ class Client(ClientFace):
     request = awaited(Verbs.request)
     request_many = awaited(Verbs.request_many)
     serve = awaited(Verbs.serve)
+    presence = awaited(Verbs.presence)
+    present = awaited(Verbs.present)
     last = awaited(Verbs.last)
     queue = awaited(Verbs.queue)
     sync = awaited(Verbs.sync)

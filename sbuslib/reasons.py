@@ -38,6 +38,8 @@ class Reason(StrEnum):
     """Sent a batch whose messages come to more than 1,638,400 bytes."""
     NO_NUMBER = "no number of a client"
     """Sent a ``hub/clients`` or ``hub/links`` with anything but a number of at most 18 digits."""
+    MALFORMED_PRESENCE = "malformed presence"
+    """Sent a ``presence/on`` or, as a link, a ``presence/add`` that is not laid out as one."""
     TOKEN_TOO_LONG = "token too long"
     """Sent a ``hub/sync`` or ``hub/wanted`` with a token of more than 64 bytes."""
     RESERVED_IN_KEY = "reserved token in a key"

@@ -32,7 +32,8 @@ REFERENCE = {
         "Client, for gevent",
         "Client connect connecting.BusUrl Subscription clients.endpoint.Service clients.endpoint.JobQueue "
         "clients.endpoint.FrameExchange clients.endpoint.DescriptorExchange clients.endpoint.FileExchange "
-        "clients.endpoint.HubView",
+        "clients.endpoint.HubView clients.endpoint.HeldPresence clients.endpoint.PresentMembers "
+        "clients.endpoint.WatchedInterest clients.watching.Present clients.watching.PresenceEvent",
     ),
     "blocking": ("blocking.Client, for threads", "blocking.Client"),
     "aio": ("aio.Client, for asyncio", "aio.Client"),

@@ -24,9 +24,11 @@ from ..recipes.mailbox import Mailbox
 from ..wire import control
 from ..wire.columns import Columns
 from ..wire.packets import Key, Message, as_key
+from ..wire.presence import INTEREST_WATCH
 from .batch import Pair, encode_many, in_parts
 from .connection import ClientConnection
 from .questions import PatternRequest, SyncScope
+from .watching import InterestWatch
 
 MOST_POSTED: Final = 64
 """Messages that wait for others, to go in one packet."""
@@ -216,6 +218,19 @@ class Basics:
 
     # -- what recipes are built on: Party -----------------------------------------------------------
 
+    async def begin_watch(self, key: bytes) -> InterestWatch:
+        """As :class:`~sbuslib.recipes.mailbox.Party` says. Where the hub does not say so, nothing is ever known."""
+        watch = InterestWatch(key)
+        if self._session.can(INTEREST_WATCH):
+            await self.connection.change(lambda: self._session.watching.begin(watch))
+        return watch
+
+    async def end_watch(self, watch: InterestWatch) -> None:
+        """As :class:`~sbuslib.recipes.mailbox.Party` says."""
+        if watch in self._session.watching.interest and not self.connection.is_closed:
+            with suppress(DisconnectedError, TimeoutError):
+                await self.connection.change(lambda: self._session.watching.end(watch))
+
     async def post(self, key: bytes, payload: bytes, *, together: bool) -> None:
         """As :class:`~sbuslib.recipes.mailbox.Party` says."""
         client, posted = self.connection, self._posted
@@ -270,6 +285,12 @@ class Basics:
         except BaseException:
             self._shut(mailbox, is_over=False)
             raise
+
+    async def divert(self, mailbox: Mailbox) -> None:
+        """Take nothing more from a mailbox, whose patterns stay subscribed to until :meth:`close_mailbox`."""
+        mailbox.closed = True
+        with suppress(DisconnectedError):
+            await self._sync("local", lasts=False)  # whoever waits for it may be the one that reads, and looks now
 
     async def close_mailbox(self, mailbox: Mailbox) -> None:
         """Unsubscribe what a mailbox has. What was on its way to it does not come into the inbox."""

@@ -18,8 +18,10 @@ from .handing import AioDescriptorExchange, AioFileExchange, AioFrameExchange
 from .hub_view import AioHubView, Offers
 from .job_queue import AioHeldJob, AioJobQueue, AioWorker, AnyHeldJob
 from .objects import AioService, AioSubscription, Subscribed
+from .present import AioInterest, AioPresence, AioPresent, AioWatch
 from .runtime import run
 from .verbs import Verbs
+from .watching import PresenceEvent, Present
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -238,6 +240,87 @@ class FileExchange(_Part):
     receive = making(Files, AioFileExchange.receive)
 
 
+class HeldPresence(_Part):
+    __doc__ = AioPresence.__doc__
+
+    _core: AioPresence
+    leave = blocking(AioPresence.leave)
+
+    @property
+    def key(self) -> bytes:
+        """Under which it is present."""
+        return self._core.key
+
+    @property
+    def info(self) -> bytes:
+        """What it says of itself."""
+        return self._core.info
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+
+class _Watch(_Part, Generic[T]):
+    _core: AioWatch[T]
+    close = blocking(AioWatch.close)
+
+    @property
+    def pattern(self) -> bytes:
+        """What is watched."""
+        return self._core.pattern
+
+    @property
+    def missed(self) -> int:
+        """Events that were forgotten: of more than 65,536 that nobody took, the oldest."""
+        return self._core.missed
+
+    def receive(self, *, timeout: float | None = None) -> T:
+        return run(self._core.receive(timeout=timeout))
+
+    receive.__doc__ = AioWatch.receive.__doc__
+
+    def __iter__(self) -> Iterator[T]:
+        """Events as they come, until it is ended or the client closed."""
+        while (event := run(self._core.next())) is not None:
+            yield event[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class WatchedInterest(_Watch["bool | None"]):
+    __doc__ = AioInterest.__doc__
+
+    _core: AioInterest
+
+    @property
+    def wanted(self) -> bool | None:
+        """How it was when this client received last."""
+        return self._core.wanted
+
+
+class PresentMembers(_Watch[PresenceEvent]):
+    __doc__ = AioPresent.__doc__
+
+    _core: AioPresent
+
+    @property
+    def members(self) -> list[Present]:
+        """Who was there when this client received last, in the order in which the hub learned of them."""
+        return self._core.members
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the hub knew all of its tree when it listed them. Else a link was away, or a hub has just begun."""
+        return self._core.is_whole
+
+
 class HubView(Offers):
     __doc__ = AioHubView.__doc__
 
@@ -247,6 +330,7 @@ class HubView(Offers):
 
     whoami = blocking(AioHubView.whoami)
     is_wanted = blocking(AioHubView.is_wanted)
+    watch_interest = making(WatchedInterest, AioHubView.watch_interest)
     statistics = blocking(AioHubView.statistics)
     clients = blocking(AioHubView.clients)
     links = blocking(AioHubView.links)
@@ -290,6 +374,8 @@ class Endpoint(ClientFace):
     request = blocking(Verbs.request)
     request_many = blocking(Verbs.request_many)
     serve = making(Service, Verbs.serve)
+    presence = making(HeldPresence, Verbs.presence)
+    present = making(PresentMembers, Verbs.present)
     last = blocking(Verbs.last)
     sync = blocking(Verbs.sync)
     drain = blocking(Verbs.drain)

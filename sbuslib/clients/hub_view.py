@@ -16,6 +16,8 @@ from ..statistics import (
 from ..wire import control
 from ..wire.packets import Key, as_key
 from .basics import Basics
+from .objects import starting
+from .present import AioInterest, watch_interest
 from .session import Session
 
 
@@ -71,6 +73,15 @@ class AioHubView(Offers):
         Raises :exc:`~sbuslib.errors.KeyFormatError`.
         """
         return await self._verbs.is_wanted(key, timeout=timeout)
+
+    @starting
+    async def watch_interest(self, pattern: Key) -> AioInterest:
+        """Watch whether ``pattern``, or any key that it matches, has addressees: ``wanted``, then events.
+
+        Changes are coalesced. *None* where the hub does not know, and for keys to which this client may not publish.
+        Raises :exc:`~sbuslib.errors.StateError` for a hub that does not say so, and as :meth:`is_wanted`.
+        """
+        return await watch_interest(self._verbs, pattern)
 
     async def statistics(self) -> HubStatistics:
         """Its counts. Raises :exc:`~sbuslib.errors.StateError` when it has none or does not trust this user with

@@ -91,6 +91,9 @@ class _Background:
         """Close the mailbox, and wait until the work has ended."""
         if not self._mailbox.closed:
             await self._verbs.close_mailbox(self._mailbox)
+        await self._join()
+
+    async def _join(self) -> None:
         self._verbs.connection.begun.pop(self, None)
         for running in self._running:
             await self._verbs.connection.runtime.join(running)
@@ -297,6 +300,15 @@ class AioService(_Background):
         self._verbs.connection.stay()
         await self._verbs.open_mailbox(self._mailbox)
         self._begin(self._works())
+
+    async def _end(self) -> None:
+        """Take nothing more, finish, and only then unsubscribe: whoever waits for an answer is not told that nobody is
+        left who could give it."""
+        if not self._mailbox.closed:
+            await self._verbs.divert(self._mailbox)
+            await self._join()
+            await self._verbs.close_mailbox(self._mailbox)
+        await self._join()
 
     async def stop(self) -> None:
         """End it: nothing more is taken, and what was taken is finished. A second call does nothing."""

@@ -39,9 +39,11 @@ from ..wire.packets import (
     encode_unsubscribe,
     parse,
 )
+from ..wire.presence import PRESENCE_ON
 from ..wire.text import printable
 from .mailboxes import Mailboxes
 from .questions import HubQuestion, PatternRequest
+from .watching import Watching
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -110,6 +112,7 @@ class Session:
         """All mailboxes, opened or not, whose patterns are to be kept true."""
         #: Of the last message that came: all that stood before its payload, its key, and its sender.
         self._last: tuple[bytes, bytes, bytes | None] = b"", b"", None
+        self.watching = Watching()  # what it watches, and where it is present
         self._own = HubQuestion(b"")  # for our credentials: the first question of each connection
         self._asked: defaultdict[bytes, deque[HubQuestion]] = defaultdict(deque)  # on this connection, by key, in order
         self._by_token: WeakValueDictionary[bytes, HubQuestion] = WeakValueDictionary()  # those that somebody waits for
@@ -154,6 +157,7 @@ class Session:
         self._move_secrets()
         packets = [encode_control(key) for key in self.choices.values() if self.has_chosen(key)]
         packets += [encode_subscribe(pattern) for pattern in self.held.elements()]
+        packets += self.watching.restore() if self.can(PRESENCE_ON) else []
         return packets
 
     @property
@@ -194,6 +198,10 @@ class Session:
     def separator(self) -> bytes:
         """The byte between the segments of a key on this hub."""
         return self.features.separator if self.features is not None else SEPARATOR
+
+    @property
+    def _hub_id(self) -> bytes:
+        return self.features.hub_id if self.features is not None else b""
 
     def choose(self, *keys: bytes) -> list[bytes]:
         """Choose by control messages; of those that differ in the last word alone, the newest stands. What to send."""
@@ -455,7 +463,7 @@ class Session:
         if key == control.FEATURES:
             self.features = control.Features.decode(payload)
             self.headers.clear()
-        elif key in (control.SYNC, control.WANTED):
+        elif key in (control.SYNC, control.WANTED, PRESENCE_ON):
             token, _, answer = payload.partition(b"\0")
             if (question := self._by_token.get(token)) is not None:
                 question.answer = answer
@@ -463,5 +471,7 @@ class Session:
             asked.popleft().answer = payload
             if key == control.WHOAMI:
                 self.credentials = payload
+        elif self.watching.take(key, payload, self._hub_id, self.separator):
+            pass
         elif (notice := control.decode_notice(key, payload)) is not None:  # a newer hub may send what is unknown here
             self._take_notice(notice)

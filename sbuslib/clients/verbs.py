@@ -21,6 +21,7 @@ from .basics import Basics, mailbox_of
 from .connection import ClientConnection
 from .job_queue import AioJobQueue
 from .objects import AioService, AioSubscription, starting
+from .present import AioPresence, AioPresent, be_present, watch_presences
 
 Handler: TypeAlias = Callable[[Message], object]
 """Is called with each message; with asyncio it may be a coroutine function."""
@@ -172,6 +173,27 @@ class Verbs(Basics):
         """Ask a service that keeps last values. What it tells anybody may know, where a hub has no secret keys."""
         asking = self._asking(self._session.features is not None)
         return await request(self, asking, key, payload, self.connection.timeout)
+
+    # -- who is there -------------------------------------------------------------------------------
+
+    @starting
+    async def presence(self, key: Key, *, info: bytes = b"") -> AioPresence:
+        """Be present under ``key``, for others to see, until ``leave`` or the end of ``with``, or of the connection.
+
+        The hub tells others when the process ends, whatever ends it. ``info`` is what they are shown beside the
+        credentials: at most 1,024 bytes. Raises :exc:`~sbuslib.errors.RefusedError` for a key to which this client may
+        not publish, :exc:`~sbuslib.errors.KeyFormatError`, :exc:`~sbuslib.errors.StateError` for a hub that knows no
+        presence, :exc:`TimeoutError` and :exc:`~sbuslib.errors.DisconnectedError`.
+        """
+        return await be_present(self, key, info)
+
+    @starting
+    async def present(self, pattern: Key) -> AioPresent:
+        """Watch who is present under keys that match ``pattern``, in the whole tree: ``members``, then events.
+
+        Raises as ``subscribe``, and :exc:`~sbuslib.errors.StateError` for a hub that knows no presence.
+        """
+        return await watch_presences(self, pattern)
 
     def queue(self, name: Key) -> AioJobQueue:
         """The shared queue of this name, which ``sbus queue`` keeps: ``submit`` jobs, or ``work`` on them."""

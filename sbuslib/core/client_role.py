@@ -10,12 +10,14 @@ from ..errors import PacketError
 from ..limits import PACKET_BYTES
 from ..reasons import Reason
 from ..secrets import Credentials
-from ..wire import control
+from ..wire import control, presence
 from ..wire.modes import HARD, ORDER, SOFT
 from ..wire.packets import Control, Packet, Subscribe, Unsubscribe, encode_control, parse
 from .clients import Clients
 from .context import Context
+from .interest_watches import InterestWatches
 from .outgoing import Outgoing
+from .presence_table import PresenceTable
 from .protocols import Routes, Sender
 from .publisher import Publisher
 from .replacement import Replacement
@@ -51,16 +53,19 @@ that they cannot know. They separate by a full stop."""
 class Neighbours(Protocol):
     """What clients may ask of the tree that the hub belongs to."""
 
+    watches: InterestWatches
+    """Who watches which keys are wanted."""
+
+    @property
+    def presences(self) -> PresenceTable:
+        """Who is there."""
+        ...
+
     def whoami(self, client: Outgoing) -> None:
         """Answer a ``whoami``, once the first prefix is known."""
 
     def sync(self, client: Outgoing, token: bytes, scope: bytes) -> None:
         """Answer a ``hub/sync``. Raises :exc:`~sbuslib.errors.PacketError` where too many wait."""
-
-    @property
-    def has_settled(self) -> bool:
-        """Whether the hub knows what is wanted in its tree."""
-        ...
 
     def add_link(self, publisher: Publisher, said: bytes) -> None:
         """A client says that it is the relay of a hub below, and names that hub."""
@@ -173,7 +178,25 @@ class ClientRole:
                 if packet.key == control.SYNC:
                     self._neighbours.sync(client, token, about)
                 else:
-                    client.answer(encode_control(control.WANTED, token + b"\0" + self._is_wanted(client, about)))
+                    state = self._neighbours.watches.state(client, about)
+                    client.answer(encode_control(control.WANTED, token + b"\0" + state))
+            case presence.INTEREST_WATCH:
+                self._neighbours.watches.add(client, packet.payload or b"")
+            case presence.INTEREST_UNWATCH if self._neighbours.watches.remove(client, packet.payload or b""):
+                pass
+            case presence.PRESENCE_ON:
+                token, _, rest = (packet.payload or b"").partition(b"\0")
+                key, _, info = rest.partition(b"\0")
+                if len(token) > TOKEN_BYTES:
+                    raise PacketError(Reason.TOKEN_TOO_LONG)
+                refused = self._neighbours.presences.add(client, key, info) or ""
+                client.answer(encode_control(presence.PRESENCE_ON, token + b"\0" + refused.encode()))
+            case presence.PRESENCE_OFF if self._neighbours.presences.remove(client, packet.payload or b""):
+                pass
+            case presence.PRESENCE_WATCH:
+                self._neighbours.presences.watch(client, packet.payload or b"")
+            case presence.PRESENCE_UNWATCH if self._neighbours.presences.unwatch(client, packet.payload or b""):
+                pass
             case control.RELOAD if client.credentials.uid in context.trusted:
                 self._reloads.ask(client.answer)
             case control.RELOAD:
@@ -193,16 +216,6 @@ class ClientRole:
                 client.changed_modes()
             case _:
                 context.counts.ignored += 1
-
-    def _is_wanted(self, client: Outgoing, key: bytes) -> bytes:
-        """Whether what a client publishes under a key has addressees, as far as this hub knows: not the client itself
-        without echo. Nobody is told of keys that it may not use."""
-        context = self._context
-        if not context.authorization.allows(client.account, client.credentials, "publish", key):
-            return b"unknown"
-        if context.router.is_wanted(key, None if client.has_echo else client):
-            return b"yes"
-        return b"no" if self._neighbours.has_settled else b"unknown"
 
     def _tell(self, client: Outgoing, packet: Control) -> bytes:
         """The answer for a trusted client; anybody else gets an empty one."""
@@ -239,6 +252,7 @@ class ClientRole:
 
         if withdrawn:
             client.notify(control.Withdrawn(tuple(withdrawn)).encode())
+        yield from self._neighbours.presences.review(client)
 
     def drop(self, reason: Reason, times: int = 1) -> None:
         raise AssertionError("what a client may not do is a violation")

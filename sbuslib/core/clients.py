@@ -79,6 +79,7 @@ class Clients:
         """Disconnect a client for a violation, tell it why, and count that. Not while the area is in use."""
         connection = self.connections.get(client)
         if connection is not None and not connection.outgoing.closed:
+            connection.outgoing.kicked = True
             connection.outgoing.notify_last(control.Kicked(reason).encode())
             self.close(client, reason)
             self.report(reason, client.credentials)

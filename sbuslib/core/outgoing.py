@@ -62,6 +62,7 @@ class Outgoing:
     is_link: bool = False  # whether the client is a hub below
     takes_batches: bool = False
     wants_notices: bool = False
+    kicked: bool = False  # by its hub
     is_monitor: bool = False  # what it subscribes to makes it no addressee
     grown: bool = False  # whether the kernel was asked for the full send buffer
     routed: int = 0

@@ -94,6 +94,29 @@ class ClientRecord(Struct, omit_defaults=True):
     """The numbers of the clients that it holds back, and since when, by the clock that all processes share."""
 
 
+class PresenceRecord(Struct, omit_defaults=True):
+    """One presence, of a client or beyond a link."""
+
+    number: Count
+    key: bytes
+    info: bytes = b""
+    client: Count = 0
+    """The number of the client; else 0, and what follows."""
+    hub: tuple[int, bytes] | None = None
+    """The instance of the hub that is beyond the link: its user, and what it calls itself."""
+    hub_id: bytes = b""
+    """Of the process that numbered it."""
+    name: Count = 0
+    """Its number there."""
+    user: Count = 0
+    """Who is charged for it."""
+    trusted: bool = True
+    ids: tuple[Count, Count, Count] = (0, 0, 0)
+    """The credentials of the link: group, user, process."""
+    rest: bytes = b""
+    """What the hub beyond it adds to these."""
+
+
 class Counts(Struct):
     """All that a hub has counted, but for what those did who are connected."""
 
@@ -138,6 +161,12 @@ class HubRecord(Counts, kw_only=True):
     owns_file: bool
     """Whether the hub removes the file of its socket when it stops."""
     clients: list[ClientRecord]
+    last_presence: Count = 0
+    """The last number that was given to one."""
+    presences: list[PresenceRecord] = []
+    presence_watches: list[tuple[Count, bytes]] = []
+    """Number of the client, and pattern; as the next ones."""
+    interest_watches: list[tuple[Count, bytes]] = []
     handed_on: dict[str, str] = {}
     """What the program that serves the hub hands on to the next."""
 

@@ -12,7 +12,7 @@ import gc
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Final, Protocol
 
@@ -28,7 +28,9 @@ from .clients import LAST_TURNS, Clients
 from .connection import Connection
 from .context import Context
 from .handover import Estate, HandoverError, hand_over, refuse
+from .interest_watches import InterestWatches
 from .outgoing import Outgoing
+from .presence_table import PresenceTable
 from .publisher import Role
 from .records import VERSION, HubRecord
 from .settings import Reloads
@@ -41,6 +43,13 @@ class LinksBelow(Protocol):
     """What the hub's tree has to do with it. Links are not handed over: they join the new hub."""
 
     hub_id: bytes
+    watches: InterestWatches
+    """Who watches which keys are wanted."""
+
+    @property
+    def presences(self) -> PresenceTable:
+        """Who is there."""
+        ...
 
     def leave_all(self, timeout: float) -> object:
         """End the links to all hubs below in good order, and let none join. Waits."""
@@ -155,12 +164,19 @@ class Replacement:
         return len(connections)
 
     def _record(self, connections: list[Connection], listener: Listener) -> HubRecord:
+        numbers = {connection.outgoing: connection.number for connection in connections}
+        presences, watches = self._tree.presences, self._tree.watches
+
         return HubRecord(
             version=VERSION,
             hub_id=self._tree.hub_id,
             separator=self._context.router.namespace.separator,
             owns_file=listener.owns_file,
             clients=[connection.record() for connection in connections],
+            last_presence=presences.last,
+            presences=presences.record(numbers),
+            presence_watches=[(number, raw) for one, number in numbers.items() for raw in presences.watched(one)],
+            interest_watches=[(number, raw) for one, number in numbers.items() for raw in watches.watched(one)],
             handed_on=self.handed_on,
             **asdict(self._context.counts),
         )
@@ -175,7 +191,7 @@ class Replacement:
         try:
             with _without_collector():
                 self._restore(estate, role)
-        except (PacketError, StateError, IndexError) as error:
+        except (PacketError, StateError, LookupError) as error:
             raise HandoverError(f"the record of the hub contradicts itself: {error}") from None
         estate.commit()
         if estate.record.owns_file and isinstance(estate.address, PathAddress):
@@ -187,6 +203,15 @@ class Replacement:
         self.handed_on = record.handed_on
         self._context.counts.restore(record)
         self._clients.restore(record.clients, estate.take_connections(), role)
+
+        # What they hold and watch besides. What the rules allow no more is left out.
+        presences, interest = self._tree.presences, self._tree.watches
+        clients = {connection.number: connection.outgoing for connection in self._clients.connections.values()}
+        presences.restore(record.last_presence, record.presences, clients)
+        for watches, watch in ((record.presence_watches, presences.watch), (record.interest_watches, interest.add)):
+            for number, raw in watches:
+                with suppress(PacketError):
+                    watch(clients[number], raw)
 
 
 @contextmanager

@@ -57,7 +57,11 @@ class Router(Generic[S]):
         """Called with each plain pattern that a subscriber begins (``True``) or ceases (``False``) to hold."""
         self.adjust: Callable[[bytes, bool, tuple[S, ...]], tuple[S, ...]] | None = None
         """The receivers of a key, which may be secret, besides or but for the hub above."""
-
+        self.presumed: S | None = None
+        """Who is sent everything as long as nobody knows what it wants."""
+        self.on_interest: Callable[[Pattern | None, Account | None], None] | None = None
+        """Called where keys that a pattern matches may have other addressees, with the account of who changed that;
+        ``None``: any keys, and the hub itself."""
         self._limits = limits
         self._quotas = quotas
         self._plain: Subscriptions[S] = Subscriptions(separator)  # of all keys that are not secret
@@ -149,6 +153,8 @@ class Router(Generic[S]):
         self.reconsider(pattern)
         if self.watch is not None and index is not self._secret:
             self.watch(subscriber, account, pattern, wanted)
+        if self.on_interest is not None and index is not self._monitored:
+            self.on_interest(pattern, account)
 
     def unsubscribe(self, pattern: bytes, subscriber: S, account: Account) -> bool:
         """Take one ``SUB`` back; ``False`` when there was none to take."""
@@ -206,6 +212,8 @@ class Router(Generic[S]):
                 gone.add(subscriber)
                 continue
 
+            if self.on_interest is not None:
+                self.on_interest(pattern, account)
             self._quotas.give_pattern(account, pattern)
             count -= 1
         if gone:
@@ -232,7 +240,7 @@ class Router(Generic[S]):
     def add_tap(self, tap: S, secrets: bool) -> None:
         """From now on ``tap`` receives every message, and does not count as a subscriber."""
         self._taps[tap] = secrets
-        self.reconsider_all()
+        self._forget_all()
 
     def route(self, header: bytes) -> tuple[S, ...]:
         """The receivers of a message with this header, looked up and remembered.
@@ -242,14 +250,15 @@ class Router(Generic[S]):
         found = self._look_up(header[len(MSG) : -1])
         if len(header) <= CACHED_HEADER_BYTES:
             if len(self.routes) >= self._limits.cached_keys:
-                self.reconsider_all()
+                self._forget_all()
             self.routes[header] = found
         return found
 
-    def is_wanted(self, key: bytes, but: S | None = None) -> bool:
-        """Whether a key has addressees, one subscriber aside. Raises as :meth:`route`."""
+    def is_wanted(self, key: bytes, but: S | None = None) -> bool | None:
+        """Whether a key has addressees, one subscriber aside; *None* where nobody knows. Raises as :meth:`route`."""
         found = self._addressees(key, self.namespace.check_key(key))
-        return len(found) > (but in found)
+        others = len(found) - (but in found)
+        return None if others == 1 and self.presumed in found else others > 0
 
     def is_received(self, key: bytes, but: S | None = None) -> bool:
         """Whether anybody receives a key, monitors included, taps and one subscriber aside. Raises as :meth:`route`."""
@@ -281,7 +290,7 @@ class Router(Generic[S]):
                 self._tuples.clear()
             self._remembered += len(found)
             if self._remembered > self._limits.cached_receivers:
-                self.reconsider_all()
+                self._forget_all()
             known = self._tuples[found] = found
         return known
 
@@ -294,6 +303,10 @@ class Router(Generic[S]):
         """All patterns that anybody holds and that are not secret, each once."""
         mark = self.namespace.mark
         return [*self._plain.everything(), *(mark + raw for raw in self._monitored.everything())]
+
+    def addressed_patterns(self) -> list[bytes]:
+        """The patterns of them whose holders are addressees."""
+        return self._plain.everything()
 
     @property
     def distinct_patterns(self) -> int:
@@ -311,18 +324,20 @@ class Router(Generic[S]):
             self._forget([b"MSG %b\0" % pattern.raw])
             return
         if not pattern.segments:
-            self.reconsider_all()
+            self._forget_all()
             return
         stem = MSG + pattern.raw.partition(b"*")[0]
         headers = [header for header in self.routes if header.startswith(stem)]
         if len(headers) > COMPARED:
-            self.reconsider_all()
+            self._forget_all()
             return
         self._forget([header for header in headers if pattern.matches(header[len(MSG) : -1])])
 
     def reconsider_key(self, key: bytes) -> None:
         """What ``adjust`` says of a key has changed."""
         self._forget([b"MSG %b\0" % key])
+        if self.on_interest is not None:
+            self.on_interest(Pattern(key, self.namespace.separator), None)
 
     def _forget(self, headers: Iterable[bytes]) -> None:
         for header in headers:
@@ -337,13 +352,19 @@ class Router(Generic[S]):
             return
         headers = [header for header, found in self.routes.items() if id(found) in named]
         if len(headers) > COMPARED:
-            self.reconsider_all()
+            self._forget_all()
             return
         self._forget(headers)
         for number in named:
             self._tuples.pop(distinct[number], None)
 
     def reconsider_all(self) -> None:
+        """What ``adjust`` says of any key may have changed."""
+        self._forget_all()
+        if self.on_interest is not None:
+            self.on_interest(None, None)
+
+    def _forget_all(self) -> None:
         self.version += 1
         self._remembered = 0
         self.routes.clear()

@@ -160,6 +160,13 @@ class GuardedMailbox(Mailbox):
             self.lost[OF_ANOTHER_USER] += 1
 
 
+class WatchedKey(Protocol):
+    """Whether a key has addressees, as the hub says."""
+
+    state: bool | None
+    """*None* while nobody knows."""
+
+
 class Party(Protocol):
     """What recipes use of a client."""
 
@@ -174,6 +181,12 @@ class Party(Protocol):
     async def sync(self, scope: str = "local") -> str: ...
 
     async def is_wanted(self, key: bytes, *, timeout: float | None = None) -> bool | None: ...
+
+    async def begin_watch(self, key: bytes) -> WatchedKey:
+        """Watch whether a key has addressees, until :meth:`end_watch`. Does not wait for the hub."""
+        ...
+
+    async def end_watch(self, watch: Any) -> None: ...
 
     async def tell_senders(self) -> None: ...
 

@@ -258,6 +258,17 @@ async def request_many(
     return []
 
 
+async def _wait_for_answers(party: Party, pending: _Pending, key: bytes, left: float) -> None:
+    """Wait for so many seconds. Raises :exc:`~sbuslib.errors.NoServerError` as soon as nobody is left to answer."""
+    watch = await party.begin_watch(key)
+    try:
+        await party.wait_until(lambda: pending.is_answered() or watch.state is False, left if left < inf else None)
+        if watch.state is False and not pending.answers:
+            raise NoServerError(f"nobody serves {printable(key)}: no client of this bus receives it")
+    finally:
+        await party.end_watch(watch)
+
+
 async def _ask(
     party: Party, asking: Asking, key: bytes, payload: bytes, timeout: float | None, most: int
 ) -> list[Answer]:
@@ -272,15 +283,11 @@ async def _ask(
     try:
         question = encode_question(number, timeout, asking.patterns[0], payload)
         await party.post(key, question, together=asking.is_shared())
-        until, pause = inf if timeout is None else asking.clock() + timeout, ANSWERED_WITHIN
+        until = inf if timeout is None else asking.clock() + timeout
 
-        # Most answers come at once. Else the hub is asked, and again later: one that has just begun does not know yet.
-        while (left := until - asking.clock()) > 0:
-            if await party.wait_until(pending.is_answered, min(pause, left)):
-                break
-            if pause < left and await party.is_wanted(key, timeout=pause) is False and not pending.answers:
-                raise NoServerError(f"nobody serves {printable(key)}: no client of this bus receives it")
-            pause *= 4
+        # Most answers come at once. Else the hub says when nobody receives the key, now or from some moment on.
+        if not await party.wait_until(pending.is_answered, min(ANSWERED_WITHIN, until - asking.clock())):
+            await _wait_for_answers(party, pending, key, until - asking.clock())
         return pending.answers
     except NoServerError:
         pending.most = 0  # nobody has it

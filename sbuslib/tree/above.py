@@ -21,7 +21,7 @@ from ..errors import PacketError
 from ..kernel.peers import peer_credentials
 from ..reasons import Reason
 from ..secrets import Credentials
-from ..wire import control
+from ..wire import control, presence
 from ..wire.packets import Control, Packet, encode_control, encode_subscribe, encode_unsubscribe
 from ..wire.text import printable
 from .demand import index
@@ -30,6 +30,7 @@ from .hub_above import HubAbove
 from .hub_link import MODES, Link
 from .interest import Changes, Reader
 from .open_questions import OnAnswer
+from .presences import HUB_ABOVE
 from .states import Event, LinkAction
 from .vouchers import Voucher
 
@@ -256,6 +257,7 @@ class LinkAbove(Link):
         above = self._above
         above.away_since = above.away_since or self._alive_at
         self.place.telling.forget(self)
+        self.place.presences.end_link(self.receiver)
         above.end_link()
         self._connection.close()
         self._tree.clients.finish(self.publisher)
@@ -335,6 +337,11 @@ class LinkAbove(Link):
                     raise PacketError(Reason.UNKNOWN_MODE)
                 if above.step == "asking":
                     self.mode = MODES[payload]
+                    if self.mode != "plain" and self._knows(presence.PRESENCE_ON):
+                        # Now, since it tells at once who is present. This hub tells it once it has joined.
+                        account = self.outgoing.account
+                        self.presence_reader = self.place.presences.begin_link(self.receiver, HUB_ABOVE, account, None)
+                        self.say(self.place.presences.greeting)
                     self._on("client" if self.mode == "plain" else "served")
             case control.SYNC:
                 token, _, scope = payload.partition(b"\0")
@@ -360,6 +367,8 @@ class LinkAbove(Link):
                 self.outgoing.set_senders(True)
 
             # The rest.
+            case _ if self._take_presence(key, payload):
+                pass
             case control.INTEREST_LINKS:
                 if payload.isdigit() and len(payload) <= 6:
                     above.links_beside = int(payload)

@@ -8,7 +8,7 @@ but for the senders that it names.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from time import monotonic
 from typing import Final
 
@@ -19,7 +19,7 @@ from ..errors import PacketError
 from ..limits import CONTROL_EXTRA, PACKET_BYTES
 from ..reasons import Reason
 from ..secrets import Credentials
-from ..wire import control
+from ..wire import control, presence
 from ..wire.packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control, parse
 from .hub_link import Link, Mode
 from .interest import Changes
@@ -35,9 +35,12 @@ _UNANSWERED = 64
 
 
 class LinkBelow(Link):
-    """The role of the relay of a hub below."""
+    """The role of the relay of a hub below.
 
-    def __init__(self, place: Place, publisher: Publisher, mode: Mode, behind: SendersBelow) -> None:
+    :param hub: stands for that hub, over several links.
+    """
+
+    def __init__(self, place: Place, publisher: Publisher, mode: Mode, behind: SendersBelow, hub: Hashable) -> None:
         outgoing = publisher.outgoing
         uid, pid = outgoing.credentials.uid, outgoing.credentials.pid
         super().__init__(place, publisher, outgoing, f"the relay {pid} of user {uid}")
@@ -63,6 +66,7 @@ class LinkBelow(Link):
         self._keys = reader if isinstance(reader, PrunedKeys) else None  # that it was told not to send
         self._prunes = 0  # how many it was told so in the second at hand
         self._second = 0.0  # when that began, by the monotonic clock
+        self._hub = hub  # beyond the link
 
     @property
     def asks(self) -> bool:
@@ -98,8 +102,28 @@ class LinkBelow(Link):
             case Unsubscribe(pattern=pattern) if not namespace.uses_reserved(namespace.unmark(pattern)[1]):
                 self._unsubscribe(pattern)
                 publisher.refresh()
+            case Control(key=presence.PRESENCE_BEGIN, payload=payload):
+                self._begin_presences()
+                self._take_presence(packet.key, payload or b"")
+            case Control(key=key, payload=payload) if self._take_presence(key, payload or b""):
+                pass
             case _:
                 self._as_client.act_on(publisher, packet)
+
+    def _begin_presences(self) -> None:
+        """The hub below is about to tell who is present there, and wants to be told the same."""
+        if self.presence_reader is None:
+            presences, may_know = self.place.presences, None if self.trusted else self._may_know
+            self.presence_reader = presences.begin_link(self.receiver, self._hub, self.outgoing.account, may_know)
+            self.say(presences.greeting)
+            self.mark()
+
+    def may_be_present(self, key: bytes) -> bool:
+        return self.context.authorization.allows(self.outgoing.account, self.outgoing.credentials, "publish", key)
+
+    def _may_know(self, key: bytes) -> bool:
+        """Whether the user of this link may know who is present under a key."""
+        return self.context.authorization.allows(self.outgoing.account, self.outgoing.credentials, "subscribe", key)
 
     # -- what it may read ---------------------------------------------------------------------------
 
@@ -152,6 +176,9 @@ class LinkBelow(Link):
         """
         if self._keys is not None:
             self._keys.graft_all()
+            self.mark()
+        if self.presence_reader is not None:
+            yield from self.place.presences.review_link(self.receiver, self.may_be_present)
             self.mark()
         for pattern in self.context.router.plain_patterns_of(self.outgoing):
             yield

@@ -94,7 +94,7 @@ class Demand:
 
     def abandon(self) -> None:
         """In the child of a fork, and at the end: only what is held stays, which leaves the router with the holder."""
-        self._router.adjust = None
+        self._router.adjust = self._router.presumed = None
         self._router.reconsider_all()
 
     def _adjust(self, key: bytes, secret: bool, found: Routes) -> Routes:
@@ -136,6 +136,7 @@ class Demand:
     def want_all(self, everything: bool) -> None:
         """Whether the hub above is taken to want all that may go up."""
         self._everything = everything or self._too_many
+        self._router.presumed = self._holder if self._everything else None
         former, self._all = self._all, self._export if self._everything else []
         for pattern in self._all:
             self._router.subscribe_anyway(pattern, self._holder, self._account)

@@ -169,6 +169,11 @@ class HubAbove:
         return self.apart is not None
 
     @property
+    def tells_presences(self) -> bool:
+        """Whether there is a link over which it tells who is present."""
+        return self.joined is not None and self.joined.presence_reader is not None
+
+    @property
     def scope_alone(self) -> bytes:
         """What is known of the tree without the hub above. A hub that stands apart is the root of its tree."""
         return control.SCOPE_TREE if self.stands_apart else b"partial"

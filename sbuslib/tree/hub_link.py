@@ -12,17 +12,18 @@ import logging
 from typing import Final, Literal, TypeAlias
 
 from ..core.callbacks import log
-from ..core.protocols import Receiver, Routes, Sender
+from ..core.protocols import Receiver, Routes
 from ..core.publisher import Publisher
 from ..core.router import CACHED_HEADER_BYTES
 from ..errors import PacketError, ReservedKeyError
 from ..limits import CONTROL_EXTRA, PACKET_BYTES
 from ..reasons import Reason
-from ..wire import control
+from ..wire import control, presence
 from ..wire.packets import MSG, Control, Packet, encode_control, parse
 from .interest import Changes, Reader
 from .open_questions import OnAnswer, OpenQuestions
 from .place import Place
+from .presences import PresenceReader
 from .pruning import PrunedKeys
 from .vouchers import ForgedError, Voucher, take_wrapped
 
@@ -65,8 +66,10 @@ class Link:
         """Whether it was told all that is wanted for the first time, or need not be told that."""
         self.reader: Reader | PrunedKeys | None = None
         """Which patterns, or keys, the other end has to be told."""
+        self.presence_reader: PresenceReader | None = None
+        """Which presences it has to be told; ``None``: it takes no part in them."""
         self.questions = OpenQuestions()  # to the other end
-        self.senders: dict[bytes, Sender] = {}
+        self.senders: dict[bytes, Voucher] = {}
         """Those behind it that have sent something, by what the other end calls them."""
 
         self._tuples: dict[Routes, Routes] = {}  # receivers of what comes over it, each tuple once
@@ -142,7 +145,7 @@ class Link:
         try:
             packet = parse(data)
             if isinstance(packet, Control) and packet.key == control.FROM:
-                take_wrapped(publisher, packet.payload or b"", self._sender_of)
+                take_wrapped(publisher, packet.payload or b"", self._voucher_of)
             else:
                 self.act_on(publisher, packet)
         except ForgedError:
@@ -150,7 +153,7 @@ class Link:
         except PacketError as error:
             self.drop(error.reason)
 
-    def _sender_of(self, name: bytes) -> Sender:
+    def _voucher_of(self, name: bytes) -> Voucher:
         """Whom the other end calls so."""
         sender = self.senders.get(name)
         if sender is None:
@@ -170,6 +173,33 @@ class Link:
         while self._to_log:
             text = "sbus hub at %s dropped what %s sent: %s (further ones are only counted)"
             log(logging.WARNING, text, self.context.address(), self.name, self._to_log.pop())
+
+    def _take_presence(self, key: bytes, payload: bytes) -> bool:
+        """Act on what the other end says of who is there. Returns whether it did. Raises
+        :exc:`~sbuslib.errors.PacketError`."""
+        if self.presence_reader is None:
+            return False
+
+        presences = self.place.presences
+        match key:
+            case presence.PRESENCE_BEGIN:
+                presences.take_begin(self.receiver, payload)
+            case presence.PRESENCE_ADD:
+                said = presence.Added.decode(payload)
+                if not self.may_be_present(said.key):
+                    raise PacketError(Reason.PUBLISHING_REFUSED)
+                presences.take_added(self.receiver, said, self._voucher_of(said.sender))
+            case presence.PRESENCE_REMOVE:
+                presences.take_removed(self.receiver, presence.Removed.decode(payload))
+            case presence.PRESENCE_COMPLETE:
+                presences.take_complete(self.receiver)
+            case _:
+                return False
+        return True
+
+    def may_be_present(self, key: bytes) -> bool:
+        """Whether the rules allow somebody behind this link to be present under a key."""
+        return True
 
     # -- what the other end is told -----------------------------------------------------------------
 
@@ -216,6 +246,11 @@ class Link:
             if changes:
                 self.say(*self.encode(changes))
             count = len(changes) if is_told else most  # what is not told was looked at as well
+
+        if is_told and self.presence_reader is not None and (room := min(most - count, self.room)) >= 0:
+            packets, has_more = self.presence_reader.take(max(1, room))
+            self.say(*packets)
+            count, is_told = count + len(packets), not has_more
 
         if not is_told:
             return count, True

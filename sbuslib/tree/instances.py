@@ -135,6 +135,10 @@ class Instances:
         (_, id_), epoch = self._said.get(connection, ((0, b""), 0))
         return id_, epoch
 
+    def hub_of(self, connection: Outgoing) -> Instance | None:
+        """The instance that a connection said; ``None``: none."""
+        return self._said[connection][0] if connection in self._said else None
+
     def _drop(self, relays: list[Publisher], old: Outgoing) -> None:
         """An old link whose process lives on has had its time."""
         if len(relays) > 1 and relays[0].outgoing is old and not is_hung_up(old.socket):

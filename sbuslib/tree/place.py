@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 
 from ..core.clients import Clients
 from ..core.context import Context
+from ..core.interest_watches import InterestWatches
 from ..core.outgoing import Outgoing
 from ..core.protocols import Receiver
 from ..core.violations import Violations
 from ..wire import control
 from .loss_reports import LossReports, News
+from .presences import Presences
 from .roles import Above, Below
 from .rounds import Questions
 from .settling import Settling
@@ -37,11 +39,30 @@ class Place:
         self.dropped = Violations(context.limits.logged_violations)
         """Packets that links should not have sent."""
         self.questions = Questions(context, links, lambda: self.above)  # that clients and hubs asked
-        self.settling = Settling(context, links.values, lambda: self.questions.knows_prefix, self.telling.mark_all)
+        self.settling = Settling(context, links.values, lambda: self.questions.knows_prefix, self._on_settled)
         """Whether this hub knows what is wanted."""
+        self.presences = Presences(context, lambda: self.hub_id, self._tell, lambda: self._is_whole)
+        """Who is there."""
+        self.watches = InterestWatches(context, lambda: self.settling.done)
+        """Who watches which keys are wanted."""
 
         self.loss_reports = LossReports(context, lambda: self.hub_id, self._tell_losses)
         """What is known of messages that the tree has lost on their way up."""
+
+    def _tell(self, links: Iterable[Hashable], user: int) -> None:
+        """Tell links what a user has changed."""
+        self.telling.mark(links)
+        self.telling.wake(user)
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether all other hubs of the tree are joined, as far as this one can know."""
+        above = self.above
+        return self.settling.done and (above is None or above.stands_apart or above.tells_presences)
+
+    def _on_settled(self) -> None:
+        self.telling.mark_all()
+        self.watches.note(None, None)
 
     @property
     def has_settled(self) -> bool:

@@ -85,6 +85,10 @@ class Above(Protocol):
         """Whether this hub has not joined since that would make a loop or too deep a tree."""
 
     @property
+    def tells_presences(self) -> bool:
+        """Whether there is a link over which it tells who is present."""
+
+    @property
     def scope_alone(self) -> bytes:
         """What is known of the tree without it."""
 

@@ -37,6 +37,7 @@ from .below import LinkBelow, PlainLink
 from .hub_link import Mode
 from .instances import Instances, Said
 from .place import Place
+from .presences import HUB_ABOVE
 from .roles import Above
 from .rounds import Reply
 from .vouchers import SendersBelow
@@ -119,6 +120,7 @@ class Tree(Place):
             self.above.relay.join_again()
 
     def _forget_all(self) -> None:
+        self.presences.clear()
         self.questions.clear()
         self.instances.clear()
         self.addresses.clear()
@@ -173,7 +175,7 @@ class Tree(Place):
             PlainLink(publisher, behind)
             return
         self._links_of[client.account.uid] += 1
-        self.links[client] = LinkBelow(self, publisher, mode, behind)
+        self.links[client] = LinkBelow(self, publisher, mode, behind, self.instances.hub_of(client) or publisher)
         self.settling.links_changed()
         self.telling.wake(client.account.uid)
 
@@ -202,9 +204,14 @@ class Tree(Place):
 
     def forget(self, client: Outgoing) -> None:
         """A client has left."""
+        self.watches.forget(client)
+        self.presences.forget(client)
         self._told_path.pop(client, None)
         if self._all_left is not None and not self._told_path:
             self._all_left.set()
+
+        # Where it is a hub below: once it has said who it is, it may come back.
+        is_nobody = self.instances.hub_of(client) is None
         self.instances.forget(client)
         self.addresses.pop(client, None)
         link = self.links.pop(client, None)
@@ -212,6 +219,7 @@ class Tree(Place):
             link.questions.close()
             self._links_of -= Counter([client.account.uid])
             self.telling.forget(link)
+            self.presences.end_link(client, for_good=is_nobody)
             self.telling.wake(client.account.uid)
             self.settling.links_changed()
         self.questions.forget(client, link, client.account.uid)
@@ -229,6 +237,7 @@ class Tree(Place):
     def detach(self) -> None:
         """The relay has ended for good: this hub is a root again."""
         self.above = None
+        self.presences.give_up(HUB_ABOVE)
         self.set_path(())
         if self.telling.started:
             self.set_prefix(b"")
@@ -262,6 +271,7 @@ class Tree(Place):
         if changed:
             for behind in self._told_path.values():
                 behind.prefix_changed()
+            self.presences.names_changed()
             router.reconsider_all()
             for client in self.everybody():
                 held = router.forget_secrets(client, client.account)

@@ -42,14 +42,14 @@ class Voucher:
     :param relay: what a receiver may hold back for it; ``None``: nothing, since others are behind a link.
     """
 
-    __slots__ = ("_namespace", "_prefix", "_relay", "_rest", "_wrapper", "credentials")
+    __slots__ = ("_namespace", "_prefix", "_relay", "_wrapper", "credentials", "rest")
 
     def __init__(
         self, credentials: Credentials, rest: bytes, namespace: Namespace | None = None, relay: Publisher | None = None
     ) -> None:
         self._namespace = namespace
         self._relay = relay
-        self._rest = rest
+        self.rest = rest
         self._prefix: bytes | None = None  # of the hub, when the wrapper was made; None: it has to be made
         self._wrapper = b""
         self.credentials = credentials
@@ -58,8 +58,8 @@ class Voucher:
     def key(self) -> bytes:
         """Its credential key. It follows the prefix of this hub, so it may change while a message waits."""
         if self._namespace is None:
-            return self._rest
-        return self._namespace.credential_key(self.credentials) + self._rest
+            return self.rest
+        return self._namespace.credential_key(self.credentials) + self.rest
 
     @property
     def wrapper(self) -> bytes:

@@ -113,8 +113,10 @@ SUPPORTED = (
     b"hub/sync",
     b"hub/wanted",
     b"interest/on",
+    b"interest/watch",
     b"monitor/on",
     b"notices/on",
+    b"presence/on",
     b"senders/on",
 )
 

@@ -513,7 +513,7 @@ def test_clients_show_what_is_used_every_day() -> None:
             *("publish", "publish_many", "subscribe", "receive", "receive_many"),
             *("request", "request_many", "serve", "last", "queue", "frames", "descriptors", "files"),
             *("sync", "drain", "close", "connected", "lost", "hub", "address", "credentials", "socket", "fileno"),
-            *("timeout", "epoch"),
+            *("presence", "present", "timeout", "epoch"),
         }
 
 

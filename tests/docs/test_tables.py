@@ -95,6 +95,7 @@ def control_keys() -> set[str]:
         control.HARD.decode(),
         control.ORDER.decode(),
     }
+    found |= {word.decode() for word in control.SUPPORTED}  # of who is there, by the first of their words
     for start, modes in ((control.SOFT, SOFT), (control.HARD, HARD), (control.ORDER, ORDER)):
         found |= {start.decode() + mode for mode in modes}
     return found

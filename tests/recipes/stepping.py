@@ -6,7 +6,8 @@ from collections.abc import Callable, Generator
 from types import coroutine
 from typing import Any
 
-from sbuslib.recipes.mailbox import Mailbox
+from sbuslib.clients.watching import InterestWatch
+from sbuslib.recipes.mailbox import Mailbox, WatchedKey
 
 
 @coroutine
@@ -31,6 +32,11 @@ class Stepping:
 
     async def is_wanted(self, key: bytes, *, timeout: float | None = None) -> bool | None:
         return None
+
+    async def begin_watch(self, key: bytes) -> WatchedKey:
+        return InterestWatch(key)
+
+    async def end_watch(self, watch: Any) -> None: ...
 
     async def tell_senders(self) -> None: ...
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbuslib.errors import DoorError, PacketError
-from sbuslib.wire import control
+from sbuslib.wire import control, presence
 from sbuslib.wire.control import Features
 from sbuslib.wire.offers import (
     ASK,
@@ -104,7 +104,7 @@ def test_credentials_that_are_too_long_are_a_malformed_notice() -> None:
 
 
 def test_each_supported_extension_has_a_key() -> None:
-    keys = {value for name, value in vars(control).items() if isinstance(value, bytes)}
+    keys = {value for module in (control, presence) for value in vars(module).values() if isinstance(value, bytes)}
     assert set(control.SUPPORTED) <= keys
 
 

@@ -1,0 +1,252 @@
+"""Who is there, and whether a key is wanted, as one client knows it: state without input or output.
+
+A hub says how things are when a client begins to watch, over each connection anew, and then what changes. So an event
+is what differs from what this client knew, and nothing comes twice over a reconnection.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from ..errors import PacketError
+from ..matcher import matches
+from ..reasons import Reason
+from ..wire.packets import encode_control
+from ..wire.presence import (
+    INTEREST_UNWATCH,
+    INTEREST_WATCH,
+    NOTICE_INTEREST,
+    PRESENCE_ADD,
+    PRESENCE_BEGIN,
+    PRESENCE_COMPLETE,
+    PRESENCE_OFF,
+    PRESENCE_ON,
+    PRESENCE_REMOVE,
+    PRESENCE_UNWATCH,
+    PRESENCE_WATCH,
+    Added,
+    Removed,
+)
+
+T = TypeVar("T")
+
+MOST_EVENTS: Final = 65_536
+"""Events that wait for the application. Of more, the oldest are forgotten, and counted as ``missed``."""
+
+
+class Present(msgspec.Struct, frozen=True):
+    """Somebody who is present under a key.
+
+    ``sender`` is a credential key for which the kernel and the hubs on the way vouch: see
+    ``client.hub.credentials_of``. ``info`` is what that client says of itself.
+    """
+
+    key: bytes
+    info: bytes
+    sender: bytes
+
+
+class PresenceEvent(msgspec.Struct, frozen=True):
+    """Somebody came, or went."""
+
+    member: Present
+    came: bool
+    cause: str = ""
+    """Why it went: ``closed``, it said so; ``ended``, its process or its connection ended; ``kicked`` by its hub;
+    ``refused`` by the rules; ``unreachable``, a link on the way was given up; ``unknown``, while its hub was away."""
+
+
+class Watch(Generic[T]):
+    """What one client watches, and the events that nobody took yet.
+
+    :param pattern: of keys.
+    """
+
+    def __init__(self, pattern: bytes) -> None:
+        self.pattern = pattern
+        self.events: deque[T] = deque()
+        """The oldest first."""
+        self.missed = 0
+        """Events that were forgotten, since nobody took them."""
+        self.is_known = False
+        """Whether the hub has said how things are."""
+        self.closed = False  # nothing more comes
+
+    def note(self, event: T) -> None:
+        """Something has changed."""
+        if len(self.events) >= MOST_EVENTS:
+            self.events.popleft()
+            self.missed += 1
+        self.events.append(event)
+
+    def is_ready(self) -> bool:
+        """Whether there is an event to take, or nothing to wait for."""
+        return self.closed or bool(self.events)
+
+    @property
+    def opening(self) -> bytes:
+        """The packet that begins it."""
+        raise NotImplementedError
+
+    @property
+    def ending(self) -> bytes:
+        """The packet that ends it."""
+        raise NotImplementedError
+
+
+class InterestWatch(Watch["bool | None"]):
+    """Whether a key, or any key of a pattern, has addressees."""
+
+    state: bool | None = None
+    """*None* where the hub does not know."""
+
+    @property
+    def opening(self) -> bytes:
+        return encode_control(INTEREST_WATCH, self.pattern)
+
+    @property
+    def ending(self) -> bytes:
+        return encode_control(INTEREST_UNWATCH, self.pattern)
+
+    def take(self, state: bool | None) -> None:
+        """How it is now."""
+        if self.is_known and state is not self.state:
+            self.note(state)
+        self.state, self.is_known = state, True
+
+
+class PresenceWatch(Watch[PresenceEvent]):
+    """Who is present under the keys of a pattern."""
+
+    def __init__(self, pattern: bytes) -> None:
+        super().__init__(pattern)
+        self.members: dict[tuple[bytes, int], Present] = {}
+        """By the id of the hub's process, and the number that this gave."""
+        self.is_whole = False
+        """Whether the hub knows all of its tree, as far as it said."""
+        self._stale: set[tuple[bytes, int]] = set()  # not said again since the hub began to list all
+
+    @property
+    def opening(self) -> bytes:
+        return encode_control(PRESENCE_WATCH, self.pattern)
+
+    @property
+    def ending(self) -> bytes:
+        return encode_control(PRESENCE_UNWATCH, self.pattern)
+
+    def begin(self) -> None:
+        """The hub is about to list all."""
+        self._stale = set(self.members)
+
+    def add(self, number: tuple[bytes, int], member: Present) -> None:
+        """Somebody is there."""
+        self._stale.discard(number)
+        is_new = number not in self.members
+        self.members[number] = member
+        if is_new and self.is_known:
+            self.note(PresenceEvent(member, came=True))
+
+    def remove(self, number: tuple[bytes, int], cause: str) -> None:
+        """Somebody is there no more."""
+        self._stale.discard(number)
+        member = self.members.pop(number, None)
+        if member is not None and self.is_known:
+            self.note(PresenceEvent(member, came=False, cause=cause))
+
+    def complete(self, is_whole: bool) -> None:
+        """The hub has listed all."""
+        for number in list(self._stale):
+            self.remove(number, "unknown")
+        self.is_known, self.is_whole = True, is_whole
+
+
+class Watching:
+    """What one client watches, and where it is present itself.
+
+    One caller reads what the hub says while others begin and end: so the lists are replaced as a whole.
+    """
+
+    def __init__(self) -> None:
+        self.present: dict[bytes, bytes] = {}
+        """What it says of itself, by key."""
+        self.interest: list[InterestWatch] = []  # in keys
+        self.presences: list[PresenceWatch] = []  # in who is there
+
+    def restore(self) -> list[bytes]:
+        """The packets that say all of that over a new connection."""
+        packets = [encode_present(b"", key, info) for key, info in self.present.items()]
+        watches: list[Watch[Any]] = [*self.interest, *self.presences]
+        return packets + list(dict.fromkeys(watch.opening for watch in watches))
+
+    def begin(self, watch: Watch[T]) -> list[bytes]:
+        """Watch something. What to send."""
+        if isinstance(watch, InterestWatch):
+            self.interest = [*self.interest, watch]
+        elif isinstance(watch, PresenceWatch):
+            self.presences = [*self.presences, watch]
+        return [watch.opening]
+
+    def end(self, watch: Watch[T]) -> list[bytes]:
+        """Watch it no more. What to send: nothing while another watches the same."""
+        watch.closed = True
+        self.interest = [other for other in self.interest if other is not watch]
+        self.presences = [other for other in self.presences if other is not watch]
+        others: list[Watch[Any]] = [*self.interest, *self.presences]
+        return [] if any(other.ending == watch.ending for other in others) else [watch.ending]
+
+    def appear(self, key: bytes, info: bytes) -> None:
+        """Be present under a key."""
+        self.present[key] = info
+
+    def leave(self, key: bytes) -> list[bytes]:
+        """Be present no more. What to send."""
+        return [encode_control(PRESENCE_OFF, key)] if self.present.pop(key, None) is not None else []
+
+    # -- what the hub says --------------------------------------------------------------------------
+
+    def take(self, key: bytes, payload: bytes, hub_id: bytes, separator: bytes) -> bool:
+        """Take what a hub says under a control key. Returns whether it was about any of this.
+
+        Raises :exc:`~sbuslib.errors.PacketError`.
+        """
+        match key:
+            case k if k == NOTICE_INTEREST:
+                state, nul, pattern = payload.partition(b"\0")
+                if not nul:
+                    raise PacketError(Reason.MALFORMED_NOTICE)
+                for interest in self.interest:
+                    if interest.pattern == pattern:
+                        interest.take({b"yes": True, b"no": False}.get(state))
+
+            # Who is there: a number means something together with the process that gave it.
+            case k if k == PRESENCE_BEGIN:
+                for watch in self._watches_of(payload):
+                    watch.begin()
+            case k if k == PRESENCE_ADD:
+                said = Added.decode(payload)
+                member = Present(said.key, said.info, said.sender)
+                for watch in self.presences:
+                    if matches(watch.pattern, said.key, separator):
+                        watch.add((hub_id, said.number), member)
+            case k if k == PRESENCE_REMOVE:
+                gone = Removed.decode(payload)
+                for watch in self.presences:
+                    watch.remove((hub_id, gone.number), gone.cause.decode())
+            case k if k == PRESENCE_COMPLETE:
+                scope, _, pattern = payload.partition(b"\0")
+                for watch in self._watches_of(pattern):
+                    watch.complete(scope == b"tree")
+            case _:
+                return False
+        return True
+
+    def _watches_of(self, pattern: bytes) -> list[PresenceWatch]:
+        return [watch for watch in self.presences if watch.pattern == pattern]
+
+
+def encode_present(token: bytes, key: bytes, info: bytes) -> bytes:
+    """The packet by which a client is present from now on."""
+    return encode_control(PRESENCE_ON, b"%b\0%b\0%b" % (token, key, info))

@@ -1,0 +1,533 @@
+"""Who is there: keys that clients hold for as long as they are connected, known in the whole tree.
+
+Each hub has a table of all presences: of its own clients, and of those beyond each link, its *origins*. It gives each a
+number that it never uses again, and tells every link of those that did not come over it, and every client of those that
+it watches. A change is told in turns of whoever caused it to links, and in turns of whoever watches to clients, as fast
+as they read; what came and went meanwhile is not told at all.
+
+**Whose a presence is** the hub of its client knows from the kernel, and each link on the way vouches for it as for a
+sender (:mod:`.vouchers`). A presence counts as one pattern of its user; one beyond a link as one of the user of the
+link.
+
+**When a link ends,** what is present beyond it is not known for a while. It stays in the table for
+:data:`GIVEN_UP` seconds, and lists are said to be ``partial``. If the same process of a hub joins again, it says what
+is present now, and nothing else has happened. Else all of that has gone, as ``unreachable``.
+
+Source: the liveliness tokens of Zenoh, which a session declares, and which are gone when it is; and
+``NameOwnerChanged`` of D-Bus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+
+from msgspec.structs import astuple
+
+from ..core.client_feed import ClientFeed
+from ..core.context import Context
+from ..core.outgoing import Outgoing
+from ..core.protocols import Receiver
+from ..core.quotas import Account
+from ..core.records import PresenceRecord
+from ..errors import PacketError
+from ..matcher import Pattern, Subscriptions
+from ..reasons import Reason
+from ..secrets import Credentials
+from ..wire.packets import encode_control
+from ..wire.presence import (
+    CLOSED,
+    ENDED,
+    INFO_BYTES,
+    KICKED,
+    PRESENCE_BEGIN,
+    PRESENCE_COMPLETE,
+    REFUSED,
+    UNREACHABLE,
+    Added,
+    Removed,
+)
+from .vouchers import Voucher
+
+GIVEN_UP: Final = 5.0
+"""Seconds after which a link that has ended is given up: a hub that was only replaced or disturbed is back by then."""
+
+GONE_A_STEP: Final = 128
+"""Presences of somebody who left that go in one step."""
+
+_ID_BYTES: Final = 64
+"""Bytes of the id of a hub that are looked at."""
+
+HUB_ABOVE: Final = "above"
+"""Stands for the hub above among those beyond links."""
+
+LOOKED_AT: Final = 4
+"""Presences that are looked at for each packet that may be sent, before the next step."""
+
+UNKNOWN: Final = b"unknown"
+"""Why a presence has gone that another hub no longer tells of: it went while the link was away."""
+
+
+class PresenceEntry:
+    """One presence."""
+
+    __slots__ = ("info", "key", "number", "origin", "pattern", "who")
+
+    def __init__(self, number: int, origin: PresenceOrigin, key: Pattern, info: bytes, who: Voucher) -> None:
+        self.number = number
+        self.origin = origin  # over which it is known
+        self.key = key.raw
+        self.pattern = key  # as which it is charged
+        self.info = info
+        self.who = who  # whose it is
+
+    def encode(self) -> bytes:
+        """The packet that says that it is there."""
+        return Added(self.number, self.who.key, self.key, self.info).encode()
+
+
+class PresenceOrigin:
+    """Where presences are held: by one client, or beyond a link to another hub.
+
+    :param holder: the client, or what stands for that hub over several links.
+    :param account: is charged for them.
+    :param trusted: whether others wait for it, and believe that it is known whole.
+    """
+
+    def __init__(self, holder: Hashable, account: Account, *, trusted: bool = True) -> None:
+        self.holder = holder
+        self.account = account
+        self.trusted = trusted
+        self.entries: dict[int | bytes, PresenceEntry] = {}  # by the number that the other hub gave; of a client by key
+        self.hub_id = b""  # of the process that gave the numbers
+        self.stale: set[int | bytes] = set()  # not yet told again over the link of now
+        self.is_complete = True  # whether all is known
+        self.has_refused = False  # whether there was no room for some
+        self.timer: Any = None  # runs from the end of a link until it is given up
+
+
+class PresenceReader:
+    """One that is told who is present: which numbers it knows, and which it has still to be told.
+
+    :param wants: whether it may know of an entry, and wants to.
+    """
+
+    def __init__(self, table: dict[int, PresenceEntry], wants: Callable[[PresenceEntry], bool]) -> None:
+        self._table = table
+        self._wants = wants
+        self._sent: set[int] = set()  # the numbers that the other end knows
+        self.dirty: dict[int, bytes] = {}
+        """To be looked at, in order; and why it has gone, if it has."""
+        self._scan: Iterator[int] = iter(())  # numbers to be looked at first
+        self._endings: list[Callable[[], bytes]] = []  # what is said when nothing is left to be told
+
+    def look_at_all(self, ending: Callable[[], bytes] | None = None) -> None:
+        """Look at all entries; then say so, with this packet."""
+        self._scan = iter(list(self._table))
+        self.dirty |= dict.fromkeys(self._sent - self._table.keys() - self.dirty.keys(), UNKNOWN)
+        if ending is not None:
+            self._endings.append(ending)
+
+    def take(self, most: int) -> tuple[list[bytes], bool]:
+        """Up to so many packets, and whether there is more: only so many entries are looked at."""
+        packets: list[bytes] = []
+
+        # 1. Some of those that were there when all had to be looked at.
+        looks = LOOKED_AT * most
+        scanned = list(islice(self._scan, looks))
+        for number in scanned:
+            self.dirty.setdefault(number, b"")
+
+        # 2. What is true now, of as many as there is room for.
+        for number in list(islice(self.dirty, looks)):
+            if len(packets) >= most:
+                break
+            cause = self.dirty.pop(number)
+            entry = self._table.get(number)
+            if entry is not None and self._wants(entry):
+                self._sent.add(number)
+                packets.append(entry.encode())
+            elif number in self._sent:
+                self._sent.discard(number)
+                packets.append(Removed(number, cause or REFUSED).encode())
+        if self.dirty or len(scanned) == looks:
+            return packets, True
+        endings, self._endings = self._endings, []
+        return packets + [ending() for ending in endings], False
+
+
+class _PresenceWatcher(PresenceReader):
+    """A client that watches."""
+
+    def __init__(
+        self, table: dict[int, PresenceEntry], client: Outgoing, wants: Callable[[PresenceEntry], bool]
+    ) -> None:
+        super().__init__(table, wants)
+        self.client = client
+        self.patterns: dict[bytes, Pattern] = {}  # what it watches
+        self.feed: ClientFeed  # sends it what has changed
+
+
+class Presences:
+    """The presences that one hub knows.
+
+    :param mark: has links told what changed, in turns of the user who changed it.
+    :param is_whole: whether the tree is known but for presences.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        hub_id: Callable[[], bytes],
+        mark: Callable[[Iterable[Hashable], int], None],
+        is_whole: Callable[[], bool],
+    ) -> None:
+        self._context = context
+        self._hub_id = hub_id
+        self._mark = mark
+        self._is_whole = is_whole
+        self._last = 0  # number
+        self._entries: dict[int, PresenceEntry] = {}  # by number
+        self._origins: dict[Hashable, PresenceOrigin] = {}  # by client, or by what stands for another hub
+        self._links: dict[Receiver, tuple[PresenceOrigin, PresenceReader]] = {}  # by what routes hold
+        self._watchers: dict[Outgoing, _PresenceWatcher] = {}  # by client
+        self._watching: Subscriptions[_PresenceWatcher] = Subscriptions(
+            context.router.namespace.separator
+        )  # by pattern
+
+    # -- what clients say ---------------------------------------------------------------------------
+
+    def add(self, client: Outgoing, key: bytes, info: bytes) -> Reason | None:
+        """A client is present under a key from now on, or says something else of itself. Returns why it may not be."""
+        context = self._context
+        if len(info) > INFO_BYTES or b"\0" in key or context.router.namespace.uses_reserved(key):
+            return Reason.MALFORMED_PRESENCE
+        try:
+            pattern = context.router.cut(key)
+        except PacketError as error:
+            return error.reason
+        if not context.authorization.allows(client.account, client.credentials, "publish", key):
+            return Reason.PUBLISHING_REFUSED
+
+        origin = self._origins.get(client)
+        if origin is None:
+            origin = self._origins[client] = PresenceOrigin(client, client.account)
+        who = Voucher(client.credentials, b"", context.router.namespace)
+        return None if self._put(origin, key, pattern, info, who) else Reason.TOO_MANY_PATTERNS
+
+    def remove(self, client: Outgoing, key: bytes) -> bool:
+        """A client is no longer present under a key. Returns whether it was."""
+        origin = self._origins.get(client)
+        return origin is not None and self._take_out(origin, key, CLOSED)
+
+    def watch(self, client: Outgoing, raw: bytes) -> None:
+        """Tell a client who is present under keys of a pattern, and from then on who comes and goes.
+
+        Raises :exc:`~sbuslib.errors.PacketError` for what it may not subscribe to.
+        """
+        context, watcher = self._context, self._watchers.get(client)
+        pattern = context.router.cut(raw)
+        allowed = context.authorization.allows(client.account, client.credentials, "subscribe", raw)
+        if not allowed or context.router.namespace.uses_reserved(raw):
+            raise PacketError(Reason.SUBSCRIPTION_REFUSED)
+        is_new = watcher is None or raw not in watcher.patterns
+        if is_new and not context.quotas.take_pattern(client.account, pattern):
+            raise PacketError(Reason.TOO_MANY_PATTERNS)
+
+        if watcher is None:
+            watcher = self._watchers[client] = _PresenceWatcher(
+                self._entries, client, partial(self._is_watched, client)
+            )
+            watcher.feed = ClientFeed(context, client, watcher.take)
+        watcher.patterns[raw] = pattern
+        self._watching.add(pattern, watcher)
+        client.answer(encode_control(PRESENCE_BEGIN, raw))
+        watcher.look_at_all(lambda: encode_control(PRESENCE_COMPLETE, self._scope + b"\0" + raw))
+        watcher.feed.wake()
+
+    def unwatch(self, client: Outgoing, raw: bytes) -> bool:
+        """Tell a client no more of a pattern. Returns whether it watched that."""
+        watcher = self._watchers.get(client)
+        pattern = watcher.patterns.pop(raw, None) if watcher is not None else None
+        if watcher is None or pattern is None:
+            return False
+        self._watching.withdraw(pattern, watcher)
+        self._context.quotas.give_pattern(client.account, pattern)
+        watcher.look_at_all()  # what no other pattern matches is forgotten
+        watcher.feed.wake()
+        return True
+
+    def review(self, client: Outgoing) -> Iterator[None]:
+        """The rules have changed: take away what a client may no longer hold and watch."""
+        allows = self._context.authorization.allows
+        for key in self.held(client):
+            yield
+            if not allows(client.account, client.credentials, "publish", key) and client in self._origins:
+                self._take_out(self._origins[client], key, REFUSED)
+        for raw in self.watched(client):
+            yield
+            if not allows(client.account, client.credentials, "subscribe", raw):
+                self.unwatch(client, raw)
+
+    def forget(self, client: Outgoing) -> None:
+        """A client has left."""
+        origin = self._origins.pop(client, None)
+        if origin is not None:
+            self._retire(origin, KICKED if client.kicked else ENDED)
+        watcher = self._watchers.pop(client, None)
+        if watcher is not None:
+            for pattern in watcher.patterns.values():
+                self._watching.withdraw(pattern, watcher)
+                self._context.quotas.give_pattern(client.account, pattern)
+
+    def held(self, client: Outgoing) -> dict[bytes, bytes]:
+        """The keys under which a client is present, with what it says of itself."""
+        origin = self._origins.get(client)
+        return {entry.key: entry.info for entry in origin.entries.values()} if origin is not None else {}
+
+    def watched(self, client: Outgoing) -> list[bytes]:
+        """What a client watches."""
+        watcher = self._watchers.get(client)
+        return list(watcher.patterns) if watcher is not None else []
+
+    # -- what other hubs say ------------------------------------------------------------------------
+
+    def begin_link(
+        self, link: Receiver, hub: Hashable, account: Account, may_know: Callable[[bytes], bool] | None
+    ) -> PresenceReader:
+        """A hub joins. Returns what it has to be told.
+
+        :param hub: stands for that hub, over several links.
+        :param may_know: whether it may know of a key, where its user is not trusted; ``None``: of all.
+        """
+        origin = self._origins.get(hub)
+        if origin is None:
+            origin = self._origins[hub] = PresenceOrigin(hub, account, trusted=may_know is None)
+        if origin.timer is not None:
+            self._context.running.cancel(origin.timer)
+            origin.timer = None
+        origin.is_complete = False
+        origin.stale = set(origin.entries)
+
+        def wants(entry: PresenceEntry) -> bool:
+            return entry.origin is not origin and (may_know is None or may_know(entry.key))
+
+        listener = PresenceReader(self._entries, wants)
+        listener.look_at_all(lambda: encode_control(PRESENCE_COMPLETE))
+        self._links[link] = origin, listener
+        return listener
+
+    @property
+    def greeting(self) -> bytes:
+        """What is said first over a link: which process gives the numbers."""
+        return encode_control(PRESENCE_BEGIN, self._hub_id())
+
+    def end_link(self, link: Receiver, *, for_good: bool = False) -> None:
+        """A link has ended. What is beyond it is not known from here on, and in the end it has gone."""
+        origin, _ = self._links.pop(link, (None, None))
+        if origin is None:
+            return
+        origin.is_complete = False
+        if for_good or not origin.entries:
+            self._give_up(origin)
+        else:
+            origin.timer = self._context.running.after(GIVEN_UP, partial(self._give_up, origin))
+
+    def give_up(self, hub: Hashable) -> None:
+        """A hub will not be joined any more."""
+        if (origin := self._origins.get(hub)) is not None:
+            self._give_up(origin)
+
+    def _give_up(self, origin: PresenceOrigin) -> None:
+        del self._origins[origin.holder]
+        if origin.timer is not None:
+            self._context.running.cancel(origin.timer)
+        self._retire(origin, UNREACHABLE)
+
+    def take_begin(self, link: Receiver, hub_id: bytes) -> None:
+        """The other hub is about to tell all. Numbers of another process of it mean nothing any more."""
+        origin, _ = self._links[link]
+        if hub_id != origin.hub_id:
+            former = PresenceOrigin(origin.holder, origin.account)
+            former.entries, origin.entries = origin.entries, {}
+            self._retire(former, UNREACHABLE)
+            origin.stale.clear()
+            origin.hub_id = hub_id[:_ID_BYTES]
+
+    def take_added(self, link: Receiver, said: Added, who: Voucher) -> None:
+        """Somebody is there beyond a link, as ``who``. Raises :exc:`~sbuslib.errors.PacketError`."""
+        origin, _ = self._links[link]
+        known = origin.entries.get(said.number)
+        is_other = known is not None and known.key != said.key
+        if is_other or self._context.router.namespace.uses_reserved(said.key):
+            raise PacketError(Reason.MALFORMED_PRESENCE)
+        origin.stale.discard(said.number)
+        pattern = self._context.router.cut(said.key)
+        if not self._put(origin, said.number, pattern, said.info, who):
+            origin.has_refused = True
+            raise PacketError(Reason.TOO_MANY_PATTERNS)
+
+    def take_removed(self, link: Receiver, said: Removed) -> None:
+        """Somebody beyond a link has gone."""
+        origin, _ = self._links[link]
+        origin.stale.discard(said.number)
+        self._take_out(origin, said.number, said.cause)
+
+    def take_complete(self, link: Receiver) -> None:
+        """The other hub has told all: what it did not tell again has gone meanwhile."""
+        origin, _ = self._links[link]
+        stale, origin.stale = origin.stale, set()
+        for number in stale:
+            self._take_out(origin, number, UNKNOWN)
+        origin.is_complete = True
+
+    def review_link(self, link: Receiver, may_hold: Callable[[bytes], bool]) -> Iterator[None]:
+        """The rules have changed: take away what the user of a link may no longer hold, and know."""
+        origin, listener = self._links[link]
+        for name, entry in list(origin.entries.items()):
+            yield
+            if not may_hold(entry.key):
+                self._take_out(origin, name, REFUSED)
+        listener.look_at_all()
+
+    def names_changed(self) -> None:
+        """The credential keys of clients here, and beyond links from below, are others now."""
+        for _, listener in self._links.values():
+            listener.look_at_all()
+        for watcher in self._watchers.values():
+            watcher.look_at_all()
+            watcher.feed.wake()
+        self._mark(self._links, self._own_user)
+
+    # -- the table ----------------------------------------------------------------------------------
+
+    @property
+    def _own_user(self) -> int:
+        return self._context.running.credentials.uid
+
+    @property
+    def _scope(self) -> bytes:
+        """How much of the tree is known."""
+        hubs = (origin for origin in self._origins.values() if origin.trusted)
+        known = all(origin.is_complete and not origin.has_refused for origin in hubs)
+        return b"tree" if known and self._is_whole() else b"partial"
+
+    def _is_watched(self, client: Outgoing, entry: PresenceEntry) -> bool:
+        return self._watchers.get(client) in self._watching.subscribers(entry.key)
+
+    def _put(self, origin: PresenceOrigin, name: int | bytes, pattern: Pattern, info: bytes, who: Voucher) -> bool:
+        """Put in an entry, or change it. Returns whether there was room."""
+        entry = origin.entries.get(name)
+        if entry is not None:
+            if (entry.info, entry.who.key) == (info, who.key):
+                return True
+            entry.info, entry.who = info, who
+        elif self._context.quotas.take_pattern(origin.account, pattern):
+            self._last += 1
+            entry = self._entries[self._last] = origin.entries[name] = PresenceEntry(
+                self._last, origin, pattern, info, who
+            )
+        else:
+            return False
+        self._changed(entry, b"")
+        return True
+
+    def _take_out(self, origin: PresenceOrigin, name: int | bytes, cause: bytes) -> bool:
+        entry = origin.entries.pop(name, None)
+        if entry is None:
+            return False
+        del self._entries[entry.number]
+        self._context.quotas.give_pattern(origin.account, entry.pattern)
+        self._changed(entry, cause)
+        return True
+
+    def _retire(self, origin: PresenceOrigin, cause: bytes) -> None:
+        """All of an origin has gone: there may be many, so they go in turns of its user."""
+
+        def steps() -> Iterator[None]:
+            for number, name in enumerate(list(origin.entries), 1):
+                self._take_out(origin, name, cause)
+                if not number % GONE_A_STEP:
+                    yield
+
+        def on_end() -> None:  # what is left, where the hub stops
+            for name in list(origin.entries):
+                self._take_out(origin, name, cause)
+
+        if origin.entries:
+            self._context.running.work.add(origin.account.uid, steps(), on_end)
+
+    def _changed(self, entry: PresenceEntry, cause: bytes) -> None:
+        """Tell of a presence that came or changed, or has gone for this cause."""
+        links: list[Receiver] = []
+        for link, (origin, listener) in self._links.items():
+            if origin is not entry.origin:
+                listener.dirty[entry.number] = cause
+                links.append(link)
+        if links:
+            self._mark(links, entry.origin.account.uid)
+        for watcher in self._watching.subscribers(entry.key):
+            watcher.dirty[entry.number] = cause
+            watcher.feed.wake()
+
+    def __len__(self) -> int:
+        """How many presences are known."""
+        return len(self._entries)
+
+    # -- for a hub that takes over, and at the end --------------------------------------------------
+
+    def record(self, numbers: dict[Outgoing, int]) -> list[PresenceRecord]:
+        """All entries. ``numbers`` are those of the clients."""
+        records = []
+        for holder, origin in self._origins.items():
+            for name, entry in origin.entries.items():
+                record = PresenceRecord(number=entry.number, key=entry.key, info=entry.info)
+                if isinstance(holder, tuple):
+                    record.hub, record.hub_id, record.name = holder, origin.hub_id, int(name)
+                    record.user, record.trusted = origin.account.uid, origin.trusted
+                    record.ids, record.rest = astuple(entry.who.credentials), entry.who.rest
+                elif holder in numbers:
+                    record.client = numbers[holder]
+                else:
+                    continue
+                records.append(record)
+        return records
+
+    def restore(self, last: int, records: list[PresenceRecord], clients: dict[int, Outgoing]) -> None:
+        """Go on from what another process knew. Hubs beyond links have some time to come back."""
+        context, self._last = self._context, last
+        for record in records:
+            # 1. Who held it.
+            client = clients[record.client] if record.hub is None else None
+            holder: Hashable = record.hub if client is None else client
+            account = context.quotas.account(record.user) if client is None else client.account
+            origin = self._origins.get(holder)
+            if origin is None:
+                origin = self._origins[holder] = PresenceOrigin(holder, account, trusted=record.trusted)
+                if client is None:
+                    origin.hub_id, origin.is_complete = record.hub_id, False
+                    origin.timer = context.running.after(GIVEN_UP, partial(self._give_up, origin))
+
+            # 2. The entry.
+            pattern = Pattern(record.key, context.router.namespace.separator)
+            context.quotas.force_pattern(account, pattern)
+            credentials = Credentials(*record.ids) if client is None else client.credentials
+            who = Voucher(credentials, record.rest, context.router.namespace)
+            entry = PresenceEntry(record.number, origin, pattern, record.info, who)
+            name = record.name if client is None else record.key
+            self._entries[record.number] = origin.entries[name] = entry
+
+    @property
+    def last(self) -> int:
+        """The last number that was given."""
+        return self._last
+
+    def clear(self) -> None:
+        """The hub stops: nobody is told anything any more."""
+        self._links.clear()
+        self._watching = Subscriptions(self._context.router.namespace.separator)
+        for origin in list(self._origins.values()):
+            if not isinstance(origin.holder, Outgoing):
+                self._give_up(origin)

@@ -1,0 +1,93 @@
+"""Wire format of presences and of interest: who is there under a key, and whether a key has addressees.
+
+A hub numbers the presences that it knows. It sends the same packets to clients that watch and to the hubs beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from ..errors import PacketError
+from ..reasons import Reason
+from .packets import encode_control
+
+# What a client asks.
+PRESENCE_ON = b"presence/on"
+PRESENCE_OFF = b"presence/off"
+PRESENCE_WATCH = b"presence/watch"
+PRESENCE_UNWATCH = b"presence/unwatch"
+INTEREST_WATCH = b"interest/watch"
+INTEREST_UNWATCH = b"interest/unwatch"
+
+# What a hub sends.
+PRESENCE_BEGIN = b"presence/begin"
+PRESENCE_ADD = b"presence/add"
+PRESENCE_REMOVE = b"presence/remove"
+PRESENCE_COMPLETE = b"presence/complete"
+NOTICE_INTEREST = b"notice/interest"
+
+INFO_BYTES: Final = 1_024
+"""Bytes of what a client says of itself. What is longer belongs into a message."""
+SENDER_BYTES: Final = 4_096
+"""Bytes of a credential key: some 100 hubs on the way."""
+
+CLOSED: Final = b"closed"
+ENDED: Final = b"ended"
+KICKED: Final = b"kicked"
+UNREACHABLE: Final = b"unreachable"
+REFUSED: Final = b"refused"
+
+_ADDED = re.compile(rb"([0-9]{1,18}) ([^\0]*)\0([^\0]*)\0", re.DOTALL)
+_REMOVED = re.compile(rb"([0-9]{1,18}) ([a-z]{1,32})")
+
+
+class Added(msgspec.Struct, frozen=True):
+    """``presence/add``: somebody is there, or has other information or another credential key than before."""
+
+    number: int
+    """Of the presence, among those of the hub that says so. It is never used again."""
+    sender: bytes
+    """The credential key of who is there."""
+    key: bytes
+    info: bytes
+
+    def encode(self) -> bytes:
+        """The packet: number and credential key, key, information."""
+        return encode_control(PRESENCE_ADD, b"%d %b\0%b\0%b" % (self.number, self.sender, self.key, self.info))
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Added:
+        """Raises :exc:`~sbuslib.errors.PacketError`."""
+        found = _ADDED.match(payload)
+        if found is None or len(found[2]) > SENDER_BYTES or len(payload) - found.end() > INFO_BYTES:
+            raise PacketError(Reason.MALFORMED_PRESENCE)
+        return cls(int(found[1]), found[2], found[3], payload[found.end() :])
+
+
+class Removed(msgspec.Struct, frozen=True):
+    """``presence/remove``: somebody is there no more."""
+
+    number: int
+    cause: bytes
+    """:data:`CLOSED`: it said so; :data:`ENDED`: its connection ended, which the kernel says when the process ends;
+    :data:`KICKED`: by its hub; :data:`UNREACHABLE`: the link to its hub was given up; :data:`REFUSED`: by the rules."""
+
+    def encode(self) -> bytes:
+        """The packet: number and cause."""
+        return encode_control(PRESENCE_REMOVE, b"%d %b" % (self.number, self.cause))
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Removed:
+        """Raises :exc:`~sbuslib.errors.PacketError`."""
+        found = _REMOVED.fullmatch(payload)
+        if found is None:
+            raise PacketError(Reason.MALFORMED_PRESENCE)
+        return cls(int(found[1]), found[2])
+
+
+def encode_interest(state: bytes, pattern: bytes) -> bytes:
+    """The packet that says whether a key, or any key of a pattern, has addressees: ``yes``, ``no`` or ``unknown``."""
+    return encode_control(NOTICE_INTEREST, state + b"\0" + pattern)
