@@ -11,6 +11,7 @@ import signal
 import socket
 import stat
 import subprocess
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from support import PATIENCE, ROOT, HubThread, Peer, eventually
 
 from sbuslib.blocking import Client
 from sbuslib.cli import main, process, relay
+from sbuslib.cli.arguments import Parser
 from sbuslib.cli.hub import read_unit, unit_names
 from sbuslib.cli.log import QUIET_SECONDS, HubLog
 from sbuslib.kernel.users import name_of_user, program_of
@@ -271,7 +273,7 @@ def test_no_unit_gives_its_service_a_user_namespace(name: str) -> None:
 def test_units_start_existing_programs_with_existing_arguments() -> None:
     from sbuslib.cli import daemon
 
-    parsers = {
+    parsers: dict[str, Callable[..., Parser]] = {
         "@BIN@/sbusd": daemon.build_parser,
         "@BIN@/sbus-relay": relay.build_parser,
         "@BIN@/sbus": main.command_parser,
