@@ -35,6 +35,8 @@ _CONNECT_SECONDS: Final = 5.0
 """How long one attempt to connect may take: a server of a busy machine is slow to answer."""
 _ASK_SECONDS: Final = 0.5
 """How long a stream is asked for messages at once."""
+_INBOXES: Final = UNREAD // BATCH
+"""Questions to a stream of which it is not certain that they are over: more messages than they ask for find no room."""
 _HEADER_BYTES: Final = 512
 """What the headers of a message take at most: a server counts them as payload."""
 _CONFIRM_SECONDS: Final = 10.0
@@ -119,8 +121,9 @@ class Nats(Broker):
         self._client.files = options
         self._streams = self._client.jetstream(publish_async_max_pending=UNREAD)  # JetStream, by the same connection
         self._unread: Unread[Msg] = Unread(lambda message: len(message.data))  # what came, until the bridge takes it
-        self._subscriptions: list[Subscription] = []  # to be ended before the connection is
+        self._subscriptions: list[Subscription] = []  # to be ended before the connection is; inboxes for a stream
         self._asking = asyncio.Lock()  # a stream, until all that it sent was taken
+        self._is_open = True  # whether the newest inbox may still get something; there is none at first
         self._patience: asyncio.Timeout | None = None  # with what is being sent
         self._stream_payload = sys.maxsize
 
@@ -186,37 +189,68 @@ class Nats(Broker):
 
     async def _read_stream(self, take: Take, stream: str, durable: str) -> None:
         """Ask for one batch after another. ``fetch`` of the client library is five times slower, and asks ahead."""
-        inbox = self._client.new_inbox()
-        await self._subscribe(inbox)
         await self._are_ready()
-
-        # Answers come as messages of the inbox, as many as were asked for, or until the time is over.
-        question = json.encode({"batch": BATCH, "expires": int(_ASK_SECONDS * 1e9)})
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}"
         while True:
             await self.connected.wait()
             async with self._asking:
-                try:
-                    await self._client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}", question, inbox)
-                    left = BATCH
-                    while left > 0 and (messages := await self._more()):
-                        came = [one for one in messages if one.reply]  # without, it says that no more comes
-                        left = left - len(came) if len(came) == len(messages) else 0
-                        await take([_incoming(one) for one in came], partial(self._acknowledge, came))
-                except (Error, TimeoutError):  # the connection ended
-                    await asyncio.sleep(0.1)
+                is_over = False
+                while not is_over and self.connected.is_set():
+                    try:
+                        is_over = await self._take_batch(take, subject)
+                    except (Error, TimeoutError):  # the connection ended
+                        await asyncio.sleep(0.1)
+
+    async def _take_batch(self, take: Take, subject: str) -> bool:
+        """Ask for a batch, and take it. Returns whether it is certain that no more comes.
+
+        A stream answers questions in the order in which it got them. It may forget one without a word, or be slow:
+        then its answer may still come, before that to the next question, which therefore has an inbox of its own.
+        What comes when nobody waits any more is sent again too late, out of order.
+        """
+        # 1. In an inbox that has no other question.
+        if self._is_open:
+            await self._open_inbox()
+        inbox = self._subscriptions[-1]
+        self._is_open = True
+        question = {"batch": BATCH, "expires": int(_ASK_SECONDS * 1e9)}
+        await self._client.publish(subject, json.encode(question), inbox.subject)
+
+        # 2. All that comes, also to older questions.
+        left = BATCH
+        while left > 0:
+            messages = await self._more()
+            if not messages:
+                return False
+            came = [one for one in messages if one.reply]  # without, it says that no more comes
+            await take([_incoming(one) for one in came], partial(self._acknowledge, came))
+
+            # 3. Which are over when this one has an answer.
+            answers = [one for one in messages if one.sid == inbox._id]
+            if answers:
+                await self._close_inboxes(1)
+            left = left - len(answers) if all(one.reply for one in answers) else 0
+        self._is_open = False
+        return True
 
     async def _more(self) -> list[Msg]:
-        """Wait for what the stream sends next. Nothing if no more comes: a server may forget a question without a word.
-
-        A slow server has not forgotten it. What comes when nobody waits any more is sent again too late, out of order.
-        """
+        """Wait for what the stream sends next. Nothing if it is slower than its server, or forgot the question."""
         with suppress(TimeoutError):
             async with asyncio.timeout(2 * _ASK_SECONDS):
                 return await next_batch(self._unread)
-        if self.connected.is_set():
+        if self.connected.is_set():  # a server that stands still is asked no more
             async with asyncio.timeout(_CONFIRM_SECONDS):
                 await self._client.ask()
         return [] if self._unread.empty() else await next_batch(self._unread)
+
+    async def _open_inbox(self) -> None:
+        await self._subscribe(self._client.new_inbox())
+        await self._close_inboxes(_INBOXES)
+
+    async def _close_inboxes(self, most: int) -> None:
+        """Close the oldest, up to a number that stay open."""
+        while len(self._subscriptions) > most:
+            await self._subscriptions.pop(0).unsubscribe()
 
     async def _use_stream(self, stream: str) -> None:
         """Make the stream, unless it is there: then it is used as it is."""
@@ -286,12 +320,15 @@ class Nats(Broker):
 
     async def drain(self) -> None:
         await self._asking.acquire()
-        if not self.keeps and self.connected.is_set():
+        if not self.connected.is_set():
+            return
+        with suppress(Error):
             # ``drain`` of the client library forgets the subscription while the server may still send for it.
-            with suppress(Error):
+            if not self.keeps:
                 for subscription in self._subscriptions:
                     await self._client._send_unsubscribe(subscription._id)
-                await self._client.ask()
+            await self._client.ask()  # and it has all acknowledgements
+            if not self.keeps:
                 await self._unread.join()
 
     async def close(self) -> None:

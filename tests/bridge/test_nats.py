@@ -21,7 +21,7 @@ from sbuslib.wire.packets import Message
 
 from .accounts import Operator, make_pair
 from .conftest import Buses, joined, ready, receive, until
-from .servers import free_port, nats_server
+from .servers import Server, free_port, nats_server
 
 
 async def know_each_other(servers: list[str], last: str) -> None:
@@ -192,6 +192,75 @@ async def test_a_key_that_no_subject_can_hold_is_lost_and_told(
             told = await here.receive()
         assert said.text.endswith("1 lost")
     assert "lost 1 (too_long)" in caplog.text
+
+
+class SlowStream:
+    """Stands between a bridge and a server. What a stream sends may be late; what the server says itself never is."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._back: asyncio.StreamWriter | None = None  # to the bridge
+        self._is_late = False
+        self.late: list[bytes] = []  # what the stream sent since
+        self.questions = 0  # that the bridge asked since
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._back = writer
+        answers, there = await asyncio.open_connection("127.0.0.1", self._server.port)
+        back = asyncio.create_task(self._carry_back(answers, writer))
+        while line := await reader.readline():
+            self.questions += self._is_late and b".MSG.NEXT." in line
+            there.write(line)
+        there.close()
+        await back
+
+    async def _carry_back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            if line.startswith((b"MSG ", b"HMSG ")):
+                line += await reader.readexactly(int(line.split()[-1]) + 2)
+                if self._is_late:
+                    self.late.append(line)
+                    continue
+            writer.write(line)
+        writer.close()
+
+    def begin(self) -> None:
+        self._is_late = True
+
+    def end(self) -> None:
+        assert self._back is not None
+        self._back.write(b"".join(self.late))
+        self._is_late = False
+
+
+async def test_a_bridge_that_ends_takes_first_what_a_slow_stream_still_sends(
+    buses: Buses, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That the server answers a ping does not say that the stream has answered what it was asked before."""
+    monkeypatch.setattr(nats, "_ASK_SECONDS", 0.05)
+    server = nats_server(folder).start()
+    options, stream = BrokerOptions(stream="S"), SlowStream(server)
+
+    async with (
+        AioBridge(buses[0], f"nats://127.0.0.1:{server.port}", export=[b"a"], options=options) as one,
+        await asyncio.start_server(stream.serve, "127.0.0.1") as between,
+        Client(buses[0]) as here,
+        Client(buses[1]) as there,
+    ):
+        await there.subscribe(b"a")
+        url = f"nats://127.0.0.1:{between.sockets[0].getsockname()[1]}"
+        async with AioBridge(buses[1], url, import_=[b"a"], options=options) as two:
+            await ready(one, two)
+            stream.begin()
+            await here.publish_many([(b"a", b"%d" % number) for number in range(10)])
+            await until(lambda: sum(b" $JS.ACK." in one for one in stream.late) == 10)
+            asked = stream.questions
+            ending = asyncio.create_task(two.close(PATIENCE))
+            await until(lambda: stream.questions > asked or ending.done())
+            stream.end()
+            await ending
+            assert two.statistics().imported == 10
+        assert [message.payload for message in await receive(there, 10)] == [b"%d" % number for number in range(10)]
 
 
 async def test_a_server_without_streams_is_told_and_waited_for(
