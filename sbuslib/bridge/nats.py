@@ -37,8 +37,12 @@ _ASK_SECONDS: Final = 0.5
 """How long a stream is asked for messages at once."""
 _INBOXES: Final = UNREAD // BATCH
 """Questions to a stream of which it is not certain that they are over: more messages than they ask for find no room."""
+_ASK_BYTES: Final = 16 * 1_024 * 1_024
+"""How much a stream is asked for at once. What found no room, here or in the server, would come again too late."""
 _HEADER_BYTES: Final = 512
 """What the headers of a message take at most: a server counts them as payload."""
+_LINE_BYTES: Final = 16_384
+"""What a message takes besides its payload: a server allows 4,096 bytes for a line, unless it is set otherwise."""
 _CONFIRM_SECONDS: Final = 10.0
 _AGAIN_SECONDS: Final = 10.0
 """A stream sends again what was not acknowledged for so long."""
@@ -213,7 +217,8 @@ class Nats(Broker):
             await self._open_inbox()
         inbox = self._subscriptions[-1]
         self._is_open = True
-        question = {"batch": BATCH, "expires": int(_ASK_SECONDS * 1e9)}
+        most = max(_ASK_BYTES, self._client.max_payload + _LINE_BYTES)  # the longest message fits, with its subject
+        question = {"batch": BATCH, "max_bytes": most, "expires": int(_ASK_SECONDS * 1e9)}
         await self._client.publish(subject, json.encode(question), inbox.subject)
 
         # 2. All that comes, also to older questions.

@@ -6,6 +6,7 @@ import asyncio
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from support import PATIENCE
 from sbuslib.aio import Client
 from sbuslib.border.fellows import ASK, decode_here
 from sbuslib.border.keys import CONTROL, LOST
-from sbuslib.bridge import AioBridge, BrokerOptions, bridge, nats
+from sbuslib.bridge import AioBridge, BrokerOptions, bridge, broker, nats
 from sbuslib.errors import UsageError
 from sbuslib.wire.packets import Message
 
@@ -171,6 +172,35 @@ async def test_what_is_longer_than_the_server_takes_does_not_hold_up_the_rest(
         await until(lambda: not one.statistics().kept)
         assert (one.statistics().exported, one.statistics().refused) == (1, {"payload too long": 1})
         assert one.statistics().lost == {"too_long": 1}
+
+
+async def test_long_messages_of_a_stream_come_in_order_to_a_bus_that_is_slow(
+    buses: Buses, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All at once they would find no room."""
+    monkeypatch.setattr(nats, "_ASK_BYTES", 100_000)
+    monkeypatch.setattr(broker, "_UNREAD_BYTES", 500_000)
+    Path(folder, "configuration").write_text("max_payload: 65536")
+    server = nats_server(folder, "-c", f"{folder}/configuration").start()
+    url, options = f"nats://127.0.0.1:{server.port}", BrokerOptions(stream="S")
+
+    importing = partial(AioBridge, buses[1], url, import_=[b"a"], options=options)
+    sent = [b"%d " % number + bytes(30_000) for number in range(100)]
+    async with (
+        AioBridge(buses[0], url, export=[b"a"], options=options) as one,
+        Client(buses[0]) as here,
+        Client(buses[1]) as there,
+    ):
+        await there.subscribe(b"a")
+        async with importing() as two:
+            await ready(one, two)
+        await here.publish_many([(b"a", payload) for payload in sent])
+        await until(lambda: one.statistics().exported == len(sent))
+        async with importing() as two:
+            async with two._taking:  # the bus does
+                unread: Any = two._broker._unread  # type: ignore[attr-defined]
+                await until(lambda: unread.full() or any(not one.reply for one in unread._queue))
+            assert [message.payload for message in await receive(there, len(sent))] == sent
 
 
 async def test_a_key_that_no_subject_can_hold_is_lost_and_told(
