@@ -15,7 +15,7 @@ from segments.journals import START_NS, message_block, rows, segment
 from sbuslib.lake import segment_rows
 from sbuslib.lake.blocks import blocks
 from sbuslib.lake.decode import batches
-from sbuslib.lake.pieces import Piece, _ordered, measure, plan
+from sbuslib.lake.pieces import Piece, _ordered, instead, measure, plan
 from sbuslib.lake.places import ListedSegment, Sealed
 from sbuslib.lake.rows import SCHEMA
 from sbuslib.lake.sealing import ingest, seal
@@ -99,6 +99,7 @@ def test_a_segment_that_vanished_is_read_from_the_sealed_file(journal: Path) -> 
         segment(journal, 1 + 10 * number, rows(10, 1 + 10 * number))
     planned = pieces(journal, 5)
     assert [kind for kind, _, _ in bounds(planned)] == ["segment"] * 4
+    assert [bounds(instead(one)) for one in planned] == [bounds([one]) for one in planned], "no other file is opened"
     seal(journal)
     assert sequences(planned) == [*range(5, 41)]
     shutil.rmtree(journal / "sealed")

@@ -20,6 +20,7 @@ from sbuslib import read
 from sbuslib.errors import CorruptJournalError, JournalError, JournalInUseError
 from sbuslib.lake import pieces, retention, sealing, units
 from sbuslib.lake.blocks import read_records
+from sbuslib.lake.footer import footer_of
 from sbuslib.lake.places import list_sealed
 from sbuslib.lake.retention import retain
 from sbuslib.lake.sealing import Written, ingest, seal, write
@@ -287,3 +288,7 @@ def test_row_groups_are_small_and_have_statistics(journal: Path, monkeypatch: py
     place = metadata.schema.names.index("sequence")
     groups = [metadata.row_group(number).column(place).statistics for number in range(metadata.num_row_groups)]
     assert [(one.min, one.max) for one in groups] == [(1, 20), (21, 40), (41, 60)]
+    flip(path, metadata.row_group(0).column(place).data_page_offset + 40)
+    footer_of.cache_clear()
+    (file,) = list_sealed(str(journal / "sealed"))
+    assert footer_of(file).rows == 60, "these say that all is there, so no page is read"
