@@ -43,6 +43,7 @@ COMMANDS = {
     "hub units": ("bus", "hub", "print or install systemd units"),
     "stat": ("bus", "stat", "what a hub does, and what was lost and why; its clients, or its tree"),
     "top": ("bus", "top", "what a hub and its clients, users and links do, live"),
+    "present": ("bus", "present", "who is there, and who comes and goes"),
     "web": ("bus", "top", "show the bus on a live page, for a browser on this machine"),
     "watch": ("bus", "report", "rates of a bus, and alerts"),
     "hz": ("bus", "health", "how often messages come, by key"),
