@@ -18,21 +18,22 @@ def add_present(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
         "Show who is there under keys that match a pattern, in the whole tree: key, user, process, and what it says of "
-        "itself, one a line. The kernel vouches for user and process. With --follow, lines with + and - follow as "
+        "itself, one a line. The kernel vouches for user and process. With --watch, lines with + and - follow as "
         "others come and go, and why those went."
     )
     parser.epilog = (
         "examples:\n"
         "  sbus present                                everybody\n"
-        "  sbus present 'worker/*' --follow\n"
+        "  sbus present 'worker/*' --watch\n"
         "\n"
         "exit status:\n"
         "  0   somebody is there\n"
         "  1   nobody is, of the part of the tree that is known\n"
     )
+
     add_address(parser)
     add(parser, "[PATTERN]", "pattern of keys; without one, all", default=b"")
-    add(parser, "-f --follow", "go on until Ctrl-C, and show who comes and goes")
+    add(parser, "--watch", "go on until Ctrl-C, and show who comes and goes")
     add(parser, "--json", "a JSON object a line")
 
 
@@ -42,9 +43,9 @@ def run_present(arguments: Namespace) -> int:
     with messages.connected(arguments) as client, client.present(arguments.pattern) as watch:
         members = watch.members
         for member in members:
-            _show(arguments, client.hub, member, " " if arguments.follow else "", "")
+            _show(arguments, client.hub, member, " " if arguments.watch else "", "")
         begin_to_show()
-        if arguments.follow:
+        if arguments.watch:
             for event in watch:
                 _show(arguments, client.hub, event.member, "+" if event.came else "-", event.cause)
     return EXIT_SUCCESS if members else EXIT_FAILURE
@@ -61,4 +62,4 @@ def _show(arguments: Namespace, hub: HubView, member: Present, mark: str, cause:
         show_json(shown | ({"event": {"+": "came", "-": "went"}.get(mark, "there"), "cause": cause}))
         return
     words = [printable(member.key), name_of_user(who.uid), str(who.pid), printable(member.info), cause]
-    print("\t".join([mark, *words] if arguments.follow else words).rstrip("\t"), flush=True)
+    print("\t".join([mark, *words] if arguments.watch else words).rstrip("\t"), flush=True)

@@ -24,7 +24,7 @@ def test_who_is_there_is_shown_in_lines(run: Run, bus: HubThread, path: str) -> 
 
 def test_who_comes_and_goes_is_followed(start: Start, bus: HubThread, path: str) -> None:
     with Client(path) as client, client.presence("a"):
-        follower = start("sbuslib", "present", "-a", path, "--follow")
+        follower = start("sbuslib", "present", "-a", path, "--watch")
         assert follower.stdout.readline().startswith(b" \ta\t")
         with client.presence("b"):
             assert follower.stdout.readline().startswith(b"+\tb\t")
