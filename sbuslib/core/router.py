@@ -314,9 +314,11 @@ class Router(Generic[S]):
         return self._plain.distinct() + self._monitored.distinct()
 
     def holders(self, pattern: bytes) -> Collection[S]:
-        """Who holds just this pattern, which is not secret."""
-        index, raw = self._find(pattern)
-        return index.holders(raw)
+        """Who holds just this pattern, which is not secret. Links ask this many times for each change."""
+        mark = self.namespace.mark
+        if pattern.startswith(mark):
+            return self._monitored.holders(pattern[len(mark) :])
+        return self._plain.holders(pattern)
 
     def reconsider(self, pattern: Pattern) -> None:
         """A pattern came or went: forget the routes of the keys that it matches."""

@@ -247,8 +247,9 @@ class Link:
                 self.say(*self.encode(changes))
             count = len(changes) if is_told else most  # what is not told was looked at as well
 
-        if is_told and self.presence_reader is not None and (room := min(most - count, self.room)) >= 0:
-            packets, has_more = self.presence_reader.take(max(1, room))
+        reader = self.presence_reader
+        if is_told and reader is not None and not reader.is_level:
+            packets, has_more = reader.take(max(0, min(most - count, self.room)))
             self.say(*packets)
             count, is_told = count + len(packets), not has_more
 

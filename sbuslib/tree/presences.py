@@ -118,15 +118,22 @@ class PresenceReader:
         self._table = table
         self._wants = wants
         self._sent: set[int] = set()  # the numbers that the other end knows
-        self.dirty: dict[int, bytes] = {}
-        """To be looked at, in order; and why it has gone, if it has."""
+        self.is_level = True
+        """Whether the other end knows all that it may and wants to."""
+        self._dirty: dict[int, bytes] = {}  # to be looked at, in order; and why it has gone, if it has
         self._scan: Iterator[int] = iter(())  # numbers to be looked at first
         self._endings: list[Callable[[], bytes]] = []  # what is said when nothing is left to be told
 
+    def look_at(self, number: int, cause: bytes) -> None:
+        """Somebody came or changed, or has gone for this cause."""
+        self.is_level = False
+        self._dirty[number] = cause
+
     def look_at_all(self, ending: Callable[[], bytes] | None = None) -> None:
         """Look at all entries; then say so, with this packet."""
+        self.is_level = False
         self._scan = iter(list(self._table))
-        self.dirty |= dict.fromkeys(self._sent - self._table.keys() - self.dirty.keys(), UNKNOWN)
+        self._dirty |= dict.fromkeys(self._sent - self._table.keys() - self._dirty.keys(), UNKNOWN)
         if ending is not None:
             self._endings.append(ending)
 
@@ -138,13 +145,13 @@ class PresenceReader:
         looks = LOOKED_AT * most
         scanned = list(islice(self._scan, looks))
         for number in scanned:
-            self.dirty.setdefault(number, b"")
+            self._dirty.setdefault(number, b"")
 
         # 2. What is true now, of as many as there is room for.
-        for number in list(islice(self.dirty, looks)):
+        for number in list(islice(self._dirty, looks)):
             if len(packets) >= most:
                 break
-            cause = self.dirty.pop(number)
+            cause = self._dirty.pop(number)
             entry = self._table.get(number)
             if entry is not None and self._wants(entry):
                 self._sent.add(number)
@@ -152,8 +159,9 @@ class PresenceReader:
             elif number in self._sent:
                 self._sent.discard(number)
                 packets.append(Removed(number, cause or REFUSED).encode())
-        if self.dirty or len(scanned) == looks:
+        if self._dirty or len(scanned) == looks:
             return packets, True
+        self.is_level = True
         endings, self._endings = self._endings, []
         return packets + [ending() for ending in endings], False
 
@@ -464,12 +472,12 @@ class Presences:
         links: list[Receiver] = []
         for link, (origin, listener) in self._links.items():
             if origin is not entry.origin:
-                listener.dirty[entry.number] = cause
+                listener.look_at(entry.number, cause)
                 links.append(link)
         if links:
             self._mark(links, entry.origin.account.uid)
         for watcher in self._watching.subscribers(entry.key):
-            watcher.dirty[entry.number] = cause
+            watcher.look_at(entry.number, cause)
             watcher.feed.wake()
 
     def __len__(self) -> int:
