@@ -7,7 +7,8 @@ import select
 import socket
 import tracemalloc
 from collections.abc import Callable, Iterator
-from typing import TypeAlias, cast
+from contextlib import closing
+from typing import Any, TypeAlias, cast
 
 import pytest
 from support import both_ways
@@ -15,6 +16,7 @@ from support import both_ways
 from sbuslib.kernel import areas, vectors
 from sbuslib.kernel.areas import Area, PlainArea, make_area
 from sbuslib.kernel.packet_writer import PacketWriter
+from sbuslib.kernel.vectors import ONE_PACKET_FLAGS
 from sbuslib.limits import CONTROL_EXTRA, PACKET_BYTES
 
 # -- Many packets with one call, received and sent; both ways
@@ -255,6 +257,23 @@ def test_packets_are_sent_in_order(pair: tuple[Socket, Socket]) -> None:
     assert writer.send(here, [b"one"]) == 1
     assert writer.send(here, []) == 0
     assert there.recv(10) == b"one"
+
+
+def test_packets_take_a_call_each_only_with_flags_of_their_own(pair: tuple[Socket, Socket]) -> None:
+    calls: list[int] = []
+
+    class Counted(Socket):
+        def send(self, data: Any, flags: int = 0) -> int:
+            calls.append(flags)
+            return super().send(data, flags)
+
+    writer, packets = PacketWriter(), [b"%d" % number for number in range(100)]
+    with closing(Counted(fileno=pair[0].detach())) as sock:
+        assert writer.send(sock, packets) == 100
+        assert calls == []
+        flags = ONE_PACKET_FLAGS | socket.MSG_CONFIRM
+        assert writer.send(sock, packets, flags) == 100
+        assert calls == [flags] * 100
 
 
 @both_ways

@@ -209,6 +209,23 @@ def test_a_passed_descriptor_of_another_kind_is_refused(address: str) -> None:
         Listener(DescriptorAddress(ends[0].fileno()))
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_who_listens_again_is_whom_new_clients_see_unless_it_is_another_user(address: str, is_ours: bool) -> None:
+    listener = Listener(PathAddress(address))
+    child = os.fork()
+    if not child:
+        if not is_ours:
+            os.setuid(12_345)
+        listener.listen_again(8)
+        os._exit(0)
+    os.waitpid(child, 0)
+    client = connect(PathAddress(address), BUFFER)
+    assert peer_credentials(client).pid == (child if is_ours else os.getpid())
+    client.close()
+    listener.close()
+
+
 def test_wait(pair: tuple[Socket, Socket]) -> None:
     here, there = pair
     assert wait(here, select.POLLOUT, 0)
