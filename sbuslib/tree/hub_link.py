@@ -23,7 +23,7 @@ from ..wire.packets import MSG, Control, Packet, encode_control, parse
 from .interest import Changes, Reader
 from .open_questions import OnAnswer, OpenQuestions
 from .place import Place
-from .presences import PresenceReader
+from .presence_entries import PresenceReader
 from .pruning import PrunedKeys
 from .vouchers import ForgedError, Voucher, take_wrapped
 

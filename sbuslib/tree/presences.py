@@ -21,8 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import partial
-from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import astuple
 
@@ -49,6 +48,7 @@ from ..wire.presence import (
     Added,
     Removed,
 )
+from .presence_entries import UNKNOWN, PresenceEntry, PresenceOrigin, PresenceReader
 from .vouchers import Voucher
 
 GIVEN_UP: Final = 5.0
@@ -62,108 +62,6 @@ _ID_BYTES: Final = 64
 
 HUB_ABOVE: Final = "above"
 """Stands for the hub above among those beyond links."""
-
-LOOKED_AT: Final = 4
-"""Presences that are looked at for each packet that may be sent, before the next step."""
-
-UNKNOWN: Final = b"unknown"
-"""Why a presence has gone that another hub no longer tells of: it went while the link was away."""
-
-
-class PresenceEntry:
-    """One presence."""
-
-    __slots__ = ("info", "key", "number", "origin", "pattern", "who")
-
-    def __init__(self, number: int, origin: PresenceOrigin, key: Pattern, info: bytes, who: Voucher) -> None:
-        self.number = number
-        self.origin = origin  # over which it is known
-        self.key = key.raw
-        self.pattern = key  # as which it is charged
-        self.info = info
-        self.who = who  # whose it is
-
-    def encode(self) -> bytes:
-        """The packet that says that it is there."""
-        return Added(self.number, self.who.key, self.key, self.info).encode()
-
-
-class PresenceOrigin:
-    """Where presences are held: by one client, or beyond a link to another hub.
-
-    :param holder: the client, or what stands for that hub over several links.
-    :param account: is charged for them.
-    :param trusted: whether others wait for it, and believe that it is known whole.
-    """
-
-    def __init__(self, holder: Hashable, account: Account, *, trusted: bool = True) -> None:
-        self.holder = holder
-        self.account = account
-        self.trusted = trusted
-        self.entries: dict[int | bytes, PresenceEntry] = {}  # by the number that the other hub gave; of a client by key
-        self.hub_id = b""  # of the process that gave the numbers
-        self.stale: set[int | bytes] = set()  # not yet told again over the link of now
-        self.is_complete = True  # whether all is known
-        self.has_refused = False  # whether there was no room for some
-        self.timer: Any = None  # runs from the end of a link until it is given up
-
-
-class PresenceReader:
-    """One that is told who is present: which numbers it knows, and which it has still to be told.
-
-    :param wants: whether it may know of an entry, and wants to.
-    """
-
-    def __init__(self, table: dict[int, PresenceEntry], wants: Callable[[PresenceEntry], bool]) -> None:
-        self._table = table
-        self._wants = wants
-        self._sent: set[int] = set()  # the numbers that the other end knows
-        self.is_level = True
-        """Whether the other end knows all that it may and wants to."""
-        self._dirty: dict[int, bytes] = {}  # to be looked at, in order; and why it has gone, if it has
-        self._scan: Iterator[int] = iter(())  # numbers to be looked at first
-        self._endings: list[Callable[[], bytes]] = []  # what is said when nothing is left to be told
-
-    def look_at(self, number: int, cause: bytes) -> None:
-        """Somebody came or changed, or has gone for this cause."""
-        self.is_level = False
-        self._dirty[number] = cause
-
-    def look_at_all(self, ending: Callable[[], bytes] | None = None) -> None:
-        """Look at all entries; then say so, with this packet."""
-        self.is_level = False
-        self._scan = iter(list(self._table))
-        self._dirty |= dict.fromkeys(self._sent - self._table.keys() - self._dirty.keys(), UNKNOWN)
-        if ending is not None:
-            self._endings.append(ending)
-
-    def take(self, most: int) -> tuple[list[bytes], bool]:
-        """Up to so many packets, and whether there is more: only so many entries are looked at."""
-        packets: list[bytes] = []
-
-        # 1. Some of those that were there when all had to be looked at.
-        looks = LOOKED_AT * most
-        scanned = list(islice(self._scan, looks))
-        for number in scanned:
-            self._dirty.setdefault(number, b"")
-
-        # 2. What is true now, of as many as there is room for.
-        for number in list(islice(self._dirty, looks)):
-            if len(packets) >= most:
-                break
-            cause = self._dirty.pop(number)
-            entry = self._table.get(number)
-            if entry is not None and self._wants(entry):
-                self._sent.add(number)
-                packets.append(entry.encode())
-            elif number in self._sent:
-                self._sent.discard(number)
-                packets.append(Removed(number, cause or REFUSED).encode())
-        if self._dirty or len(scanned) == looks:
-            return packets, True
-        self.is_level = True
-        endings, self._endings = self._endings, []
-        return packets + [ending() for ending in endings], False
 
 
 class _PresenceWatcher(PresenceReader):
