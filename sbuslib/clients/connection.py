@@ -495,19 +495,25 @@ class ClientConnection:
                 return
         raise TimeoutError(f"{self.address}: the hub takes no more for now")
 
-    async def _broken(self, error: OSError, epoch: int) -> None:
-        """A send failed: return once there is a new connection, or raise."""
+    async def _broken(self, error: OSError, epoch: int, flags: int) -> None:
+        """A send failed: return once there is a new connection, or raise. With ``MSG_DONTWAIT``, try once at most."""
         if error.errno not in BROKEN and not isinstance(error, DisconnectedError):
             raise error
         if not self.may_reconnect:
             await self._hear_out(leads=False)
         if not self.may_reconnect:
             raise self.disconnected() from error
-        await self.until(
-            lambda: self.state is State.UP and self.epoch > epoch,
-            self.deadline(self.timeout),
-            f"{self.address}: the hub is away",
-        )
+        is_quick = bool(flags & socket.MSG_DONTWAIT)
+        try:
+            await self.until(
+                lambda: self.state is State.UP and self.epoch > epoch,
+                self.deadline(0 if is_quick else self.timeout),
+                f"{self.address}: the hub is away",
+            )
+        except TimeoutError as away:
+            if is_quick:
+                raise BlockingIOError(errno.EAGAIN, str(away)) from None
+            raise
 
     async def _say_all(self, deadline: float | None, *, leads: bool = False) -> None:
         """Tell and ask the hub all that it has still to be told and asked, without reconnecting."""
@@ -543,7 +549,7 @@ class ClientConnection:
                 sent = self.writer.send(sock, packets, ONE_PACKET_FLAGS | flags)
             except OSError as error:
                 if error.errno not in NO_MEMORY:
-                    await self._broken(error, epoch)
+                    await self._broken(error, epoch, flags)
                     deadline = self.deadline(self.timeout)
                     continue
                 failure, sent = error, 0
