@@ -503,6 +503,7 @@ class ClientConnection:
             await self._hear_out(leads=False)
         if not self.may_reconnect:
             raise self.disconnected() from error
+
         is_quick = bool(flags & socket.MSG_DONTWAIT)
         try:
             await self.until(
