@@ -188,13 +188,23 @@ class Work:
         """Announce this worker until the mailbox is closed, or the service refuses it."""
         self._working.append(None)
         try:
-            while not (self.mailbox.closed or self._refused):
+            while not self._is_over():
                 await self.tell()
                 await self.announce()
-                await self._party.wait_until(lambda: self.mailbox.closed or bool(self._refused), queue.ANNOUNCE_SECONDS)
+
+                # While it pauses nobody takes what was on its way, so it is given back here.
+                while await self._party.wait_until(self._has_to_act, queue.ANNOUNCE_SECONDS) and not self._is_over():
+                    self._give_back()
+                    await self.tell()
         finally:
             self._working.pop()
         await self._leave()
+
+    def _is_over(self) -> bool:
+        return self.mailbox.closed or bool(self._refused)
+
+    def _has_to_act(self) -> bool:
+        return self._is_over() or (not self.room and self.mailbox.is_ready())
 
     async def _leave(self) -> None:
         """The last part to end gives all back that was not done."""

@@ -412,6 +412,21 @@ def test_jobs_of_other_users_are_refused_unless_they_are_named(
     ]
 
 
+def test_a_job_that_was_on_its_way_to_a_worker_that_pauses_is_given_back_unbegun(
+    server: HubThread, serve: Serve
+) -> None:
+    serve()
+    client, other = blocking.Client(server.address), blocking.Client(server.address)
+    with client, other, client.queue("mail").take(room=1) as paused:
+        eventually(lambda: client.queue("mail").status().workers == 1)
+        paused._core.work.room = 0  # of which the service hears later
+        client.queue("mail").submit(b"mail/x")
+        with other.queue("mail").take(room=1) as worker:
+            job = worker.receive(timeout=PATIENCE)
+            assert not job.again
+            job.done()
+
+
 def test_jobs_are_ended_in_any_order_from_any_thread(server: HubThread, serve: Serve) -> None:
     service = serve(file="q")
     with blocking.Client(server.address) as client, client.queue("mail").take(room=8) as worker:
