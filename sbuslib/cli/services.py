@@ -315,24 +315,15 @@ def run_queue(arguments: Namespace) -> None:
 
 def _list_queues(arguments: Namespace) -> None:
     """Ask all services which queues they have."""
-    from ..recipes.queue import Listing, QueueState, decode, services_key
+    from ..recipes.queue import list_queues, services_key
     from ..wire.text import printable
     from . import messages
 
     with messages.connected(arguments) as client:
-        key, after = services_key(client.hub.separator), b""
-        rows: dict[bytes, QueueState] = {}
-        while True:
-            answers = client.request_many(key, after, wait=_LISTED_WITHIN)
-            given = [one for one in answers if one.error is None] or answers  # if all refuse, that is raised here
-            listings = [listing for one in given if (listing := decode(Listing, one.payload)) is not None]
-            rows |= {name: state for listing in listings for name, state in listing.queues}
-            ends = [listing.queues[-1][0] for listing in listings if listing.more and listing.queues]
-            if not ends or min(ends) <= after:
-                break
-            after = min(ends)
+        key = services_key(client.hub.separator)
+        queues = list_queues(lambda after: client.request_many(key, after, wait=_LISTED_WITHIN))
     table: list[tuple[object, ...]] = [("QUEUE", "WAITING", "HELD", "WORKERS", "OLDEST WAITS")]
-    for name, state in sorted(rows.items()):
+    for name, state in sorted(queues.items()):
         oldest = "" if state.oldest is None else f"{state.oldest:.0f} s"
         table.append((printable(name), state.waiting, state.held, state.workers, oldest))
     print("\n".join(columns(table)), flush=True)

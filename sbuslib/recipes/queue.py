@@ -23,7 +23,7 @@ from ..secrets import RESERVED, Namespace
 from ..wire.packets import check_payload
 from ..wire.text import printable
 from .mailbox import Party
-from .request import Asking, request
+from .request import Answer, Asking, request
 
 ANNOUNCE_SECONDS: Final = 1.0
 """How often a worker announces itself. A service that is started again knows its workers after that time."""
@@ -55,6 +55,9 @@ _PAIR_EXTRA: Final = 11
 
 PURGE: Final = b"purge"
 """The question under ``queue/NAME/work`` that empties a queue."""
+
+FULL: Final = "the queue is full"
+"""The answer to jobs for which there is no room."""
 
 T = TypeVar("T")
 Pair: TypeAlias = tuple[bytes, bytes]
@@ -274,6 +277,27 @@ async def status(party: Party, asking: Asking, name: bytes, separator: bytes, ti
 async def purge(party: Party, asking: Asking, name: bytes, separator: bytes, timeout: float | None) -> int:
     """Have the service of a queue forget all jobs that wait; how many there were."""
     return await _ask_about(party, asking, int, name, separator, PURGE, timeout)
+
+
+def list_queues(ask: Callable[[bytes], list[Answer]]) -> dict[bytes, QueueState]:
+    """The queues of all services that tell, and how they stand.
+
+    :param ask: asks them a question under :func:`services_key`. Raises what it raises, and
+        :exc:`~sbuslib.errors.AnswerError` where all refuse.
+    """
+    queues: dict[bytes, QueueState] = {}
+    after = b""
+    while True:
+        answers = ask(after)
+        given = [one for one in answers if one.error is None] or answers  # if all refuse, that is raised here
+        listings = [listing for one in given if (listing := decode(Listing, one.payload)) is not None]
+        queues |= {name: state for listing in listings for name, state in listing.queues}
+
+        # Those who have more begin again behind the first name at which one of them stopped.
+        ends = [listing.queues[-1][0] for listing in listings if listing.more and listing.queues]
+        if not ends or min(ends) <= after:
+            return queues
+        after = min(ends)
 
 
 async def _ask_about(

@@ -26,6 +26,7 @@ from ..covering import overlap
 from ..errors import DisconnectedError, StateError, UsageError
 from ..matcher import matches
 from ..recipes.queue import (
+    FULL,
     JOB_BYTES,
     LONGEST_NAME,
     PURGE,
@@ -273,7 +274,7 @@ class QueueService:
             expires=word.expires,
             priority=word.priority,
         ):
-            return "the queue is full"
+            return FULL
         self.accepted += len(word.jobs)
         return None
 
