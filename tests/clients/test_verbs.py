@@ -18,6 +18,7 @@ from support import PATIENCE, HubThread, PlainDaemon, own_key
 
 from sbuslib import Client, Limits, aio, blocking
 from sbuslib.clients import questions
+from sbuslib.clients.basics import MOST_POSTED
 from sbuslib.errors import (
     AddressError,
     DisconnectedError,
@@ -103,14 +104,17 @@ async def test_many_are_published_in_order_whatever_their_sizes(bus: Bus, server
 
 
 @script
-async def test_what_goes_together_goes_before_what_is_published_later(bus: Bus, server: HubThread) -> None:
+async def test_messages_that_go_together_go_with_the_last_or_when_they_are_many(bus: Bus, server: HubThread) -> None:
     client, other = await bus.client(), await bus.client()
     await other.subscribe(b"a")
     party = bus.core(client)._core
-    await party.post(b"a", b"1", together=True)
-    await party.post(b"a", b"2", together=False)
-    await client.publish(b"a", b"3")
-    assert [(await other.receive(timeout=PATIENCE)).payload for _ in range(3)] == [b"1", b"2", b"3"]
+    for together in ([True, False], [True] * MOST_POSTED):
+        payloads = [b"%d" % number for number in range(len(together))]
+        for payload, others_come in zip(payloads, together, strict=True):
+            await party.post(b"a", payload, together=others_come)
+        await client.publish(b"a", b"later")
+        found = [(await other.receive(timeout=PATIENCE)).payload for _ in range(len(together) + 1)]
+        assert found == [*payloads, b"later"]
 
 
 @script
