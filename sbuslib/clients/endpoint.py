@@ -214,6 +214,7 @@ class JobQueue(_Part):
     submit = blocking(AioJobQueue.submit)
     submit_many = blocking(AioJobQueue.submit_many)
     status = blocking(AioJobQueue.status)
+    peek = blocking(AioJobQueue.peek)
     purge = blocking(AioJobQueue.purge)
     work = making(Service, AioJobQueue.work)
     take = making(Worker, AioJobQueue.take)

@@ -17,6 +17,7 @@ from ..recipes.queue import (
     Job,
     QueueState,
     check_name,
+    peek,
     purge,
     status,
     submit,
@@ -231,13 +232,20 @@ class AioJobQueue:
         """
         return await status(self._verbs, self._ask(), self._name, self._separator, timeout)
 
-    async def purge(self, *, timeout: float | None = 10.0) -> int:
-        """Have all jobs forgotten that no worker holds; how many there were.
+    async def peek(self, *, timeout: float | None = 10.0) -> list[Job]:
+        """The oldest jobs, waiting or held, which stay where they are: up to 1,024, and up to 256 KiB or one.
+
+        Raises as :meth:`purge`.
+        """
+        return await peek(self._verbs, self._ask(), self._name, self._separator, timeout)
+
+    async def purge(self, *, number: int | None = None, timeout: float | None = 10.0) -> int:
+        """Have all jobs forgotten that no worker holds, or one of them, by its ``number``; how many there were.
 
         Raises :exc:`~sbuslib.errors.NoServerError`, :exc:`TimeoutError`, and :exc:`~sbuslib.errors.AnswerError` unless
         the service trusts this user.
         """
-        return await purge(self._verbs, self._ask(), self._name, self._separator, timeout)
+        return await purge(self._verbs, self._ask(), self._name, self._separator, timeout, number)
 
     def _make_work(self, room: int, trusted: Iterable[int]) -> Work:
         own, tag = self._verbs.connection.session.credentials, os.urandom(8).hex().encode()

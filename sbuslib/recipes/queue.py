@@ -54,7 +54,13 @@ _PAIR_EXTRA: Final = 11
 """Most bytes that MessagePack adds to a key and a payload."""
 
 PURGE: Final = b"purge"
-"""The question under ``queue/NAME/work`` that empties a queue."""
+"""The question under ``queue/NAME/work`` that empties a queue; with a blank and a number, it is about one job."""
+PEEK: Final = b"peek"
+"""The question under ``queue/NAME/work`` for the jobs of a queue, which stay where they are."""
+PEEKED: Final = 1_024
+"""Most jobs in the answer, the oldest."""
+PEEKED_BYTES: Final = 262_144
+"""Bytes of jobs after which the answer ends."""
 
 FULL: Final = "the queue is full"
 """The answer to jobs for which there is no room."""
@@ -153,6 +159,12 @@ class Listing(msgspec.Struct, frozen=True, array_like=True):
     queues: Annotated[list[tuple[_Name, QueueState]], msgspec.Meta(max_length=SUBMITTED)]
 
 
+class Peeked(msgspec.Struct, frozen=True, array_like=True):
+    """The oldest jobs of a queue, whether they wait or are held."""
+
+    jobs: Annotated[list[Job], msgspec.Meta(max_length=SUBMITTED)]
+
+
 class Acknowledgement(msgspec.Struct, frozen=True, array_like=True):
     """What a worker says to the service: its key and token, and what became of jobs.
 
@@ -171,7 +183,18 @@ class Acknowledgement(msgspec.Struct, frozen=True, array_like=True):
 
 _DECODERS: Final[dict[Any, msgspec.msgpack.Decoder[Any]]] = {
     kind: msgspec.msgpack.Decoder(kind)
-    for kind in (Announcement, Delivery, Presence, Acknowledgement, Submission, WorkerRefusal, QueueState, Listing, int)
+    for kind in (
+        Announcement,
+        Delivery,
+        Presence,
+        Acknowledgement,
+        Submission,
+        WorkerRefusal,
+        QueueState,
+        Listing,
+        Peeked,
+        int,
+    )
 }
 encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -274,9 +297,17 @@ async def status(party: Party, asking: Asking, name: bytes, separator: bytes, ti
     return await _ask_about(party, asking, QueueState, name, separator, b"", timeout)
 
 
-async def purge(party: Party, asking: Asking, name: bytes, separator: bytes, timeout: float | None) -> int:
-    """Have the service of a queue forget all jobs that wait; how many there were."""
-    return await _ask_about(party, asking, int, name, separator, PURGE, timeout)
+async def purge(
+    party: Party, asking: Asking, name: bytes, separator: bytes, timeout: float | None, number: int | None = None
+) -> int:
+    """Have the service of a queue forget all jobs that wait, or the one of a number; how many there were."""
+    word = PURGE if number is None else PURGE + b" %d" % number
+    return await _ask_about(party, asking, int, name, separator, word, timeout)
+
+
+async def peek(party: Party, asking: Asking, name: bytes, separator: bytes, timeout: float | None) -> list[Job]:
+    """Ask the service of a queue for its oldest jobs, which stay where they are."""
+    return (await _ask_about(party, asking, Peeked, name, separator, PEEK, timeout)).jobs
 
 
 def list_queues(ask: Callable[[bytes], list[Answer]]) -> dict[bytes, QueueState]:

@@ -313,10 +313,11 @@ class Jobs:
 
     # -- what ends ----------------------------------------------------------------------------------
 
-    def purge(self, name: bytes) -> int:
-        """Forget all jobs of a queue that nobody holds; how many there were."""
+    def purge(self, name: bytes, number: int | None = None) -> int:
+        """Forget all jobs of a queue that nobody holds, or one of them; how many there were."""
         queue = self.queues.get(name)
-        waiting = [job for job in queue.jobs.values() if not job.is_held] if queue is not None else []
+        jobs = [] if queue is None else [*queue.jobs.values()] if number is None else [queue.jobs.get(number)]
+        waiting = [job for job in jobs if job is not None and not job.is_held]
         for job in waiting:
             self._forget(job)
         return len(waiting)

@@ -29,9 +29,14 @@ from ..recipes.queue import (
     FULL,
     JOB_BYTES,
     LONGEST_NAME,
+    PEEK,
+    PEEKED,
+    PEEKED_BYTES,
     PURGE,
     Acknowledgement,
     Announcement,
+    Job,
+    Peeked,
     Presence,
     QueueState,
     Submission,
@@ -66,6 +71,8 @@ _LONGEST_TURN: Final = 1.0
 """What a turn counts at most, in seconds. While this process stands still, workers are not to blame for silence."""
 _JOB_EXTRA: Final = 48
 """Most bytes that MessagePack and the numbers add to a job."""
+_DIGITS: Final = 20
+"""Most digits of the number of a job."""
 _LISTED: Final = 512
 """Queues in one answer that lists them: as many as fit a packet, with the longest names."""
 
@@ -363,12 +370,18 @@ class QueueService:
     # -- questions, and other services --------------------------------------------------------------
 
     def _asked(self, question: Question, name: bytes, user: int | None) -> None:
-        """How a queue stands, or that it be emptied. A stranger is told of no others that are refused."""
-        if question.payload == PURGE:
-            if user is not None:
-                self._answer(question, f"user {user} is not trusted with this queue".encode(), is_refused=True)
-            else:
-                self._answer(question, encode(self.jobs.purge(name)))
+        """How a queue stands, which jobs it has, or that it be emptied. A stranger hears of itself alone."""
+        word, _, number = question.payload.partition(b" ")
+        if word in (PURGE, PEEK) and user is not None:
+            self._answer(question, f"user {user} is not trusted with this queue".encode(), is_refused=True)
+            return
+        if word == PURGE and (not number or (number.isdigit() and len(number) <= _DIGITS)):
+            self._answer(question, encode(self.jobs.purge(name, int(number) if number else None)))
+            return
+        if question.payload == PEEK:
+            jobs = self.jobs.queues[name].jobs.values() if name in self.jobs.queues else ()
+            part = next(in_parts(jobs, _bytes_of, PEEKED, PEEKED_BYTES), [])
+            self._answer(question, encode(Peeked([*map(_told, part)])))
             return
         state = self._state(name)
         refused = self.access.refused_for(user)
@@ -423,12 +436,16 @@ class QueueService:
         out, self._out = self._out, []
         for worker, jobs in given.items():
             for part in in_parts(jobs, _bytes_of, _PART_JOBS, _PART_BYTES):
-                told = [(job.number, job.attempts, job.key, job.payload, job.sender) for job in part]
-                out.append((worker.key, encode((self._address(worker.queue.name), worker.token, told))))
+                out.append((worker.key, encode((self._address(worker.queue.name), worker.token, [*map(_told, part)]))))
         if out:
             # What a hub that is away does not get is asked for or given again: workers name what they hold.
             with suppress(TimeoutError, DisconnectedError):
                 self.client.publish_many(out)
+
+
+def _told(job: Entry) -> Job:
+    """A job as others are told of it."""
+    return Job(job.number, job.attempts, job.key, job.payload, job.sender)
 
 
 def _bytes_of(job: Entry) -> int:

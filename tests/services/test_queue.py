@@ -405,6 +405,8 @@ def test_jobs_of_other_users_are_refused_unless_they_are_named(
         with pytest.raises(AnswerError, match="not trusted"):
             world.client("bus").queue("mail").purge()
         with pytest.raises(AnswerError, match="not trusted"):
+            world.client("bus").queue("mail").peek()
+        with pytest.raises(AnswerError, match="not trusted"):
             world.client("bus").request(b"queue/services")
         assert world.client("bus").queue("mail").status().waiting == 0
     assert [text for text in caplog.messages if "are refused" in text] == [
@@ -573,7 +575,13 @@ def test_one_service_has_all_queues_that_begin_so(server: HubThread, serve: Serv
             (names[2] + b"-dead", 1),
             (b"app.mail-dead", 1),
         ]
-        assert client.queue("app.mail-dead").purge() == 1
+        dead = client.queue("app.mail-dead")
+        client.queue("app.mail-dead").submit(b"k", bytes(300_000))
+        assert [(job.key, job.payload, job.sender) for job in dead.peek()] == [
+            (b"any/key", b"app.mail", client.credentials)
+        ], "as much as an answer holds"
+        assert (dead.purge(number=dead.peek()[0].number), dead.purge(number=1_000), dead.purge()) == (1, 0, 1)
+        assert dead.peek() == []
         assert client.queue("app.mail-dead").purge() == 0
         stop(service)
     assert service._store is not None
