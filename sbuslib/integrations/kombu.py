@@ -27,9 +27,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
 from queue import Empty
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 from weakref import finalize
 
+from kombu.exceptions import ChannelError
 from kombu.transport import TRANSPORT_ALIASES, virtual
 
 from .. import __version__
@@ -37,11 +38,23 @@ from ..clients.endpoint import Endpoint, HeldJob, JobQueue, Worker
 from ..connecting import SCHEME, BusUrl, connect, parse_url
 from ..errors import DisconnectedError, NoHubError, NoServerError
 from ..kernel.users import name_of_user
-from ..recipes.queue import MOST_ROOM
+from ..recipes.queue import LONGEST_SECONDS, MOST_ROOM, PEEKED
 from ..secrets import stranger
 from ..wire.packets import Message
-from .kombu_messages import KeptQueue, Raw, dated, decode, delay_of, encode, expiry_of, priority_of
-from .kombu_names import exchange_key, exchange_pattern, queue_key, queue_name
+from .kombu_messages import (
+    Binding,
+    KeptQueue,
+    Kind,
+    Raw,
+    dated,
+    decode,
+    decode_binding,
+    delay_of,
+    encode,
+    expiry_of,
+    priority_of,
+)
+from .kombu_names import bindings_name, exchange_key, exchange_pattern, queue_key, queue_name
 
 logger = logging.getLogger("sbuslib.integrations")
 
@@ -55,6 +68,7 @@ _MOST_KNOWN: Final = 4_096
 """Queues of other processes that are remembered."""
 
 _End: TypeAlias = Callable[[HeldJob], bool]
+T = TypeVar("T")
 
 
 class _Bus:
@@ -115,22 +129,65 @@ class _Bus:
         return False
 
     def _submit(self, name: str, message: Raw) -> None:
-        """Have the service accept a message; wait for it as long as for a hub."""
-        delay, expires = delay_of(message), expiry_of(message)
-        priority = priority_of(message)
-        payload, deadline = encode(message), time.monotonic() + self._timeout
-        failure: Exception = TimeoutError(f"queue {name}: there was no time to put a message in")
+        """Have the service accept a message."""
+        submit, key, payload = self.queue(name).submit, name.encode(), encode(message)
+        delay, expires, priority = delay_of(message), expiry_of(message), priority_of(message)
+        self._ask(
+            lambda timeout: submit(key, payload, delay=delay, expires=expires, priority=priority, timeout=timeout)
+        )
+
+    def _ask(self, ask: Callable[[float], T]) -> T:
+        """Ask the service, with a timeout, and wait for it as long as for a hub."""
+        deadline = time.monotonic() + self._timeout
+        failure: Exception = TimeoutError("there was no time to ask the service of queues")
         while (left := deadline - time.monotonic()) > 0:
-            timeout, queue = min(left, _ANSWERED_WITHIN), self.queue(name)
             try:
-                queue.submit(name.encode(), payload, delay=delay, expires=expires, priority=priority, timeout=timeout)
-                return
+                return ask(min(left, _ANSWERED_WITHIN))
             except NoServerError as error:
                 failure = error
                 time.sleep(_PAUSE)
             except TimeoutError as error:  # a service that was just started again does not know of it
                 failure = error
         raise failure
+
+    # -- what is bound to what ----------------------------------------------------------------------
+
+    def bind(self, name: str, exchange: str, kind: Kind, routing_key: str) -> None:
+        """Have what is published to an exchange go into a queue as well, whoever publishes it."""
+        if name in self.kept:
+            self.client.subscribe(exchange_pattern(exchange, kind, routing_key, self.separator))
+            return
+        binding, bound = Binding(kind, routing_key, name), self._bindings(exchange)
+        if len(bound) >= PEEKED // 2:
+            raise ChannelError(f"exchange {exchange}: it has {len(bound)} bindings, and takes no more")
+        if binding not in bound.values():
+            queue, payload = self.client.queue(bindings_name(exchange, self.separator)), encode(binding)
+            self._ask(lambda timeout: queue.submit("binding", payload, expires=LONGEST_SECONDS, timeout=timeout))
+
+    def unbind(self, name: str, exchange: str, kind: Kind, routing_key: str) -> None:
+        """Take a binding to a shared queue back."""
+        if name in self.kept:
+            return
+        queue = self.client.queue(bindings_name(exchange, self.separator))
+        for number, binding in self._bindings(exchange).items():
+            if binding == Binding(kind, routing_key, name):
+                queue.purge(number=number)
+
+    def _bindings(self, exchange: str) -> dict[int, Binding]:
+        """The bindings of an exchange to shared queues, that users made whose messages are taken."""
+        queue = self.client.queue(bindings_name(exchange, self.separator))
+        jobs = self._ask(lambda timeout: queue.peek(timeout=timeout))
+        found = ((job.number, decode_binding(job.payload)) for job in jobs if not self._is_of_a_stranger(job.sender))
+        return {number: binding for number, binding in found if binding is not None}
+
+    def shared_queues(self, exchange: str, routing_key: str, *, is_kept: bool) -> set[str]:
+        """The shared queues that are to have a message; those that other processes bound only if it ``is_kept``."""
+        found = {name for name in self.find(exchange, routing_key) if name in self.shared}
+        known = self.state.exchanges.get(exchange)
+        if is_kept and (known is None or known["durable"]):
+            for kind, key, name in self._bindings(exchange).values():
+                found.update(_lookup(kind, [(key, name)], exchange, routing_key))
+        return found
 
     # -- what comes in ------------------------------------------------------------------------------
 
@@ -139,11 +196,6 @@ class _Bus:
         if name not in self.kept:
             self.kept[name] = KeptQueue()
             self.client.subscribe(queue_key(name, self.separator))
-
-    def bind(self, name: str, exchange: str, kind: str, routing_key: str) -> None:
-        """Have what is published to an exchange come to this process, for a queue that it keeps."""
-        if name in self.kept:
-            self.client.subscribe(exchange_pattern(exchange, kind, routing_key, self.separator))
 
     def pull(self, mine: Transport) -> None:
         """Put what is here into the queues, and wake other connections that have consumers of those."""
@@ -177,24 +229,35 @@ class _Bus:
         known = self.state.exchanges.get(exchange)
         if known is None:
             return set()
-        kind = virtual.exchange.STANDARD_EXCHANGE_TYPES[known["type"]](None)
-        found: set[str] = kind.lookup(known["table"], exchange, routing_key, None)
-        return found
+        return _lookup(known["type"], [(key, name) for key, _, name in known["table"]], exchange, routing_key)
 
     def read(self, payload: bytes, sender: bytes | None) -> Raw | None:
         """A message; ``None`` if it is none, or of a user whose messages are not taken.
 
         A hub without the extension for senders names nobody: then all are taken.
         """
-        user = stranger(sender, self.client.credentials, self.separator, self.users)
-        if user is not None:
-            if user not in self._strangers and len(self._strangers) < _MOST_KNOWN:
-                self._strangers.add(user)
-                logger.warning("messages of user %s are refused: name the user in users", name_of_user(user))
+        if self._is_of_a_stranger(sender):
             return None
         if (raw := decode(payload)) is None:
             logger.error("what came is no message of kombu")
         return raw
+
+    def _is_of_a_stranger(self, sender: bytes | None) -> bool:
+        user = stranger(sender, self.client.credentials, self.separator, self.users)
+        if user is None:
+            return False
+        if user not in self._strangers and len(self._strangers) < _MOST_KNOWN:
+            self._strangers.add(user)
+            logger.warning("messages of user %s are refused: name the user in users", name_of_user(user))
+        return True
+
+
+def _lookup(kind: str, bound: list[tuple[str, str]], exchange: str, routing_key: str) -> set[str]:
+    """The queues, bound by these routing keys to an exchange of this kind, that are to have a message."""
+    exchange_type = virtual.exchange.STANDARD_EXCHANGE_TYPES[kind](None)
+    table = [exchange_type.prepare_bind(name, exchange, key, None) for key, name in bound]
+    found: set[str] = exchange_type.lookup(table, exchange, routing_key, None)
+    return found
 
 
 _buses: Final[dict[tuple[BusUrl, frozenset[int]], _Bus]] = {}
@@ -289,8 +352,13 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
         kept = self._bus.kept.get(queue)
         return kept.clear() if kept is not None else self._bus.queue(queue).purge()
 
-    def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+    def _delete(self, queue: str, exchange: str = "", routing_key: str = "", *args: Any, **kwargs: Any) -> None:
         self._purge(queue)
+        self._bus.unbind(queue, exchange, self.typeof(exchange).type, routing_key)
+
+    def queue_unbind(self, queue: str, exchange: str = "", routing_key: str = "", *args: Any, **kwargs: Any) -> None:
+        super().queue_unbind(queue, exchange, routing_key, *args, **kwargs)
+        self._bus.unbind(queue, exchange, self.typeof(exchange).type, routing_key)
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
         self._bus.bind(queue, exchange, self.typeof(exchange).type, routing_key)
@@ -300,9 +368,9 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
         if not exchange:
             self._bus.put(routing_key, message)
             return
-        for queue in self._bus.find(exchange, routing_key):
-            if queue in self._bus.shared:
-                self._bus.put(queue, message)
+        is_kept = message["properties"].get("delivery_mode") != 1
+        for queue in self._bus.shared_queues(exchange, routing_key, is_kept=is_kept):
+            self._bus.put(queue, message)
         self._bus.publish(exchange, routing_key, message)
 
     # -- consuming ----------------------------------------------------------------------------------

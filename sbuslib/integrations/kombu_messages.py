@@ -6,7 +6,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final, TypedDict
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict
 
 import msgspec
 
@@ -30,8 +30,32 @@ Raw = TypedDict(
 _UNTIL: Final = "sbus_until"
 """The property that says when a message expires, in seconds since 1970."""
 
+
+Kind: TypeAlias = Literal["direct", "topic", "fanout"]
+"""Of an exchange."""
+
+
+class Binding(NamedTuple):
+    """That a queue has what is published to an exchange of some kind under some routing key."""
+
+    kind: Kind
+    routing_key: str
+    queue: str
+
+
 encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Raw).decode
+
+
+_decode_binding: Final = msgspec.msgpack.Decoder(Binding).decode
+
+
+def decode_binding(payload: bytes) -> Binding | None:
+    """A binding; ``None`` for anything else."""
+    try:
+        return _decode_binding(payload)
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 def decode(payload: bytes) -> Raw | None:

@@ -1,8 +1,9 @@
 """Names of the bus for queues and exchanges of kombu, which may have any text for names.
 
-A shared queue is ``kombu.NAME``. A queue that a process keeps has the key ``kombu/queue/NAME``. What is published to
-an exchange has the key ``kombu/exchange/NAME``, then each word of the routing key, then ``=``: so one pattern covers
-all of an exchange, or all routing keys that begin with some words.
+A shared queue is ``kombu.NAME``, and the bindings of an exchange are in the queue ``kombu.=EXCHANGE``. A queue that a
+process keeps has the key ``kombu/queue/NAME``. What is published to an exchange has the key ``kombu/exchange/NAME``,
+then each word of the routing key, then ``=``: so one pattern covers all of an exchange, or all routing keys that begin
+with some words.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ def _segment(text: str, separator: bytes) -> bytes:
 def queue_name(name: str, separator: bytes) -> bytes:
     """The shared queue for a queue."""
     return _segment(f"kombu.{name}", separator)
+
+
+def bindings_name(exchange: str, separator: bytes) -> bytes:
+    """The shared queue that has the bindings of an exchange to shared queues."""
+    return b"kombu.=" + _segment(exchange, separator)
 
 
 def queue_key(name: str, separator: bytes) -> bytes:

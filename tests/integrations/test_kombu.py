@@ -27,8 +27,8 @@ from kombu.asynchronous.hub import Hub
 import sbuslib.integrations.kombu  # noqa: F401  # makes sbus:// known
 from sbuslib.blocking import Client
 from sbuslib.errors import AnswerError, NoServerError
-from sbuslib.integrations.kombu_messages import Raw, encode
-from sbuslib.integrations.kombu_names import exchange_key, exchange_pattern, queue_name
+from sbuslib.integrations.kombu_messages import Raw, decode_binding, encode
+from sbuslib.integrations.kombu_names import bindings_name, exchange_key, exchange_pattern, queue_name
 from sbuslib.matcher import matches
 from sbuslib.services.queue_rules import Jobs
 from sbuslib.services.queue_service import QueueService
@@ -203,6 +203,25 @@ def test_queues_of_a_process_have_what_is_published_to_their_exchanges_and_no_se
         ["topic a.b", "topic b.b"],
         ["fanout a.b", "fanout b.b", "fanout a.c", "fanout a.b.c", "fanout "],
     ]
+
+
+def test_producers_that_declare_nothing_find_what_consumers_have_bound(
+    hub: HubThread, service: QueueService, connect: Connect
+) -> None:
+    media = kombu.Exchange("media", type="topic")
+    bound = [kombu.Queue(f"of {key}", media, routing_key=key) for key in ("video.#", "video.#", "*.new", "audio.*")]
+    for process, queue in enumerate(bound):
+        queue(connect(process).default_channel).declare()
+    bound[3](connect(3).default_channel).unbind_from(media, routing_key="audio.*")
+    with connect(9).Producer() as producer:
+        for key in ("video.new", "audio.new", "audio.old"):
+            producer.publish(key, exchange="media", routing_key=key)
+    assert [waiting(connect(8), queue) for queue in bound] == [1, 1, 2, 0]
+    assert Consumer(connect(9), bound[0]).bodies(1) == ["video.new"]
+    bound[2](connect(2).default_channel).delete()
+    with Client(hub.address) as client:
+        jobs = client.queue(bindings_name("media", b"/")).peek()
+    assert [decode_binding(job.payload) for job in jobs] == [("topic", "video.#", "of video.#")]
 
 
 def test_a_queue_of_a_process_is_that_of_all_its_connections(connect: Connect) -> None:
