@@ -371,6 +371,7 @@ class QueueService:
 
     def _asked(self, question: Question, name: bytes, user: int | None) -> None:
         """How a queue stands, which jobs it has, or that it be emptied. A stranger hears of itself alone."""
+        # 1. What only those may ask who are trusted.
         word, _, number = question.payload.partition(b" ")
         if word in (PURGE, PEEK) and user is not None:
             self._answer(question, f"user {user} is not trusted with this queue".encode(), is_refused=True)
@@ -383,6 +384,8 @@ class QueueService:
             part = next(in_parts(jobs, _bytes_of, PEEKED, PEEKED_BYTES), [])
             self._answer(question, encode(Peeked([*map(_told, part)])))
             return
+
+        # 2. What anybody may.
         state = self._state(name)
         refused = self.access.refused_for(user)
         self._answer(question, encode((state.waiting, state.held, state.oldest, state.workers, refused)))
