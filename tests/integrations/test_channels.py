@@ -26,8 +26,11 @@ from asgiref.sync import async_to_sync
 from channels.exceptions import ChannelFull, MessageTooLarge
 
 from sbuslib.blocking import Client
+from sbuslib.connecting import BusUrl
 from sbuslib.errors import AnswerError, NoServerError
+from sbuslib.integrations import channels_memory
 from sbuslib.integrations.channels import SbusChannelLayer
+from sbuslib.integrations.channels_memory import LayerSettings, LocalChannels
 from sbuslib.integrations.channels_process import Word
 from sbuslib.limits import Limits
 from sbuslib.services.queue_rules import Jobs
@@ -69,8 +72,8 @@ def make(hub: HubThread) -> Iterator[Make]:
 
 @pytest.fixture
 def queues(hub: HubThread) -> Iterator[QueueService]:
-    """The service of ordinary channels."""
-    service = QueueService(hub.address, b"asgi-*", [], Jobs(100, 2**24, 60.0, 5))
+    """The service of ordinary channels, which takes what anybody sends."""
+    service = QueueService(hub.address, b"asgi-*", [], Jobs(100, 2**24, 60.0, 5), users=None)
     thread = threading.Thread(target=service.run, daemon=True)
     thread.start()
     yield service
@@ -170,23 +173,39 @@ def test_a_full_channel_refuses_and_hears_nothing_of_its_groups(make: Make, capl
     assert "1 of 2 channels over capacity in group room" in caplog.text
 
 
-def test_what_is_not_received_in_time_is_forgotten(make: Make) -> None:
+def test_what_is_over_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(channels_memory, "monotonic", lambda: now[0])
+    channels = LocalChannels(LayerSettings(BusUrl(), "asgi", 60.0, 1_000.0, frozenset(), lambda name: 10))
+
     async def main() -> None:
-        layer = make(expiry=0.05, group_expiry=1_000)
-        ended, alive = await layer.new_channel(), await layer.new_channel()
-        receiving = asyncio.create_task(layer.receive(alive))
-        for channel in (ended, alive):
-            await layer.group_add("room", channel)
-        await layer.group_send("room", {"n": 1})
-        await receiving
-        receiving = asyncio.create_task(layer.receive(alive))
-        await asyncio.sleep(0.11)
-        assert await is_empty(layer, ended)
-        await layer.send(ended, {"n": 2})
-        await asyncio.sleep(0.16)
-        await layer.send(alive, {"n": 2})
-        assert (await receiving)["n"] == 2
-        assert (await asyncio.to_thread(lambda: [*layer._channels._groups["room"]])) == [alive]
+        # 1. A message that nobody receives in time.
+        channels.put("p!ended", b"1")
+        now[0] = 30.0
+        channels.put("p!ended", b"2")
+        now[0] = 60.0
+        assert channels.take("p!ended") == b"2"
+
+        # 2. The groups of a channel from which nobody receives any more, but not of a consumer that waits or is busy.
+        waiting = channels.take("p!waiting")
+        assert channels.take("p!busy") is not waiting
+        for name in ("p!ended", "p!waiting", "p!busy"):
+            channels.join("room", name)
+        for second in range(100, 260, 20):
+            now[0] = float(second)
+            channels.put_into_group("room", b"%d" % second)
+            if second < 160:
+                channels.take("p!busy")
+            if second < 240:
+                channels.take("p!waiting")
+        assert sorted(channels._groups["room"]) == ["p!busy", "p!waiting"]
+
+        # 3. What was put into a group too long ago leaves it, and what has nothing left is forgotten.
+        channels.take("p!quiet")
+        channels.join("quiet", "p!quiet")
+        now[0] = 2_000.0
+        channels.take("p!other")
+        assert (channels._groups, sorted(channels._channels)) == ({}, ["p!other", "p!quiet"])
 
     run(main)
 
@@ -408,6 +427,29 @@ def test_a_task_that_gives_up_leaves_the_message_to_others(make: Make, queues: Q
             assert message == {"n": n}
 
     run(main)
+
+
+def test_what_a_stranger_sent_or_another_may_have_received_comes_to_nobody(
+    hub: HubThread, make: Make, queues: QueueService, caplog: pytest.LogCaptureFixture
+) -> None:
+    with acting_as(STRANGER):
+        stranger = Client(hub.address)
+    with stranger:
+        stranger.queue("asgi-tasks").submit("asgi", msgspec.msgpack.encode({"n": "forged"}))
+    layer = make()
+    async_to_sync(layer.send)("again", {"n": "given back"})
+    with Client(hub.address) as other, other.queue("asgi-again").take() as worker:
+        worker.receive(timeout=PATIENCE).give_back()
+        worker.pause()
+
+    async def main() -> None:
+        for channel in ("tasks", "again"):
+            await layer.send(channel, {"n": channel})
+            assert await receive(layer, channel, 1) == [channel]
+
+    run(main)
+    assert f"tasks: a message of user {STRANGER} is refused" in caplog.text
+    assert "again: a message is dropped" in caplog.text
 
 
 def test_without_a_service_the_sender_hears_what_to_start(make: Make) -> None:
