@@ -96,6 +96,23 @@ def priority_of(message: Raw) -> int:
     return 0
 
 
+def encode_message(message: Raw) -> bytes:
+    """A message as it travels. A property that cannot travel is left out, as AMQP leaves out what it does not know."""
+    try:
+        return encode(message)
+    except TypeError:
+        properties = {name: value for name, value in message["properties"].items() if _can_travel(value)}
+        return encode({**message, "properties": properties})
+
+
+def _can_travel(value: object) -> bool:
+    try:
+        encode(value)
+    except TypeError:
+        return False
+    return True
+
+
 def dated(message: Raw) -> Raw:
     """A message that says when it expires: it may lie in a connection before it comes into a queue."""
     expires = expiry_of(message)

@@ -169,7 +169,7 @@ def test_urgent_ones_go_first_and_what_has_expired_or_is_not_due_does_not_come(
     soon = (datetime.now(UTC) + timedelta(seconds=0.5)).isoformat()
     put(connect(), "delayed", headers={"eta": soon})
     put(connect(), "expired", expiration=0)
-    put(connect(), "low", priority=1)
+    put(connect(), "low", priority=1, other=object())  # no such property travels
     put(connect(), "high", priority=9)
     consumer = Consumer(connect(), WORK, prefetch_count=1)
     began = time.monotonic()

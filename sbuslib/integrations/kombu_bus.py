@@ -1,0 +1,285 @@
+"""What the connections of one process share: a client of the bus, queues that are kept here, and what is bound to what.
+
+Celery declares the queue of its results with one connection and receives from it with another.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Final, Protocol, TypeVar
+
+from kombu.exceptions import ChannelError
+from kombu.transport import virtual
+
+from ..clients.endpoint import Endpoint, HeldJob, JobQueue, Worker
+from ..connecting import BusUrl, connect
+from ..errors import DisconnectedError, NoServerError
+from ..kernel.users import name_of_user
+from ..recipes.queue import LONGEST_SECONDS, PEEKED
+from ..secrets import stranger
+from ..wire.packets import Message
+from .kombu_messages import (
+    Binding,
+    KeptQueue,
+    Kind,
+    Raw,
+    dated,
+    decode,
+    decode_binding,
+    delay_of,
+    encode,
+    encode_message,
+    expiry_of,
+    priority_of,
+)
+from .kombu_names import bindings_name, exchange_key, exchange_pattern, queue_key, queue_name
+
+logger = logging.getLogger("sbuslib.integrations")
+
+_PAUSE: Final = 0.1
+"""Seconds until a task is submitted again, where no service of queues is there."""
+_ANSWERED_WITHIN: Final = 2.0
+"""Seconds after which a task is submitted again that was not answered. It may be in the queue twice then."""
+_MOST_KNOWN: Final = 4_096
+"""Queues of other processes that are remembered."""
+
+T = TypeVar("T")
+
+
+class KombuConnection(Protocol):
+    """A connection of kombu."""
+
+    def consumed(self) -> set[str]:
+        """The queues that it has consumers of."""
+
+    def wake(self) -> None:
+        """End a wait of this connection, in any thread."""
+
+
+class Bus:
+    """What the connections of one process share: a client, the queues that it keeps, and what is bound to what."""
+
+    def __init__(self, url: BusUrl, users: frozenset[int]) -> None:
+        self.users = users  # whose messages are taken, besides those of the own user and root
+        self.process = os.getpid()  # it is of no use in a child
+        self.state = virtual.BrokerState()  # exchanges and bindings that this process declared
+        self.kept: dict[str, KeptQueue] = {}  # queues of this process
+        self.shared: set[str] = set()  # queues of the service that this process declared
+        self.workers: dict[Worker, tuple[KombuConnection, deque[HeldJob]]] = {}  # of all connections
+        self.connections: set[KombuConnection] = set()  # that are open
+        self._timeout = url.timeout  # seconds that a message waits for a hub and a service
+        self._elsewhere: dict[str, None] = {}  # queues known to be kept in other processes
+        self._strangers: set[int] = set()  # users whose messages were refused
+        self._pulling = threading.Lock()  # one connection at a time sorts what is here
+        options = {**url.options, "reconnect": True, "senders": True}
+        #: That of all connections.
+        self.client: Endpoint = connect(url.address or "", threads=True, **options)
+        self.separator = self.client.hub.separator  # of keys
+
+    # -- what goes out ------------------------------------------------------------------------------
+
+    def queue(self, name: str) -> JobQueue:
+        """The shared queue for a queue of kombu. Raises :exc:`~sbuslib.errors.UsageError`."""
+        return self.client.queue(queue_name(name, self.separator))
+
+    def put(self, name: str, message: Raw) -> None:
+        """Put a message into a queue, wherever that is."""
+        if name in self.kept or (name not in self.shared and self._is_kept_elsewhere(name)):
+            self.client.publish(queue_key(name, self.separator), encode_message(dated(message)))
+        elif name in self.shared or message["properties"].get("delivery_mode") != 1 or self._is_there(name):
+            self._submit(name, message)
+        else:  # as of a process that has ended
+            self.client.publish(queue_key(name, self.separator), encode_message(dated(message)))
+
+    def publish(self, exchange: str, routing_key: str, message: Raw) -> None:
+        """Send a message to all queues that processes keep and have bound to an exchange."""
+        self.client.publish(exchange_key(exchange, routing_key, self.separator), encode_message(dated(message)))
+
+    def _is_kept_elsewhere(self, name: str) -> bool:
+        """Whether another process keeps a queue that this one did not declare."""
+        if name in self._elsewhere:
+            return True
+        if not self.client.hub.is_wanted(queue_key(name, self.separator)):
+            return False
+        while len(self._elsewhere) >= _MOST_KNOWN:
+            del self._elsewhere[next(iter(self._elsewhere))]
+        self._elsewhere[name] = None
+        return True
+
+    def _is_there(self, name: str) -> bool:
+        """Whether there is a service that has this queue. What is transient makes no new one."""
+        with suppress(NoServerError):
+            state = self.queue(name).status()
+            return state.waiting + state.held + state.workers > 0
+        return False
+
+    def _submit(self, name: str, message: Raw) -> None:
+        """Have the service accept a message."""
+        submit, key, payload = self.queue(name).submit, name.encode(), encode_message(message)
+        delay, expires, priority = delay_of(message), expiry_of(message), priority_of(message)
+        self._ask(
+            lambda timeout: submit(key, payload, delay=delay, expires=expires, priority=priority, timeout=timeout)
+        )
+
+    def _ask(self, ask: Callable[[float], T]) -> T:
+        """Ask the service, with a timeout, and wait for it as long as for a hub."""
+        deadline = time.monotonic() + self._timeout
+        failure: Exception = TimeoutError("there was no time to ask the service of queues")
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                return ask(min(left, _ANSWERED_WITHIN))
+            except NoServerError as error:
+                failure = error
+                time.sleep(_PAUSE)
+            except TimeoutError as error:  # a service that was just started again does not know of it
+                failure = error
+        raise failure
+
+    # -- what is bound to what ----------------------------------------------------------------------
+
+    def bind(self, name: str, exchange: str, kind: Kind, routing_key: str) -> None:
+        """Have what is published to an exchange go into a queue as well, whoever publishes it."""
+        if name in self.kept:
+            self.client.subscribe(exchange_pattern(exchange, kind, routing_key, self.separator))
+            return
+        binding, bound = Binding(kind, routing_key, name), self._bindings(exchange)
+        if len(bound) >= PEEKED // 2:
+            raise ChannelError(f"exchange {exchange}: it has {len(bound)} bindings, and takes no more")
+        if binding not in bound.values():
+            queue, payload = self.client.queue(bindings_name(exchange, self.separator)), encode(binding)
+            self._ask(lambda timeout: queue.submit("binding", payload, expires=LONGEST_SECONDS, timeout=timeout))
+
+    def unbind(self, name: str, exchange: str, kind: Kind, routing_key: str) -> None:
+        """Take a binding to a shared queue back."""
+        if name in self.kept:
+            return
+        queue = self.client.queue(bindings_name(exchange, self.separator))
+        for number, binding in self._bindings(exchange).items():
+            if binding == Binding(kind, routing_key, name):
+                queue.purge(number=number)
+
+    def _bindings(self, exchange: str) -> dict[int, Binding]:
+        """The bindings of an exchange to shared queues, that users made whose messages are taken."""
+        queue = self.client.queue(bindings_name(exchange, self.separator))
+        jobs = self._ask(lambda timeout: queue.peek(timeout=timeout))
+        found = ((job.number, decode_binding(job.payload)) for job in jobs if not self._is_of_a_stranger(job.sender))
+        return {number: binding for number, binding in found if binding is not None}
+
+    def shared_queues(self, exchange: str, routing_key: str, *, is_kept: bool) -> set[str]:
+        """The shared queues that are to have a message; those that other processes bound only if it ``is_kept``."""
+        found = {name for name in self.find(exchange, routing_key) if name in self.shared}
+        known = self.state.exchanges.get(exchange)
+        if is_kept and (known is None or known["durable"]):
+            for kind, key, name in self._bindings(exchange).values():
+                found.update(_lookup(kind, [(key, name)], exchange, routing_key))
+        return found
+
+    # -- what comes in ------------------------------------------------------------------------------
+
+    def keep(self, name: str) -> None:
+        """Keep a queue in this process."""
+        if name not in self.kept:
+            self.kept[name] = KeptQueue()
+            self.client.subscribe(queue_key(name, self.separator))
+
+    def pull(self, mine: KombuConnection) -> None:
+        """Put what is here into the queues, and wake other connections that have consumers of those."""
+        with self._pulling:
+            filled = {owner for worker, (owner, jobs) in [*self.workers.items()] if _fill(jobs, worker)}
+            names: set[str] = set()
+            while messages := self.client.receive_many(timeout=0):
+                for message in messages:
+                    names.update(self._sort(message))
+        for other in [*self.connections]:
+            if other is not mine and (other in filled or not names.isdisjoint(other.consumed())):
+                other.wake()
+
+    def _sort(self, message: Message) -> Iterator[str]:
+        """Put a message into the queues of this process that are to have it; their names."""
+        if (raw := self.read(message.payload, message.sender)) is None:
+            return
+        info = raw["properties"]["delivery_info"]
+        for name in self.find(info["exchange"], info["routing_key"]):
+            if (queue := self.kept.get(name)) is None:
+                continue
+            if queue.put(raw):
+                yield name
+            elif queue.lost == 1:
+                logger.error("queue %s: nobody reads it, and messages are lost from now on", name)
+
+    def find(self, exchange: str, routing_key: str) -> set[str]:
+        """The queues that this process bound to an exchange and that are to have what has this routing key."""
+        if not exchange:
+            return {routing_key}
+        known = self.state.exchanges.get(exchange)
+        if known is None:
+            return set()
+        return _lookup(known["type"], [(key, name) for key, _, name in known["table"]], exchange, routing_key)
+
+    def read(self, payload: bytes, sender: bytes | None) -> Raw | None:
+        """A message; ``None`` if it is none, or of a user whose messages are not taken.
+
+        A hub without the extension for senders names nobody: then all are taken.
+        """
+        if self._is_of_a_stranger(sender):
+            return None
+        if (raw := decode(payload)) is None:
+            logger.error("what came is no message of kombu")
+        return raw
+
+    def _is_of_a_stranger(self, sender: bytes | None) -> bool:
+        user = stranger(sender, self.client.credentials, self.separator, self.users)
+        if user is None:
+            return False
+        if user not in self._strangers and len(self._strangers) < _MOST_KNOWN:
+            self._strangers.add(user)
+            logger.warning("messages of user %s are refused: name the user in users", name_of_user(user))
+        return True
+
+
+def _lookup(kind: str, bound: list[tuple[str, str]], exchange: str, routing_key: str) -> set[str]:
+    """The queues, bound by these routing keys to an exchange of this kind, that are to have a message."""
+    exchange_type = virtual.exchange.STANDARD_EXCHANGE_TYPES[kind](None)
+    table = [exchange_type.prepare_bind(name, exchange, key, None) for key, name in bound]
+    found: set[str] = exchange_type.lookup(table, exchange, routing_key, None)
+    return found
+
+
+_buses: Final[dict[tuple[BusUrl, frozenset[int]], Bus]] = {}
+_joining: Final = threading.RLock()  # for changes of it
+
+
+def join(connection: KombuConnection, url: BusUrl, users: frozenset[int]) -> Bus:
+    """The bus of this process for a connection. Raises what :class:`sbuslib.Client` does."""
+    with _joining:
+        bus = _buses.get((url, users))
+        if bus is None or bus.process != os.getpid():
+            bus = _buses[url, users] = Bus(url, users)
+        bus.connections.add(connection)
+        return bus
+
+
+def leave(connection: KombuConnection, bus: Bus) -> None:
+    """A connection has ended: the last one closes the client."""
+    with _joining:
+        bus.connections.discard(connection)
+        if bus.connections or bus.process != os.getpid():
+            return
+        for key in [key for key, other in _buses.items() if other is bus]:
+            del _buses[key]
+    bus.client.close()
+
+
+def _fill(jobs: deque[HeldJob], worker: Worker) -> bool:
+    """Put the jobs that are here into a queue; whether there are any."""
+    before = len(jobs)
+    with suppress(DisconnectedError):  # the worker was stopped
+        while some := worker.receive_many(timeout=0):
+            jobs.extend(some)
+    return len(jobs) > before
