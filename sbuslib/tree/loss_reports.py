@@ -58,16 +58,25 @@ class LossReports:
 
     :param hub_id: under which this hub counts.
     :param tell: tells clients, and the hubs below, what is new.
+    :param has_settled: whether those are back that the process before had. Until then, they are told nothing: a hub
+        that comes back later would not learn of it.
     """
 
     in_order = True
     is_hub = True  # so it is waited for however long it takes
     hands_on = False
 
-    def __init__(self, context: Context, hub_id: Callable[[], bytes], tell: Callable[[list[News]], None]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        hub_id: Callable[[], bytes],
+        tell: Callable[[list[News]], None],
+        has_settled: Callable[[], bool],
+    ) -> None:
         self._context = context
         self._hub_id = hub_id
         self._tell = tell
+        self._has_settled = has_settled
         self._counts: dict[tuple[bytes, str], _Count] = {}  # by hub and cause
         self._open: dict[tuple[bytes, str], None] = {}  # those of which the hub above does not know for certain
         self._news: dict[tuple[bytes, str], News] = {}  # not passed on yet
@@ -164,9 +173,9 @@ class LossReports:
         self.pass_on()
 
     def pass_on(self) -> None:
-        """Pass on what is new now."""
-        news, self._news = self._news, {}
-        if news:
+        """Pass on what is new: to clients and the hubs below now, or as soon as this hub has settled."""
+        if self._news and (self._hurries or self._has_settled()):
+            news, self._news = self._news, {}
             self._next_at = monotonic() + self._context.limits.link_notices
             self._tell(list(news.values()))
         self._tell_above()

@@ -46,7 +46,7 @@ class Place:
         self.watches = InterestWatches(context, lambda: self.settling.done)
         """Who watches which keys are wanted."""
 
-        self.loss_reports = LossReports(context, lambda: self.hub_id, self._tell_losses)
+        self.loss_reports = LossReports(context, lambda: self.hub_id, self._tell_losses, lambda: self.settling.done)
         """What is known of messages that the tree has lost on their way up."""
 
     def _tell(self, links: Iterable[Hashable], user: int) -> None:
@@ -63,6 +63,7 @@ class Place:
     def _on_settled(self) -> None:
         self.telling.mark_all()
         self.watches.note(None, None)
+        self.loss_reports.pass_on()
 
     @property
     def has_settled(self) -> bool:

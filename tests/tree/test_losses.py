@@ -184,6 +184,25 @@ def test_a_hub_above_that_tells_of_losses_all_the_time_is_passed_on_now_and_then
         assert watched.notices["left"][0].since == 1.5
 
 
+def test_a_report_before_all_hubs_are_back_is_passed_on_to_those_that_come_later(world: World) -> None:
+    for name in ("top", "left", "right"):
+        world.hub(name)
+    for name in ("left", "right"):
+        world.relay(name, "top")
+    eventually(lambda: world.relays["left"].above.links_beside == 2)
+    watched = Watched(world, "top", "left", "right")
+    world.relays["right"].stop()
+    watched.clients.pop("top").close()
+    world.hubs["top"].stop(0)
+    world.relays["left"].above.up.losses.add("upstream", 5, time())
+
+    top: Hub = world.hub("top", limits=msgspec.structs.replace(FAST, settle=1.0))  # it waits for two links
+    eventually(lambda: bool(top.tree.loss_reports.queued))
+    assert not top.tree.settling.done
+    world.relay("right", "top")
+    eventually(lambda: watched.lost("upstream") == {"left": 5, "right": 5})
+
+
 @pytest.mark.parametrize(
     "report",
     [
