@@ -77,6 +77,7 @@ def test_sealed_files_and_segments_are_read_each_row_once(journal: Path) -> None
 def test_an_open_segment_is_read_on_from_a_known_block(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = segment(journal, 1, rows(5), rows(5, 6), rows(5, 11), sealed=False)
     (piece,) = pieces(journal)
+    assert bounds(instead(piece)) == bounds([piece])
     row, at = measure(piece, 7)
     assert (row, at) == (6, 112 + len(message_block(1, rows(5))))
     assert measure(piece) == (16, path.stat().st_size)
