@@ -167,7 +167,7 @@ def test_packets_are_sent_from_their_slots(pair: tuple[Socket, Socket], area: Pl
 
 
 @both_ways
-@pytest.mark.parametrize("slots", [[0], [0, 1, 2], [1, 3], [6, 7]])
+@pytest.mark.parametrize("slots", [[0], [0, 1, 2], [1, 3], [1, 3, 4], [6, 7]])
 def test_send_wrapped(pair: tuple[Socket, Socket], area: PlainArea, slots: list[int]) -> None:
     here, there = pair
     packets, lengths = filled(pair, area)
