@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from secrets import token_bytes
 from socket import MSG_DONTWAIT
 from threading import Lock, Thread
@@ -190,12 +191,15 @@ class Process:
             has_room = whole is None or self._channels.put(word.channel, whole)
             self._say(question, b"" if has_room else NO_ROOM)
         elif word.verb == "add":
-            self.join(word.group, word.channel).add_done_callback(
-                lambda joined: self._say(question, b"no subscription", is_refused=joined.exception() is not None)
-            )
+            self.join(word.group, word.channel).add_done_callback(partial(self._answer_add, question, word))
         else:
             self.leave(word.group, word.channel)
             self._say(question, b"")
+
+    def _answer_add(self, question: Question, word: Word, joined: Future[ClientSubscription]) -> None:
+        if failed := joined.cancelled() or joined.exception() is not None:
+            self.leave(word.group, word.channel)
+        self._say(question, b"the hub is away" if failed else b"", is_refused=failed)
 
     def _say(self, question: Question, text: bytes, *, is_refused: bool = False) -> None:
         """Answer. If the hub is away, the caller is left without an answer."""
@@ -206,7 +210,10 @@ class Process:
     # -- groups -------------------------------------------------------------------------------------
 
     def join(self, group: str, channel: str) -> Future[ClientSubscription]:
-        """Put a channel into a group. When what this returns is done, messages of other processes come."""
+        """Put a channel into a group. When what this returns is done, messages of other processes come.
+
+        Where that fails, the channel has to leave again.
+        """
         self._channels.join(group, channel)
         with self._lock:
             subscribing = self._subscriptions.get(group)

@@ -321,8 +321,9 @@ def test_groups_go_on_when_the_hub_is_back(hub: HubThread, make: Make, caplog: p
         await asyncio.to_thread(hub.stop)
         with pytest.raises(TimeoutError):
             await hasty.group_send("room", {"n": 1})
+        failed, again = await hasty.new_channel(), await hasty.new_channel()
         with pytest.raises(TimeoutError):
-            await hasty.group_add("late", await hasty.new_channel())
+            await hasty.group_add("late", failed)
         sending = asyncio.create_task(here.group_send("room", {"n": 2}))
         joining = asyncio.create_task(there.group_add("other", new))
         await asyncio.sleep(0)  # neither stops this event loop
@@ -335,6 +336,11 @@ def test_groups_go_on_when_the_hub_is_back(hub: HubThread, make: Make, caplog: p
             await here.group_send("other", {"n": 4})
             assert (await receive(there, channel, 1))[0] in (2, 3)  # there may have been later here than the message
             assert await receive(there, new, 1) == [4]
+            processes[2].client.timeout = PATIENCE
+            await hasty.group_add("late", again)
+            await here.group_send("late", {"n": 5})
+            assert await receive(hasty, again, 1) == [5]
+            assert await is_empty(hasty, failed)
             for process in processes:
                 process.close()
 
