@@ -15,6 +15,7 @@ from sbuslib.errors import NoServerError
 from sbuslib.policy import Policy, Rule, User
 
 
+@pytest.mark.promise("presence.md", "Monitors are no addressees")
 @pytest.mark.parametrize("pattern", [b"", b"room/", b"room/*", b"room/1"])
 def test_a_monitor_receives_and_is_no_addressee_anywhere_in_the_tree(world: World, pattern: bytes) -> None:
     world.chain("top", "middle", "low")

@@ -174,6 +174,7 @@ def test_nobody_is_present_under_the_credentials_of_another(world: World) -> Non
         assert next_event(watch) == (b"end", True, "")
 
 
+@pytest.mark.promise("presence.md", "Rules")
 def test_a_stranger_may_only_hold_and_know_what_its_rules_allow(world: World) -> None:
     everything = Rule(users=frozenset({os.getuid()}), publish=(b"",), subscribe=(b"",))
     some = Rule(users=frozenset({OTHER}), publish=(b"tenant/",), subscribe=(b"tenant/", b"host/"))
