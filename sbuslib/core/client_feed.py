@@ -26,11 +26,12 @@ class ClientFeed:
         self._client = client
         self._take = take
         self._is_awake = False  # whether it has a turn, or waits for one
-        self._has_more = False  # whether not all was sent
+        self._has_more = False  # whether there may be something to send
         self._rests_until = 0.0  # by the monotonic clock
 
     def wake(self) -> None:
         """There may be something. It rests for as long as it took the last time: so many changes are sent at once."""
+        self._has_more = True  # even where it has just taken the last: other jobs of its user come in between
         if self._is_awake or self._client.closed:
             return
         self._is_awake = True
@@ -46,7 +47,6 @@ class ClientFeed:
     def _steps(self) -> Iterator[None]:
         client, began = self._client, monotonic()
         try:
-            self._has_more = True
             while self._has_more and not client.closed and (room := self._room) > 0:
                 packets, self._has_more = self._take(min(SENT_A_STEP, room))
                 if packets:
