@@ -201,6 +201,7 @@ class Relay:
         self._dialers, self._upstream_user, self.above.import_ = dialers, upstream_user, imports
         self.above.demand.set_export(exports)
         self.above.tree.telling.want_any()
+        self.above.tree.presences.look_at_link(self.above.up)
         if self._is_started and not stays:
             self._moving = True
             if self._link is not None:

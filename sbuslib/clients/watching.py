@@ -137,8 +137,10 @@ class PresenceWatch(Watch[PresenceEvent]):
     def ending(self) -> bytes:
         return encode_control(PRESENCE_UNWATCH, self.pattern)
 
-    def begin(self) -> None:
-        """The hub is about to list all."""
+    def begin(self, hub_id: bytes) -> None:
+        """The hub is about to list all. The numbers of another process of it mean nothing any more."""
+        for number in [number for number in self.members if number[0] != hub_id]:
+            self.remove(number, "unknown")
         self._stale = set(self.members)
 
     def add(self, number: tuple[bytes, int], member: Present) -> None:
@@ -224,7 +226,7 @@ class Watching:
             # Who is there: a number means something together with the process that gave it.
             case k if k == PRESENCE_BEGIN:
                 for watch in self._watches_of(payload):
-                    watch.begin()
+                    watch.begin(hub_id)
             case k if k == PRESENCE_ADD:
                 said = Added.decode(payload)
                 member = Present(said.key, said.info, said.sender)

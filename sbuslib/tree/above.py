@@ -282,11 +282,14 @@ class LinkAbove(Link):
         if key.startswith(self.context.router.namespace.start):
             may = bool(self._secrets) and key.startswith(self._secrets)
         else:
-            may = self._imports is None or bool(self._imports.subscribers(key))
+            may = self.may_be_present(key)
         if not may:
             # No rubbish: a wider pattern may have been asked for, and the C daemon delivers secrets to wildcards.
             self._above.dropped.counts["not asked for"] += times
         return may
+
+    def may_be_present(self, key: bytes) -> bool:
+        return self._imports is None or bool(self._imports.subscribers(key))
 
     def vouch(self, name: bytes) -> Voucher:
         # Empty is a sender that nobody above knows: one beyond a hub without features.
@@ -339,9 +342,11 @@ class LinkAbove(Link):
                     self.mode = MODES[payload]
                     if self.mode != "plain" and self._knows(presence.PRESENCE_ON):
                         # Now, since it tells at once who is present. This hub tells it once it has joined.
-                        account = self.outgoing.account
-                        self.presence_reader = self.place.presences.begin_link(self.receiver, HUB_ABOVE, account, None)
-                        self.say(self.place.presences.greeting)
+                        presences, account = self.place.presences, self.outgoing.account
+                        self.presence_reader = presences.begin_link(
+                            self.receiver, HUB_ABOVE, account, above.demand.may_export
+                        )
+                        self.say(presences.greeting)
                     self._on("client" if self.mode == "plain" else "served")
             case control.SYNC:
                 token, _, scope = payload.partition(b"\0")

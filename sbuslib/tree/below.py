@@ -113,8 +113,10 @@ class LinkBelow(Link):
     def _begin_presences(self) -> None:
         """The hub below is about to tell who is present there, and wants to be told the same."""
         if self.presence_reader is None:
-            presences, may_know = self.place.presences, None if self.trusted else self._may_know
-            self.presence_reader = presences.begin_link(self.receiver, self._hub, self.outgoing.account, may_know)
+            presences, account = self.place.presences, self.outgoing.account
+            self.presence_reader = presences.begin_link(
+                self.receiver, self._hub, account, self._may_know, trusted=self.trusted
+            )
             self.say(presences.greeting)
             self.mark()
 
@@ -123,7 +125,9 @@ class LinkBelow(Link):
 
     def _may_know(self, key: bytes) -> bool:
         """Whether the user of this link may know who is present under a key."""
-        return self.context.authorization.allows(self.outgoing.account, self.outgoing.credentials, "subscribe", key)
+        return self.trusted or self.context.authorization.allows(
+            self.outgoing.account, self.outgoing.credentials, "subscribe", key
+        )
 
     # -- what it may read ---------------------------------------------------------------------------
 

@@ -80,6 +80,10 @@ class Demand:
         self.want_all(self._everything)
         self._router.reconsider_all()
 
+    def may_export(self, key: bytes) -> bool:
+        """Whether a key, which is no secret, may go up."""
+        return self._exports is None or bool(self._exports.subscribers(key))
+
     def begin(self) -> None:
         """The relay has started: everything is wanted, as far as this hub knows."""
         self._router.adjust = self._adjust
@@ -101,7 +105,7 @@ class Demand:
         """The receivers of a key that the router found, without the hub above if it may not have it, and with secrets
         that go up."""
         if not secret:
-            may_go = key not in self.pruned and (self._exports is None or self._exports.subscribers(key))
+            may_go = key not in self.pruned and self.may_export(key)
             return found if may_go else tuple(one for one in found if one is not self._holder)
         # Until the first prefix is known, this hub does not know whose a secret is. So it goes up and stays here.
         namespace = self._router.namespace

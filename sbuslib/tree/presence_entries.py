@@ -70,20 +70,27 @@ class PresenceReader:
         """Whether the other end knows all that it may and wants to."""
         self._dirty: dict[int, bytes] = {}  # to be looked at, in order; and why it has gone, if it has
         self._scan: Iterator[int] = iter(())  # numbers to be looked at first
-        self._endings: list[Callable[[], bytes]] = []  # what is said when nothing is left to be told
+        self._endings: dict[bytes, Callable[[], bytes]] = {}  # what is said when nothing is left to be told, by name
 
     def look_at(self, number: int, cause: bytes) -> None:
         """Somebody came or changed, or has gone for this cause."""
+        if cause and number not in self._sent:
+            self._dirty.pop(number, None)  # else a list of all that came and went grows for one that does not read
+            return
         self.is_level = False
         self._dirty[number] = cause
 
-    def look_at_all(self, ending: Callable[[], bytes] | None = None) -> None:
-        """Look at all entries; then say so, with this packet."""
+    def look_at_all(self, name: bytes = b"", ending: Callable[[], bytes] | None = None) -> None:
+        """Look at all entries; then say so, with this packet, once for each name."""
         self.is_level = False
         self._scan = iter(list(self._table))
         self._dirty |= dict.fromkeys(self._sent - self._table.keys() - self._dirty.keys(), UNKNOWN)
         if ending is not None:
-            self._endings.append(ending)
+            self._endings[name] = ending
+
+    def drop_ending(self, name: bytes) -> None:
+        """Do not say that all was looked at."""
+        self._endings.pop(name, None)
 
     def take(self, most: int) -> tuple[list[bytes], bool]:
         """Up to so many packets, and whether there is more: only so many entries are looked at."""
@@ -109,6 +116,9 @@ class PresenceReader:
                 packets.append(Removed(number, cause or REFUSED).encode())
         if self._dirty or len(scanned) == looks:
             return packets, True
-        self.is_level = True
-        endings, self._endings = self._endings, []
-        return packets + [ending() for ending in endings], False
+
+        # 3. That this is all.
+        names = list(islice(self._endings, most - len(packets)))
+        packets += [self._endings.pop(name)() for name in names]
+        self.is_level = not self._endings
+        return packets, not self.is_level

@@ -67,12 +67,10 @@ HUB_ABOVE: Final = "above"
 class _PresenceWatcher(PresenceReader):
     """A client that watches."""
 
-    def __init__(
-        self, table: dict[int, PresenceEntry], client: Outgoing, wants: Callable[[PresenceEntry], bool]
-    ) -> None:
-        super().__init__(table, wants)
-        self.client = client
+    def __init__(self, table: dict[int, PresenceEntry], separator: bytes) -> None:
+        super().__init__(table, lambda entry: bool(self.index.subscribers(entry.key)))
         self.patterns: dict[bytes, Pattern] = {}  # what it watches
+        self.index: Subscriptions[None] = Subscriptions(separator)  # the same, by key
         self.feed: ClientFeed  # sends it what has changed
 
 
@@ -143,14 +141,15 @@ class Presences:
             raise PacketError(Reason.TOO_MANY_PATTERNS)
 
         if watcher is None:
-            watcher = self._watchers[client] = _PresenceWatcher(
-                self._entries, client, partial(self._is_watched, client)
-            )
+            separator = context.router.namespace.separator
+            watcher = self._watchers[client] = _PresenceWatcher(self._entries, separator)
             watcher.feed = ClientFeed(context, client, watcher.take)
-        watcher.patterns[raw] = pattern
-        self._watching.add(pattern, watcher)
+        if is_new:
+            watcher.patterns[raw] = pattern
+            watcher.index.add(pattern, None)
+            self._watching.add(pattern, watcher)
         client.answer(encode_control(PRESENCE_BEGIN, raw))
-        watcher.look_at_all(lambda: encode_control(PRESENCE_COMPLETE, self._scope + b"\0" + raw))
+        watcher.look_at_all(raw, lambda: encode_control(PRESENCE_COMPLETE, self._scope + b"\0" + raw))
         watcher.feed.wake()
 
     def unwatch(self, client: Outgoing, raw: bytes) -> bool:
@@ -160,7 +159,9 @@ class Presences:
         if watcher is None or pattern is None:
             return False
         self._watching.withdraw(pattern, watcher)
+        watcher.index.withdraw(pattern, None)
         self._context.quotas.give_pattern(client.account, pattern)
+        watcher.drop_ending(raw)
         watcher.look_at_all()  # what no other pattern matches is forgotten
         watcher.feed.wake()
         return True
@@ -201,27 +202,33 @@ class Presences:
     # -- what other hubs say ------------------------------------------------------------------------
 
     def begin_link(
-        self, link: Receiver, hub: Hashable, account: Account, may_know: Callable[[bytes], bool] | None
+        self,
+        link: Receiver,
+        hub: Hashable,
+        account: Account,
+        may_know: Callable[[bytes], bool],
+        *,
+        trusted: bool = True,
     ) -> PresenceReader:
         """A hub joins. Returns what it has to be told.
 
         :param hub: stands for that hub, over several links.
-        :param may_know: whether it may know of a key, where its user is not trusted; ``None``: of all.
+        :param may_know: whether it may know of a key.
         """
         origin = self._origins.get(hub)
         if origin is None:
-            origin = self._origins[hub] = PresenceOrigin(hub, account, trusted=may_know is None)
+            origin = self._origins[hub] = PresenceOrigin(hub, account, trusted=trusted)
         if origin.timer is not None:
             self._context.running.cancel(origin.timer)
             origin.timer = None
-        origin.is_complete = False
+        origin.is_complete = origin.has_refused = False
         origin.stale = set(origin.entries)
 
         def wants(entry: PresenceEntry) -> bool:
-            return entry.origin is not origin and (may_know is None or may_know(entry.key))
+            return entry.origin is not origin and may_know(entry.key)
 
         listener = PresenceReader(self._entries, wants)
-        listener.look_at_all(lambda: encode_control(PRESENCE_COMPLETE))
+        listener.look_at_all(ending=lambda: encode_control(PRESENCE_COMPLETE))
         self._links[link] = origin, listener
         return listener
 
@@ -255,12 +262,11 @@ class Presences:
     def take_begin(self, link: Receiver, hub_id: bytes) -> None:
         """The other hub is about to tell all. Numbers of another process of it mean nothing any more."""
         origin, _ = self._links[link]
+        hub_id = hub_id[:_ID_BYTES]
         if hub_id != origin.hub_id:
-            former = PresenceOrigin(origin.holder, origin.account)
-            former.entries, origin.entries = origin.entries, {}
-            self._retire(former, UNREACHABLE)
+            self._retire_some(origin, set(origin.entries), UNREACHABLE)
             origin.stale.clear()
-            origin.hub_id = hub_id[:_ID_BYTES]
+            origin.hub_id = hub_id
 
     def take_added(self, link: Receiver, said: Added, who: Voucher) -> None:
         """Somebody is there beyond a link, as ``who``. Raises :exc:`~sbuslib.errors.PacketError`."""
@@ -285,8 +291,7 @@ class Presences:
         """The other hub has told all: what it did not tell again has gone meanwhile."""
         origin, _ = self._links[link]
         stale, origin.stale = origin.stale, set()
-        for number in stale:
-            self._take_out(origin, number, UNKNOWN)
+        self._retire_some(origin, stale, UNKNOWN)
         origin.is_complete = True
 
     def review_link(self, link: Receiver, may_hold: Callable[[bytes], bool]) -> Iterator[None]:
@@ -297,6 +302,12 @@ class Presences:
             if not may_hold(entry.key):
                 self._take_out(origin, name, REFUSED)
         listener.look_at_all()
+
+    def look_at_link(self, link: Receiver) -> None:
+        """Other keys may be known beyond a link."""
+        if link in self._links:
+            self._links[link][1].look_at_all()
+            self._mark([link], self._own_user)
 
     def names_changed(self) -> None:
         """The credential keys of clients here, and beyond links from below, are others now."""
@@ -319,9 +330,6 @@ class Presences:
         hubs = (origin for origin in self._origins.values() if origin.trusted)
         known = all(origin.is_complete and not origin.has_refused for origin in hubs)
         return b"tree" if known and self._is_whole() else b"partial"
-
-    def _is_watched(self, client: Outgoing, entry: PresenceEntry) -> bool:
-        return self._watchers.get(client) in self._watching.subscribers(entry.key)
 
     def _put(self, origin: PresenceOrigin, name: int | bytes, pattern: Pattern, info: bytes, who: Voucher) -> bool:
         """Put in an entry, or change it. Returns whether there was room."""
@@ -364,6 +372,12 @@ class Presences:
 
         if origin.entries:
             self._context.running.work.add(origin.account.uid, steps(), on_end)
+
+    def _retire_some(self, origin: PresenceOrigin, names: Iterable[int | bytes], cause: bytes) -> None:
+        """Some of an origin have gone: whatever it says under the same numbers from here on are others."""
+        former = PresenceOrigin(origin.holder, origin.account)
+        former.entries = {name: origin.entries.pop(name) for name in names if name in origin.entries}
+        self._retire(former, cause)
 
     def _changed(self, entry: PresenceEntry, cause: bytes) -> None:
         """Tell of a presence that came or changed, or has gone for this cause."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from support import PATIENCE, Peer, eventually
-from worlds import OTHER, RELAY, STRANGER, World, settle
+from worlds import FAST, OTHER, RELAY, STRANGER, World, settle
 
 from sbuslib import Client, Hub
-from sbuslib.errors import RefusedError, StateError
+from sbuslib.errors import DisconnectedError, RefusedError, StateError
 from sbuslib.policy import Policy, Rule, User
 from sbuslib.tree import presences
 
@@ -233,3 +236,80 @@ def test_a_client_that_reads_nothing_is_sent_no_more_than_it_may_queue(world: Wo
         while b"last" not in news:
             assert news
             news = slow.receive()
+
+
+def test_a_list_for_one_that_reads_nothing_does_not_grow_with_those_who_come_and_go(world: World) -> None:
+    hub: Hub = world.hub("top", limits=msgspec.structs.replace(FAST, queued_answers=2))
+    slow, stranger = world.peer("top"), world.peer_of("top", STRANGER)
+    slow.send(b"CMSG presence/watch\0")
+    slow.barrier()
+    (watcher,) = hub.tree.presences._watchers.values()
+    for number in range(1_000):  # more than it may queue
+        stranger.send(b"CMSG presence/on\0\0stays %d\0" % number + bytes(1_000))
+        if not number % 100:
+            stranger.barrier()
+    for number in range(1_000):
+        stranger.send(b"CMSG presence/on\0\0%d\0" % number + bytes(1_000), b"CMSG presence/off\0%d" % number)
+        if not number % 100:
+            stranger.barrier()
+    stranger.barrier()
+    assert len(watcher._dirty) <= 1_000
+
+
+def test_one_that_watches_over_and_over_is_told_once_that_this_is_all(world: World) -> None:
+    hub: Hub = world.hub("top")
+    peer = world.peer("top")
+    for number in range(1_000):
+        peer.send(b"CMSG presence/watch\0%d" % (number % 2), b"CMSG presence/watch\0a", b"CMSG presence/unwatch\0a")
+        peer.receive(), peer.receive()
+        (watcher,) = hub.tree.presences._watchers.values()
+        assert len(watcher._endings) <= 3
+
+
+def test_only_what_a_relay_exports_and_imports_is_known_beyond_it(world: World) -> None:
+    world.hub("top")
+    world.hub("low")
+    relay = world.relay("low", "top", export=[b"out/"], import_=[b"in/"])
+    above, below = world.client("top"), world.client("low")
+    outside, inside = above.present(b""), below.present(b"")
+    holders = [client.presence(key) for client in (above, below) for key in (b"in/1", b"out/1", b"host/1")]
+    settle(above, below)
+    everybody = [b"host/1", b"in/1", b"out/1"]
+    eventually(lambda: above.sync() and seen(outside) == sorted([*everybody, b"out/1"]))
+    eventually(lambda: below.sync() and seen(inside) == sorted([*everybody, b"in/1"]))
+    relay.reconfigure(world.address("top"), export=[b"host/"], import_=[b"in/"])
+    settle(above, below)
+    eventually(lambda: above.sync() and seen(outside) == sorted([*everybody, b"host/1"]))
+    assert len(holders) == 6
+
+
+def test_a_client_that_comes_back_with_many_presences_is_not_drowned_in_answers(world: World) -> None:
+    hub: Hub = world.hub("top")
+    with Client(world.address("top"), reconnect=True) as client:
+        for number in range(2_000):
+            client.presence(b"%d" % number)
+        client._connection.socket.shutdown(2)
+        eventually(lambda: not len(hub.tree.presences))
+        while len(hub.tree.presences) < 2_000:
+            with contextlib.suppress(DisconnectedError):
+                client.sync()
+        assert not hub.statistics().violations
+
+
+def test_rubbish_over_the_link_of_a_stranger_leaves_nothing_behind(world: World) -> None:
+    hub: Hub = world.hub("top", relays=[RELAY])
+    client, link, rubbish = world.client("top"), world.link("top", RELAY), Random(40)
+    watch = client.present(b"")
+    name = next(iter(hub.tree.links)).key + b"/!/cred/1/2/3"
+    link.send(b"CMSG presence/begin\0id")
+    for number in range(2_000):
+        verb = rubbish.choice([b"add", b"remove", b"begin", b"complete"])
+        link.send(b"CMSG presence/%b\0%b" % (verb, rubbish.randbytes(rubbish.randrange(40))))
+        link.send(b"CMSG presence/add\0%d %b\0k\0" % (number % 500, name))
+        link.send(b"CMSG presence/remove\0%d closed" % rubbish.randrange(500))
+    link.close()
+    eventually(lambda: not len(hub.tree.presences) and client.sync() and not watch.members)
+    assert not hub.context.quotas.account(RELAY).patterns
+    client.close()
+    hub.stop()
+    assert hub.context.quotas.is_clear()
