@@ -20,7 +20,7 @@ from docs.pages import DOCS, blocks
 from support import PATIENCE, HubThread, eventually
 
 from sbuslib.blocking import Client
-from sbuslib.errors import AnswerError
+from sbuslib.errors import AnswerError, RefusedError
 
 STRANGER = 2201
 
@@ -110,6 +110,7 @@ def test_what_is_published_is_an_event_in_the_browser(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.promise("how-to/privileged-helper.md", "Only root can answer")
 def test_a_helper_of_root_acts_for_the_user_who_may_and_for_nobody_else(tmp_path: Path, folder: str) -> None:
     pwd = pytest.importorskip("pwd")
     done = tmp_path / "done"
@@ -137,6 +138,10 @@ def test_a_helper_of_root_acts_for_the_user_who_may_and_for_nobody_else(tmp_path
                     else:
                         with pytest.raises(AnswerError, match="you may not restart that"):
                             client.request(key, service, timeout=PATIENCE)
+            with acting_as(STRANGER):
+                client = Client(hub.address)
+            with client, pytest.raises(RefusedError):
+                client.serve(key, lambda question: b"by somebody else")
             worker = written("privileged-helper.md", "worker.py", tmp_path, hub.address)
             said = subprocess.run([sys.executable, worker], env=environment, capture_output=True, text=True, check=True)
             assert said.stdout == "refused: you may not restart that\n", "root is not www-data"
