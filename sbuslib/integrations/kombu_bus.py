@@ -19,9 +19,9 @@ from kombu.transport import virtual
 
 from ..clients.endpoint import Endpoint, HeldJob, JobQueue, Worker
 from ..connecting import BusUrl, connect
-from ..errors import DisconnectedError, NoServerError
+from ..errors import AnswerError, DisconnectedError, NoServerError
 from ..kernel.users import name_of_user
-from ..recipes.queue import LONGEST_SECONDS, PEEKED
+from ..recipes.queue import LONGEST_SECONDS, NOT_TRUSTED, PEEKED, Job
 from ..secrets import stranger
 from ..wire.packets import Message
 from .kombu_messages import (
@@ -76,6 +76,7 @@ class Bus:
         self._timeout = url.timeout  # seconds that a message waits for a hub and a service
         self._elsewhere: dict[str, None] = {}  # queues known to be kept in other processes
         self._strangers: set[int] = set()  # users whose messages were refused
+        self._may_look = True  # whether the service shows this user what others have put in
         self._pulling = threading.Lock()  # one connection at a time sorts what is here
         options = {**url.options, "reconnect": True, "senders": True}
         #: That of all connections.
@@ -151,7 +152,7 @@ class Bus:
         binding, bound = Binding(kind, routing_key, name), self._bindings(exchange)
         if len(bound) >= PEEKED // 2:
             raise ChannelError(f"exchange {exchange}: it has {len(bound)} bindings, and takes no more")
-        if binding not in bound.values():
+        if self._may_look and binding not in bound.values():
             queue, payload = self.client.queue(bindings_name(exchange, self.separator)), encode(binding)
             self._ask(lambda timeout: queue.submit("binding", payload, expires=LONGEST_SECONDS, timeout=timeout))
 
@@ -165,9 +166,18 @@ class Bus:
                 queue.purge(number=number)
 
     def _bindings(self, exchange: str) -> dict[int, Binding]:
-        """The bindings of an exchange to shared queues, that users made whose messages are taken."""
-        queue = self.client.queue(bindings_name(exchange, self.separator))
-        jobs = self._ask(lambda timeout: queue.peek(timeout=timeout))
+        """The bindings of an exchange to shared queues, that users made whose messages are taken.
+
+        A user who may only put messages in is shown none: its process knows those that it declared itself.
+        """
+        queue, jobs = self.client.queue(bindings_name(exchange, self.separator)), list[Job]()
+        try:
+            if self._may_look:
+                jobs = self._ask(lambda timeout: queue.peek(timeout=timeout))
+        except AnswerError as error:
+            if NOT_TRUSTED not in str(error):  # it is busy
+                raise
+            self._may_look = False
         found = ((job.number, decode_binding(job.payload)) for job in jobs if not self._is_of_a_stranger(job.sender))
         return {number: binding for number, binding in found if binding is not None}
 

@@ -55,6 +55,8 @@ _PAIR_EXTRA: Final = 11
 
 PURGE: Final = b"purge"
 """The question under ``queue/NAME/work`` that empties a queue; with a blank and a number, it is about one job."""
+NOT_TRUSTED: Final = "is not trusted with"
+"""In the answer to a user who may not see or empty a queue."""
 PEEK: Final = b"peek"
 """The question under ``queue/NAME/work`` for the jobs of a queue, which stay where they are."""
 PEEKED: Final = 1_024

@@ -30,6 +30,7 @@ from ..recipes.queue import (
     FULL,
     JOB_BYTES,
     LONGEST_NAME,
+    NOT_TRUSTED,
     PEEK,
     PEEKED,
     PEEKED_BYTES,
@@ -380,7 +381,7 @@ class QueueService:
         # 1. What only those may ask who are trusted.
         word, _, number = question.payload.partition(b" ")
         if word in (PURGE, PEEK) and user is not None:
-            self._answer(question, f"user {user} is not trusted with this queue".encode(), is_refused=True)
+            self._answer(question, f"user {user} {NOT_TRUSTED} this queue".encode(), is_refused=True)
             return
         if word == PURGE and (not number or (number.isdigit() and len(number) <= _DIGITS)):
             self._answer(question, encode(self.jobs.purge(name, int(number) if number else None)))
@@ -410,7 +411,7 @@ class QueueService:
         """Another service says that it is there, or somebody asks which queues there are."""
         question, user = parse_question(message, self._at, self._namespace), self.access.stranger(message.sender)
         if question is not None and user is not None:
-            self._answer(question, f"user {user} is not trusted with these queues".encode(), is_refused=True)
+            self._answer(question, f"user {user} {NOT_TRUSTED} these queues".encode(), is_refused=True)
         elif question is not None:
             names = sorted(name for name in self.jobs.queues if name > question.payload)
             self._answer(

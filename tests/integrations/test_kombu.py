@@ -294,6 +294,18 @@ def test_a_task_of_a_stranger_is_refused_by_the_service_and_by_workers(
         assert Consumer(connect(2, users=[STRANGER]), WORK).bodies(1) == ["allowed"]
 
 
+def test_a_producer_of_another_user_puts_tasks_into_the_queues_that_it_declares(
+    hub: HubThread, serve: Serve, connect: Connect
+) -> None:
+    serve(users=[STRANGER])
+    queue = kombu.Queue("tasks", kombu.Exchange("tasks", type="direct"), routing_key="tasks")  # as Celery has it
+    consumer = Consumer(connect(0, users=[STRANGER]), queue)
+    with acting_as(STRANGER):
+        web = connect(1)
+        put(web, "of the web server", "once more", queue=queue, exchange="tasks", delivery_mode=2)
+    assert consumer.bodies(2) == ["of the web server", "once more"]
+
+
 def test_a_service_that_names_no_producers_takes_no_task_of_a_stranger(hub: HubThread, service: QueueService) -> None:
     with acting_as(STRANGER):
         stranger = Client(hub.address)
