@@ -39,6 +39,8 @@ class Watcher:
         self.pattern = pattern
         self.watch: Any = client.present(pattern)
         self.known: Counter[tuple[bytes, bytes]] = Counter(map(self._name, self.watch.members))
+        for event in self.watch._core._watch.events:  # the members are ahead of events that wait
+            self.known[self._name(event.member)] -= 1 if event.came else -1
 
     @staticmethod
     def _name(member: Any) -> tuple[bytes, bytes]:
