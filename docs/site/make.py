@@ -30,7 +30,7 @@ REFERENCE = {
     "hub": ("Hub and Inbox", "Hub core.embedder.Inbox"),
     "client": (
         "Client, for gevent",
-        "Client connect connecting.BusUrl Subscription clients.endpoint.Service clients.endpoint.JobQueue "
+        "Client connect Connector connecting.BusUrl Subscription clients.endpoint.Service clients.endpoint.JobQueue "
         "clients.endpoint.FrameExchange clients.endpoint.DescriptorExchange clients.endpoint.FileExchange "
         "clients.endpoint.HubView clients.endpoint.HeldPresence clients.endpoint.PresentMembers "
         "clients.endpoint.WatchedInterest clients.watching.Present clients.watching.PresenceEvent",
