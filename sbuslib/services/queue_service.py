@@ -22,7 +22,6 @@ from time import monotonic, time_ns
 from typing import Final
 
 from ..blocking import Client
-from ..clients.endpoint import WatchedInterest
 from ..covering import overlap
 from ..errors import DisconnectedError, StateError, UsageError
 from ..matcher import matches
@@ -63,8 +62,6 @@ logger = logging.getLogger("sbuslib.services")
 
 _TICK: Final = 0.25
 """Seconds between two turns of a service that hears nothing."""
-_LOOK: Final = 0.05
-"""Seconds between two looks at whether workers that hold jobs are there. The hub says so when one is not."""
 _TURN_MESSAGES: Final = 8_192
 """Messages of one turn, about. They share one sync, and wait for each other."""
 _PART_JOBS: Final = 256
@@ -81,7 +78,7 @@ _LISTED: Final = 512
 """Queues in one answer that lists them: as many as fit a packet, with the longest names."""
 
 _LOOKS: Final = 16
-"""Workers that one look begins to watch. The others are left for later."""
+"""Workers about whom the hub is asked at a time. Those that were heard of last are left for later."""
 REFUSALS_A_TURN: Final = 64
 """Workers that are told in one turn that they are refused. They announce themselves again."""
 
@@ -121,7 +118,6 @@ class QueueService:
         self._refusals = 0  # in this turn
         self._states: dict[bytes, QueueState] = {}  # of queues that were asked about in this turn
         self._connected = self._looked = 0.0  # when this connection began, and ends were looked for, on that clock
-        self._watches: dict[KnownWorker, WatchedInterest] = {}  # whether workers that held jobs receive anything
         self._gone: list[tuple[KnownWorker, float]] = []  # workers whose connection has ended, and when they were heard
         self._out: list[tuple[bytes, bytes]] = []
         #: Its own client: nobody else may use it.
@@ -200,7 +196,7 @@ class QueueService:
             until = min(until, sync)
         if self._gone:
             return 0.0
-        return max(0.0, min(_LOOK if self._watches else _TICK, until - monotonic()))
+        return max(0.0, min(_TICK, until - monotonic()))
 
     def _turn(self, timeout: float) -> None:
         # 1. All that has come, and what time it is.
@@ -227,7 +223,7 @@ class QueueService:
             self._store.commit(turn)
             self._store.sync(at)
         self._tell(turn.given)
-        if self._now - self._looked >= _LOOK:
+        if self._now - self._looked >= _TICK:
             self._looked = self._now
             self._look_for_ends()
 
@@ -350,21 +346,19 @@ class QueueService:
             self.jobs.leave(worker)
 
     def _look_for_ends(self) -> None:
-        """Find workers that hold jobs and have ended: they receive nothing any more.
+        """Ask the hub about workers that hold jobs: who receives nothing any more has ended.
 
-        The hub says so of its own clients, of those that were heard of on this connection. Of others, silence tells.
-        What it said may be older than what such a worker said: so it is asked once more.
+        That is so for clients of the same hub that were heard of on this connection. Of others, silence tells.
         """
         here = self._namespace.prefix_of(self.client.credentials)
         heard = [worker for worker in self.jobs.workers.values() if worker.held and worker.seen >= self._connected]
         asked = [one for one in heard if one.sender is not None and self._namespace.prefix_of(one.sender) == here]
+        asked.sort(key=attrgetter("seen"))
         with suppress(TimeoutError, DisconnectedError):
-            for worker in set(self._watches) - set(asked):
-                self._watches.pop(worker).close()
-            for worker in [one for one in asked if one not in self._watches][:_LOOKS]:
-                self._watches[worker] = self.client.hub.watch_interest(worker.key)
-            for worker, watch in self._watches.items():
-                if watch.wanted is False and self.client.hub.is_wanted(worker.key) is False:
+            for worker in asked[:_LOOKS]:
+                if self._now - worker.seen < _TICK or (answer := self.client.hub.is_wanted(worker.key)) is None:
+                    break
+                if not answer:
                     self._gone.append((worker, worker.seen))
 
     def _let_go(self) -> None:
