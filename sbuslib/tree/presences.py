@@ -370,8 +370,10 @@ class Presences:
             for name in list(origin.entries):
                 self._take_out(origin, name, cause)
 
-        if origin.entries:
-            self._context.running.work.add(origin.account.uid, steps(), on_end)
+        # The first at once: so they are told before those that come in their place.
+        work = steps()
+        if next(work, self) is not self:
+            self._context.running.work.add(origin.account.uid, work, on_end)
 
     def _retire_some(self, origin: PresenceOrigin, names: Iterable[int | bytes], cause: bytes) -> None:
         """Some of an origin have gone: whatever it says under the same numbers from here on are others."""
