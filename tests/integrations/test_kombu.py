@@ -230,6 +230,7 @@ def test_a_queue_of_a_process_is_that_of_all_its_connections(connect: Connect) -
     put(connect(1), "low", "requeued", queue=results, priority=1, delivery_mode=1)
     put(connect(1), "high", queue=results, priority=5, delivery_mode=1)
     put(connect(1), "expired", queue=results, expiration=0)
+    connect(1).default_channel.connection.bus.client.sync()  # all of them are here
     consumer = Consumer(connect(), results)
     assert consumer.bodies(2) == ["high", "low"]
     consumer.take(1)[0].requeue()
