@@ -182,8 +182,12 @@ async def be_present(verbs: Basics, key: Key, info: bytes) -> AioPresence:
 async def watch_presences(verbs: Basics, pattern: Key) -> AioPresent:
     """As ``present`` of a client."""
     _check(verbs, PRESENCE_ON, "know who is present")
-    present = AioPresent(verbs, PresenceWatch(as_key(pattern, "pattern")))
+    watch = PresenceWatch(as_key(pattern, "pattern"))
+    present = AioPresent(verbs, watch)
     await present.open()
+    if watch.refused:
+        await present.close()
+        raise RefusedError(f"{verbs.connection.address}: the hub refused this: {watch.refused}", watch.refused)
     return present
 
 

@@ -30,6 +30,7 @@ from ..wire.presence import (
     Added,
     Removed,
 )
+from ..wire.text import printable
 
 T = TypeVar("T")
 
@@ -127,6 +128,8 @@ class PresenceWatch(Watch[PresenceEvent]):
         """By the id of the hub's process, and the number that this gave."""
         self.is_whole = False
         """Whether the hub knows all of its tree, as far as it said."""
+        self.refused = ""
+        """Why the hub tells nothing; empty: it does."""
         self._stale: set[tuple[bytes, int]] = set()  # not said again since the hub began to list all
 
     @property
@@ -158,11 +161,13 @@ class PresenceWatch(Watch[PresenceEvent]):
         if member is not None and self.is_known:
             self.note(PresenceEvent(member, came=False, cause=cause))
 
-    def complete(self, is_whole: bool) -> None:
-        """The hub has listed all."""
-        for number in list(self._stale):
-            self.remove(number, "unknown")
-        self.is_known, self.is_whole = True, is_whole
+    def complete(self, scope: bytes) -> None:
+        """The hub has listed all, of ``tree`` or of a ``partial`` one; or says why it lists nothing."""
+        is_listed = scope in (b"tree", b"partial")
+        self.refused = "" if is_listed else printable(scope)
+        for number in list(self._stale if is_listed else self.members):
+            self.remove(number, "unknown" if is_listed else "refused")
+        self.is_known, self.is_whole = True, scope == b"tree"
 
 
 class Watching:
@@ -240,7 +245,7 @@ class Watching:
             case k if k == PRESENCE_COMPLETE:
                 scope, _, pattern = payload.partition(b"\0")
                 for watch in self._watches_of(pattern):
-                    watch.complete(scope == b"tree")
+                    watch.complete(scope)
             case _:
                 return False
         return True

@@ -15,14 +15,14 @@ from itertools import islice
 from typing import Final
 
 from ..covering import overlap
-from ..errors import PacketError, ReservedKeyError
+from ..errors import ReservedKeyError
 from ..matcher import Pattern
-from ..reasons import Reason
 from ..wire.presence import encode_interest
 from .client_feed import ClientFeed
 from .context import Context
 from .outgoing import Outgoing
 from .quotas import Account
+from .router import why_too_large
 
 COMPARED_A_STEP: Final = 256
 """Patterns that one that is watched is compared with in one step: about half a millisecond."""
@@ -72,15 +72,17 @@ class InterestWatches:
     def add(self, client: Outgoing, raw: bytes) -> None:
         """A client watches a key or pattern from now on; one that it watches already is sent anew.
 
-        Raises :exc:`~sbuslib.errors.PacketError` beyond the limits.
+        Beyond the limits it is sent ``unknown`` once: a client that only waits for an answer is not kicked for that.
         """
         context = self._context
         watcher = self._watchers.get(client)
         pattern = watcher.patterns.get(raw) if watcher is not None else None
         if pattern is None:
-            pattern = context.router.cut(raw)
-            if not context.quotas.take_pattern(client.account, pattern):
-                raise PacketError(Reason.TOO_MANY_PATTERNS)
+            pattern = Pattern(raw, context.router.namespace.separator)
+            is_large = why_too_large(raw, context.limits, pattern.separator) is not None
+            if is_large or not context.quotas.take_pattern(client.account, pattern):
+                client.answer(encode_interest(b"unknown", raw[: context.limits.pattern_bytes]))
+                return
 
         if watcher is None:
             watcher = self._watchers[client] = _InterestWatcher(client)
@@ -118,6 +120,13 @@ class InterestWatches:
             del self._watchers[client]
             if not self._watchers:
                 self._context.router.on_interest = None
+
+    def review(self, client: Outgoing) -> None:
+        """The rules have changed: a client may be told less, or more, of what it watches."""
+        watcher = self._watchers.get(client)
+        if watcher is not None:
+            for pattern in watcher.patterns.values():
+                watcher.mark(pattern)
 
     def watched(self, client: Outgoing) -> list[bytes]:
         """What a client watches."""

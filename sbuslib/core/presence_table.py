@@ -11,8 +11,7 @@ from .records import PresenceRecord
 
 
 class PresenceTable(Protocol):
-    """The presences of a tree, in :mod:`sbuslib.tree.presences`. What clients ask may raise
-    :exc:`~sbuslib.errors.PacketError`."""
+    """The presences of a tree, in :mod:`sbuslib.tree.presences`."""
 
     def add(self, client: Outgoing, key: bytes, info: bytes) -> Reason | None:
         """A client is present from now on. Returns why it may not be."""
@@ -22,7 +21,7 @@ class PresenceTable(Protocol):
         ...
 
     def watch(self, client: Outgoing, raw: bytes) -> None:
-        """A client watches a pattern."""
+        """A client watches a pattern, or is told why it may not."""
 
     def unwatch(self, client: Outgoing, raw: bytes) -> bool:
         """It does so no more. Returns whether it did."""

@@ -12,7 +12,7 @@ import gc
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from time import monotonic
 from typing import Final, Protocol
 
@@ -204,14 +204,13 @@ class Replacement:
         self._context.counts.restore(record)
         self._clients.restore(record.clients, estate.take_connections(), role)
 
-        # What they hold and watch besides. What the rules allow no more is left out.
+        # What they hold and watch besides.
         presences, interest = self._tree.presences, self._tree.watches
         clients = {connection.number: connection.outgoing for connection in self._clients.connections.values()}
         presences.restore(record.last_presence, record.presences, clients)
         for watches, watch in ((record.presence_watches, presences.watch), (record.interest_watches, interest.add)):
             for number, raw in watches:
-                with suppress(PacketError):
-                    watch(clients[number], raw)
+                watch(clients[number], raw)
 
 
 @contextmanager

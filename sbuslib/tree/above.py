@@ -342,9 +342,9 @@ class LinkAbove(Link):
                     self.mode = MODES[payload]
                     if self.mode != "plain" and self._knows(presence.PRESENCE_ON):
                         # Now, since it tells at once who is present. This hub tells it once it has joined.
-                        presences, account = self.place.presences, self.outgoing.account
+                        presences = self.place.presences
                         self.presence_reader = presences.begin_link(
-                            self.receiver, HUB_ABOVE, account, above.demand.may_export
+                            self.receiver, HUB_ABOVE, above.up.account, above.demand.may_export
                         )
                         self.say(presences.greeting)
                     self._on("client" if self.mode == "plain" else "served")

@@ -97,9 +97,8 @@ class Presences:
         self._origins: dict[Hashable, PresenceOrigin] = {}  # by client, or by what stands for another hub
         self._links: dict[Receiver, tuple[PresenceOrigin, PresenceReader]] = {}  # by what routes hold
         self._watchers: dict[Outgoing, _PresenceWatcher] = {}  # by client
-        self._watching: Subscriptions[_PresenceWatcher] = Subscriptions(
-            context.router.namespace.separator
-        )  # by pattern
+        #: Those who watch, by pattern.
+        self._watching: Subscriptions[_PresenceWatcher] = Subscriptions(context.router.namespace.separator)
 
     # -- what clients say ---------------------------------------------------------------------------
 
@@ -127,30 +126,39 @@ class Presences:
         return origin is not None and self._take_out(origin, key, CLOSED)
 
     def watch(self, client: Outgoing, raw: bytes) -> None:
-        """Tell a client who is present under keys of a pattern, and from then on who comes and goes.
+        """Tell a client who is present under keys of a pattern, and from then on who comes and goes; or why not.
 
-        Raises :exc:`~sbuslib.errors.PacketError` for what it may not subscribe to.
+        Where it may not, its connection stays: it would come back, and ask for the same again.
         """
+        try:
+            watcher = self._watcher(client, raw)
+        except PacketError as error:
+            shown = raw[: self._context.limits.pattern_bytes]  # the answer is no longer than what is allowed
+            client.answer(encode_control(PRESENCE_COMPLETE, error.reason.encode() + b"\0" + shown))
+            return
+        client.answer(encode_control(PRESENCE_BEGIN, raw))
+        watcher.look_at_all(raw, lambda: encode_control(PRESENCE_COMPLETE, self._scope + b"\0" + raw))
+        watcher.feed.wake()
+
+    def _watcher(self, client: Outgoing, raw: bytes) -> _PresenceWatcher:
+        """A client as one that watches a pattern. Raises :exc:`~sbuslib.errors.PacketError` for what it may not."""
         context, watcher = self._context, self._watchers.get(client)
         pattern = context.router.cut(raw)
         allowed = context.authorization.allows(client.account, client.credentials, "subscribe", raw)
         if not allowed or context.router.namespace.uses_reserved(raw):
             raise PacketError(Reason.SUBSCRIPTION_REFUSED)
-        is_new = watcher is None or raw not in watcher.patterns
-        if is_new and not context.quotas.take_pattern(client.account, pattern):
+        if watcher is not None and raw in watcher.patterns:
+            return watcher
+        if not context.quotas.take_pattern(client.account, pattern):
             raise PacketError(Reason.TOO_MANY_PATTERNS)
 
         if watcher is None:
-            separator = context.router.namespace.separator
-            watcher = self._watchers[client] = _PresenceWatcher(self._entries, separator)
+            watcher = self._watchers[client] = _PresenceWatcher(self._entries, context.router.namespace.separator)
             watcher.feed = ClientFeed(context, client, watcher.take)
-        if is_new:
-            watcher.patterns[raw] = pattern
-            watcher.index.add(pattern, None)
-            self._watching.add(pattern, watcher)
-        client.answer(encode_control(PRESENCE_BEGIN, raw))
-        watcher.look_at_all(raw, lambda: encode_control(PRESENCE_COMPLETE, self._scope + b"\0" + raw))
-        watcher.feed.wake()
+        watcher.patterns[raw] = pattern
+        watcher.index.add(pattern, None)
+        self._watching.add(pattern, watcher)
+        return watcher
 
     def unwatch(self, client: Outgoing, raw: bytes) -> bool:
         """Tell a client no more of a pattern. Returns whether it watched that."""
@@ -296,7 +304,9 @@ class Presences:
 
     def review_link(self, link: Receiver, may_hold: Callable[[bytes], bool]) -> Iterator[None]:
         """The rules have changed: take away what the user of a link may no longer hold, and know."""
-        origin, listener = self._links[link]
+        origin, listener = self._links.get(link, (None, None))
+        if origin is None or listener is None:
+            return  # it has ended meanwhile
         for name, entry in list(origin.entries.items()):
             yield
             if not may_hold(entry.key):

@@ -313,3 +313,41 @@ def test_rubbish_over_the_link_of_a_stranger_leaves_nothing_behind(world: World)
     client.close()
     hub.stop()
     assert hub.context.quotas.is_clear()
+
+
+def test_what_may_not_be_watched_is_refused_and_nothing_else_ends(world: World) -> None:
+    hub: Hub = world.hub("top", authorize=lambda who, verb, key: verb == "publish" or key.startswith(b"open"))
+    client = world.client("top", timeout=PATIENCE)
+    with client.present(b"open/") as watch, client.presence(b"open/1"):
+        for pattern in (b"shut/", b"!/cred/1/2/3/x", b"/".join([b"open"] * (hub.limits.pattern_segments + 1))):
+            with pytest.raises(RefusedError):
+                client.present(pattern)
+        assert client.epoch == 1
+        assert next_event(watch) == (b"open/1", True, "")
+    assert not hub.statistics().violations
+
+
+def test_what_may_no_longer_be_watched_is_empty_over_the_next_connection(world: World) -> None:
+    world.hub("top")
+    client = world.client("top", reconnect=True)
+    with client.present(b"a") as watch, world.client("top").presence(b"a"):
+        assert next_event(watch) == (b"a", True, "")
+        world.hubs["top"].stop()
+        world.hub("top", authorize=lambda who, verb, key: False)
+        eventually(lambda: client.sync() and not watch.members)
+        assert next_event(watch) == (b"a", False, "refused")
+        assert client.epoch == 2
+
+
+def test_what_comes_down_takes_no_room_of_clients_here(world: World) -> None:
+    world.hub("top")
+    world.hub("left", limits=msgspec.structs.replace(FAST, user_patterns=2))
+    world.relay("left", "top")
+    above, below = world.client("top"), world.client("left")
+    settle(above, below)
+    for key in (b"1", b"2"):
+        above.presence(key)
+    settle(above, below)
+    eventually(lambda: len(world.hubs["left"].tree.presences) == 2)
+    below.subscribe(b"a", b"b")
+    assert below.epoch == 1
