@@ -305,9 +305,11 @@ class AioService(_Background):
         """Take nothing more, finish, and only then unsubscribe: whoever waits for an answer is not told that nobody is
         left who could give it."""
         if not self._mailbox.closed:
-            await self._verbs.divert(self._mailbox)
-            await self._join()
-            await self._verbs.close_mailbox(self._mailbox)
+            try:
+                await self._verbs.divert(self._mailbox)
+                await self._join()
+            finally:  # also where the caller gives up, or the hub is slow
+                await self._verbs.close_mailbox(self._mailbox)
         await self._join()
 
     async def stop(self) -> None:

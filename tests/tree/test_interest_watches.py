@@ -124,6 +124,26 @@ def test_a_service_that_is_stopped_answers_first_what_it_took(world: World) -> N
     assert asker.hub.is_wanted(b"svc") is False
 
 
+def test_a_service_whose_stop_is_given_up_is_no_addressee_any_more(world: World) -> None:
+    world.hub("top")
+    asker, server = world.client("top"), world.client("top")
+    go, took = gevent.event.Event(), gevent.event.Event()
+
+    def answer(question: Any) -> bytes:
+        took.set()
+        go.wait()
+        return b""
+
+    service = server.serve(b"svc", answer)
+    asking = gevent.spawn(asker.request, b"svc", timeout=None)
+    took.wait(PATIENCE)
+    with gevent.Timeout(0.01, False):
+        service.stop()
+    assert asker.hub.is_wanted(b"svc") is False
+    go.set()
+    gevent.wait([asking])
+
+
 def test_a_watch_outlives_its_hub(world: World) -> None:
     world.hub("top")
     client = world.client("top", reconnect=True)
