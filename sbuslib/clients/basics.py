@@ -28,7 +28,7 @@ from ..wire.presence import INTEREST_WATCH
 from .batch import Pair, encode_many, in_parts
 from .connection import ClientConnection
 from .questions import PatternRequest, SyncScope
-from .watching import InterestWatch
+from .watching import InterestWatch, Watch
 
 MOST_POSTED: Final = 64
 """Messages that wait for others, to go in one packet."""
@@ -222,13 +222,23 @@ class Basics:
         """As :class:`~sbuslib.recipes.mailbox.Party` says. Where the hub does not say so, nothing is ever known."""
         watch = InterestWatch(key)
         if self._session.can(INTEREST_WATCH):
-            await self.connection.change(lambda: self._session.watching.begin(watch))
+            await self.watch(watch)
         return watch
 
     async def end_watch(self, watch: InterestWatch) -> None:
         """As :class:`~sbuslib.recipes.mailbox.Party` says."""
-        if watch in self._session.watching.interest and not self.connection.is_closed:
-            with suppress(DisconnectedError, TimeoutError):
+        if watch in self._session.watching.interest:
+            with suppress(TimeoutError):
+                await self.unwatch(watch)
+
+    async def watch(self, watch: Watch[Any]) -> None:
+        """Watch something from now on, also over the connections that follow. Raises :exc:`TimeoutError`."""
+        await self.connection.change(lambda: self._session.watching.begin(watch))
+
+    async def unwatch(self, watch: Watch[Any]) -> None:
+        """Watch it no more. Raises :exc:`TimeoutError`."""
+        if not watch.closed and not self.connection.is_closed:
+            with suppress(DisconnectedError):  # nothing more comes
                 await self.connection.change(lambda: self._session.watching.end(watch))
 
     async def post(self, key: bytes, payload: bytes, *, together: bool) -> None:

@@ -78,7 +78,7 @@ class AioWatch(Generic[T]):
         connection = self._verbs.connection
         connection.stay()
         try:
-            await connection.change(lambda: connection.session.watching.begin(self._watch))
+            await self._verbs.watch(self._watch)
             await connection.until(
                 lambda: self._watch.is_known,
                 connection.deadline(connection.timeout),
@@ -129,10 +129,7 @@ class AioWatch(Generic[T]):
 
     async def close(self) -> None:
         """Watch no more."""
-        connection = self._verbs.connection
-        if not self._watch.closed and not connection.is_closed:
-            with suppress(DisconnectedError):  # nothing more comes
-                await connection.change(lambda: connection.session.watching.end(self._watch))
+        await self._verbs.unwatch(self._watch)
 
     async def __aenter__(self) -> Self:
         return self

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -38,13 +37,6 @@ WORK = kombu.Queue("work", routing_key="work")
 
 Serve: TypeAlias = Callable[..., QueueService]
 Connect: TypeAlias = Callable[..., Any]
-
-
-@pytest.fixture
-def hub(folder: str) -> Iterator[HubThread]:
-    os.chmod(folder, 0o755)
-    with HubThread(f"{folder}/bus", mode=0o777) as hub:
-        yield hub
 
 
 @pytest.fixture

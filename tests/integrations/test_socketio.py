@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import queue
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -43,13 +42,6 @@ class Server(socketio.Server):  # type: ignore[misc]  # it has no types
 
 
 Serve: TypeAlias = Callable[..., Server]
-
-
-@pytest.fixture
-def hub(folder: str) -> Iterator[HubThread]:
-    os.chmod(folder, 0o755)
-    with HubThread(f"{folder}/bus", mode=0o777) as hub:
-        yield hub
 
 
 @pytest.fixture

@@ -137,7 +137,7 @@ def test_a_service_whose_stop_is_given_up_is_no_addressee_any_more(world: World)
     service = server.serve(b"svc", answer)
     asking = gevent.spawn(asker.request, b"svc", timeout=None)
     took.wait(PATIENCE)
-    with gevent.Timeout(0.01, False):
+    with pytest.raises(gevent.Timeout), gevent.Timeout(0.01):
         service.stop()
     assert asker.hub.is_wanted(b"svc") is False
     go.set()
