@@ -21,8 +21,8 @@ import msgspec
 from ..blocking import Client
 from ..errors import PayloadError
 from ..limits import PACKET_BYTES
+from ..recipes.payload_text import payload_text
 from ..wire import control
-from ..wire.offers import behind_a_door
 from ..wire.packets import Message
 from ..wire.text import printable
 from .console import complain, progress, tell, yield_to_signals
@@ -239,14 +239,9 @@ def _moment(time: int | None) -> str:
     return moment.astimezone().isoformat(timespec="microseconds")
 
 
-def _text(payload: bytes) -> str:
-    offer = behind_a_door(payload)
-    return printable(payload) if offer is None else f"({offer.kind} at its publisher's door, {offer.size:,} bytes)"
-
-
 FIELDS: dict[str, Callable[[Message, int | None], str]] = {
     "{key}": lambda message, _: printable(message.key),
-    "{payload}": lambda message, _: _text(message.payload),
+    "{payload}": lambda message, _: payload_text(message),
     "{size}": lambda message, _: str(len(message.payload)),
     "{sender}": lambda message, _: printable(message.sender or b""),
     "{time}": lambda _, time: _moment(time),

@@ -16,7 +16,8 @@ def add_sub(parser: Parser) -> None:
         "Show the messages whose keys match one of the patterns: in a pattern, * stands for everything up to the next "
         "/ or the end, and one that ends in / matches everything below; the empty pattern matches everything.\n\n"
         r"A line is key, tab, payload. In it, backslash, tab, newline, carriage return and other bytes that cannot be "
-        r"printed are written as \\, \t, \n, \r and, for each byte, \xNN, so no message can control the terminal. What "
+        r"printed are written as \\, \t, \n, \r and, for each byte, \xNN, so no message can control the terminal. "
+        "Requests, replies, jobs and offers are shown as such, in brackets; --raw and --json show their bytes. What "
         "the hub lost, since it was not read in time, is told on standard error. A hub that goes away is waited for."
     )
     parser.epilog = (

@@ -44,6 +44,7 @@ REPLY, FAILED = 2, 3
 LONGEST_TEXT: Final = 4_096
 _OF_A_CALLER = re.compile(rb"[^0-9A-Za-z]reply[^0-9A-Za-z][0-9a-f]{32}")
 """How each key for answers ends."""
+_ENDING_BYTES: Final = 39
 _LONGEST_KEY: Final = 4_096
 
 
@@ -82,29 +83,39 @@ def encode_question(number: int, timeout: float | None, reply_to: bytes, payload
 def _is_of_a_caller(key: bytes, namespace: Namespace) -> bool:
     """Whether a key is one that callers make for answers."""
     try:
-        return _OF_A_CALLER.fullmatch(key[-39:]) is not None and b"\0" not in key and namespace.check_key(key)
+        return caller_of(key) is not None and b"\0" not in key and namespace.check_key(key)
     except PacketError:
         return False
 
 
-def parse_question(message: Message, now: float, namespace: Namespace) -> Question | None:
-    """The question in a message; ``None`` if it is none, or its reply key is not a caller's."""
-    # 1. Its head: how long it waits, and under which key an answer is awaited.
-    payload = message.payload
+def caller_of(reply_to: bytes) -> bytes | None:
+    """The credential key in a key for answers; ``None`` for any other key. It is not checked further."""
+    return reply_to[:-_ENDING_BYTES] if _OF_A_CALLER.fullmatch(reply_to[-_ENDING_BYTES:]) else None
+
+
+def split_question(payload: bytes) -> tuple[int, int, bytes, bytes] | None:
+    """Number, milliseconds, key for answers and payload of what is laid out as a question; else ``None``."""
     if len(payload) < _QUESTION.size:
         return None
     asked, number, left, length = _QUESTION.unpack_from(payload)
     start = _QUESTION.size + length
     if asked != ASKED or length > _LONGEST_KEY or start > len(payload):
         return None
+    return number, left, payload[_QUESTION.size : start], payload[start:]
 
-    # 2. Nobody may have a server publish under any key: it has to be one on which only a caller listens.
-    reply_to = payload[_QUESTION.size : start]
+
+def parse_question(message: Message, now: float, namespace: Namespace) -> Question | None:
+    """The question in a message; ``None`` if it is none, or its reply key is not a caller's."""
+    if (parts := split_question(message.payload)) is None:
+        return None
+
+    # Nobody may have a server publish under any key: it has to be one on which only a caller listens.
+    number, left, reply_to, payload = parts
     if not _is_of_a_caller(reply_to, namespace):
         return None
     return Question(
         message.key,
-        payload[start:],
+        payload,
         message.sender,
         until=now + left / 1000 if left else None,
         number=number,
@@ -130,6 +141,14 @@ def parse_cancellation(payload: bytes) -> int | None:
 
 def encode_answer(kind: int, number: int, rest: bytes = b"") -> bytes:
     return _ANSWER.pack(ANSWERED, kind, number) + rest
+
+
+def split_answer(payload: bytes) -> tuple[int, int, bytes] | None:
+    """Kind, number and the rest of what is laid out as an answer; else ``None``."""
+    if len(payload) < _ANSWER.size:
+        return None
+    answered, kind, number = _ANSWER.unpack_from(payload)
+    return (kind, number, payload[_ANSWER.size :]) if answered == ANSWERED and kind in (REPLY, FAILED) else None
 
 
 # -- asking -------------------------------------------------------------------------------------------------
@@ -203,18 +222,16 @@ class Asking(Mailbox):
 
     def put(self, message: Message) -> None:
         """A message has come. It is dropped unless it answers a question in flight."""
-        payload = message.payload
-        if len(payload) < _ANSWER.size:
+        if (parts := split_answer(message.payload)) is None:
             return
-        answered, kind, number = _ANSWER.unpack_from(payload)
+        kind, number, rest = parts
         pending = self._pending.get(number)
-        if answered != ANSWERED or kind not in (REPLY, FAILED) or pending is None or pending.is_answered():
+        if pending is None or pending.is_answered():
             return
 
-        pending.room -= len(payload)
+        pending.room -= len(message.payload)
         if pending.room < 0:
             return
-        rest = payload[_ANSWER.size :]
         if kind == REPLY:
             pending.answers.append(Answer(rest, message.sender))
         else:

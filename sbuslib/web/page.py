@@ -18,6 +18,7 @@ import msgspec
 
 from ..client import Client
 from ..errors import SbusError
+from ..recipes.payload_text import payload_text
 from ..wire.packets import Message
 from ..wire.text import printable
 from .feed import Feed
@@ -150,7 +151,7 @@ class Page:
 
 
 def _show(message: Message) -> dict[str, str]:
-    payload = printable(message.payload[: 4 * _PAYLOAD_SHOWN])
+    payload = payload_text(message, 4 * _PAYLOAD_SHOWN)
     cut = payload[:_PAYLOAD_SHOWN] + ("..." if len(payload) > _PAYLOAD_SHOWN else "")
     sender = printable(message.sender) if message.sender is not None else ""
     return {"key": printable(message.key), "payload": cut, "sender": sender}

@@ -12,10 +12,11 @@ import sys
 
 import pytest
 from accounting import acting_as
-from cli.conftest import Run, Start, publish
+from cli.conftest import Await, Run, Start, publish
 from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client
+from sbuslib.errors import NoServerError
 from sbuslib.limits import PACKET_BYTES
 
 # -- What ``sbus pub``, ``sub`` and ``whoami`` have in common: how they write bytes, tell errors, and end
@@ -46,15 +47,26 @@ def test_bytes_that_cannot_be_printed_are_escaped(subscribed: Start, path: str, 
         assert output == shown + b"\t" + ODD_SHOWN + b"\n" + "plain/key\tü\n".encode()
 
 
-def test_what_is_behind_a_door_is_said_to_be(subscribed: Start, path: str) -> None:
-    subscriber = subscribed("-n", "2", "")
+def test_requests_jobs_and_offers_are_shown_as_what_they_are_and_raw_as_bytes(
+    subscribed: Start, start: Start, path: str, await_patterns: Await
+) -> None:
+    subscriber, raw = subscribed("-n", "3", ""), start("sbuslib", "sub", "-a", path, "-n", "3", "--raw", "")
+    await_patterns(2)
     with Client(path) as client:
+        own = client.credentials.decode()
+        with pytest.raises(NoServerError):
+            client.request("bob", b"who\tam I?")
+        with pytest.raises(NoServerError):
+            client.queue("mail").submit("mail/anna", b"Hello Anna")
         client.frames.publish("camera", bytes(1_000_001))
-        client.frames.publish("camera", b"small")
-    assert subscriber.communicate(timeout=PATIENCE)[0].splitlines() == [
-        b"camera\t(frame at its publisher's door, 1,000,001 bytes)",
-        b"camera\tsmall",
+    assert subscriber.communicate(timeout=PATIENCE)[0].decode().splitlines() == [
+        f"bob\t(request, reply to {own}) who\\tam I?",
+        f"queue/mail/submit\t(job mail/anna, reply to {own}) Hello Anna",
+        "camera\t(frame, 1,000,001 bytes, at its publisher)",
     ]
+    shown = raw.communicate(timeout=PATIENCE)[0]
+    assert shown.startswith(b"REQ1")
+    assert b"\0sbus-door1\0" in shown
 
 
 def test_a_line_that_is_too_long_is_refused(run: Run, bus: HubThread, path: str) -> None:
