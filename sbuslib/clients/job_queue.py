@@ -194,11 +194,18 @@ class AioJobQueue:
         delay: float | None = None,
         expires: float | None = None,
         priority: int = 0,
+        id: bytes = b"",
         timeout: float | None = 10.0,
     ) -> None:
-        """Put a job in, and wait until it is accepted. Parameters and errors are those of :meth:`submit_many`."""
-        jobs = [(key, payload)]
-        await self.submit_many(jobs, delay=delay, expires=expires, priority=priority, timeout=timeout)
+        """Put a job in, and wait until it is accepted. Parameters and errors are those of :meth:`submit_many`.
+
+        :param id: of this submit, up to 64 bytes such as ``uuid4().bytes``. It may be submitted again with the same id
+            after an error, and is in the queue once, as far as the service remembers: 16,384 ids, the newest.
+        """
+        pairs = [check_pair((key, payload))]
+        await submit(
+            self._verbs, self._ask(), self._name, pairs, self._separator, timeout, delay, expires, priority, id
+        )
 
     async def submit_many(
         self,

@@ -12,7 +12,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Final, Protocol, TypeVar
+from secrets import token_bytes
+from typing import Any, Final, Protocol, TypeVar
 
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
@@ -45,7 +46,7 @@ logger = logging.getLogger("sbuslib.integrations")
 _PAUSE: Final = 0.1
 """Seconds until a task is submitted again, where no service of queues is there."""
 _ANSWERED_WITHIN: Final = 2.0
-"""Seconds after which a task is submitted again that was not answered. It may be in the queue twice then."""
+"""Seconds after which a task is submitted again that was not answered. It is in the queue once."""
 _MOST_KNOWN: Final = 4_096
 """Queues of other processes that are remembered."""
 
@@ -124,9 +125,8 @@ class Bus:
         """Have the service accept a message."""
         submit, key, payload = self.queue(name).submit, name.encode(), encode_message(message)
         delay, expires, priority = delay_of(message), expiry_of(message), priority_of(message)
-        self._ask(
-            lambda timeout: submit(key, payload, delay=delay, expires=expires, priority=priority, timeout=timeout)
-        )
+        options: dict[str, Any] = {"delay": delay, "expires": expires, "priority": priority, "id": token_bytes(16)}
+        self._ask(lambda timeout: submit(key, payload, **options, timeout=timeout))
 
     def _ask(self, ask: Callable[[float], T]) -> T:
         """Ask the service, with a timeout, and wait for it as long as for a hub."""

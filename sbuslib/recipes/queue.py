@@ -37,6 +37,9 @@ LONGEST_NAME: Final = 255
 MOST_PRIORITY: Final = 9
 """The priority of the most urgent jobs."""
 
+LONGEST_ID: Final = 64
+"""Bytes of the id of a submit."""
+
 LONGEST_SECONDS: Final = 3_650 * 86_400.0
 """The longest delay of a job, and for which it may be good: ten years."""
 
@@ -93,13 +96,15 @@ class Job(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Submission(msgspec.Struct, frozen=True, array_like=True):
     """What a caller asks under ``queue/NAME/submit``: that these jobs are accepted.
 
-    They are given to nobody for ``delay`` seconds, and forgotten after ``expires``; high priorities go first.
+    They are given to nobody for ``delay`` seconds, and forgotten after ``expires``; high priorities go first. What has
+    an ``id`` is taken in once, however often it is submitted.
     """
 
     jobs: Annotated[list[Pair], msgspec.Meta(max_length=SUBMITTED)]
     delay: _Seconds = 0.0
     expires: _Seconds | None = None
     priority: Annotated[int, msgspec.Meta(ge=0, le=MOST_PRIORITY)] = 0
+    id: Annotated[bytes, msgspec.Meta(max_length=LONGEST_ID)] = b""
 
 
 class Announcement(msgspec.Struct, frozen=True, array_like=True):
@@ -268,8 +273,9 @@ async def submit(
     delay: float | None = None,
     expires: float | None = None,
     priority: int = 0,
+    id: bytes = b"",
 ) -> None:
-    """Have the service of a queue accept jobs, and wait until it has."""
+    """Have the service of a queue accept jobs, and wait until it has. With an ``id`` they have to fit one question."""
     # 1. What can be known to be wrong here.
     check_name(name, separator)
     for what, seconds in (("delay", delay), ("expires", expires)):
@@ -278,11 +284,13 @@ async def submit(
             raise UsageError(f"{what} is at most ten years, not {seconds!r} seconds")
     if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= MOST_PRIORITY:
         raise UsageError(f"priority is 0 to {MOST_PRIORITY}, not {priority!r}")
+    if len(id) > LONGEST_ID:
+        raise UsageError(f"the id of a submit has at most {LONGEST_ID} bytes, not {len(id)}")
 
     # 2. As many questions as it takes.
     key = queue_key(name, separator, b"submit")
     for part in in_parts(jobs, _pair_bytes, SUBMITTED, _SUBMITTED_BYTES):
-        await request(party, asking, key, encode((part, delay or 0.0, expires, priority)), timeout)
+        await request(party, asking, key, encode((part, delay or 0.0, expires, priority, id)), timeout)
 
 
 def _pair_bytes(pair: Pair) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import takewhile
 from math import inf
 from typing import Final
@@ -16,6 +17,9 @@ HELD_BYTES: Final = 1024 * 1024
 
 JOB_EXTRA: Final = 600
 """What a job counts beside its key and payload: what Python takes for it, about."""
+
+MOST_SUBMITS: Final = 16_384
+"""Ids of submits that are remembered: more than are sent in the seconds in which one that times out is repeated."""
 
 _FEW: Final = 1_024
 """Ended jobs that may stay where they waited, beside as many as there are, before they are looked for."""
@@ -100,6 +104,37 @@ class KnownQueue:
         oldest = next((job.came for job in self.jobs.values() if not job.is_held), None)
         age = None if oldest is None else max(0.0, at - oldest)
         return QueueState(len(self.jobs) - held, held, age, len(self.workers))
+
+
+class Submits:
+    """The newest submits that have an id. Those of strangers push out none of other users."""
+
+    def __init__(self) -> None:
+        self._known: dict[bool, dict[bytes, None]] = {False: {}, True: {}}  # by whether they are trusted; oldest first
+        self._changed: dict[bytes, bool | None] = {}  # since the last turn; None if it is forgotten
+
+    @staticmethod
+    def digest(name: bytes, owner: int | None, submit: bytes) -> bytes:
+        """The same for submits to one queue, charged to one user, with the same id."""
+        return sha256(repr((name, owner, submit)).encode()).digest()[:16]
+
+    def __contains__(self, digest: bytes | None) -> bool:
+        return any(digest in known for known in self._known.values())
+
+    def add(self, digest: bytes, *, is_trusted: bool) -> None:
+        """Remember a submit, and forget the oldest one beyond :data:`MOST_SUBMITS`."""
+        known = self._known[is_trusted]
+        known[digest] = None
+        self._changed[digest] = is_trusted
+        if len(known) > MOST_SUBMITS:
+            oldest = next(iter(known))
+            del known[oldest]
+            self._changed[oldest] = None
+
+    def changes(self) -> dict[bytes, bool | None]:
+        """What has changed since this was called before: whether a submit is of a trusted user; ``None``: forgotten."""
+        changed, self._changed = self._changed, {}
+        return changed
 
 
 class KnownWorker:

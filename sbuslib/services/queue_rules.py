@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 from ..recipes.queue import LONGEST_NAME, MOST_ROOM
 from ..shares import Shares
-from .queue_entries import JOB_EXTRA, Entry, KnownQueue, KnownWorker
+from .queue_entries import JOB_EXTRA, Entry, KnownQueue, KnownWorker, Submits
 
 GONE: Final = 5.0
 """A worker announces itself once a second. After so many seconds of silence it is gone, and a job that it does not
@@ -67,6 +67,8 @@ class Turn(NamedTuple):
     """Jobs stored before that were given now, came back unbegun, or are dead."""
     finished: list[int]
     given: dict[KnownWorker, list[Entry]]
+    submits: dict[bytes, bool | None]
+    """See :meth:`Submits.changes`."""
 
 
 class Jobs:
@@ -97,6 +99,8 @@ class Jobs:
         self.workers: dict[bytes, KnownWorker] = {}
         #: Jobs that expired, and that died, ever.
         self.expired = self.died = 0
+        #: That are not taken in again.
+        self.submits = Submits()
         self.separator = separator
         everybody: frozenset[int | None] = frozenset({None})
         self._count, self._bytes, self._names = (Shares(n, everybody) for n in (most, most_bytes, MOST_QUEUES))
@@ -111,14 +115,17 @@ class Jobs:
 
     # -- what goes in -------------------------------------------------------------------------------
 
-    def load(self, rows: Iterable[Row]) -> None:
-        """Take jobs up that were stored, in the order of their numbers."""
+    def load(self, rows: Iterable[Row], submits: Iterable[tuple[bytes, bool]] = ()) -> None:
+        """Take jobs up that were stored, in the order of their numbers, and submits, oldest first."""
         jobs = []
         for number, name, key, payload, owner, *rest in rows:
             jobs.append(Entry(number, self._queue(name, owner), key, payload, owner, *rest))  # type: ignore[arg-type]
             self._number = number
         self._add(jobs)
         self._stored = self._number
+        for digest, is_trusted in submits:
+            self.submits.add(digest, is_trusted=is_trusted)
+        self.submits.changes()  # the store has them
 
     def accept(
         self,
@@ -380,7 +387,7 @@ class Jobs:
         finished, self._finished = self._finished, []
         self._changed = {}
         self._stored = self._number
-        return Turn(new, changed, finished, given)
+        return Turn(new, changed, finished, given, self.submits.changes())
 
     def _pass_time(self, at: float) -> None:
         """Line up what is due, and forget what has expired before a worker had it."""

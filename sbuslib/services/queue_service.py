@@ -54,7 +54,7 @@ from ..secrets import Namespace
 from ..wire.packets import Message
 from ..wire.text import printable
 from .queue_access import QueueAccess
-from .queue_entries import Entry, KnownWorker
+from .queue_entries import Entry, KnownWorker, Submits
 from .queue_rules import Jobs, dead_name
 from .queue_store import Store
 
@@ -143,7 +143,7 @@ class QueueService:
             #: Which service this is: of two, the older one stays.
             self._me = Presence(time_ns(), os.urandom(8), [*self._names])
             if store is not None:
-                jobs.load(store.load())
+                jobs.load(store.load(), store.load_submits())
             client.subscribe(*map(self._address, self._names), self._services, *self._keys)
             self._jobs_in = client.subscribe(*self._patterns) if self._patterns else None  # what is published
             client.sync("tree")
@@ -272,11 +272,17 @@ class QueueService:
         if (why := self.access.why_no_job(name, sender)) is not None:
             return why
 
-        # 2. Whether there is room.
+        # 2. What was sent again is answered as it was the first time.
+        owner = self.access.stranger(sender)
+        digest = Submits.digest(name, owner, word.id) if word.id else None
+        if digest in self.jobs.submits:
+            return None
+
+        # 3. Whether there is room.
         if any(len(key) + len(payload) > JOB_BYTES for key, payload in word.jobs):
             return "a job is too large"
         if not self.jobs.accept(
-            *(name, word.jobs, self.access.stranger(sender), self._at),
+            *(name, word.jobs, owner, self._at),
             sender=sender,
             delay=word.delay,
             expires=word.expires,
@@ -284,6 +290,8 @@ class QueueService:
         ):
             return FULL
         self.accepted += len(word.jobs)
+        if digest is not None:
+            self.jobs.submits.add(digest, is_trusted=owner is None)
         return None
 
     def _submitted(self, message: Message, name: bytes) -> None:

@@ -51,7 +51,7 @@ class Store:
                 " payload BLOB NOT NULL, owner INTEGER, sender BLOB, priority INTEGER NOT NULL,"
                 " attempts INTEGER NOT NULL, came REAL NOT NULL, due REAL, expires REAL)"
             )
-
+            self._db.execute("CREATE TABLE IF NOT EXISTS submits (digest BLOB PRIMARY KEY, trusted INTEGER NOT NULL)")
             self._db.execute(f"PRAGMA user_version={_VERSION}")
             self._db.execute("COMMIT")
             if sync is not None:
@@ -71,9 +71,13 @@ class Store:
             for *row, came, due, until in self._db.execute(f"SELECT {_COLUMNS} FROM jobs ORDER BY number")
         ]
 
+    def load_submits(self) -> list[tuple[bytes, bool]]:
+        """The submits that are not to be taken in again, oldest first, and whether each is of a trusted user."""
+        return self._db.execute("SELECT digest, trusted FROM submits ORDER BY rowid").fetchall()
+
     def commit(self, turn: Turn) -> None:
         """Store what has changed, all or nothing."""
-        if not (turn.new or turn.changed or turn.finished):
+        if not (turn.new or turn.changed or turn.finished or turn.submits):
             return
         since = time() - monotonic()
         new = [
@@ -91,6 +95,9 @@ class Store:
         db.executemany(f"INSERT INTO jobs ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", new)
         db.executemany("UPDATE jobs SET queue = ?, attempts = ? WHERE number = ?", changed)
         db.executemany("DELETE FROM jobs WHERE number = ?", zip(turn.finished))
+        submits = turn.submits.items()
+        db.executemany("INSERT INTO submits VALUES (?, ?)", (one for one in submits if one[1] is not None))
+        db.executemany("DELETE FROM submits WHERE digest = ?", ((digest,) for digest, kept in submits if kept is None))
         db.execute("COMMIT")
         if self._sync is not None and self._due is None:
             self._due = monotonic() + self._sync

@@ -26,6 +26,7 @@ from kombu.asynchronous.hub import Hub
 import sbuslib.integrations.kombu  # noqa: F401  # makes sbus:// known
 from sbuslib.blocking import Client
 from sbuslib.errors import AnswerError, NoServerError
+from sbuslib.integrations import kombu_bus
 from sbuslib.integrations.kombu_messages import Raw, decode_binding, encode
 from sbuslib.integrations.kombu_names import bindings_name, exchange_key, exchange_pattern, queue_name
 from sbuslib.matcher import matches
@@ -116,6 +117,23 @@ def test_a_task_is_done_once_it_is_acknowledged_and_else_given_again(service: Qu
         (b"\xff bytes", True),
         (b"text", True),
     ]
+
+
+def test_a_task_whose_answer_does_not_come_is_submitted_again_and_there_once(
+    service: QueueService, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kombu_bus, "_ANSWERED_WITHIN", 0.3)
+    answer, lost = service._answer, list[object]()
+
+    def lose_the_first(question: Any, *arguments: Any, **options: Any) -> None:
+        if question.key.endswith(b"/submit") and not lost:
+            lost.append(question)
+        else:
+            answer(question, *arguments, **options)
+
+    monkeypatch.setattr(service, "_answer", lose_the_first)
+    put(connect(), "task")
+    assert (len(lost), service.accepted) == (1, 1)
 
 
 def test_what_is_rejected_goes_to_the_dead_queue(service: QueueService, connect: Connect) -> None:

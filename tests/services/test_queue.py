@@ -187,6 +187,29 @@ def test_jobs_outlive_the_service_and_those_that_were_given_are_marked(server: H
     assert b"4" in {job.payload for job in collected.jobs if not job.again}, "it was never given"
 
 
+def test_what_is_submitted_again_with_its_id_is_in_the_queue_once(server: HubThread, serve: Serve) -> None:
+    service, collected = serve(file="q", name=b"mail*", patterns=()), Collected()
+    with blocking.Client(server.address) as client:
+        mail = client.queue("mail")
+        mail.submit(b"mail/x", b"1", id=b"a")
+        mail.submit(b"mail/x", b"1", id=b"a")
+        mail.submit(b"mail/x", b"2", id=b"b")
+        client.queue("mail-other").submit(b"mail/x", b"3", id=b"a")
+        assert service.accepted == 3
+
+        stop(service)
+        service._store.__exit__()  # type: ignore[union-attr]
+        service = serve(file="q", name=b"mail*", patterns=())
+        with mail.work(collected):
+            wait_until(lambda: len(service.jobs.jobs) == 1)
+            mail.submit(b"mail/x", b"1", id=b"a")
+            mail.submit(b"mail/x", b"4")
+            wait_until(lambda: len(service.jobs.jobs) == 1)
+        with pytest.raises(UsageError, match="64"):
+            mail.submit(b"mail/x", id=bytes(65))
+    assert collected.payloads == [b"1", b"2", b"4"]
+
+
 def test_a_full_queue_refuses_and_loses_nothing(server: HubThread, serve: Serve) -> None:
     service, collected = serve(jobs=5), Collected()
     publish(service, *(b"%d" % number for number in range(9)))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
 from sbuslib.recipes.queue import MOST_ROOM
-from sbuslib.services import queue_rules
-from sbuslib.services.queue_entries import HELD_BYTES, JOB_EXTRA, KnownWorker
+from sbuslib.services import queue_entries, queue_rules
+from sbuslib.services.queue_entries import HELD_BYTES, JOB_EXTRA, KnownWorker, Submits
 from sbuslib.services.queue_rules import GONE, MOST_WORKERS, Jobs, Turn
 
 LIMIT = 20.0
@@ -350,6 +350,19 @@ def test_names_are_shared_out_among_users(monkeypatch: pytest.MonkeyPatch) -> No
     assert taken == [True] * 5 + [False] * 3
     assert jobs.accept(b"0", [(b"x", b"")], 1, 0.0), "it is there already"
     assert jobs.accept(b"ours", [(b"x", b"")], None, 0.0)
+
+
+def test_the_newest_submits_are_remembered_and_those_of_strangers_push_out_none_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue_entries, "MOST_SUBMITS", 2)
+    submits = Submits()
+    ours, theirs = Submits.digest(NAME, None, b"x"), [Submits.digest(NAME, user, b"x") for user in range(3)]
+    for digest in (ours, *theirs):
+        submits.add(digest, is_trusted=digest == ours)
+    assert [digest in submits for digest in (ours, *theirs)] == [True, False, True, True]
+    assert submits.changes() == {ours: True, theirs[0]: None, theirs[1]: False, theirs[2]: False}
+    assert not submits.changes()
 
 
 def test_what_has_ended_is_not_kept_where_it_waited() -> None:
