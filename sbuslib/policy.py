@@ -17,7 +17,7 @@ that with the user's clients: as long as it is in force, it does not change with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -27,7 +27,7 @@ from .errors import UsageError
 from .matcher import SEPARATOR, Pattern
 from .secrets import OVERFLOW_ID, Credentials, Namespace
 
-__all__ = ["Policy", "Rule", "Ruling", "Scope", "User", "Verb", "check_template"]
+__all__ = ["Grant", "Policy", "Rule", "Ruling", "Scope", "User", "Verb", "check_template"]
 
 Verb: TypeAlias = Literal["publish", "subscribe"]
 
@@ -57,9 +57,18 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the rule is about a user."""
         return self.everybody or uid in self.users or not self.groups.isdisjoint(user.groups)
 
-    def templates(self, verb: Verb) -> tuple[bytes, ...]:
-        """The patterns of this rule for a verb, as they are written."""
-        return self.publish if verb == "publish" else self.subscribe
+    def templates(self) -> tuple[tuple[Verb, tuple[bytes, ...]], ...]:
+        """The patterns of this rule for each verb, as they are written."""
+        return ("publish", self.publish), ("subscribe", self.subscribe)
+
+
+class Grant(NamedTuple):
+    """A pattern that a rule gives to a user for a verb: as it is written, and as it is for this user."""
+
+    rule: Rule
+    verb: Verb
+    template: bytes
+    pattern: bytes
 
 
 class Ruling(msgspec.Struct, frozen=True):
@@ -150,15 +159,22 @@ class Policy:
 
     def scope(self, uid: int) -> Scope:
         """What a user may do, beside secrets. Asks the system about the user anew."""
+        grants = list(self.grants(uid))
+        publish = (grant.pattern for grant in grants if grant.verb == "publish")
+        subscribe = (grant.pattern for grant in grants if grant.verb == "subscribe")
+        return Scope(publish, subscribe, self._separator)
+
+    def grants(self, uid: int) -> Iterator[Grant]:
+        """Each pattern that the rules give a user, in their order. Asks the system about the user anew."""
         user = self._user(uid)
-        mine = [rule for rule in self.rules if rule.names(uid, user)]
-        publish = (_fill_in(one, user.name) for rule in mine for one in rule.publish)
-        subscribe = (_fill_in(one, user.name) for rule in mine for one in rule.subscribe)
-        return Scope(
-            (one for one in publish if one is not None),
-            (one for one in subscribe if one is not None),
-            self._separator,
-        )
+        for rule in self.rules:
+            if not rule.names(uid, user):
+                continue
+            for verb, templates in rule.templates():
+                for template in templates:
+                    pattern = _fill_in(template, user.name)
+                    if pattern is not None:
+                        yield Grant(rule, verb, template, pattern)
 
     def _user(self, uid: int) -> User:
         """A user, with a name only if it can stand in a pattern."""
@@ -174,10 +190,7 @@ class Policy:
         """The answer for a user, and why. Asks the system about the user anew."""
         if self.is_free(key):
             return Ruling(True, is_secret=True)
-        user = self._user(uid)
-        for rule in self.rules:
-            for template in rule.templates(verb) if rule.names(uid, user) else ():
-                pattern = _fill_in(template, user.name)
-                if pattern is not None and Scope([pattern], [pattern], self._separator).allows(verb, key):
-                    return Ruling(True, rule, template, pattern)
+        for rule, granted, template, pattern in self.grants(uid):
+            if granted == verb and Scope([pattern], [pattern], self._separator).allows(verb, key):
+                return Ruling(True, rule, template, pattern)
         return Ruling(False)

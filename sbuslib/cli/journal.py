@@ -95,7 +95,8 @@ def _each(arguments: Namespace, verb: Callable[[str], bool]) -> int:
     return EXIT_SUCCESS if good else EXIT_FAILURE
 
 
-def _when(time_ns: int | None) -> str:
+def when(time_ns: int | None) -> str:
+    """A time as ISO 8601, in local time."""
     if time_ns is None:
         return "?"
     return datetime.fromtimestamp(time_ns / 1e9).astimezone().isoformat(timespec="milliseconds")
@@ -122,15 +123,15 @@ def _show_info(directory: str, as_json: bool) -> bool:
             "separator": found.separator or "?",
             "files": f"{len(files):,}, {sum(file.bytes for file in files):,} bytes",
             "rows": f"{sum(file.rows for file in files):,}, the first is row {files[0].first_row:,}{missing}",
-            "begun": _when(files[0].begun),
-            "latest": _when(max(times, default=None)),
+            "begun": when(files[0].begun),
+            "latest": when(max(times, default=None)),
             "recorder": "at work" if found.recorded else "none at work",
         }
         for name, value in lines.items():
             print(f"{name:<10} {value}")
         for file in files:
-            when = f"{_when(file.begun)}  {file.state}"
-            print(f"{file.name}  {file.bytes:>12,} bytes  {file.rows:>10,} rows  {when}")
+            state = f"{when(file.begun)}  {file.state}"
+            print(f"{file.name}  {file.bytes:>12,} bytes  {file.rows:>10,} rows  {state}")
     return True
 
 

@@ -41,6 +41,7 @@ COMMANDS = {
     "hub reload": ("bus", "hub", "have a hub read its configuration file again"),
     "hub explain": ("bus", "explain", "what a configuration file allows a user, and by which rule"),
     "hub units": ("bus", "hub", "print or install systemd units"),
+    "config check": ("bus", "rehearse", "check a configuration file, and try its rules on what was recorded"),
     "stat": ("bus", "stat", "what a hub does, and what was lost and why; its clients, or its tree"),
     "top": ("bus", "top", "what a hub and its clients, users and links do, live"),
     "present": ("bus", "present", "who is there, and who comes and goes"),

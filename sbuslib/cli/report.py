@@ -42,20 +42,20 @@ def _add_counting(parser: Parser, kind: str, examples: str) -> None:
     add(parser, "--separator BYTE", "separator of the keys; else that of the hub that was recorded")
 
 
-def _separator(arguments: Namespace) -> bytes:
-    """The separator of the keys. Raises :exc:`~sbuslib.errors.UsageError` where it is not the same in all journals."""
+def separator_of(lake: str, hub: str | None, default: bytes | None = None) -> bytes:
+    """The separator of the keys that were recorded; ``default``, or the usual one, where none says.
+
+    Raises :exc:`~sbuslib.errors.UsageError` where it is not the same in all journals.
+    """
     from ..errors import UsageError
     from ..lake.places import absolute
     from ..lake.readers import separators
     from ..matcher import SEPARATOR
 
-    if arguments.separator is not None:
-        chosen: bytes = arguments.separator
-        return chosen
-    found = sorted(separators([absolute(arguments.lake)], arguments.hub)) or [SEPARATOR]
+    found = sorted(separators([absolute(lake)], hub)) or [default or SEPARATOR]
     if len(found) > 1:
         several = " and ".join(map(printable, found))
-        raise UsageError(f"{arguments.lake}: its hubs have the separators {several}: choose one of them with --hub")
+        raise UsageError(f"{lake}: its hubs have the separators {several}: choose one of them with --hub")
     return found[0]
 
 
@@ -143,7 +143,7 @@ def run_report_traffic(arguments: Namespace) -> None:
 
     _check_output(arguments)
     with _recorded(arguments) as rows:
-        separator = _separator(arguments)
+        separator = arguments.separator or separator_of(arguments.lake, arguments.hub)
         tell("counting ...")
         interval = None if arguments.interval is None else max(1, round(arguments.interval))
         report = traffic(rows, seconds=interval, levels=arguments.levels, separator=separator)
@@ -170,7 +170,7 @@ def run_report_subscriptions(arguments: Namespace) -> None:
     if not patterns:
         raise UsageError(f"{arguments.patterns}: no patterns")
     with _recorded(arguments) as rows:
-        separator = _separator(arguments)
+        separator = arguments.separator or separator_of(arguments.lake, arguments.hub)
         tell(f"matching {len(patterns):,} patterns ...")
         _deliver(subscriptions(rows, patterns, separator), arguments)
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from ..errors import JournalError, StateError
 from ..reading import read
+from ..segments.decoding import OnCorrupt
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyRelation
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 Place: TypeAlias = "str | os.PathLike[str]"
 
-COLUMNS = ("time_ns", "hub", "kind", "key", "size", "sender", "gid", "uid", "lost", "cause")
+COLUMNS = ("time_ns", "hub", "kind", "key", "size", "sender", "gid", "uid", "pid", "lost", "cause")
 """What reports read. Payloads are not touched."""
 
 
@@ -92,7 +93,7 @@ EVERYTHING = Choice()
 
 
 @contextmanager
-def in_duckdb(place: Place, choice: Choice = EVERYTHING) -> Iterator[InDuckDB]:
+def in_duckdb(place: Place, choice: Choice = EVERYTHING, *, on_corrupt: OnCorrupt = "error") -> Iterator[InDuckDB]:
     """The rows of a lake or journal in a DuckDB of its own. Raises as :func:`sbuslib.read`."""
     try:
         import duckdb
@@ -104,7 +105,15 @@ def in_duckdb(place: Place, choice: Choice = EVERYTHING) -> Iterator[InDuckDB]:
         TemporaryDirectory(prefix="sbus-report-") as folder,
         duckdb.connect(config={"temp_directory": folder, "autoinstall_known_extensions": "false"}) as base,
     ):
-        rows = read(place, "duckdb", start=choice.start_ns, end=choice.end_ns, columns=COLUMNS, connection=base)
+        rows = read(
+            place,
+            "duckdb",
+            start=choice.start_ns,
+            end=choice.end_ns,
+            columns=COLUMNS,
+            on_corrupt=on_corrupt,
+            connection=base,
+        )
         if choice.hub is not None:
             rows = rows.filter(duckdb.ColumnExpression("hub") == duckdb.ConstantExpression(choice.hub))
         yield InDuckDB(rows)

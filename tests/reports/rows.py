@@ -30,6 +30,7 @@ class Row(msgspec.Struct, kw_only=True):
     sender: bytes | None = None
     gid: int | None = None
     uid: int | None = None
+    pid: int | None = None
     lost: int | None = None
     cause: str | None = None
 
@@ -37,7 +38,7 @@ class Row(msgspec.Struct, kw_only=True):
 def message(key: bytes, payload: bytes = b"", at: float = 0, size: int | None = None, **others: Any) -> Row:
     """A message, by default of user 1000. ``size`` replaces the size of the payload."""
     size = len(payload) if size is None else size
-    fields: dict[str, Any] = {"sender": b"!/cred/100/1000/4711", "gid": 100, "uid": 1000} | others
+    fields: dict[str, Any] = {"sender": b"!/cred/100/1000/4711", "gid": 100, "uid": 1000, "pid": 4711} | others
     return Row(kind="message", at=at, key=key, size=size, **fields)
 
 

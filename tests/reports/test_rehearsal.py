@@ -1,0 +1,208 @@
+"""Rules rehearsed on what was recorded, and rules that are made of it."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reports.rows import START_NS, gap, in_memory, message
+
+from sbuslib.cli.config import HubSettings, read_settings
+from sbuslib.matcher import matches
+from sbuslib.policy import Policy, Rule
+from sbuslib.reports.proposal import SEGMENTS, WRITTEN, allowing, narrowest, rules_text
+from sbuslib.reports.rehearsal import MissingMessages, PolicyTrial, flows, rehearse
+from sbuslib.secrets import OVERFLOW_ID
+
+ANN, BOB, RELAY = 1000, 1001, 50
+NAMES = {ANN: b"ann", BOB: b"bob", RELAY: b"relay"}
+RULES = [
+    Rule(users=frozenset({ANN}), publish=(b"log/", b"old/"), label="new.toml:1"),
+    Rule(everybody=True, publish=(b"t/%u/", b"late/"), subscribe=(b"",), label="new.toml:5"),
+]
+
+
+def trial(rules: list[Rule] = RULES, users: set[int] | None = None) -> PolicyTrial:
+    return PolicyTrial(Policy(rules, lambda uid: (NAMES.get(uid, b""), frozenset())), users)
+
+
+def sent_by(*way: int) -> dict[str, Any]:
+    """The columns of a message over links of these users; the last one is its publisher, and answers for it."""
+    chain = "/".join(f"!/cred/100/{uid}/{uid + 1}" for uid in way)
+    return {"sender": chain.encode(), "gid": 100, "uid": way[-1], "pid": way[-1] + 1}
+
+
+def test_what_would_be_refused_is_told_by_user_and_key_with_counts_and_times() -> None:
+    others = sent_by(ANN) | {"sender": b"!/cred/100/1000/9", "pid": 9}
+    rows = [
+        message(b"log/1", **sent_by(ANN)),
+        message(b"log/1", at=1, **sent_by(BOB)),
+        message(b"secret", at=3, **sent_by(ANN)),
+        message(b"secret", at=2, **others),
+        message(b"secret", at=5, **others),
+        message(b"t/bob/x", at=4, **sent_by(ANN)),
+        message(b"t/ann/x", at=4, **sent_by(ANN)),
+    ]
+    with in_memory(rows) as recorded:
+        result = rehearse(recorded, trial())
+    assert [(one.uid, one.key, one.messages, one.processes) for one in result.refusals] == [
+        (ANN, b"secret", 3, {9, 1001}),
+        (ANN, b"t/bob/x", 1, {1001}),
+        (BOB, b"log/1", 1, {1002}),
+    ]
+    first = result.refusals[0]
+    assert (first.first_ns - START_NS, first.last_ns - START_NS) == (2 * 10**9, 5 * 10**9)
+    assert [one.why for one in result.refusals] == ["not by new.toml:1, new.toml:5"] * 2 + ["not by new.toml:5"]
+    assert (result.messages, result.users, result.keys, result.refused) == (7, 2, 4, 5)
+    assert [(rule.label, one) for rule, _, one in result.unmatched] == [
+        ("new.toml:1", b"old/"),
+        ("new.toml:5", b"late/"),
+    ]
+
+
+def test_who_may_not_connect_and_whom_no_rule_names_is_refused_for_that() -> None:
+    with in_memory([message(b"late/x", **sent_by(BOB)), message(b"log/x", **sent_by(ANN))]) as recorded:
+        alone = rehearse(recorded, trial(users={ANN}))
+        unnamed = rehearse(recorded, trial(RULES[:1]))
+    assert [(one.uid, one.why) for one in alone.refusals] == [(BOB, "may not connect, unless it is the hub's own user")]
+    assert [(one.uid, one.why) for one in unnamed.refusals] == [(BOB, "no rule lets this user publish")]
+
+
+def test_without_rules_nothing_is_refused() -> None:
+    with in_memory([message(b"x", **sent_by(BOB))]) as recorded:
+        assert rehearse(recorded, PolicyTrial(None)).refusals == []
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"sender": None, "gid": None, "uid": None, "pid": None},
+        {"sender": b"", "gid": None, "uid": None, "pid": None},
+        {"uid": None},  # it came from above
+        {"sender": b"no credentials"},
+        {"sender": b"!/cred/100/1/1"},  # of another process
+        {"sender": b"!/cred/100/%d/1001" % OVERFLOW_ID, "gid": 100, "uid": OVERFLOW_ID},
+        {"sender": b"!/cred/100/4294967295/1001", "uid": 4294967295},
+        {"uid": 2**62},
+    ],
+)
+def test_a_sender_that_nobody_knows_is_neither_allowed_nor_refused(columns: dict[str, Any]) -> None:
+    row = message(b"secret", **sent_by(ANN) | columns)
+    with in_memory([row, row]) as recorded:
+        result = rehearse(recorded, trial())
+        assert (result.messages, result.unknown, result.refusals, result.users) == (2, 2, [], 0)
+        assert allowing(flows(recorded)) == {}
+
+
+def test_a_message_over_links_is_judged_only_where_all_users_on_its_way_get_the_same_answer() -> None:
+    """The hub asks about the user of its own link, and a journal does not say which of them that is."""
+    both = sent_by(RELAY, ANN)
+    rows = [message(key, **both) for key in (b"late/x", b"secret", b"log/x", b"t/relay/x")]
+    with in_memory([*rows, message(b"log/x", **sent_by(ANN, BOB) | {"uid": ANN, "pid": 1001})]) as recorded:
+        result = rehearse(recorded, trial())
+        assert [one.key for one in result.refusals] == [b"secret"]
+        assert result.unsure == 2
+        assert allowing(flows(recorded))[RELAY] == [b"late/x", b"log/x", b"secret", b"t/relay/x"]
+
+
+def test_gaps_and_reserved_keys_are_told_apart() -> None:
+    lost = [gap(3, "overflow"), gap(4, "overflow"), gap(None, "damaged"), gap(None, "cut", at=None)]
+    secret = message(b"!/cred/1/2/3/x", **sent_by(BOB))
+    with in_memory([*lost, secret, message(b"a/!/b", **sent_by(BOB))]) as recorded:
+        result = rehearse(recorded, trial())
+        assert allowing(flows(recorded)) == {}
+    assert result.lost == [
+        MissingMessages("cut", 0, 1),
+        MissingMessages("damaged", 0, 1),
+        MissingMessages("overflow", 7, 0),
+    ]
+    assert (result.messages, result.reserved, result.refusals) == (2, 2, [])
+
+
+# -- Rules that are made of it
+
+ROOMS = [b"room/%d/temp" % number for number in range(WRITTEN)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "patterns"),
+    [
+        (ROOMS, sorted(ROOMS)),
+        ([*ROOMS, b"room/x/temp"], [b"room/*/temp"]),
+        ([*ROOMS, b"room/x/door", b"log"], [b"log", b"room/*/door", b"room/*/temp"]),
+        ([*ROOMS, b"room/**x/temp"], [b"room/***/temp"]),
+        ([b"a/%d" % number for number in range(WRITTEN + 1)], [b"a/*"]),
+        ([*(b"a/%d" % number for number in range(WRITTEN)), b"a/*x", b"a/**"], [b"a/*", b"a/**"]),
+        ([b"a/", b"a/b", b"a/b/c", b"ab"], [b"a/", b"ab"]),
+        ([b"", b"a"], [b""]),
+        ([b"a//b", b"/"], [b"/", b"a//b"]),
+        ([b"caf\xe9/x", b"x/caf\xe9", b"\xff\xfe/x"], [b"*/x", b"caf*/x", b"x/caf*"]),
+        ([b"a" * 200 + b"/x"], [b"a" * 128 + b"*/x"]),
+        ([b"/".join([b"s"] * 50)], [b"/".join([b"s"] * SEGMENTS) + b"/"]),
+        ([b"/" * 400_000], [b"/" * SEGMENTS]),
+    ],
+)
+def test_the_narrowest_patterns_that_can_be_read(keys: list[bytes], patterns: list[bytes]) -> None:
+    assert narrowest(keys) == patterns
+    assert all(any(matches(pattern, key) for pattern in patterns) for key in keys)
+
+
+@dataclass
+class Listed:
+    """Messages as DuckDB counts them."""
+
+    rows: list[tuple[Any, ...]]
+    engine: str = "none"
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        return self.rows if "sender" in sql else []
+
+
+HOSTILE = [b"*", b"**", b"a*", b"a*b", b"", b"!", b"%u", b"%%", b"\xff", b"caf\xc3", b'"', b"\\", b"\x1b[2J", b"\x7f"]
+segment = st.one_of(
+    st.integers(0, 40).map(lambda number: b"%d" % number),
+    st.sampled_from([*HOSTILE, "\u202e".encode()]),
+    st.sampled_from([b"x" * 127 + b"\xc3\xa9", b"x" * 128 + b"***", b"x" * 127 + b"****y"]),
+    st.binary(max_size=4).map(lambda some: some.replace(b"\0", b"").replace(b"/", b"").replace(b".", b"")),
+)
+ways = st.lists(st.sampled_from([0, 1, 2, ANN, OVERFLOW_ID, 2**32 - 2, 2**32 - 1]), min_size=1, max_size=3)
+messages = st.lists(st.tuples(ways, st.lists(segment, min_size=1, max_size=4)), max_size=200)
+
+
+def settings_of(text: str) -> HubSettings:
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "new.toml")
+        path.write_text(text, "utf-8")
+        return read_settings(Namespace(config=str(path), separator=None, user=None), of_any=True)
+
+
+@pytest.mark.promise("how-to/restrict.md", "Its rules refuse nothing of that journal")
+@settings(max_examples=200, deadline=None)
+@given(messages, st.sampled_from([b"/", b"."]))
+def test_rules_that_are_made_of_a_journal_refuse_nothing_of_it(
+    sent: list[tuple[list[int], list[bytes]]], separator: bytes
+) -> None:
+    rows = [
+        (
+            separator.join(b"!/cred/7/%d/8".replace(b"/", separator) % uid for uid in way),
+            *(7, way[-1], 8, separator.join(segments), 1, 0, 0),
+        )
+        for way, segments in sent
+    ]
+    recorded = Listed(rows)
+    publish = allowing(flows(recorded, separator), separator)
+    text = "\n".join(rules_text({uid: uid for uid in publish}, publish, separator))
+    assert all(one.isprintable() or one == "\n" for one in text)
+    made = settings_of(text)
+    assert made.separator == separator
+
+    result = rehearse(recorded, PolicyTrial(made.policy, made.users, separator), separator)
+    assert (result.refusals, result.unsure, result.unmatched) == ([], 0, [])
+    strange = {OVERFLOW_ID, 2**32 - 1}
+    assert result.unknown + result.reserved == sum(bool(strange & {*way}) or b"!" in segments for way, segments in sent)
