@@ -109,6 +109,17 @@ def test_ctrl_c_between_the_bus_and_the_report_is_a_success(prepared: Path) -> N
     assert "sbus report" not in (prepared / "calls").read_text()
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_pip_prints_is_shown_only_if_it_fails(prepared: Path, fails: bool) -> None:
+    (prepared / "python.sh").write_text(
+        f'case "$*" in *"pip install"*) echo WARNING: as root >&2; exit {fails:d} ;; esac'
+    )
+    done = run(prepared, "demo")
+    assert (done.returncode, "WARNING" in done.stdout + done.stderr) == (fails, fails)
+    if not fails:
+        assert done.stderr.splitlines()[-1].endswith("Then try docs/tutorial.md, in three terminals")
+
+
 TO_INSTALL = "run: Java 17 or newer, which Spark needs, is missing: apt-get install openjdk-17-jre-headless"
 
 

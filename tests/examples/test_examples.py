@@ -95,8 +95,11 @@ def test_demo(folder: str, tmp_path: Path) -> None:
 
     done = demo()
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^everybody reads: machine/memory MemAvailable: +\d+ kB$", done.stdout, re.MULTILINE)
+    assert re.search(r"^machine: MemAvailable: +\d+ kB$", done.stdout, re.MULTILINE)
+    assert re.search(r"^overheard: bob \(request, reply to !/cred/[\d/]+\) Who am I\?$", done.stdout, re.MULTILINE)
     assert re.search(r"^a secret for !/cred/\d+/\d+/\d+ alone$", done.stdout, re.MULTILINE)
+    assert (done.stderr, done.stdout.count("Ctrl-C")) == ("", 0), "each line says one thing, of what is shown"
+    assert "Try next: docs/tutorial.md" in done.stdout.splitlines()[-1]
     sbus.write_text(sbus.read_text().replace("exec", '[ "$1" != serve ] || exit 1; exec'))
     assert (demo().returncode, os.listdir(folder)) == (1, [])
 
