@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from .config import HubSettings
 
 _DESCRIPTION = """\
-Serve a message bus that is joined to another one above it: a hub like sbusd(1) in the foreground, joined as a slave \
-to another, its master. Messages of its clients go up if a client above wants them, messages that its clients want \
-come down, and secret messages find their way between clients anywhere in the tree.
+Serve a message bus that is joined to a parent: a hub like sbusd(1) in the foreground, the child of another hub. \
+Messages of its clients go up if a client above wants them, messages that its clients want come down, and secret \
+messages reach clients anywhere in the tree.
 
-While the master is away it goes on serving its own clients, keeps what has to go up, within a bound, and looks for \
-the master until it is back. It cannot be taken over by a new process yet, as a hub of sbusd(1) can."""
+While the parent is away, it goes on serving its own clients, keeps what has to go up, within a bound, and tries to \
+connect until the parent is back. It cannot be taken over by a new process yet, as a hub of sbusd(1) can."""
 
 _EPILOG = f"""\
 {ADDRESS_FORMS}
@@ -31,7 +31,7 @@ _EPILOG = f"""\
 exit status:
   0   it was told to stop, or its last client has left
   1   it cannot listen, or an unforeseen error has ended the relay: a line on
-      standard error tells why; a master that is not there is no error
+      standard error tells why; a parent that is not there is no error
   2   the arguments are wrong
 
 examples:
