@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .clients.handed import Descriptor as Descriptor
     from .connecting import Connector as Connector
     from .connecting import connect as connect
-    from .doors.memory import Frame as Frame
+    from .fds.memory import Frame as Frame
     from .hub import Hub as Hub
     from .limits import Limits as Limits
     from .matcher import matches as matches
@@ -52,7 +52,7 @@ _HOMES = {
     "Connector": "connecting",
     "Credentials": "secrets",
     "Descriptor": "clients.handed",
-    "Frame": "doors.memory",
+    "Frame": "fds.memory",
     "Hub": "hub",
     "Job": "recipes.queue",
     "Limits": "limits",

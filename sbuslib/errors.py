@@ -10,7 +10,7 @@
     │   └── PayloadError                    a payload that does not fit its topic or the packet
     ├── StateError (RuntimeError)           the caller made an error: not now, or not from here
     ├── PeerError                           the other end made an error
-    │   ├── DoorError                       a frame, file or descriptor that cannot be had
+    │   ├── DescriptorError                       a frame, file or descriptor that cannot be had
     │   ├── FramingError                    bytes that are no command of Simplest pubsub
     │   ├── PacketError                     a packet of no known form
     │   │   └── ReservedKeyError            a use of the reserved token ``!`` that is not allowed
@@ -45,8 +45,8 @@ __all__ = [
     "AddressInUseError",
     "AnswerError",
     "CorruptJournalError",
+    "DescriptorError",
     "DisconnectedError",
-    "DoorError",
     "FramingError",
     "HubIdentityError",
     "JournalError",
@@ -107,8 +107,8 @@ class PacketError(PeerError):
         self.reason = reason
 
 
-class DoorError(PeerError):
-    """What was offered on the bus cannot be had at its door, or is not what was offered.
+class DescriptorError(PeerError):
+    """What was offered on the bus cannot be had at its descriptor store, or is not what was offered.
 
     ``reason`` is one of the words that such losses are counted by, free of what was sent.
     """

@@ -151,8 +151,8 @@ def _no_sigchld_handler() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Doors of this process close with their clients."""
-    monkeypatch.setattr("sbuslib.doors.door.LINGER", 0.0)
+    """Descriptor stores of this process close with their clients."""
+    monkeypatch.setattr("sbuslib.fds.descriptor_store.LINGER", 0.0)
 
 
 @pytest.fixture(autouse=True)

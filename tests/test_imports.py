@@ -16,7 +16,7 @@ FLOORS = [
     "errors lazy limits matcher reasons secrets shares statistics",
     "covering wire",
     "border kernel policy segments",
-    "doors recipes",
+    "fds recipes",
     "core clients lake",
     "client blocking aio topic",
     "tree",
@@ -33,14 +33,14 @@ ENTRANCES = {"__init__", "__main__"}
 
 PURE = """
 border wire.batches wire.columns wire.control wire.modes wire.offers wire.packets wire.text errors limits covering
-matcher policy statistics secrets topic recipes lazy doors.transfers clients.batch clients.mailboxes clients.questions
+matcher policy statistics secrets topic recipes lazy fds.transfers clients.batch clients.mailboxes clients.questions
 clients.session clients.reconnect core.outbox core.quotas core.router core.violations tree.interest tcp.forwarding
 tcp.framing tcp.limits tcp.peer_statistics tcp.substrings segments.encoding segments.layout segments.decoding
 services.queue_entries services.queue_rules bench.results bench.scenarios bench.tables
 """
 """Modules, and folders of modules, that do no input or output, read no clock and know no event loop."""
 
-WITHOUT_GEVENT = "kernel blocking aio clients doors spark reports services.queue_service lake reading segments"
+WITHOUT_GEVENT = "kernel blocking aio clients fds spark reports services.queue_service lake reading segments"
 
 
 def modules() -> list[str]:

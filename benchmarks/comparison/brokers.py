@@ -166,7 +166,9 @@ class Mosquitto(Broker):
 
 
 class ZeroMq(Broker):
-    """A proxy of ZeroMQ, ``zmq.proxy`` between XSUB and XPUB, over Unix sockets (ZMTP 3.0, https://rfc.zeromq.org/23)."""
+    """A proxy of ZeroMQ, ``zmq.proxy`` between XSUB and XPUB, over Unix sockets (ZMTP 3.0,
+    https://rfc.zeromq.org/23).
+    """
 
     name = "zeromq"
     title = "ZeroMQ proxy"

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final
 
 from ..errors import NameFormatError
-from ..wire.offers import behind_a_door
+from ..wire.offers import needs_descriptor_store
 from ..wire.packets import Message
 from .fellows import Fellows
 from .keys import Border, Excluded, fits_a_packet
@@ -55,8 +55,8 @@ class Crossing:
 
     def name_for(self, message: Message) -> str | None:
         """The name under which a message leaves; ``None`` when it does not, which is counted."""
-        if behind_a_door(message.payload) is not None:
-            self._refused[Excluded.BEHIND_A_DOOR] += 1
+        if needs_descriptor_store(message.payload) is not None:
+            self._refused[Excluded.IN_A_DESCRIPTOR_STORE] += 1
             return None
         key = message.key
         try:

@@ -43,7 +43,7 @@ class Excluded(StrEnum):
     """It is from this very bus."""
     REPEATED = "came again"
     """It came before."""
-    BEHIND_A_DOOR = "behind a door"
+    IN_A_DESCRIPTOR_STORE = "behind a descriptor store"
     """What the message names is handed out on this machine only."""
     NAME_TOO_LONG = "name too long"
     """The other side cannot hold the name of the key."""

@@ -157,9 +157,9 @@ def add_address(parser: Parser, *names: str, help: str = "where the hub listens"
     parser.hide((names or NAMES)[0], *NAMES)
 
 
-def add_door_folder(parser: Parser) -> None:
-    """Add the option that names the folder of doors."""
-    add(parser, "--doors DIR", "a folder that both ends see, for the socket at which files are handed out")
+def add_descriptor_folder(parser: Parser) -> None:
+    """Add the option that names the folder of descriptor stores."""
+    add(parser, "--descriptor-folder DIR", "a folder that both ends see, for the socket at which files are handed out")
 
 
 def add_patterns(parser: Parser, option: str, help: str, *, file_may_have: bool = False) -> None:

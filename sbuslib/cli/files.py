@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from argparse import Namespace
 
-from .arguments import Parser, add, add_address, add_door_folder
+from .arguments import Parser, add, add_address, add_descriptor_folder
 from .console import EXIT_SUCCESS, complain, explain, tell, wait_for_ctrl_c
 from .tables import plain
 
@@ -39,14 +39,14 @@ def add_send(parser: Parser) -> None:
     add(parser, "FILE...", "what to send")
     add(parser, "--receivers N", "wait for N receivers (1)", default=1)
     add(parser, "--timeout TIME", "give up those that do not go on for so long (30)", default=30.0)
-    add_door_folder(parser)
+    add_descriptor_folder(parser)
 
 
 def run_send(arguments: Namespace) -> int:
     from . import messages
 
     status = EXIT_SUCCESS
-    with messages.connected(arguments, door_folder=arguments.doors, lasting=True) as client:
+    with messages.connected(arguments, descriptor_folder=arguments.descriptor_folder, lasting=True) as client:
         for path in arguments.files:
             sent = client.files.send(arguments.key, path, receivers=arguments.receivers, timeout=arguments.timeout)
             tell(f"{plain(path)}: {sent.receivers} of {sent.receivers + len(sent.failed)} have it")
@@ -73,14 +73,14 @@ def add_receive(parser: Parser) -> None:
     add(parser, "-n --count N", "exit after N files")
     add(parser, "--max-bytes SIZE", "take no larger file (1GB)", default=1024**3)
     add(parser, "--timeout TIME", "exit with status 1 when no file is offered for so long")
-    add_door_folder(parser)
+    add_descriptor_folder(parser)
 
 
 def run_receive(arguments: Namespace) -> None:
     from . import messages
 
     with (
-        messages.connected(arguments, door_folder=arguments.doors, lasting=True) as client,
+        messages.connected(arguments, descriptor_folder=arguments.descriptor_folder, lasting=True) as client,
         client.files.receive(*arguments.patterns, folder=arguments.into, most=arguments.max_bytes) as files,
     ):
         tell("ready to receive (Ctrl-C ends it)")

@@ -15,9 +15,9 @@ from socket import MSG_DONTWAIT, MSG_PEEK
 from threading import Lock
 from typing import Any, Final
 
-from ..doors.asking import Asker
-from ..doors.door import Door
 from ..errors import DisconnectedError, RefusedError, SbusError, UsageError
+from ..fds.descriptor_client import DescriptorClient
+from ..fds.descriptor_store import DescriptorStore
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import check_count
 from ..recipes.mailbox import Mailbox
@@ -37,28 +37,28 @@ MOST_POSTED: Final = 64
 class Basics:
     """What one client can do at least. ``connection`` is its connection."""
 
-    def __init__(self, connection: ClientConnection, door_folder: str | None = None) -> None:
+    def __init__(self, connection: ClientConnection, descriptor_folder: str | None = None) -> None:
         self.connection = connection  # its connection
-        self._door_folder = door_folder  # see Door
+        self._descriptor_folder = descriptor_folder  # see DescriptorStore
         self._session = connection.session  # the connection's
         self._posted: list[Pair] = []  # to be sent together
 
-    # -- doors --------------------------------------------------------------------------------------
+    # -- descriptor stores --------------------------------------------------------------------------------------
 
     @cached_property
-    def door(self) -> Door:
+    def descriptor_store(self) -> DescriptorStore:
         """Where this client hands out."""
-        door = Door(self._door_folder, self.connection.limits)
-        self.connection.close_with(door)
-        return door
+        descriptor_store = DescriptorStore(self._descriptor_folder, self.connection.limits)
+        self.connection.close_with(descriptor_store)
+        return descriptor_store
 
     @cached_property
-    def asker(self) -> Asker:
-        """Asks at the doors of others."""
+    def descriptor_client(self) -> DescriptorClient:
+        """Asks at the descriptor stores of others."""
         runtime = self.connection.runtime
-        asker = Asker(runtime.wait_readable, runtime.sleep, self._door_folder)
-        self.connection.close_with(asker)
-        return asker
+        descriptor_client = DescriptorClient(runtime.wait_readable, runtime.sleep, self._descriptor_folder)
+        self.connection.close_with(descriptor_client)
+        return descriptor_client
 
     # -- publishing ---------------------------------------------------------------------------------
 

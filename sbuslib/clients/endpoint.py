@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from functools import update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from ..doors.memory import Frame
-from ..doors.transfers import ReceivedFile
+from ..fds.memory import Frame
+from ..fds.transfers import ReceivedFile
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import PACKET_BYTES
 from ..recipes.work import DONE, FAILED, REJECTED
@@ -97,7 +97,8 @@ class _Subscribed(_Face, Generic[T]):
 
         Raises :exc:`TimeoutError` after ``timeout`` seconds, and :exc:`~sbuslib.errors.DisconnectedError` when the
         subscription was taken back or the connection ended, and nothing is left. Raises
-        :exc:`~sbuslib.errors.DoorError` for a frame, a descriptor or a file that cannot be had, which is counted in
+        :exc:`~sbuslib.errors.DescriptorError` for a frame, a descriptor or a file that cannot be had, which is counted
+        in
         :attr:`lost`; call again for the next.
         """
         return run(self._core.receive(timeout=timeout))

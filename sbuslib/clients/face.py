@@ -44,14 +44,14 @@ class ClientFace:
         on_reconnect: Callable[[Any], object] | None = None,
         on_disconnect: Callable[[Any, DisconnectedError], object] | None = None,
         on_notice: Callable[[control.Notice], object] | None = None,
-        door_folder: str | os.PathLike[str] | None = None,
+        descriptor_folder: str | os.PathLike[str] | None = None,
         limits: ClientLimits | None = None,
     ) -> None:
         # 1. Wrong arguments.
         check_seconds(timeout, "timeout")
         if limits is not None and not isinstance(limits, ClientLimits):
             raise UsageError(f"limits are ClientLimits, not {limits!r}")
-        for name, path in ("address", address), ("door_folder", door_folder):
+        for name, path in ("address", address), ("descriptor_folder", descriptor_folder):
             if not isinstance(path, str | bytes | os.PathLike | None):
                 raise UsageError(f"{name} is a path, or None, not {path!r}")
         for callback in on_reconnect, on_disconnect, on_notice:
@@ -73,7 +73,8 @@ class ClientFace:
             call_back=self._call_back,
             on_notice=on_notice,
         )
-        self._core = Verbs(self._connection, None if door_folder is None else os.fspath(door_folder))  # its verbs
+        # its verbs
+        self._core = Verbs(self._connection, None if descriptor_folder is None else os.fspath(descriptor_folder))
         self._headers = self._connection.session.headers  # the session's own, by key
         self._inbox = self._connection.session.inbox  # the session's own
         self._begin()

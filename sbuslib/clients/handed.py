@@ -1,4 +1,4 @@
-"""What clients are handed at the doors of others: frames, descriptors, files.
+"""What clients are handed at the descriptor stores of others: frames, descriptors, files.
 
 For asyncio as it is; the other clients carry out the coroutines.
 """
@@ -14,12 +14,12 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, Self, TypeVar
 
-from ..doors.asking import user_behind
-from ..doors.copying import Copying, check_readable, say
-from ..doors.files import FileSink, safe_name
-from ..doors.memory import Frame, PacketFrame, check_memory, map_memory
-from ..doors.transfers import ReceivedFile
-from ..errors import DisconnectedError, DoorError, UsageError
+from ..errors import DescriptorError, DisconnectedError, UsageError
+from ..fds.copying import Copying, check_readable, say
+from ..fds.descriptor_client import user_behind
+from ..fds.files import FileSink, safe_name
+from ..fds.memory import Frame, PacketFrame, check_memory, map_memory
+from ..fds.transfers import ReceivedFile
 from ..kernel.closers import close_later
 from ..kernel.descriptors import close_elsewhere
 from ..kernel.peers import peer_credentials
@@ -35,7 +35,7 @@ from .objects import Subscribed
 MOST_KNOWN: Final = 1_024
 """Files that a receiver remembers to have seen: their offers come again."""
 
-_GONE: Final = DoorError("gone")
+_GONE: Final = DescriptorError("gone")
 T = TypeVar("T")
 
 
@@ -76,7 +76,7 @@ class Descriptor:
 
 
 class Handed(Subscribed[T]):
-    """What is offered under the patterns of a subscription, fetched at doors in the order of the messages.
+    """What is offered under the patterns of a subscription, fetched at descriptor stores in the order of the messages.
 
     :param users: whose is taken; ``None``: everybody's.
     """
@@ -84,13 +84,13 @@ class Handed(Subscribed[T]):
     def __init__(self, verbs: Basics, mailbox: Mailbox, users: Container[int] | None = None) -> None:
         super().__init__(verbs, mailbox)
         self._users = users
-        self._ready: deque[T | DoorError] = deque()  # for the application, oldest first
+        self._ready: deque[T | DescriptorError] = deque()  # for the application, oldest first
 
     async def receive(self, *, timeout: float | None = None) -> T:
         """The next one, oldest first.
 
-        Raises :exc:`~sbuslib.errors.DoorError` for one that cannot be had, which is counted in :attr:`lost`; call again
-        for the next. Raises :exc:`TimeoutError` after ``timeout`` seconds without a message, and
+        Raises :exc:`~sbuslib.errors.DescriptorError` for one that cannot be had, which is counted in :attr:`lost`; call
+        again for the next. Raises :exc:`TimeoutError` after ``timeout`` seconds without a message, and
         :exc:`~sbuslib.errors.DisconnectedError` as a subscription does.
         """
         deadline = self._verbs.connection.deadline(timeout)
@@ -100,7 +100,7 @@ class Handed(Subscribed[T]):
             except IndexError:
                 await self._fetch(time_left(deadline))
                 continue
-            if isinstance(found, DoorError):
+            if isinstance(found, DescriptorError):
                 raise found
             return found
 
@@ -109,11 +109,13 @@ class Handed(Subscribed[T]):
         await super().unsubscribe()
         while self._ready:
             found: Any = self._ready.popleft()
-            if not isinstance(found, DoorError):
+            if not isinstance(found, DescriptorError):
                 found.close()
 
     async def _fetch(self, timeout: float | None) -> None:
-        """Make ready what is here: one, or some that are asked for at one door. Who gives up leaves it to the next."""
+        """Make ready what is here: one, or some that are asked for at one descriptor store. Who gives up leaves it to
+        the next.
+        """
         # 1. What the first message says. It may have it all.
         mailbox, lead = self._mailbox, self._verbs.connection.lead
         if (message := mailbox.take()) is None:
@@ -124,21 +126,24 @@ class Handed(Subscribed[T]):
             return
         try:
             found = self._read(message)
-        except DoorError as error:
+        except DescriptorError as error:
             self._ready.append(self._miss(message, error))
             return
         if not isinstance(found, Offer):
             self._ready.append(found)
             return
 
-        # 2. Those after it that are offered at the same door.
+        # 2. Those after it that are offered at the same descriptor store.
         messages, offers = [message], [found]
         for other in islice(iter(mailbox.take, None), MOST_TOKENS - 1):
             try:
                 offer = self._read(other)
-            except DoorError:
+            except DescriptorError:
                 offer = None
-            if not isinstance(offer, Offer) or (offer.door, other.sender) != (found.door, message.sender):
+            if not isinstance(offer, Offer) or (offer.store, other.sender) != (
+                found.store,
+                message.sender,
+            ):
                 mailbox.put_first([other])  # and it is read again
                 break
             messages.append(other)
@@ -155,33 +160,35 @@ class Handed(Subscribed[T]):
             with lead.lock:
                 lead.wake_all()  # other callers may wait for what is ready now
 
-    async def _ask(self, messages: list[Message], offers: list[Offer]) -> list[T | DoorError]:
-        """What the first of these messages offer: of one at least, and of as many as the door hands out at a time."""
+    async def _ask(self, messages: list[Message], offers: list[Offer]) -> list[T | DescriptorError]:
+        """What the first of these messages offer: of one at least, and of as many as the descriptor store hands out at
+        a time.
+        """
         try:
             user = _user_behind(self._verbs.connection, messages[0])
             if self._users is not None and user not in self._users:
-                raise DoorError("descriptor of another user")
-            descriptors = await self._verbs.asker.fetch(offers, user)
-        except DoorError as error:
+                raise DescriptorError("descriptor of another user")
+            descriptors = await self._verbs.descriptor_client.fetch(offers, user)
+        except DescriptorError as error:
             return [self._miss(message, error) for message in messages]
         return [
             self._miss(message, _GONE) if fd is None else self._open(message, offer, fd, user)
             for message, offer, fd in zip(messages, offers, descriptors, strict=False)
         ]
 
-    def _open(self, message: Message, offer: Offer, fd: int, user: int) -> T | DoorError:
+    def _open(self, message: Message, offer: Offer, fd: int, user: int) -> T | DescriptorError:
         """What a descriptor stands for. What is not as it was offered is closed elsewhere: that may take for ever."""
         try:
             return self._make(message, offer, fd, user)
-        except (DoorError, OSError) as error:
+        except (DescriptorError, OSError) as error:
             close_elsewhere([fd], user)
-            if isinstance(error, DoorError):
-                self._verbs.asker.refuse(user)
-            return self._miss(message, error if isinstance(error, DoorError) else DoorError(plainly(error)))
+            if isinstance(error, DescriptorError):
+                self._verbs.descriptor_client.refuse(user)
+            return self._miss(message, error if isinstance(error, DescriptorError) else DescriptorError(plainly(error)))
 
     @abstractmethod
     def _read(self, message: Message) -> T | Offer:
-        """What a message says: it has it all, or offers it. Raises :exc:`~sbuslib.errors.DoorError`."""
+        """What a message says: it has it all, or offers it. Raises :exc:`~sbuslib.errors.DescriptorError`."""
 
     @abstractmethod
     def _make(self, message: Message, offer: Offer, fd: int, user: int) -> T:
@@ -201,10 +208,10 @@ class AioFrames(Handed[Frame]):
             return _describe(PacketFrame(message.payload), message, b"")
         offer, data = decoded
         if offer.kind != "frame":
-            raise DoorError(f"no frame but a {offer.kind}")
+            raise DescriptorError(f"no frame but a {offer.kind}")
         if offer.size > self._most:
-            raise DoorError("larger than is taken")
-        return offer if offer.door is not None else _describe(PacketFrame(data), message, offer.meta)
+            raise DescriptorError("larger than is taken")
+        return offer if offer.store is not None else _describe(PacketFrame(data), message, offer.meta)
 
     def _make(self, message: Message, offer: Offer, fd: int, user: int) -> Frame:
         check_memory(fd, offer.size, is_ours=user == os.geteuid())
@@ -224,7 +231,7 @@ class AioDescriptors(Handed[Descriptor]):
     def _read(self, message: Message) -> Offer:
         decoded = decode_offer(message.payload)
         if decoded is None or decoded[0].kind != "descriptor":
-            raise DoorError("no descriptor")
+            raise DescriptorError("no descriptor")
         return decoded[0]
 
     def _make(self, message: Message, offer: Offer, fd: int, user: int) -> Descriptor:
@@ -257,7 +264,8 @@ class AioFiles(Subscribed[ReceivedFile]):
     async def receive(self, *, timeout: float | None = None) -> ReceivedFile:
         """The next file that came whole.
 
-        Raises :exc:`TimeoutError` when none is offered for ``timeout`` seconds; :exc:`~sbuslib.errors.DoorError` and
+        Raises :exc:`TimeoutError` when none is offered for ``timeout`` seconds; :exc:`~sbuslib.errors.DescriptorError`
+        and
         :exc:`OSError` when one cannot be had or written. Call it again for the others.
         """
         deadline = self._verbs.connection.deadline(timeout)
@@ -267,14 +275,14 @@ class AioFiles(Subscribed[ReceivedFile]):
             if offer is not None:
                 try:
                     await self._begin_copy(message, offer)
-                except DoorError as error:
+                except DescriptorError as error:
                     raise self._miss(message, error) from None
         copying, message, offer = self._copying
 
         # A caller that is interrupted here leaves the copy to its next call.
         try:
             file = await copying.wait(self._verbs.connection.runtime.wait_readable, self._timeout)
-        except DoorError as error:
+        except DescriptorError as error:
             await self._stop_copying()
             raise self._miss(message, error) from None
         except OSError:
@@ -285,7 +293,7 @@ class AioFiles(Subscribed[ReceivedFile]):
 
     def _read(self, message: Message) -> Offer | None:
         """What a message offers, if that is a file that was not seen before."""
-        with suppress(DoorError):
+        with suppress(DescriptorError):
             decoded = decode_offer(message.payload)
             if decoded is not None and decoded[0].kind == "file" and decoded[0].token not in self._known:
                 self._known[decoded[0].token] = None
@@ -297,7 +305,7 @@ class AioFiles(Subscribed[ReceivedFile]):
     async def _begin_copy(self, message: Message, offer: Offer) -> None:
         """Begin to copy a file, unless it is too large, which its sender is told."""
         user = _user_behind(self._verbs.connection, message)
-        sock, fd = await self._verbs.asker.visit(offer, user)
+        sock, fd = await self._verbs.descriptor_client.visit(offer, user)
 
         # A file of another user is read only where that cannot stall: its owner may have it anywhere.
         try:
@@ -311,12 +319,12 @@ class AioFiles(Subscribed[ReceivedFile]):
             except OSError:
                 sink.discard()
                 raise
-        except (UsageError, DoorError, OSError) as error:
+        except (UsageError, DescriptorError, OSError) as error:
             say(sock, FAILED, offer.token, plainly(error))
             sock.close()
             close_elsewhere([fd], user)
-            if isinstance(error, DoorError):
-                self._verbs.asker.refuse(user)
+            if isinstance(error, DescriptorError):
+                self._verbs.descriptor_client.refuse(user)
             if not isinstance(error, UsageError):
                 raise
 
@@ -331,9 +339,9 @@ def _name(offer: Offer) -> str:
 
 
 def _user_behind(connection: ClientConnection, message: Message) -> int:
-    """The user whose door a message may send a client to: where the hub tells no sender, our own.
+    """The user whose descriptor store a message may send a client to: where the hub tells no sender, our own.
 
-    Raises :exc:`~sbuslib.errors.DoorError`.
+    Raises :exc:`~sbuslib.errors.DescriptorError`.
     """
     if message.sender is None:
         return os.geteuid()

@@ -1,4 +1,4 @@
-"""What clients hand out at their doors, and take from those of others: frames, descriptors, files.
+"""What clients hand out at their descriptor stores, and take from those of others: frames, descriptors, files.
 
 For asyncio as it is; the other clients carry out the coroutines.
 """
@@ -11,10 +11,10 @@ from math import inf
 from time import monotonic
 from typing import Any, Final
 
-from ..doors.copying import Source, open_file
-from ..doors.memory import bytes_of
-from ..doors.transfers import Sent, Transfer
 from ..errors import PayloadError, UsageError
+from ..fds.copying import Source, open_file
+from ..fds.memory import bytes_of
+from ..fds.transfers import Sent, Transfer
 from ..limits import check_count, check_seconds, check_users
 from ..wire.offers import MAGIC, META_BYTES, Offer, encode_offer
 from ..wire.packets import Key, as_key
@@ -47,11 +47,11 @@ class _Exchange:
 
     async def _offer(self, key: bytes, offer: Offer, token: bytes) -> None:
         """Publish that something is handed out."""
-        door = self._verbs.door
+        descriptor_store = self._verbs.descriptor_store
         try:
-            await self._verbs.publish(key, encode_offer(door.named(offer, token)))
+            await self._verbs.publish(key, encode_offer(descriptor_store.named(offer, token)))
         except BaseException:
-            door.take_back(token)
+            descriptor_store.take_back(token)
             raise
 
 
@@ -79,15 +79,15 @@ class AioFrameExchange(_Exchange):
         if view.nbytes <= MOST_IN_PACKET:
             await self._verbs.publish(key, encode_offer(offer, view))
         else:
-            await self._offer(key, offer, self._verbs.door.offer_frame(view))
+            await self._offer(key, offer, self._verbs.descriptor_store.offer_frame(view))
 
     @starting
     async def subscribe(self, *patterns: Key, most: int = MOST_BYTES) -> AioFrames:
         """Subscribe to frames. ``with client.frames.subscribe("camera/") as frames: frames.receive()``.
 
         A :class:`~sbuslib.Frame` is a read-only buffer. Any other message comes as the frame that is its payload.
-        Each frame is taken from the door of its sender's user alone, so messages carry their senders from then on.
-        Where the hub cannot tell senders, only frames of our own user are taken.
+        Each frame is taken from the descriptor store of its sender's user alone, so messages carry their senders from
+        then on. Where the hub cannot tell senders, only frames of our own user are taken.
 
         :param most: bytes of the largest frame that is taken.
 
@@ -113,7 +113,7 @@ class AioDescriptorExchange(_Exchange):
             fd = descriptor if isinstance(descriptor, int) else descriptor.fileno()
         except AttributeError:
             raise UsageError(f"a descriptor is a number, or has a fileno(), not {descriptor!r}") from None
-        await self._offer(key, Offer("descriptor", 0, meta), self._verbs.door.offer_descriptor(fd))
+        await self._offer(key, Offer("descriptor", 0, meta), self._verbs.descriptor_store.offer_descriptor(fd))
 
     @starting
     async def subscribe(self, *patterns: Key, users: Iterable[int] = ()) -> AioDescriptors:
@@ -150,7 +150,7 @@ class AioFileExchange(_Exchange):
         check_seconds(timeout, "timeout")
         if not isinstance(name, str | None):
             raise UsageError(f"name is text, or None, not {name!r}")
-        key, door, offered = self._check(key, b""), self._verbs.door, -inf
+        key, descriptor_store, offered = self._check(key, b""), self._verbs.descriptor_store, -inf
 
         # Receivers say in other threads how it goes; an eventfd wakes the caller.
         fd, found = open_file(source)
@@ -158,9 +158,9 @@ class AioFileExchange(_Exchange):
         token = b""
         try:
             transfer = Transfer(receivers, timeout, monotonic(), fd, lambda: os.eventfd_write(changes, 1))
-            token = door.lend(transfer)
+            token = descriptor_store.lend(transfer)
             called = (found if name is None else name)[:LONGEST_NAME].encode(errors="replace")
-            offer = encode_offer(door.named(Offer("file", os.fstat(fd).st_size, called), token))
+            offer = encode_offer(descriptor_store.named(Offer("file", os.fstat(fd).st_size, called), token))
             while not transfer.is_over(now := monotonic()):
                 if now - offered >= PAUSE:  # for those who have come since
                     await self._verbs.publish(key, offer)
@@ -169,7 +169,7 @@ class AioFileExchange(_Exchange):
                     os.eventfd_read(changes)
             return transfer.result(printable(key))
         finally:
-            door.take_back(token)
+            descriptor_store.take_back(token)
             os.close(changes)
             os.close(fd)
 

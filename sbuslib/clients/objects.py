@@ -13,7 +13,7 @@ from functools import update_wrapper
 from itertools import repeat, starmap
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
-from ..errors import DisconnectedError, DoorError, UsageError
+from ..errors import DescriptorError, DisconnectedError, UsageError
 from ..limits import check_count
 from ..recipes.mailbox import Mailbox, called
 from ..wire.packets import Key, Message, as_key
@@ -157,7 +157,7 @@ class Subscribed(_Background, Generic[T]):
         while True:
             try:
                 return await self.receive()
-            except DoorError:
+            except DescriptorError:
                 continue
             except DisconnectedError:
                 if self._is_taken_back or self._verbs.connection.is_closed:
@@ -209,10 +209,10 @@ class Subscribed(_Background, Generic[T]):
             await client.until(mailbox.is_ready, deadline, f"no message within {timeout or 0:.3g} s")
         return message
 
-    def _miss(self, message: Message, error: DoorError) -> DoorError:
+    def _miss(self, message: Message, error: DescriptorError) -> DescriptorError:
         """Count what cannot be had; the error for the application, which names the key."""
         self._mailbox.lost[error.reason] += 1
-        return DoorError(error.reason, f"{printable(message.key)}: {error.reason}")
+        return DescriptorError(error.reason, f"{printable(message.key)}: {error.reason}")
 
 
 class AioSubscription(Subscribed[Message]):

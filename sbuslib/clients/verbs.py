@@ -30,8 +30,8 @@ Handler: TypeAlias = Callable[[Message], object]
 class Verbs(Basics):
     """The verbs of one client."""
 
-    def __init__(self, connection: ClientConnection, door_folder: str | None = None) -> None:
-        super().__init__(connection, door_folder)
+    def __init__(self, connection: ClientConnection, descriptor_folder: str | None = None) -> None:
+        super().__init__(connection, descriptor_folder)
         self._askings: dict[bool, Asking] = {}  # questions in flight, by whether answers are secret
 
     # -- subscribing --------------------------------------------------------------------------------

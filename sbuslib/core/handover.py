@@ -34,8 +34,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from ..doors.memory import Memory, check_memory
-from ..errors import DoorError, NoHubError, PacketError, SbusError, StateError
+from ..errors import DescriptorError, NoHubError, PacketError, SbusError, StateError
+from ..fds.memory import Memory, check_memory
 from ..kernel.descriptors import CONTROL_BYTES, descriptors_in
 from ..kernel.own_hub import serving
 from ..kernel.peers import peer_credentials
@@ -196,7 +196,7 @@ class Estate:
             check_memory(memory, int(rest), is_ours=False)
             with mmap.mmap(memory, int(rest), prot=mmap.PROT_READ) as mapped:
                 self.record = decode_record(mapped)
-        except DoorError as error:
+        except DescriptorError as error:
             raise HandoverError(f"the record of the hub is {error}") from None
         finally:
             os.close(memory)

@@ -23,8 +23,8 @@ from socketio.pubsub_manager import PubSubManager
 from .. import aio
 from ..clients.endpoint import Endpoint
 from ..connecting import Connector, parse_url
-from ..doors.memory import Frame
 from ..errors import SbusError
+from ..fds.memory import Frame
 from ..kernel.users import name_of_user
 from ..secrets import stranger
 

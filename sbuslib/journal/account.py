@@ -14,7 +14,7 @@ from ..lake.pieces import unsaid
 from ..lake.places import Sealed
 from ..segments.layout import GAP, Block, Skipped
 from ..segments.recovery import DAMAGED, DELETED
-from ..wire.offers import behind_a_door
+from ..wire.offers import needs_descriptor_store
 from ..wire.text import escape
 
 _CAUSES_TOLD = 5
@@ -100,4 +100,4 @@ def _count(block: Block, check: Check) -> None:
         check.gaps += block.rows
     else:
         check.messages += block.rows
-        check.frames += sum(behind_a_door(row.payload or b"") is not None for row in records)
+        check.frames += sum(needs_descriptor_store(row.payload or b"") is not None for row in records)

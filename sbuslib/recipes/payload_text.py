@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from ..errors import DoorError
+from ..errors import DescriptorError
 from ..wire.offers import decode_offer
 from ..wire.packets import Message
 from ..wire.text import printable
@@ -42,11 +42,11 @@ def _described(key: bytes, payload: bytes, most: int | None) -> tuple[str, bytes
         return f"worker {printable(worker.key)}, prefetch {worker.room:,}, holds {len(worker.held):,} jobs", b""
 
     # 3. A small frame is in its message; whatever else is offered, receivers fetch from its publisher.
-    with suppress(DoorError):
+    with suppress(DescriptorError):
         if (found := decode_offer(payload)) is not None:
             offer, frame = found
             name = f" {printable(offer.meta)}" if offer.kind == "file" else ""
-            where = ", at its publisher" if offer.door is not None else ""
+            where = ", at its publisher" if offer.store is not None else ""
             return f"{offer.kind}{name}, {offer.size:,} bytes{where}", frame
     return "", payload
 

@@ -1,10 +1,12 @@
-"""What a message says of something that is handed out at a door, and what is said at a door. Pure.
+"""What a message says of something that is handed out at a descriptor store, and what is said at a descriptor store.
+Pure.
 
 The message is an ordinary one. Its payload is :data:`MAGIC`, the length of an :class:`Offer` in two bytes, the offer
 in msgpack and, of a frame that fits into the packet, the frame itself.
 
-At a door, a packet of the one who asks is a word and one or more tokens; the answer is one byte for each token, with
-the descriptors of those that are :data:`GIVEN`. Of a file, the receiver says on the same connection how it goes on.
+At a descriptor store, a packet of the one who asks is a word and one or more tokens; the answer is one byte for each
+token, with the descriptors of those that are :data:`GIVEN`. Of a file, the receiver says on the same connection how it
+goes on.
 """
 
 from __future__ import annotations
@@ -15,12 +17,12 @@ from typing import Annotated, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from ..errors import DoorError
+from ..errors import DescriptorError
 
-MAGIC: Final = b"\0sbus-door1\0"
+MAGIC: Final = b"\0sbus-fds1\0"
 """How the payload of an offer begins. No text and no JSON begins like this."""
 TOKEN_BYTES: Final = 16
-"""Random bytes that nobody guesses: of a token, and of a door's name."""
+"""Random bytes that nobody guesses: of a token, and of a descriptor store's name."""
 META_BYTES: Final = 4_096
 """Longest metadata. What is longer belongs into the frame."""
 MOST_TOKENS: Final = 4
@@ -43,14 +45,15 @@ Random = Annotated[bytes, Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
 class Offer(msgspec.Struct, frozen=True, array_like=True):
     """What is handed out. ``size`` is in bytes; ``meta`` is the sender's, of a file its name.
 
-    ``door`` is the random part of the door's name, in the abstract namespace or, with ``in_folder``, in a folder that
-    both ends were given: a message cannot send its receivers to any other socket. A frame without ``door`` follows.
+    ``descriptor store`` is the random part of the descriptor store's name, in the abstract namespace or, with
+    ``in_folder``, in a folder that both ends were given: a message cannot send its receivers to any other socket. A
+    frame without ``descriptor store`` follows.
     """
 
     kind: Kind
     size: Annotated[int, Meta(ge=0, le=2**53)]
     meta: Annotated[bytes, Meta(max_length=META_BYTES)] = b""
-    door: Random | None = None
+    store: Random | None = None
     token: Random = bytes(TOKEN_BYTES)
     in_folder: bool = False
 
@@ -69,7 +72,7 @@ def encode_offer(offer: Offer, frame: memoryview | bytes = b"") -> bytes:
 def decode_offer(payload: bytes) -> tuple[Offer, memoryview] | None:
     """The offer and the frame behind it; ``None`` for the payload of any other message.
 
-    Raises :exc:`~sbuslib.errors.DoorError`.
+    Raises :exc:`~sbuslib.errors.DescriptorError`.
     """
     if not payload.startswith(MAGIC):
         return None
@@ -78,23 +81,25 @@ def decode_offer(payload: bytes) -> tuple[Offer, memoryview] | None:
     try:
         offer = _decoder.decode(rest[_HEAD:at])
     except (ValueError, RecursionError):  # of msgspec, and of text that is none
-        raise DoorError("malformed") from None
-    if offer.door is None and (offer.kind != "frame" or len(rest) - at != offer.size):
-        raise DoorError("malformed")
+        raise DescriptorError("malformed") from None
+    if offer.store is None and (offer.kind != "frame" or len(rest) - at != offer.size):
+        raise DescriptorError("malformed")
     return offer, rest[at:]
 
 
-def behind_a_door(payload: bytes) -> Offer | None:
-    """The kind of what has to be fetched at a door. Such a message is of no use on another machine, or later."""
-    with suppress(DoorError):
+def needs_descriptor_store(payload: bytes) -> Offer | None:
+    """The kind of what has to be fetched at a descriptor store. Such a message is of no use on another machine, or
+    later.
+    """
+    with suppress(DescriptorError):
         decoded = decode_offer(payload)
-        if decoded is not None and decoded[0].door is not None:
+        if decoded is not None and decoded[0].store is not None:
             return decoded[0]
     return None
 
 
 class Saying(NamedTuple):
-    """What somebody says at a door: one of the words above, about what, and for :data:`FAILED` why."""
+    """What somebody says at a descriptor store: one of the words above, about what, and for :data:`FAILED` why."""
 
     word: bytes
     tokens: list[bytes]

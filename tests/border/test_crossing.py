@@ -49,10 +49,10 @@ def test_a_bounded_number_of_short_keys_and_names_is_remembered() -> None:
     assert one._known_name.cache_info() == before, "long ones are not remembered"
 
 
-def test_what_has_to_be_fetched_at_a_door_does_not_cross_and_is_counted() -> None:
+def test_what_has_to_be_fetched_at_a_store_does_not_cross_and_is_counted() -> None:
     refused = Counter[str]()
     one = crossing(refused)
     assert one.name_for(Message(b"a/x", encode_offer(Offer("frame", 5, b"", bytes(16))))) is None
-    assert refused == {"behind a door": 1}
+    assert refused == {"behind a descriptor store": 1}
     assert one.name_for(Message(b"a/x", encode_offer(Offer("frame", 5), b"small"))) == "n:a/x"
     assert one.name_for(Message(b"a/x", MAGIC + b"malformed")) == "n:a/x"

@@ -105,7 +105,11 @@ def test_query_looks_into_payloads_and_writes_files(run: Run, folder: str) -> No
 
 
 def test_verify_counts_the_frames_that_no_journal_has(run: Run, folder: str) -> None:
-    offers = [Offer("frame", 1_000_001, door=bytes(16)), Offer("file", 9, door=bytes(16)), Offer("frame", 4)]
+    offers = [
+        Offer("frame", 1_000_001, store=bytes(16)),
+        Offer("file", 9, store=bytes(16)),
+        Offer("frame", 4),
+    ]
     payloads = [encode_offer(offers[0]), encode_offer(offers[1]), encode_offer(offers[2], b"here"), b"plain"]
     write(f"{folder}/frames", [[message(number, b"camera", payload) for number, payload in enumerate(payloads, 1)]])
     whole, frames, verdict = run("sbuslib", "journal", "verify", f"{folder}/frames").stdout.splitlines()

@@ -15,16 +15,16 @@ from accounting import acting_as
 from clients.drivers import Bus, script
 from clients.makers import Make, spawn
 from descriptors import ends, lingering
-from doors.visits import STRANGER
+from fds.visits import STRANGER
 from support import PATIENCE, ROOT, HubThread
 from worlds import World
 
 from sbuslib import blocking
 from sbuslib.clients.endpoint import Endpoint
 from sbuslib.clients.handing import MOST_IN_PACKET
-from sbuslib.doors.memory import MappedFrame, PacketFrame
-from sbuslib.doors.under_way import under_way
-from sbuslib.errors import DisconnectedError, DoorError
+from sbuslib.errors import DescriptorError, DisconnectedError
+from sbuslib.fds.in_flight import in_flight
+from sbuslib.fds.memory import MappedFrame, PacketFrame
 from sbuslib.wire.offers import MAGIC, TOKEN_BYTES, Offer, encode_offer
 
 BIG = os.urandom(1_000_001)
@@ -40,16 +40,16 @@ def shared(address: str) -> Iterator[HubThread]:
 
 @pytest.fixture
 def stranger(shared: HubThread, make: Make) -> Endpoint:
-    """A client of another user, with its door open."""
+    """A client of another user, with its descriptor store open."""
     with acting_as(STRANGER):
         client = make()
-        client.frames.publish("opens/its/door", BIG)
+        client.frames.publish("opens/its/store", BIG)
     return client
 
 
 def lost_one(frames: Any, reason: str) -> None:
     """The next one cannot be had, for this reason."""
-    with pytest.raises(DoorError) as raised:
+    with pytest.raises(DescriptorError) as raised:
         frames.receive(timeout=PATIENCE)
     assert raised.value.reason == reason
     assert frames.lost == {reason: 1}
@@ -117,8 +117,8 @@ async def test_a_descriptor_is_the_senders_as_well(bus: Bus, server: HubThread) 
 SENDER = """
 import atexit, sys
 from sbuslib.blocking import Client
-from sbuslib.doors import door
-door.LINGER = 60.0
+from sbuslib.fds import descriptor_store
+descriptor_store.LINGER = 60.0
 client = Client(sys.argv[1])
 client.frames.publish("a", bytes(1_000_000))
 if len(sys.argv) > 2:
@@ -147,7 +147,7 @@ def test_the_last_frame_of_a_program_that_ends_arrives(
 def test_offers_that_are_not_what_they_say(server: HubThread, make: Make) -> None:
     """Each is counted with its cause, and the next one comes."""
     sender, receiver = make(), make()
-    own = sender._core.door
+    own = sender._core.descriptor_store
 
     def offered(kind: str, size: int, token: bytes | None = None) -> bytes:
         if token is None:
@@ -161,8 +161,8 @@ def test_offers_that_are_not_what_they_say(server: HubThread, make: Make) -> Non
         "no sealed memory": offered("frame", 10),
         "larger than is taken": offered("frame", 1 << 40),
         "no frame but a descriptor": offered("descriptor", 0),
-        "no door": encode_offer(Offer("frame", 10, b"", os.urandom(TOKEN_BYTES))),
-        "door in a folder that this client was not given": encode_offer(
+        "no descriptor store": encode_offer(Offer("frame", 10, b"", os.urandom(TOKEN_BYTES))),
+        "descriptor store in a folder that this client was not given": encode_offer(
             Offer("frame", 10, b"", os.urandom(TOKEN_BYTES), in_folder=True)
         ),
     }
@@ -174,7 +174,7 @@ def test_offers_that_are_not_what_they_say(server: HubThread, make: Make) -> Non
         for _ in range(2 * len(wrong)):
             try:
                 frames.receive(timeout=PATIENCE).close()
-            except DoorError as error:
+            except DescriptorError as error:
                 found.append(str(error))
         assert found == [f"a: {reason}" for reason in wrong]
         assert frames.lost == dict.fromkeys(wrong, 1)
@@ -182,7 +182,7 @@ def test_offers_that_are_not_what_they_say(server: HubThread, make: Make) -> Non
 
 def test_slow_sockets_in_place_of_frames_delay_nobody(server: HubThread, make: Make) -> None:
     sender, receiver = make(), make()
-    own = sender._core.door
+    own = sender._core.descriptor_store
     with receiver.frames.subscribe("a") as frames, lingering() as (sock, other):
         token = own.offer_descriptor(sock.fileno())
         sender.publish("a", encode_offer(own.named(Offer("frame", 10), token)))
@@ -196,13 +196,13 @@ def test_a_stranger_that_hands_out_something_else_is_not_asked_for_a_while(
     shared: HubThread, make: Make, stranger: Endpoint
 ) -> None:
     receiver = make()
-    own = stranger._core.door
+    own = stranger._core.descriptor_store
     with receiver.frames.subscribe("a") as frames, open(__file__, "rb") as file:
         token = own.offer_descriptor(file.fileno())
         stranger.publish("a", encode_offer(own.named(Offer("frame", 10), token)))
         lost_one(frames, "no sealed memory")
         stranger.frames.publish("a", BIG)
-        with pytest.raises(DoorError, match="not asked for a while"):
+        with pytest.raises(DescriptorError, match="not asked for a while"):
             frames.receive(timeout=PATIENCE)
 
 
@@ -225,16 +225,16 @@ def test_frames_of_another_user_are_taken_and_descriptors_only_where_asked_for(
         taken.receive(timeout=PATIENCE).close()
 
 
-def test_a_message_cannot_send_its_receivers_to_the_door_of_another(
+def test_a_message_cannot_send_its_receivers_to_the_store_of_another(
     shared: HubThread, make: Make, stranger: Endpoint
 ) -> None:
     sender, receiver = make(), make()
-    own = sender._core.door
-    sender.frames.publish("opens/its/door", BIG)
+    own = sender._core.descriptor_store
+    sender.frames.publish("opens/its/store", BIG)
     with receiver.frames.subscribe("a") as frames:
         stranger.publish("a", encode_offer(own.named(Offer("frame", 10), os.urandom(TOKEN_BYTES))))
-        lost_one(frames, "door of another user")
-        assert not under_way._answers
+        lost_one(frames, "descriptor store of another user")
+        assert not in_flight._answers
 
 
 def test_frames_cross_relays_on_one_host(world: World) -> None:
@@ -251,14 +251,14 @@ def test_frames_cross_relays_on_one_host(world: World) -> None:
             assert frame.sender.count(b"!") == 2
 
 
-def test_doors_in_a_folder(server: HubThread, make: Make, folder: str) -> None:
-    sender, receiver, other = make(door_folder=folder), make(door_folder=folder), make()
+def test_stores_in_a_folder(server: HubThread, make: Make, folder: str) -> None:
+    sender, receiver, other = make(descriptor_folder=folder), make(descriptor_folder=folder), make()
     with receiver.frames.subscribe("a") as frames, other.frames.subscribe("a") as outside:
         sender.frames.publish("a", BIG)
         frames.receive(timeout=PATIENCE).close()
-        lost_one(outside, "door in a folder that this client was not given")
+        lost_one(outside, "descriptor store in a folder that this client was not given")
         sender.close()
-        assert not [name for name in os.listdir(folder) if name.startswith("door-")]
+        assert not [name for name in os.listdir(folder) if name.startswith("fds-")]
 
 
 def test_what_was_not_received_is_let_go(server: HubThread, make: Make) -> None:
@@ -293,15 +293,15 @@ def test_a_caller_that_gives_up_leaves_its_frames_to_the_next(server: HubThread,
         pass
 
     sender, receiver = make(), make()
-    asker = receiver._core.asker
-    original = asker._exchange
+    descriptor_client = receiver._core.descriptor_client
+    original = descriptor_client._exchange
 
     async def give_up(*_: object) -> Any:
-        asker._exchange = original  # type: ignore[method-assign]
+        descriptor_client._exchange = original  # type: ignore[method-assign]
         raise GivesUpError
 
     with receiver.frames.subscribe("a") as frames:
-        asker._exchange = give_up  # type: ignore[assignment,method-assign]
+        descriptor_client._exchange = give_up  # type: ignore[assignment,method-assign]
         for number in range(3):
             sender.frames.publish("a", BIG, meta=b"%d" % number)
         with pytest.raises(GivesUpError):

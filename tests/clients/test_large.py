@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from clients.drivers import Bus, script
 from clients.makers import Make, run, spawn, until
-from doors.visits import ask, visit, visit_as_stranger
+from fds.visits import ask, visit, visit_as_stranger
 from programs import Programs
 from support import PATIENCE, HubThread
 
 from sbuslib import aio, blocking
-from sbuslib.doors import copying
-from sbuslib.doors.transfers import ReceivedFile
 from sbuslib.errors import PeerError
+from sbuslib.fds import copying
+from sbuslib.fds.transfers import ReceivedFile
 from sbuslib.wire.offers import GIVEN, decode_offer
 
 DATA = os.urandom(3_000_001)
@@ -104,8 +104,8 @@ def test_a_stranger_that_takes_a_file_and_stands_still_stalls_nobody(server: Hub
         def receive() -> None:
             decoded = decode_offer(offers.receive(timeout=PATIENCE).payload)
             assert decoded is not None
-            assert decoded[0].door is not None
-            with visit_as_stranger(decoded[0].door) as stranger:
+            assert decoded[0].store is not None
+            with visit_as_stranger(decoded[0].store) as stranger:
                 words, descriptors = ask(stranger, decoded[0].token)
                 assert words == bytes([GIVEN])
                 with files.receive(timeout=PATIENCE).file as file:
@@ -124,8 +124,8 @@ def test_a_receiver_that_dies_is_told(server: HubThread, make: Make, address: st
         def die() -> None:
             decoded = decode_offer(offers.receive(timeout=PATIENCE).payload)
             assert decoded is not None
-            assert decoded[0].door is not None
-            with visit(decoded[0].door) as sock:
+            assert decoded[0].store is not None
+            with visit(decoded[0].store) as sock:
                 os.close(ask(sock, decoded[0].token)[1][0])
 
         running = spawn(receiver, die)

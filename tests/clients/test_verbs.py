@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from accounting import acting_as
 from clients.drivers import Bus, script
-from doors.visits import STRANGER
+from fds.visits import STRANGER
 from support import PATIENCE, HubThread, PlainDaemon, own_key
 
 from sbuslib import Client, Limits, aio, blocking

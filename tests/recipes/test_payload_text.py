@@ -12,7 +12,7 @@ from sbuslib.wire.packets import Message
 
 CALLER = b"!/cred/100/1000/7"
 REPLY_TO = CALLER + b"/reply/" + b"0f" * 16
-FILE = encode_offer(Offer("file", 2_000, b"report\x1b.txt", door=bytes(16)))
+FILE = encode_offer(Offer("file", 2_000, b"report\x1b.txt", store=bytes(16)))
 
 
 def request(payload: bytes, reply_to: bytes = REPLY_TO) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbuslib.errors import DoorError, PacketError
+from sbuslib.errors import DescriptorError, PacketError
 from sbuslib.wire import control, presence
 from sbuslib.wire.control import Features
 from sbuslib.wire.offers import (
@@ -145,7 +145,7 @@ def test_a_packet_of_too_many_patterns_is_refused() -> None:
         control.decode_patterns(b"\0" * 10_000)
 
 
-# -- The messages that name doors, and what is said there: what anybody may send
+# -- The messages that name descriptor stores, and what is said there: what anybody may send
 
 NAME, TOKEN = bytes(range(16)), bytes(range(16, 32))
 
@@ -189,18 +189,18 @@ def test_the_payload_of_any_other_message_is_no_offer() -> None:
     ],
 )
 def test_what_is_malformed_is_an_error(wrong: bytes) -> None:
-    with pytest.raises(DoorError, match="malformed"):
+    with pytest.raises(DescriptorError, match="malformed"):
         decode_offer(wrong)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_an_offer_or_an_error(data: bytes) -> None:
-    with suppress(DoorError):
+    with suppress(DescriptorError):
         decode_offer(MAGIC + data)
     decode_saying(data)
 
 
-def test_what_is_said_at_a_door() -> None:
+def test_what_is_said_at_a_store() -> None:
     assert decode_saying(ASK + NAME + TOKEN) == Saying(ASK, [NAME, TOKEN])
     assert decode_saying(HAVE + TOKEN) == Saying(HAVE, [TOKEN])
     assert decode_saying(FAILED + TOKEN + b"no room\xff") == Saying(FAILED, [TOKEN], "no room\ufffd")

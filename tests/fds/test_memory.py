@@ -13,8 +13,8 @@ from fcntl import F_SEAL_GROW, F_SEAL_SHRINK, F_SEAL_WRITE
 
 import pytest
 
-from sbuslib.doors.memory import Memory, PacketFrame, bytes_of, check_memory, map_memory
-from sbuslib.errors import DoorError, UsageError
+from sbuslib.errors import DescriptorError, UsageError
+from sbuslib.fds.memory import Memory, PacketFrame, bytes_of, check_memory, map_memory
 
 SEALS = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW
 
@@ -79,7 +79,7 @@ def test_memory_of_ones_own_user_is_sealed_before_a_stranger_has_it() -> None:
     with closing(Memory(memoryview(b"abc"))) as memory, opened(memory.open()) as descriptor:
         memory.write(memoryview(b"def"))
         with closing(map_memory(descriptor, 3)) as frame:
-            with pytest.raises(DoorError, match="no sealed memory"):
+            with pytest.raises(DescriptorError, match="no sealed memory"):
                 check_memory(descriptor, 3, is_ours=False)
             memory.seal()
             memory.seal()
@@ -108,14 +108,14 @@ def test_memory_that_somebody_made_writable_cannot_be_sealed() -> None:
     ],
 )
 def test_memory_that_could_change_or_is_not_as_told_is_refused(size: int, seals: int, told: int, why: str) -> None:
-    with opened(made(b"abc", size, seals)) as descriptor, pytest.raises(DoorError, match=why):
+    with opened(made(b"abc", size, seals)) as descriptor, pytest.raises(DescriptorError, match=why):
         check_memory(descriptor, told, is_ours=False)
 
 
 def test_a_descriptor_of_another_kind_is_refused() -> None:
     with socket.socket() as sock, open(__file__, "rb") as file:
         for descriptor in (sock.fileno(), file.fileno()):
-            with pytest.raises(DoorError, match="no sealed memory"):
+            with pytest.raises(DescriptorError, match="no sealed memory"):
                 check_memory(descriptor, 1, is_ours=False)
 
 

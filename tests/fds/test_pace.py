@@ -1,8 +1,8 @@
-"""How long those rest who have a door do what nobody wishes."""
+"""How long those rest who have a descriptor store do what nobody wishes."""
 
 from __future__ import annotations
 
-from sbuslib.doors.pace import Pace
+from sbuslib.fds.pace import Pace
 
 
 def test_all_who_take_time_take_a_small_share_of_it_together() -> None:

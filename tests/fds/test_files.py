@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbuslib.doors import files
-from sbuslib.doors.files import FileSink, safe_name
+from sbuslib.fds import files
+from sbuslib.fds.files import FileSink, safe_name
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from collections.abc import Hashable
 
 import pytest
 
-from sbuslib.doors.transfers import LONGEST_REASON, MOST_FAILED, Sent, Transfer
 from sbuslib.errors import PeerError
+from sbuslib.fds.transfers import LONGEST_REASON, MOST_FAILED, Sent, Transfer
 from sbuslib.wire.offers import ASK, COPYING, FAILED, HAVE
 
 State = tuple[dict[Hashable, float], int, list[str], int]

@@ -1,8 +1,8 @@
-"""Descriptors that were handed out and not read yet, of all doors of this process.
+"""Descriptors that were handed out and not read yet, of all descriptor stores of this process.
 
 The kernel counts them as the sender's user's, not as the reader's: one process that may have 1,024 files open can pass
-no descriptor any more while 1,024 are under way for its user, wherever they are. And nobody can take one back, closing
-the connection included: the reader has it in its queue until it reads, or ends. So few are under way at a time, and
+no descriptor any more while 1,024 are in flight for its user, wherever they are. And nobody can take one back, closing
+the connection included: the reader has it in its queue until it reads, or ends. So few are in flight at a time, and
 those of a connection that was ended count until they are read, or until this process ends.
 """
 
@@ -18,7 +18,7 @@ from ..kernel.threads import unpatched
 from ..wire.offers import MOST_TOKENS
 
 STRANGERS_MOST: Final = 16
-"""Descriptors under way to all strangers together: a 64th of the 1,024 that the kernel mostly lets a user have under
+"""Descriptors in flight to all strangers together: a 64th of the 1,024 that the kernel mostly lets a user have under
 way, so that many processes may hand out."""
 STRANGER_SHARE: Final = 4
 """Of what is left of these one stranger may have a quarter, and one in any case: so four users that never read leave
@@ -28,24 +28,24 @@ TRUSTED_MOST: Final = 64
 
 
 class _Answer(NamedTuple):
-    """What is under way over one connection."""
+    """What is in flight over one connection."""
 
     user: int
     is_trusted: bool
     descriptors: int
 
 
-class UnderWay:
-    """What is under way, by connection. For any threads: :meth:`room` and :meth:`sent` are called with the lock."""
+class InFlight:
+    """What is in flight, by connection. For any threads: :meth:`room` and :meth:`sent` are called with the lock."""
 
     def __init__(self) -> None:
         self.lock = unpatched("_thread", "allocate_lock")()
         """Over all that follows."""
         self._answers: dict[socket.SocketType, _Answer] = {}  # those that were not seen yet to have been read
-        self._ended: set[socket.SocketType] = set()  # of these, those that no door has any more
+        self._ended: set[socket.SocketType] = set()  # of these, those that no descriptor store has any more
 
     def room(self, user: int, is_trusted: bool) -> int:
-        """How many more descriptors may be under way to this user."""
+        """How many more descriptors may be in flight to this user."""
         found = self._free(user, is_trusted)
         if found < MOST_TOKENS or self._ended:
             for sock in list(self._answers):
@@ -62,7 +62,7 @@ class UnderWay:
         return max(0, min(left, share))
 
     def _look(self, sock: socket.SocketType) -> bool:
-        """Whether nothing is under way over a connection, which then no longer counts."""
+        """Whether nothing is in flight over a connection, which then no longer counts."""
         if sock in self._answers:
             if unread_bytes(sock):
                 return False
@@ -73,7 +73,7 @@ class UnderWay:
         return True
 
     def sent(self, sock: socket.SocketType, user: int, is_trusted: bool, count: int) -> None:
-        """So many descriptors are under way over a connection, over which nothing was."""
+        """So many descriptors are in flight over a connection, over which nothing was."""
         self._answers[sock] = _Answer(user, is_trusted, count)
 
     def has_read(self, sock: socket.SocketType) -> bool:
@@ -100,7 +100,7 @@ class UnderWay:
         self._answers.clear()
 
 
-under_way: Final = UnderWay()
+in_flight: Final = InFlight()
 """Of this process."""
 
-os.register_at_fork(after_in_child=under_way.abandon)
+os.register_at_fork(after_in_child=in_flight.abandon)

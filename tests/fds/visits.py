@@ -1,4 +1,4 @@
-"""What tests do at doors: ask as anybody, and play doors that do something else."""
+"""What tests do at descriptor stores: ask as anybody, and play descriptor stores that do something else."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from accounting import acting_as
 from support import PATIENCE
 
-from sbuslib.doors.asking import Asker
-from sbuslib.doors.door import Door, door_address
+from sbuslib.fds.descriptor_client import DescriptorClient
+from sbuslib.fds.descriptor_store import DescriptorStore, store_address
 from sbuslib.wire.addresses import AbstractAddress
 from sbuslib.wire.offers import ASK, TOKEN_BYTES, Offer
 
@@ -32,17 +32,17 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("it suspended")
 
 
-def offer_of(door: Door, token: bytes, size: int = 1) -> Offer:
-    return Offer("frame", size, b"", door.name, token, door.in_folder)
+def offer_of(store: DescriptorStore, token: bytes, size: int = 1) -> Offer:
+    return Offer("frame", size, b"", store.name, token, store.in_folder)
 
 
-def memory(door: Door, data: bytes = b"x" * 10_000) -> Offer:
-    """Offer memory at a door."""
-    return offer_of(door, door.offer_frame(memoryview(data)), len(data))
+def memory(store: DescriptorStore, data: bytes = b"x" * 10_000) -> Offer:
+    """Offer memory at a descriptor store."""
+    return offer_of(store, store.offer_frame(memoryview(data)), len(data))
 
 
-def fetch(asker: Asker, *offers: Offer) -> list[int | None]:
-    return run(asker.fetch(offers, os.geteuid()))
+def fetch(client: DescriptorClient, *offers: Offer) -> list[int | None]:
+    return run(client.fetch(offers, os.geteuid()))
 
 
 def read(descriptor: int | None) -> bytes:
@@ -55,8 +55,8 @@ def read(descriptor: int | None) -> bytes:
 
 
 def visit(name: bytes, folder: str | None = None) -> socket.socket:
-    """A raw connection to a door."""
-    address = door_address(name, folder)
+    """A raw connection to a descriptor store."""
+    address = store_address(name, folder)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.settimeout(PATIENCE)
     sock.connect(address.name if isinstance(address, AbstractAddress) else address.path)
@@ -77,9 +77,9 @@ def ask(sock: socket.socket, *tokens: bytes) -> tuple[bytes, list[int]]:
 
 @contextmanager
 def playing(play: Callable[[socket.socket], object], connections: int = 1) -> Iterator[bytes]:
-    """A door that does what ``play`` does with each connection; its name."""
+    """A descriptor store that does what ``play`` does with each connection; its name."""
     name = os.urandom(TOKEN_BYTES)
-    address = door_address(name, None)
+    address = store_address(name, None)
     assert isinstance(address, AbstractAddress)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(address.name)
@@ -100,7 +100,7 @@ def playing(play: Callable[[socket.socket], object], connections: int = 1) -> It
 
 
 def answering(words: bytes, descriptors: Sequence[int] = ()) -> Callable[[socket.socket], object]:
-    """Play a door that answers each request with this."""
+    """Play a descriptor store that answers each request with this."""
 
     def play(sock: socket.socket) -> None:
         with suppress(BrokenPipeError):  # who asked has gone

@@ -20,7 +20,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ..errors import DoorError, UsageError
+from ..errors import DescriptorError, UsageError
 
 _SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _SEALS: Final = _SIZE_SEALS | fcntl.F_SEAL_WRITE
@@ -113,17 +113,17 @@ def is_sealed(fd: int, seals: int = _SEALS) -> bool:
 
 
 def check_memory(fd: int, size: int, *, is_ours: bool) -> None:
-    """Raise :exc:`~sbuslib.errors.DoorError` unless a descriptor is sealed memory of this size, all of it there.
+    """Raise :exc:`~sbuslib.errors.DescriptorError` unless a descriptor is sealed memory of this size, all of it there.
 
     That of our own user may be written again, once nobody has it.
     """
     if not is_sealed(fd, _SIZE_SEALS if is_ours else _SEALS):
-        raise DoorError("no sealed memory")
+        raise DescriptorError("no sealed memory")
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_size != size:
-        raise DoorError("another size than told")
+        raise DescriptorError("another size than told")
     if found.st_blocks * _BLOCK < size:
-        raise DoorError("memory with holes")
+        raise DescriptorError("memory with holes")
 
 
 class Frame:

@@ -52,11 +52,12 @@ class ReceivedFile(msgspec.Struct, frozen=True):
 class Transfer:
     """A file, from when it is offered until its sender takes it back. Times are in seconds, of any clock.
 
-    The thread of a door calls :meth:`hear` and :meth:`leave` under the lock of the door, and neither of them once the
-    door has given the file back. The sender calls the rest.
+    The thread of a descriptor store calls :meth:`hear` and :meth:`leave` under the lock of the descriptor store, and
+    neither of them once the descriptor store has given the file back. The sender calls the rest.
 
     :param receivers: how many are to have it. :param timeout: seconds for which they may say nothing, or not come.
-    :param now: when it begins. :param fd: the file, at a door. :param changed: tells the sender there to look.
+    :param now: when it begins. :param fd: the file, at a descriptor store. :param changed: tells the sender there to
+    look.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Transfer:
         self._begun = now
         self._changed = changed
 
-    # -- the door's side ----------------------------------------------------------------------------
+    # -- the descriptor store's side ----------------------------------------------------------------------------
 
     def hear(self, who: Hashable, word: bytes, why: str, is_ours: bool, now: float) -> None:
         """A receiver asks, or says how it goes on."""

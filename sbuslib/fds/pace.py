@@ -1,8 +1,8 @@
-"""How often strangers are heard at the doors of this process.
+"""How often strangers are heard at the descriptor stores of this process.
 
-What comes of a frame that was published is the publisher's wish. All else that strangers have a door do, such as look
-for a token that does not exist, is at their expense: each of them rests so long afterwards that all of them together
-take a small share of a core.
+What comes of a frame that was published is the publisher's wish. All else that strangers have a descriptor store do,
+such as look for a token that does not exist, is at their expense: each of them rests so long afterwards that all of
+them together take a small share of a core.
 """
 
 from __future__ import annotations
@@ -38,4 +38,4 @@ class Pace:
 hearing: Final = Pace(20)
 """By user, for what it asks: 5 % of a core."""
 accepting: Final = Pace(10)
-"""By door, for accepting strangers: 10 % of a core."""
+"""By descriptor store, for accepting strangers: 10 % of a core."""

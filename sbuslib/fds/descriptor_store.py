@@ -1,9 +1,11 @@
-"""The door of one client: a socket at which a thread hands out descriptors to those who have the token of an offer.
+"""The descriptor store of one client: a socket at which a thread hands out descriptors to those who have the token of
+an offer.
 
 The thread runs none of the application's code and waits for nobody, so neither what the client does nor what others do
-at the door delays an answer by more than the interpreter's turns. What visitors make us hold is bounded by user: the
-connections and the time, see :mod:`.visitors`, and the descriptors that were asked for and not yet read, see
-:mod:`.under_way`. A visitor that asks again before it has read the last answer is let go. A user with too many
+at the descriptor store delays an answer by more than the interpreter's turns. What connections make us hold is bounded
+by user: the connections and the time, see :mod:`.store_connections`, and the descriptors that were asked for and not
+yet read, see
+:mod:`.in_flight`. A connection that asks again before it has read the last answer is let go. A user with too many
 connections loses the one that was silent for longest, and its process connects anew.
 """
 
@@ -30,10 +32,10 @@ from ..kernel.threads import unpatched
 from ..limits import ClientLimits
 from ..wire.addresses import AbstractAddress, PathAddress
 from ..wire.offers import ASK, BUSY, GIVEN, GONE, TOKEN_BYTES, Offer, decode_saying
+from .in_flight import in_flight
 from .memory import Memory
+from .store_connections import USER_CONNECTIONS, StoreConnection, StoreConnections
 from .transfers import Transfer
-from .under_way import under_way
-from .visitors import USER_VISITORS, Visitor, Visitors
 
 LINGER: Final = 1.0
 """Seconds for which the last offers are handed out though their client was closed, or the program ends."""
@@ -42,14 +44,14 @@ MOST_SPARE: Final = 4
 MOST_COUNTED: Final = 1_024
 """Users of whom one offer counts how often they fetched it."""
 
-_LONGEST: Final = 1_024  # bytes of what a visitor says
+_LONGEST: Final = 1_024  # bytes of what a connection says
 
 
-def door_address(name: bytes, folder: str | None) -> AbstractAddress | PathAddress:
-    """Where the door with this random name is: in a folder, or in the abstract namespace."""
+def store_address(name: bytes, folder: str | None) -> AbstractAddress | PathAddress:
+    """Where the descriptor store with this random name is: in a folder, or in the abstract namespace."""
     if folder is not None:
-        return PathAddress(os.path.join(folder, f"door-{name.hex()}"))
-    return AbstractAddress(b"\0sbus-door/" + name.hex().encode())
+        return PathAddress(os.path.join(folder, f"fds-{name.hex()}"))
+    return AbstractAddress(b"\0sbus-fds/" + name.hex().encode())
 
 
 class _Offered:
@@ -74,7 +76,7 @@ class _Offered:
             self.memory.close()
 
 
-class Door:
+class DescriptorStore:
     """Hands out what is offered here, until :meth:`close` or the end of the program; not in the child of a fork.
 
     Its socket is made by the first offer, which raises :exc:`OSError` if there can be none.
@@ -94,7 +96,7 @@ class Door:
         self._transfers: dict[bytes, Transfer] = {}  # by token
         self._is_open = False  # the thread runs
         self._closing = False  # nothing more is offered
-        self._said = bytearray(_LONGEST)  # what a visitor says, the thread's alone
+        self._said = bytearray(_LONGEST)  # what a connection says, the thread's alone
         self._ended = unpatched("_thread", "allocate_lock")()  # held while the thread runs
 
     def _open(self) -> None:
@@ -103,15 +105,15 @@ class Door:
             raise StateError("the client is closed")
         if self._is_open:
             return
-        self._listener = Listener(door_address(self.name, self._folder), mode=0o777)
+        self._listener = Listener(store_address(self.name, self._folder), mode=0o777)
         try:
-            self._visitors = Visitors(self._listener.socket, os.geteuid(), self._hear, self._forget)
+            self._connections = StoreConnections(self._listener.socket, os.geteuid(), self._hear, self._forget)
         except OSError:  # no descriptor is left
             self._listener.close()
             raise
 
         self._is_open = True
-        abandon_in_child(self, Door._abandon)
+        abandon_in_child(self, DescriptorStore._abandon)
         _open.add(self)
         self._ended.acquire()
         unpatched("_thread", "start_new_thread")(self._serve, ())
@@ -121,7 +123,7 @@ class Door:
     def offer_frame(self, view: memoryview) -> bytes:
         """Hand out a copy of some bytes for a time; the token.
 
-        Raises :exc:`~sbuslib.errors.PayloadError` for more than the door keeps, and :exc:`OSError`.
+        Raises :exc:`~sbuslib.errors.PayloadError` for more than the descriptor store keeps, and :exc:`OSError`.
         """
         most = self._limits.offered_bytes
         if view.nbytes > most:
@@ -158,7 +160,7 @@ class Door:
             self._bytes += offered.size
             late = self._take_late()
             if len(self._offered) == 1:  # the thread waits for no time yet
-                self._visitors.wake()
+                self._connections.wake()
 
         # Without the lock, as closing many takes long.
         for one in late:
@@ -174,8 +176,8 @@ class Door:
         return token
 
     def named(self, offer: Offer, token: bytes) -> Offer:
-        """An offer that names this door and a token."""
-        return msgspec.structs.replace(offer, door=self.name, token=token, in_folder=self.in_folder)
+        """An offer that names this descriptor store and a token."""
+        return msgspec.structs.replace(offer, store=self.name, token=token, in_folder=self.in_folder)
 
     def take_back(self, token: bytes) -> None:
         """Hand out something no more; who has it keeps it."""
@@ -188,10 +190,12 @@ class Door:
             offered.close()
 
     def close(self) -> None:
-        """Offer nothing more. What was offered last is handed out for :data:`LINGER` seconds, else the door is gone."""
+        """Offer nothing more. What was offered last is handed out for :data:`LINGER` seconds, else the descriptor store
+        is gone.
+        """
         with self._lock:
             if self._is_open:
-                self._visitors.wake()
+                self._connections.wake()
             self._closing = True
             for offered in self._offered.values():
                 offered.until = min(offered.until, offered.since + LINGER)
@@ -202,12 +206,12 @@ class Door:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until a door that was closed is gone."""
+        """Wait until a descriptor store that was closed is gone."""
         with self._ended:
             pass
 
     def _abandon(self) -> None:
-        """In the child of a fork, which has no such thread: close the copies of what the door has."""
+        """In the child of a fork, which has no such thread: close the copies of what the descriptor store has."""
         # The thread may hold the old one.
         self._lock = unpatched("_thread", "allocate_lock")()
         self._closing = True
@@ -218,7 +222,7 @@ class Door:
                 os.close(offered.fd)  # which the parent has, too
                 if offered.memory is not None:
                     offered.memory.close()
-            self._visitors.abandon()
+            self._connections.abandon()
             self._release()
 
     def _release(self) -> None:
@@ -232,7 +236,7 @@ class Door:
     def _serve(self) -> None:
         goes_on = True
         while goes_on:
-            self._visitors.wait(self._next_end())
+            self._connections.wait(self._next_end())
 
             # What nobody asked for in time; it ends with the last of it once the client is closed.
             with self._lock:
@@ -241,7 +245,7 @@ class Door:
             for one in late:
                 one.close()
         _open.discard(self)
-        self._visitors.close()
+        self._connections.close()
         self._listener.close()
         self._release()
         self._ended.release()
@@ -272,59 +276,61 @@ class Door:
         del self._spare[: len(self._spare) - kept]
         return late
 
-    def _hear(self, visitor: Visitor) -> bool:
-        """Act on one packet of a visitor. Returns whether that was for something that was published."""
+    def _hear(self, connection: StoreConnection) -> bool:
+        """Act on one packet of a connection. Returns whether that was for something that was published."""
         try:
-            size = visitor.sock.recv_into(self._said)
+            size = connection.sock.recv_into(self._said)
         except BlockingIOError:
             return False
         except OSError:
             size = 0
         said = decode_saying(bytes(self._said[:size]))
         if said is None:  # it left, sent descriptors, or does not know what is said here
-            self._visitors.end(visitor)
+            self._connections.end(connection)
             return False
 
-        self._visitors.spoke(visitor)
+        self._connections.spoke(connection)
         if said.word == ASK:
-            return self._answer(visitor, said.tokens)
+            return self._answer(connection, said.tokens)
         with self._lock:
             if (transfer := self._transfers.get(said.tokens[0])) is not None:
-                transfer.hear(visitor.number, said.word, said.text, visitor.is_ours, monotonic())
+                transfer.hear(connection.number, said.word, said.text, connection.is_ours, monotonic())
         return False
 
-    def _answer(self, visitor: Visitor, tokens: list[bytes]) -> bool:
+    def _answer(self, connection: StoreConnection, tokens: list[bytes]) -> bool:
         """Hand out what there is room for; whether anything was, to a user that has not had it too often."""
-        if not under_way.has_read(visitor.sock):  # it asks, and does not read
-            self._visitors.end(visitor)
+        if not in_flight.has_read(connection.sock):  # it asks, and does not read
+            self._connections.end(connection)
             return False
-        with self._lock, under_way.lock:  # nobody closes a descriptor before it is sent
-            room = under_way.room(visitor.user, visitor.is_trusted)
-            words, found = self._pick(visitor, tokens, room)
+        with self._lock, in_flight.lock:  # nobody closes a descriptor before it is sent
+            room = in_flight.room(connection.user, connection.is_trusted)
+            words, found = self._pick(connection, tokens, room)
             given = array("i", [one.fd for one in found])
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, given)] if given else []
             try:
-                visitor.sock.sendmsg([words], rights, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
-            except OSError:  # mostly ETOOMANYREFS: our user has as many under way as the kernel allows
+                connection.sock.sendmsg([words], rights, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+            except OSError:  # mostly ETOOMANYREFS: our user has as many in flight as the kernel allows
                 with suppress(OSError):
-                    visitor.sock.send(bytes([BUSY]) * len(words), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+                    connection.sock.send(bytes([BUSY]) * len(words), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
                 return False
             if given:
-                under_way.sent(visitor.sock, visitor.user, visitor.is_trusted, len(given))
+                in_flight.sent(connection.sock, connection.user, connection.is_trusted, len(given))
 
             is_meant = False
             for one in found:
                 if isinstance(one, Transfer):
-                    one.hear(visitor.number, ASK, "", visitor.is_ours, monotonic())
-                elif not visitor.is_trusted:
-                    is_meant |= self._count(one, visitor.user)
+                    one.hear(connection.number, ASK, "", connection.is_ours, monotonic())
+                elif not connection.is_trusted:
+                    is_meant |= self._count(one, connection.user)
         return is_meant
 
-    def _pick(self, visitor: Visitor, tokens: list[bytes], room: int) -> tuple[bytes, list[_Offered | Transfer]]:
+    def _pick(
+        self, connection: StoreConnection, tokens: list[bytes], room: int
+    ) -> tuple[bytes, list[_Offered | Transfer]]:
         """The words of an answer that hands out no more than this, and what they hand out."""
         words, found = bytearray(), list[_Offered | Transfer]()
         for token in tokens:
-            one = self._find(token, visitor)
+            one = self._find(token, connection)
             if one is not None and len(found) >= room:
                 break
             words.append(GONE if one is None else GIVEN)
@@ -337,34 +343,34 @@ class Door:
         if len(one.taken) > MOST_COUNTED:
             one.taken.clear()
         one.taken[user] += 1
-        return one.taken[user] <= USER_VISITORS
+        return one.taken[user] <= USER_CONNECTIONS
 
-    def _find(self, token: bytes, visitor: Visitor) -> _Offered | Transfer | None:
-        """What a token stands for, if the visitor may have it. Memory is sealed before a stranger has it."""
+    def _find(self, token: bytes, connection: StoreConnection) -> _Offered | Transfer | None:
+        """What a token stands for, if the connection may have it. Memory is sealed before a stranger has it."""
         offered = self._offered.get(token)
         if offered is None:
             return self._transfers.get(token)
-        if offered.memory is not None and not visitor.is_ours:
+        if offered.memory is not None and not connection.is_ours:
             try:
                 offered.memory.seal()
             except OSError:  # a process of our own user made it writable for itself
                 return None
         return offered
 
-    def _forget(self, visitor: Visitor) -> None:
+    def _forget(self, connection: StoreConnection) -> None:
         """It is gone."""
         with self._lock:
             for transfer in self._transfers.values():
-                transfer.leave(visitor.number, visitor.is_ours)
+                transfer.leave(connection.number, connection.is_ours)
 
 
-_open: set[Door] = set()  # those of this process whose threads run
+_open: set[DescriptorStore] = set()  # those of this process whose threads run
 
 
 @atexit.register
 def _linger() -> None:
     """At the end of the program: what was published before still arrives."""
-    for door in (doors := list(_open)):
-        door.close()
-    for door in doors:
-        door.wait()
+    for store in (stores := list(_open)):
+        store.close()
+    for store in stores:
+        store.wait()

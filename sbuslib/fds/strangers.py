@@ -1,21 +1,21 @@
-"""Which strangers a client asks at their doors, and how long it waits. Pure: the caller has the clock.
+"""Which strangers a client asks at their descriptor stores, and how long it waits. Pure: the caller has the clock.
 
-A door that takes its time takes that of all who wait for their frames behind it. So time beyond what an answer needs
-is lost, and is paid for twice: its user is not asked until it took no more than a twentieth of the time, and neither
-are strangers who never answered, while all of them together took more than that. Who answered when it was asked last
-is asked even then, and has to answer at once.
+A descriptor store that takes its time takes that of all who wait for their frames behind it. So time beyond what an
+answer needs is lost, and is paid for twice: its user is not asked until it took no more than a twentieth of the time,
+and neither are strangers who never answered, while all of them together took more than that. Who answered when it was
+asked last is asked even then, and has to answer at once.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from ..errors import DoorError
+from ..errors import DescriptorError
 
 PATIENCE: Final = 0.5
-"""Seconds that the door of a stranger may take."""
+"""Seconds that the descriptor store of a stranger may take."""
 PROMPT: Final = 0.02
-"""Seconds that are no matter. A door that computes in Python answers after some 5 ms."""
+"""Seconds that are no matter. A descriptor store that computes in Python answers after some 5 ms."""
 SHARE: Final = 20
 """Seconds in which one may be lost to silence, to one user and to all: 5 % of the time."""
 SLOW_SHARE: Final = 4
@@ -34,7 +34,7 @@ MOST_GOOD: Final = 32
 
 
 class Strangers:
-    """What was lost at the doors of each. Times are in seconds, of any clock."""
+    """What was lost at the descriptor stores of each. Times are in seconds, of any clock."""
 
     def __init__(self) -> None:
         self._paid: dict[int, float] = {}  # by user, when what was lost to it is no more than its share
@@ -42,13 +42,15 @@ class Strangers:
         self._good: dict[int, None] = {}  # users that answered at once when they were asked last, the latest last
 
     def patience(self, user: int, now: float) -> float:
-        """Seconds to wait at the door of a user. Raises :exc:`~sbuslib.errors.DoorError` if it is not to be asked."""
+        """Seconds to wait at the descriptor store of a user. Raises :exc:`~sbuslib.errors.DescriptorError` if it is not
+        to be asked.
+        """
         if self._paid.get(user, now) - now > USER_AHEAD:
-            raise DoorError("user that is not asked for a while")
+            raise DescriptorError("user that is not asked for a while")
         if self._all_paid - now <= ALL_AHEAD:
             return PATIENCE
         if user not in self._good:
-            raise DoorError("strangers are not asked for a while")
+            raise DescriptorError("strangers are not asked for a while")
         return PROMPT
 
     def took(self, user: int, seconds: float, now: float, *, answered: bool) -> None:

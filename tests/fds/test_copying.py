@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sbuslib.doors import copying
-from sbuslib.doors.copying import CHUNK, check_readable, copy_file, open_file
-from sbuslib.errors import DoorError, UsageError
+from sbuslib.errors import DescriptorError, UsageError
+from sbuslib.fds import copying
+from sbuslib.fds.copying import CHUNK, check_readable, copy_file, open_file
 
 DATA = os.urandom(CHUNK + 100_000)
 
@@ -90,22 +90,22 @@ def test_a_file_that_changes_while_it_is_copied_is_an_error(size: int, source: P
         os.truncate(source, size)
         return True
 
-    with handed(source) as fd, pytest.raises(DoorError, match="changed while it was copied"):
+    with handed(source) as fd, pytest.raises(DescriptorError, match="changed while it was copied"):
         copied(fd, tmp_path / "copy", len(DATA), change)
 
 
 def test_a_file_of_another_size_or_kind_is_an_error(source: Path, tmp_path: Path) -> None:
     with handed(source) as fd, socket.socket() as sock:
         for descriptor, size in ((fd, 5), (sock.fileno(), 0)):
-            with pytest.raises(DoorError, match="another size"):
+            with pytest.raises(DescriptorError, match="another size"):
                 copied(descriptor, tmp_path / "copy", size)
 
 
 def test_a_stranger_cannot_hand_out_what_waits_for_others(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open(source, "rb") as file, socket.socket() as sock:
         check_readable(file.fileno())
-        with pytest.raises(DoorError, match="not on a disk mounted here"):
+        with pytest.raises(DescriptorError, match="not on a disk mounted here"):
             check_readable(sock.fileno())
         monkeypatch.setattr(copying, "DISKS", {"fuse"})
-        with pytest.raises(DoorError, match="not on a disk mounted here"):
+        with pytest.raises(DescriptorError, match="not on a disk mounted here"):
             check_readable(file.fileno())

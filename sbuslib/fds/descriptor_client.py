@@ -1,8 +1,9 @@
-"""Asking at doors: connections that are kept, and the descriptors that are handed out there.
+"""Asking at descriptor stores: connections that are kept, and the descriptors that are handed out there.
 
-Nothing is said at a door before the kernel has said that it is the message's sender's; see :func:`user_behind`. Whoever
-has a door may hand out any descriptor, or none, or never answer. So what was not asked for is closed in another thread,
-as that may take for ever; and how long strangers are waited for, and whether they are asked at all, is for
+Nothing is said at a descriptor store before the kernel has said that it is the message's sender's; see
+:func:`user_behind`. Whoever has a descriptor store may hand out any descriptor, or none, or never answer. So what was
+not asked for is closed in another thread, as that may take for ever; and how long strangers are waited for, and whether
+they are asked at all, is for
 :mod:`.strangers` to say.
 """
 
@@ -16,7 +17,7 @@ from functools import lru_cache
 from time import monotonic
 from typing import Final, TypeAlias
 
-from ..errors import DoorError
+from ..errors import DescriptorError
 from ..kernel.closers import is_behind
 from ..kernel.descriptors import CONTROL_BYTES, close_elsewhere, descriptors_in
 from ..kernel.forks import abandon_in_child
@@ -24,18 +25,20 @@ from ..kernel.peers import peer_credentials
 from ..kernel.sockets import connect
 from ..secrets import Namespace
 from ..wire.offers import ASK, BUSY, GIVEN, MOST_TOKENS, TOKEN_BYTES, Offer
-from .door import door_address
+from .descriptor_store import store_address
 from .strangers import Strangers
 
 MOST_KEPT: Final = 64
-"""Doors to which a connection is kept: one for each client that publishes frames here."""
+"""Descriptor stores to which a connection is kept: one for each client that publishes frames here."""
 ANSWER_SECONDS: Final = 2.0
-"""Seconds that a door of our own user or root may take. One that computes in Python answers after some 5 ms."""
+"""Seconds that a descriptor store of our own user or root may take. One that computes in Python answers after some 5
+ms.
+"""
 PAUSES: Final = (0.001, 0.016)
-"""Seconds before asking again at a door that has too much under way, or a full backlog, or cut the connection off: at
-first, and at most."""
+"""Seconds before asking again at a descriptor store that has too much in flight, or a full backlog, or cut the
+connection off: at first, and at most."""
 
-_SILENT: Final = "door that does not answer"
+_SILENT: Final = "descriptor store that does not answer"
 _BUSY: Final = bytes([BUSY])
 _SEND_BUFFER: Final = 4_096  # requests are short
 
@@ -43,21 +46,22 @@ WaitReadable: TypeAlias = Callable[[int, float], Awaitable[bool]]
 Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 
 
-class Asker:
-    """Asks at doors for one client. Any callers may use it at once: each takes a connection for itself.
+class DescriptorClient:
+    """Asks at descriptor stores for one client. Any callers may use it at once: each takes a connection for itself.
 
     :param wait_readable: how the client waits until a descriptor can be read, or so many seconds. :param sleep: how it
-        waits. :param folder: where doors are that are not in the abstract namespace.
+        waits. :param folder: where descriptor stores are that are not in the abstract namespace.
     """
 
     def __init__(self, wait_readable: WaitReadable, sleep: Sleep, folder: str | None) -> None:
         self._wait_readable = wait_readable
         self._sleep = sleep
         self._folder = folder
-        self._kept: dict[tuple[bytes | None, int], socket.SocketType] = {}  # by door and user, the longest unused first
+        # by descriptor store and user, the longest unused first
+        self._kept: dict[tuple[bytes | None, int], socket.SocketType] = {}
         self._strangers = Strangers()  # by time.monotonic
         self._closed = False
-        abandon_in_child(self, Asker.close)
+        abandon_in_child(self, DescriptorClient.close)
 
     def close(self) -> None:
         """Close what is kept. In the child of a fork, close its copies."""
@@ -66,13 +70,14 @@ class Asker:
             self._kept.popitem()[1].close()
 
     async def fetch(self, offers: Sequence[Offer], user: int) -> list[int | None]:
-        """The descriptors of offers at one door, which has to be this user's; ``None`` for each that is gone.
+        """The descriptors of offers at one descriptor store, which has to be this user's; ``None`` for each that is
+        gone.
 
-        Of the first offers only, at least of one, where the door hands out no more at a time. Raises
-        :exc:`~sbuslib.errors.DoorError`.
+        Of the first offers only, at least of one, where the descriptor store hands out no more at a time. Raises
+        :exc:`~sbuslib.errors.DescriptorError`.
         """
         sock, descriptors = await self._ask(offers, user)
-        place = offers[0].door, user
+        place = offers[0].store, user
         if self._closed or place in self._kept:
             sock.close()
         else:
@@ -86,11 +91,13 @@ class Asker:
         sock, (descriptor,) = await self._ask([offer], user)
         if descriptor is None:
             sock.close()
-            raise DoorError("gone")
+            raise DescriptorError("gone")
         return sock, descriptor
 
     def refuse(self, user: int) -> None:
-        """A user handed out what it did not offer. If it is a stranger, its doors are not asked for a while."""
+        """A user handed out what it did not offer. If it is a stranger, its descriptor stores are not asked for a
+        while.
+        """
         if not _is_trusted(user):
             self._strangers.refuse(user, monotonic())
 
@@ -98,7 +105,7 @@ class Asker:
         """Ask, if this user may be asked, and keep count of the time that this takes."""
         began, strangers = monotonic(), None if _is_trusted(user) else self._strangers
         if is_behind(user):
-            raise DoorError("user whose descriptors do not close")
+            raise DescriptorError("user whose descriptors do not close")
         patience = ANSWER_SECONDS if strangers is None else strangers.patience(user, began)
         answered = False
         try:
@@ -114,9 +121,9 @@ class Asker:
     ) -> tuple[socket.SocketType, list[int | None]]:
         """Ask until there is an answer."""
         request, why, pause = ASK + b"".join(offer.token for offer in offers), _SILENT, PAUSES[0]
-        sock = self._kept.pop((offers[0].door, user), None)
+        sock = self._kept.pop((offers[0].store, user), None)
 
-        # A door that is busy or restarts is asked again, less and less often.
+        # A descriptor store that is busy or restarts is asked again, less and less often.
         while monotonic() < deadline:
             if sock is None:
                 sock = self._connect(offers[0], user)
@@ -126,9 +133,9 @@ class Asker:
                     if words[0] != BUSY:
                         given = iter(found)
                         return sock, [next(given) if word == GIVEN else None for word in words.rstrip(_BUSY)]
-                    why = "door that has too much under way"
+                    why = "descriptor store that has too much in flight"
                 except ConnectionError:  # perhaps cut off, which is no matter
-                    why = "door that closes"
+                    why = "descriptor store that closes"
                     sock.close()
                     sock = None
                 except TimeoutError:
@@ -142,35 +149,37 @@ class Asker:
 
         if sock is not None:
             sock.close()
-        raise DoorError(why)
+        raise DescriptorError(why)
 
     def _connect(self, offer: Offer, user: int) -> socket.SocketType | None:
-        """A connection to a door of this user; ``None`` if its backlog is full."""
-        assert offer.door is not None
+        """A connection to a descriptor store of this user; ``None`` if its backlog is full."""
+        assert offer.store is not None
         if offer.in_folder and self._folder is None:
-            raise DoorError("door in a folder that this client was not given")
+            raise DescriptorError("descriptor store in a folder that this client was not given")
         try:
             sock = connect(
-                door_address(offer.door, self._folder if offer.in_folder else None), _SEND_BUFFER, descriptors=True
+                store_address(offer.store, self._folder if offer.in_folder else None),
+                _SEND_BUFFER,
+                descriptors=True,
             )
         except BlockingIOError:
             return None
         except OSError:
-            raise DoorError("no door") from None
+            raise DescriptorError("no descriptor store") from None
 
-        # Somebody else may have taken the name of a door that is gone.
+        # Somebody else may have taken the name of a descriptor store that is gone.
         if peer_credentials(sock).uid != user:
             sock.close()
-            raise DoorError("door of another user")
+            raise DescriptorError("descriptor store of another user")
         return sock
 
     async def _exchange(
         self, sock: socket.SocketType, request: bytes, user: int, deadline: float
     ) -> tuple[bytes, list[int]]:
         """Ask: a byte for each token, and the descriptors. Raises :exc:`TimeoutError`, and
-        :exc:`ConnectionError` if the door ends it.
+        :exc:`ConnectionError` if the descriptor store ends it.
         """
-        with suppress(BlockingIOError):  # a door that reads nothing does not answer either
+        with suppress(BlockingIOError):  # a descriptor store that reads nothing does not answer either
             sock.send(request, socket.MSG_NOSIGNAL)
         while True:
             try:
@@ -190,19 +199,19 @@ class Asker:
         if not words:
             raise ConnectionResetError
         if is_cut:
-            raise DoorError("no descriptor left")
+            raise DescriptorError("no descriptor left")
         self.refuse(user)
-        raise DoorError("no such door")
+        raise DescriptorError("no such descriptor store")
 
 
 def _is_trusted(user: int) -> bool:
-    """Whether a door is our own user's, or root's."""
+    """Whether a descriptor store is our own user's, or root's."""
     return user in (0, os.geteuid())
 
 
 @lru_cache(maxsize=256)
 def user_behind(separator: bytes, sender: bytes, own: bytes, trusted: frozenset[int]) -> int:
-    """The user whose door a message may send us to.
+    """The user whose descriptor store a message may send us to.
 
     The end of the sender's credential key names its user. What comes before are hubs on the way, each of which vouches
     for the next, so a stranger's hub could name anybody: all of them have to be that user's, or be ``trusted``. Those
@@ -210,11 +219,11 @@ def user_behind(separator: bytes, sender: bytes, own: bytes, trusted: frozenset[
 
     :param own: the credential key of the client. :param trusted: ids of users, such as root's and the hub's.
 
-    Raises :exc:`~sbuslib.errors.DoorError` if the sender may not be who it is said to be.
+    Raises :exc:`~sbuslib.errors.DescriptorError` if the sender may not be who it is said to be.
     """
     namespace = Namespace(separator)
     chain = namespace.chain(sender.removeprefix(namespace.prefix_of(own)))
     *hubs, user = [one.uid for one in chain] or (-1,)
     if user < 0 or not all(hub == user or hub in trusted for hub in hubs):
-        raise DoorError("sender behind a hub of another user")
+        raise DescriptorError("sender behind a hub of another user")
     return user

@@ -17,11 +17,11 @@ from io import UnsupportedOperation
 from time import monotonic
 from typing import Any, BinaryIO, Final, TypeAlias
 
-from ..errors import DoorError, UsageError
+from ..errors import DescriptorError, UsageError
 from ..kernel.threads import in_a_thread
 from ..wire.offers import COPYING, FAILED, HAVE
 from ..wire.text import plainly
-from .asking import WaitReadable
+from .descriptor_client import WaitReadable
 from .files import FileSink
 from .memory import Memory, bytes_of, is_sealed
 
@@ -74,7 +74,7 @@ def _sealed(data: Any) -> int:
 
 
 def check_readable(fd: int) -> None:
-    """Raise :exc:`~sbuslib.errors.DoorError` for a file of a stranger that could keep us waiting. Never waits."""
+    """Raise :exc:`~sbuslib.errors.DescriptorError` for a file of a stranger that could keep us waiting. Never waits."""
     if is_sealed(fd):
         return
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
@@ -84,17 +84,17 @@ def check_readable(fd: int) -> None:
             fields, _, kind = line.partition(" - ")
             if fields.partition(" ")[0] == mount and kind.partition(" ")[0] in DISKS:
                 return
-    raise DoorError("file of another user that is not on a disk mounted here")
+    raise DescriptorError("file of another user that is not on a disk mounted here")
 
 
 def copy_file(fd: int, to: int, size: int, goes_on: Callable[[], bool]) -> None:
     """Copy a file of this size. ``goes_on`` is asked again and again, and ends the copy with ``False``.
 
-    Raises :exc:`OSError`, and :exc:`~sbuslib.errors.DoorError` if it has another size, or changes meanwhile.
+    Raises :exc:`OSError`, and :exc:`~sbuslib.errors.DescriptorError` if it has another size, or changes meanwhile.
     """
     before = os.fstat(fd)
     if not stat.S_ISREG(before.st_mode) or before.st_size != size:
-        raise DoorError("another size than told")
+        raise DescriptorError("another size than told")
 
     copy, at = _by_range, 0
     while at < size:
@@ -109,11 +109,11 @@ def copy_file(fd: int, to: int, size: int, goes_on: Callable[[], bool]) -> None:
         if not done:
             break
         if not goes_on():
-            raise DoorError("copy that was stopped")
+            raise DescriptorError("copy that was stopped")
 
     after = os.fstat(fd)
     if at < size or (after.st_size, after.st_mtime_ns) != (size, before.st_mtime_ns):
-        raise DoorError("file that changed while it was copied")
+        raise DescriptorError("file that changed while it was copied")
 
 
 def _by_range(fd: int, to: int, count: int, at: int) -> int:
@@ -127,7 +127,7 @@ def _by_sending(fd: int, to: int, count: int, at: int) -> int:
 
 class Copying:
     """The copy of one file, made by a thread of its own, as a disk may be slow: the file, the sink and the connection
-    to the door are the thread's from now on.
+    to the descriptor store are the thread's from now on.
 
     :param sock: where the sender hears how it goes on. :param sink: where the bytes go.
 
@@ -151,12 +151,13 @@ class Copying:
     async def wait(self, wait_readable: WaitReadable, timeout: float) -> Any:
         """Wait for the file. A caller that gives up may wait again later, or :meth:`stop` it.
 
-        Raises what went wrong, and :exc:`~sbuslib.errors.DoorError` when it does not go on for ``timeout`` seconds.
+        Raises what went wrong, and :exc:`~sbuslib.errors.DescriptorError` when it does not go on for ``timeout``
+        seconds.
         """
         goes_on = True
         while goes_on:
             if not await wait_readable(self._news, timeout):
-                raise DoorError("file that does not go on")
+                raise DescriptorError("file that does not go on")
             goes_on = bool(os.read(self._news, 4_096))
         if self._error is not None:
             raise self._error

@@ -1,4 +1,4 @@
-"""Those who are connected to a door: how many, whose turn it is, and what may be under way to them.
+"""Those who are connected to a descriptor store: how many, whose turn it is, and what may be in flight to them.
 
 Each has its turn with one packet. Our own user and root have it whenever they say something. Strangers, and the socket
 at which all connect, are waited for once, and rest after a turn as long as :mod:`.pace` says.
@@ -19,15 +19,17 @@ from typing import Any, Final
 from ..kernel.peers import peer_credentials
 from ..kernel.sockets import accept
 from ..kernel.threads import unpatched
+from .in_flight import in_flight
 from .pace import accepting, hearing
-from .under_way import under_way
 
-USER_VISITORS: Final = 32
-"""Connections of one user to one door. Each client keeps one; if there are more, they take turns."""
+USER_CONNECTIONS: Final = 32
+"""Connections of one user to one descriptor store. Each client keeps one; if there are more, they take turns."""
 MOST_VISITORS: Final = 256
-"""Connections of all others, to all doors of this process: a quarter of the files that it mostly may open."""
+"""Connections of all others, to all descriptor stores of this process: a quarter of the files that it mostly may
+open.
+"""
 FEWEST_VISITORS: Final = 8
-"""Connections of all others to one door, however many doors the process has."""
+"""Connections of all others to one descriptor store, however many descriptor stores the process has."""
 ACCEPTS: Final = 32
 """Connections accepted at a time, as the kernel has one queue for all who connect."""
 PAUSE: Final = 0.01
@@ -39,8 +41,8 @@ _ONCE: Final = select.EPOLLIN | select.EPOLLONESHOT  # after one event it is not
 _SEND_BUFFER: Final = 4_096  # an answer is a byte for each token
 
 
-class Visitor:
-    """One connection to a door."""
+class StoreConnection:
+    """One connection to a descriptor store."""
 
     __slots__ = ("is_ours", "is_trusted", "number", "sock", "user")
 
@@ -52,10 +54,12 @@ class Visitor:
         self.is_trusted = self.user in (0, owner)  # and does not rest
 
 
-class Visitors:
-    """All connections to a door. But for :meth:`wake`, for one thread. Raises :exc:`OSError` where there can be none.
+class StoreConnections:
+    """All connections to a descriptor store. But for :meth:`wake`, for one thread. Raises :exc:`OSError` where there
+    can be none.
 
-    :param owner: the user whose door it is. :param hear: acts on what a visitor sent, and says whether that was for
+    :param owner: the user whose descriptor store it is. :param hear: acts on what a connection sent, and says whether
+    that was for
         something that was published. :param forget: hears of those that are gone.
     """
 
@@ -63,10 +67,10 @@ class Visitors:
         self,
         listener: socket.SocketType,
         owner: int,
-        hear: Callable[[Visitor], bool],
-        forget: Callable[[Visitor], object],
+        hear: Callable[[StoreConnection], bool],
+        forget: Callable[[StoreConnection], object],
     ) -> None:
-        self.by_number: dict[int, Visitor] = {}
+        self.by_number: dict[int, StoreConnection] = {}
         """By descriptor, the longest silent first."""
         self._listener = listener
         self._owner = owner
@@ -98,8 +102,8 @@ class Visitors:
                     os.eventfd_read(number)
             elif number == self._listener.fileno():
                 self._accept()
-            elif (visitor := self.by_number.get(number)) is not None:
-                self._take_turn(visitor)
+            elif (connection := self.by_number.get(number)) is not None:
+                self._take_turn(connection)
 
         # Those whose rest is over may have their next turn.
         if self._resting:
@@ -108,22 +112,22 @@ class Visitors:
                 del self._resting[number]
                 self._poll.modify(number, _ONCE)
 
-    def spoke(self, visitor: Visitor) -> None:
+    def spoke(self, connection: StoreConnection) -> None:
         """It has been silent for the shortest time."""
-        self.by_number[visitor.number] = self.by_number.pop(visitor.number)
+        self.by_number[connection.number] = self.by_number.pop(connection.number)
 
-    def end(self, visitor: Visitor) -> None:
+    def end(self, connection: StoreConnection) -> None:
         """Let one go."""
-        del self.by_number[visitor.number]
-        self._resting.pop(visitor.number, None)
-        self._poll.unregister(visitor.number)
-        under_way.leave(visitor.sock)
-        self._forget(visitor)
+        del self.by_number[connection.number]
+        self._resting.pop(connection.number, None)
+        self._poll.unregister(connection.number)
+        in_flight.leave(connection.sock)
+        self._forget(connection)
 
     def close(self) -> None:
         """Let all go."""
-        for visitor in self.by_number.values():
-            under_way.leave(visitor.sock)
+        for connection in self.by_number.values():
+            in_flight.leave(connection.sock)
         self.by_number.clear()
         _open.discard(self)
         self._poll.close()
@@ -131,8 +135,8 @@ class Visitors:
 
     def abandon(self) -> None:
         """In the child of a fork: close the copies of what the parent has."""
-        for visitor in self.by_number.values():
-            visitor.sock.close()
+        for connection in self.by_number.values():
+            connection.sock.close()
         self.by_number.clear()
         self.close()
 
@@ -149,45 +153,47 @@ class Visitors:
 
         for _ in range(ACCEPTS):
             try:
-                visitor = Visitor(accept(self._listener, _SEND_BUFFER), self._owner)
+                connection = StoreConnection(accept(self._listener, _SEND_BUFFER), self._owner)
             except BlockingIOError:
                 break
             except OSError:  # no descriptor is left
                 until = monotonic() + PAUSE
                 break
-            strangers += not visitor.is_trusted
-            self._make_place(visitor)
-            self.by_number[visitor.number] = visitor
-            self._poll.register(visitor.number, select.EPOLLIN if visitor.is_trusted else _ONCE)
+            strangers += not connection.is_trusted
+            self._make_place(connection)
+            self.by_number[connection.number] = connection
+            self._poll.register(connection.number, select.EPOLLIN if connection.is_trusted else _ONCE)
 
         if strangers:
             accepting.charge(id(self), WAKE_COST + thread_time() - began, monotonic())
         self._rest(self._listener.fileno(), max(until, accepting.until(id(self))))
 
-    def _make_place(self, newcomer: Visitor) -> None:
+    def _make_place(self, newcomer: StoreConnection) -> None:
         """Let go those that were silent for longest, of its user or of the one that has most, while there are too many.
 
-        When the process opens another door, this one may have fewer.
+        When the process opens another descriptor store, this one may have fewer.
         """
         most = max(FEWEST_VISITORS, MOST_VISITORS // len(_open))
         counts = Counter(one.user for one in self.by_number.values() if one.is_ours == newcomer.is_ours)
-        while counts[newcomer.user] >= USER_VISITORS or (not newcomer.is_ours and counts.total() >= most):
+        while counts[newcomer.user] >= USER_CONNECTIONS or (not newcomer.is_ours and counts.total() >= most):
             user = newcomer.user
-            if counts[user] < USER_VISITORS:
+            if counts[user] < USER_CONNECTIONS:
                 ((user, _),) = counts.most_common(1)
-            self.end(next(visitor for visitor in self.by_number.values() if visitor.user == user))
+            self.end(next(connection for connection in self.by_number.values() if connection.user == user))
             counts[user] -= 1
 
-    def _take_turn(self, visitor: Visitor) -> None:
-        """Hear a visitor, unless its user rests. What was for nothing that was published is at the user's expense."""
-        if visitor.is_trusted:
-            self._hear(visitor)
+    def _take_turn(self, connection: StoreConnection) -> None:
+        """Hear a connection, unless its user rests. What was for nothing that was published is at the user's
+        expense.
+        """
+        if connection.is_trusted:
+            self._hear(connection)
             return
-        began, now, user = thread_time(), monotonic(), visitor.user
-        if hearing.until(user) > now or not self._hear(visitor):
+        began, now, user = thread_time(), monotonic(), connection.user
+        if hearing.until(user) > now or not self._hear(connection):
             hearing.charge(user, WAKE_COST + thread_time() - began, now)
-        if self.by_number.get(visitor.number) is visitor:
-            self._rest(visitor.number, hearing.until(user))
+        if self.by_number.get(connection.number) is connection:
+            self._rest(connection.number, hearing.until(user))
 
 
-_open: set[Visitors] = set()  # of all doors of this process
+_open: set[StoreConnections] = set()  # of all descriptor stores of this process

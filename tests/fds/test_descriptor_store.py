@@ -1,0 +1,452 @@
+"""The descriptor store: who is handed what, for how long, and what connections cannot do to others."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import socket
+from collections import deque
+from contextlib import ExitStack, closing, suppress
+
+import pytest
+from accounting import acting_as
+from descriptors import can_refuse, ends, lingering, send_with
+from fds.conftest import MakeStore, sleep, wait_readable
+from fds.visits import STRANGER, ask, fetch, memory, offer_of, read, visit, visit_as_stranger
+from support import PATIENCE, eventually, open_descriptors, python
+
+from sbuslib.errors import DescriptorError, PayloadError, StateError
+from sbuslib.fds import descriptor_store as stores
+from sbuslib.fds import in_flight, store_connections
+from sbuslib.fds.descriptor_client import DescriptorClient
+from sbuslib.fds.descriptor_store import DescriptorStore
+from sbuslib.fds.memory import check_memory
+from sbuslib.fds.pace import hearing
+from sbuslib.fds.store_connections import StoreConnection
+from sbuslib.fds.transfers import Transfer
+from sbuslib.limits import ClientLimits
+from sbuslib.wire.offers import ASK, BUSY, GIVEN, GONE, MOST_TOKENS, TOKEN_BYTES
+
+
+def test_who_has_the_token_is_handed_the_descriptor_as_often_as_it_asks(
+    store: DescriptorStore, client: DescriptorClient
+) -> None:
+    offer = memory(store, b"a")
+    first, guessed, last = fetch(client, offer, offer_of(store, os.urandom(TOKEN_BYTES)), offer)
+    assert (read(first), guessed, read(last)) == (b"a", None, b"a")
+
+
+@pytest.mark.parametrize("limit", [{"offered": 2}, {"offered_bytes": 5}])
+def test_so_much_of_what_is_offered_is_kept(
+    make_store: MakeStore, client: DescriptorClient, limit: dict[str, int]
+) -> None:
+    store = make_store(**limit)
+    offers = [memory(store, data) for data in (b"00", b"11", b"22")]
+    first, *others = fetch(client, *offers)
+    assert (first, [read(other) for other in others]) == (None, [b"11", b"22"])
+    if "offered_bytes" in limit:
+        with pytest.raises(PayloadError, match=r"6 bytes are more than ClientLimits\.offered_bytes, 5"):
+            memory(store, b"123456")
+
+
+def test_what_is_offered_is_kept_for_a_time(make_store: MakeStore, client: DescriptorClient) -> None:
+    store = make_store(offered_seconds=0.001)
+    here, there = socket.socketpair()
+    with here, there:
+        store.offer_descriptor(here.fileno())
+        here.close()
+        there.settimeout(20)
+        assert there.recv(1) == b"", "the descriptor store closed the last descriptor of it"
+
+
+def test_memory_is_used_again_while_nobody_has_it(make_store: MakeStore, client: DescriptorClient) -> None:
+    store = make_store(offered=1)
+    (held,) = fetch(client, memory(store, b"0"))
+    assert held is not None
+    inodes = [os.fstat(held).st_ino]
+    for number in range(1, 5):
+        (found,) = fetch(client, memory(store, b"%d" % number))
+        assert found is not None
+        inodes.append(os.fstat(found).st_ino)
+        assert read(found) == b"%d" % number
+    assert len(set(inodes[:3])) == 3
+    assert inodes[3:] == inodes[1:3]
+    assert read(held) == b"0"
+
+
+def test_what_a_stranger_had_is_not_used_again(make_store: MakeStore, client: DescriptorClient) -> None:
+    store = make_store(offered=1)
+    memory(store, b"a"), memory(store, b"b")
+    offer = memory(store, b"c")
+    (own,) = fetch(client, offer)
+    with visit_as_stranger(store.name) as sock:
+        _, (found,) = ask(sock, offer.token)
+        check_memory(found, 1, is_ours=False)
+        for number in range(4):
+            memory(store, b"%d" % number)
+        assert (read(own), read(found)) == (b"c", b"c")
+
+
+def test_who_offers_nothing_more_keeps_no_memory(make_store: MakeStore) -> None:
+    store = make_store(offered=1)
+    for _ in range(3):
+        offer = memory(store)
+    assert store._spare
+    store.take_back(offer.token)
+    store._connections.wake()
+    eventually(lambda: not store._spare)
+
+
+def test_a_store_that_was_closed_hands_out_its_last_offers_for_a_while(
+    store: DescriptorStore, client: DescriptorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "LINGER", 60.0)
+    offer = memory(store, b"a")
+    store.close()
+    assert read(fetch(client, offer)[0]) == b"a"
+    with pytest.raises(StateError):
+        memory(store)
+    with pytest.raises(StateError):
+        store.lend(Transfer(1, 1.0, 0.0))
+    monkeypatch.setattr(stores, "LINGER", 0.0)
+    store.close()
+    with pytest.raises(DescriptorError, match="no descriptor store"):
+        fetch(client, offer)
+
+
+def test_what_is_taken_back_is_handed_out_no_more(store: DescriptorStore, client: DescriptorClient) -> None:
+    offer = memory(store)
+    store.take_back(offer.token)
+    store.take_back(offer.token)
+    assert fetch(client, offer) == [None]
+
+
+def test_a_store_in_a_folder(make_store: MakeStore, folder: str) -> None:
+    store = make_store(folder)
+    with (
+        closing(DescriptorClient(wait_readable, sleep, folder)) as inside,
+        closing(DescriptorClient(wait_readable, sleep, None)) as outside,
+    ):
+        assert [read(found) for found in fetch(inside, memory(store, b"a"))] == [b"a"]
+        with pytest.raises(DescriptorError, match="a folder that this client was not given"):
+            fetch(outside, memory(store))
+    store.close()
+    assert os.listdir(folder) == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"x",
+        ASK,
+        ASK + b"short",
+        ASK + bytes(TOKEN_BYTES * (MOST_TOKENS + 1)),
+        b"SUB a" + bytes(16),
+        bytes(100_000),
+    ],
+)
+def test_who_says_something_else_is_let_go(store: DescriptorStore, said: bytes) -> None:
+    with visit(store.name) as sock:
+        sock.send(said)
+        assert sock.recv(1) == b""
+
+
+def test_who_asks_and_does_not_read_is_cut_off(store: DescriptorStore, client: DescriptorClient) -> None:
+    offer = memory(store, b"a")
+    with visit(store.name) as sock:
+        with suppress(BrokenPipeError):
+            while sock.send(ASK + offer.token):
+                pass
+        words, descriptors, _, _ = socket.recv_fds(sock, 100, 100)
+        assert (words, [read(found) for found in descriptors]) == (bytes([GIVEN]), [b"a"])
+        assert sock.recv(1) == b""
+    assert read(fetch(client, offer)[0]) == b"a"
+
+
+def test_all_stores_of_a_process_have_few_descriptors_under_way_to_strangers(
+    make_store: MakeStore, client: DescriptorClient
+) -> None:
+    """They count against the descriptor store's user, whose other programs could send none any more."""
+    made = [make_store() for _ in range(9)]
+    offers = [memory(store, b"a") for store in made]
+    with ExitStack() as stack:
+        held: list[tuple[socket.socket, int]] = []
+        for user in range(STRANGER, STRANGER + 4):
+            for offer in offers:
+                for ends_first in (False, True, False):
+                    assert offer.store is not None
+                    with acting_as(user):
+                        sock = stack.enter_context(visit(offer.store))
+                    sock.send(ASK + offer.token * MOST_TOKENS)
+                    held.append((sock, sock.recv(100, socket.MSG_PEEK).count(GIVEN)))
+                    if ends_first:  # which leaves what it did not read where it is
+                        sock.shutdown(socket.SHUT_WR)
+        assert held[0][1] == MOST_TOKENS, "who is alone has all at once"
+        assert sum(given for _, given in held) < in_flight.STRANGERS_MOST, "something is left"
+
+        with acting_as(STRANGER + 5):
+            late = stack.enter_context(visit(made[0].name))
+        for _ in range(2):
+            words, (found,) = ask(late, offers[0].token)
+            assert (words, read(found)) == (bytes([GIVEN]), b"a"), "another stranger, as it reads"
+        assert [read(fetch(client, offer)[0]) for offer in offers] == [b"a"] * 9, "our own user"
+
+        _, descriptors, _, _ = socket.recv_fds(held[0][0], 100, 100)
+        assert [read(found) for found in descriptors] == [b"a"] * MOST_TOKENS
+        with acting_as(STRANGER):
+            again = stack.enter_context(visit(made[0].name))
+        words, (found,) = ask(again, offers[0].token)
+        assert (words, read(found)) == (bytes([GIVEN]), b"a"), "the first has read"
+
+
+def test_what_is_under_way_counts_when_its_store_is_closed(make_store: MakeStore) -> None:
+    """So programs that hand out for a moment, again and again, leave no more than others."""
+    closed, store = make_store(), make_store()
+    before, offer = memory(closed, b"a"), memory(store, b"a")
+    with visit_as_stranger(closed.name) as first, visit_as_stranger(store.name) as late:
+        first.send(ASK + before.token * MOST_TOKENS)
+        assert first.recv(100, socket.MSG_PEEK) == bytes([GIVEN]) * MOST_TOKENS
+        closed.close()
+        assert ask(late, offer.token)[0] == bytes([BUSY])
+        _, descriptors, _, _ = socket.recv_fds(first, 100, 100)
+        assert [read(found) for found in descriptors] == [b"a"] * MOST_TOKENS
+        words, (found,) = ask(late, offer.token)
+        assert (words, read(found)) == (bytes([GIVEN]), b"a")
+
+
+def test_what_is_asked_for_and_cannot_be_had_at_once_is_asked_for_again(
+    store: DescriptorStore, client: DescriptorClient
+) -> None:
+    offer = memory(store, b"a")
+    with ExitStack() as stack:
+        for _ in range(in_flight.TRUSTED_MOST // MOST_TOKENS - 1):
+            sock = stack.enter_context(visit(store.name))
+            sock.send(ASK + offer.token * MOST_TOKENS)
+            assert sock.recv(100, socket.MSG_PEEK) == bytes([GIVEN]) * MOST_TOKENS
+        last = stack.enter_context(visit(store.name))
+        last.send(ASK + offer.token * 3)
+        assert last.recv(100, socket.MSG_PEEK) == bytes([GIVEN]) * 3
+        assert [read(found) for found in fetch(client, offer, offer, offer)] == [b"a"], "of the first"
+
+
+def test_who_asks_for_what_there_is_not_rests(store: DescriptorStore) -> None:
+    offer = memory(store, b"a")
+    with acting_as(STRANGER + 6):  # who does not rest since another test
+        sock = visit(store.name)
+    with sock:
+        words, (found,) = ask(sock, offer.token)
+        assert (words, read(found)) == (bytes([GIVEN]), b"a")
+        assert not hearing.until(STRANGER + 6)
+        assert ask(sock, os.urandom(TOKEN_BYTES))[0] == bytes([GONE])
+        words, (found,) = ask(sock, offer.token)
+        assert (words, read(found)) == (bytes([GIVEN]), b"a"), "it is heard later"
+        assert hearing.until(STRANGER + 6) > 0.0
+
+
+def test_who_fetches_one_thing_again_and_again_rests(store: DescriptorStore) -> None:
+    offer = memory(store, b"a")
+    with acting_as(STRANGER + 7):
+        sock = visit(store.name)
+    with sock:
+        for _ in range(store_connections.USER_CONNECTIONS):
+            read(ask(sock, offer.token)[1][0])
+        assert not hearing.until(STRANGER + 7)
+        for _ in range(2):
+            read(ask(sock, offer.token)[1][0])
+        assert hearing.until(STRANGER + 7) > 0.0
+
+
+def test_who_asks_when_the_kernel_lets_no_more_be_under_way_is_asked_to_come_again(
+    store: DescriptorStore, client: DescriptorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer = memory(store, b"a")
+    assert read(fetch(client, offer)[0]) == b"a"
+    (connection,) = store._connections.by_number.values()
+    real = connection.sock
+
+    class Refusing:
+        """Has the kernel's answer once, as it cannot be brought about here: it is not for root."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(real, name)
+
+        def sendmsg(self, *_: object) -> int:
+            connection.sock = real
+            raise OSError(errno.ETOOMANYREFS, "too many references")
+
+    monkeypatch.setattr(connection, "sock", Refusing())
+    assert read(fetch(client, offer)[0]) == b"a"
+    assert connection.sock is real
+
+
+def test_ten_thousand_askers_of_one_user_take_each_others_place(
+    make_store: MakeStore, client: DescriptorClient
+) -> None:
+    store = make_store(offered_seconds=10 * PATIENCE)
+    offer, before = memory(store, b"a"), open_descriptors()
+    with ExitStack() as stack, visit(store.name) as own:
+        others = deque[socket.socket]()
+        for _ in range(20):
+            with acting_as(STRANGER):
+                for _ in range(500):
+                    others.append(stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)))
+                    others[-1].connect(own.getpeername())  # waits while the backlog is full
+                    with suppress(ConnectionError):  # a later one has its place
+                        others[-1].send(ASK + offer.token)
+                    if len(others) > store_connections.USER_CONNECTIONS:
+                        others.popleft().close()
+            words, (found,) = ask(own, offer.token)
+            assert (words, read(found)) == (bytes([GIVEN]), b"a")
+            assert len(open_descriptors() - before) < 4 * store_connections.USER_CONNECTIONS
+        assert read(fetch(client, offer)[0]) == b"a"
+
+
+def test_askers_beyond_a_users_share_take_each_others_place(store: DescriptorStore) -> None:
+    most = store_connections.USER_CONNECTIONS
+    offer = memory(store, b"a")
+    with ExitStack() as stack:
+        others = [stack.enter_context(visit_as_stranger(store.name)) for _ in range(3 * most)]
+        for other in others[-most:]:
+            words, (found,) = ask(other, offer.token)
+            assert (words, read(found)) == (bytes([GIVEN]), b"a")
+        assert others[0].recv(1) == b"", "it was silent for longest"
+
+
+def test_the_user_with_most_makes_place_where_all_are_taken(
+    store: DescriptorStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_connections, "MOST_VISITORS", 3)
+    monkeypatch.setattr(store_connections, "FEWEST_VISITORS", 1)
+    token = os.urandom(TOKEN_BYTES)
+    with ExitStack() as stack:
+
+        def come(user: int) -> socket.socket:
+            with acting_as(user):
+                sock = stack.enter_context(visit(store.name))
+            assert ask(sock, token)[0] == bytes([GONE])
+            return sock
+
+        strangers = [come(STRANGER) for _ in range(3)]
+        come(os.geteuid())
+        assert ask(strangers[0], token)[0] == bytes([GONE]), "our own user has places of its own"
+        come(STRANGER + 1)
+        assert strangers[1].recv(1) == b"", "it was silent for longest"
+        assert ask(strangers[2], token)[0] == bytes([GONE])
+
+
+def test_the_stores_of_a_process_share_the_places_of_strangers(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_connections, "MOST_VISITORS", 4)
+    monkeypatch.setattr(store_connections, "FEWEST_VISITORS", 1)
+    store, _ = make_store(), make_store()
+    with ExitStack() as stack:
+        strangers = [stack.enter_context(visit_as_stranger(store.name)) for _ in range(3)]
+        assert strangers[0].recv(1) == b"", "each descriptor store has half of them"
+        assert ask(strangers[1], os.urandom(TOKEN_BYTES))[0] == bytes([GONE])
+
+
+@pytest.mark.parametrize("kernel", ["new", "old"])
+def test_a_socket_that_closes_slowly_delays_nobody_at_the_store(
+    kernel: str, request: pytest.FixtureRequest, make_store: MakeStore, client: DescriptorClient
+) -> None:
+    refused = kernel == "new" and can_refuse()
+    if kernel == "old":
+        request.getfixturevalue("old_kernel")
+    store = make_store()
+    with lingering() as (sock, other), visit(store.name) as connection:
+        with suppress(PermissionError):
+            send_with(connection, b"x", [sock.fileno()])
+        sock.close()
+        assert read(fetch(client, memory(store, b"a"))[0]) == b"a"
+        if not refused:
+            assert connection.recv(1) == b"", "it is let go"
+        assert ends(other)
+
+
+def test_the_child_of_a_fork_has_no_store(store: DescriptorStore, client: DescriptorClient) -> None:
+    offer = memory(store, b"a")
+    child = os.fork()
+    if not child:
+        try:
+            fetch(client, offer)
+        except DescriptorError:
+            os._exit(2)
+        try:
+            memory(store)
+        except StateError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert read(fetch(client, offer)[0]) == b"a"
+
+
+def test_a_store_that_was_closed_is_nothing_to_the_child_of_a_fork(store: DescriptorStore) -> None:
+    """Its descriptors may be others' by then."""
+    store.close()
+    with open(os.devnull) as first, open(os.devnull) as second:
+        child = os.fork()
+        if not child:
+            os.fstat(first.fileno())
+            os.fstat(second.fileno())
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_where_gevent_has_patched_everything_the_store_has_a_real_thread() -> None:
+    code = """
+from gevent import monkey; monkey.patch_all()
+import os, time
+from sbuslib.fds.descriptor_store import DescriptorStore
+from sbuslib.fds.memory import check_memory
+from sbuslib.limits import ClientLimits
+from fds.visits import memory, visit, ask, read
+store = DescriptorStore(None, ClientLimits())
+offer = memory(store, b"a")
+with monkey.get_original("socket", "socket")(1, 5) as sock:
+    sock.connect(b"\\0sbus-fds/" + store.name.hex().encode())
+    sock.send(b"\\0ask" + offer.token)
+    assert sock.recv(100) == b"\\0"  # and gevent's event loop did not run meanwhile
+store.close()
+"""
+    assert python("-c", code, PYTHONPATH=os.path.dirname(os.path.dirname(__file__))) == ""
+
+
+def test_no_descriptor_is_left_for_visitors(store: DescriptorStore, client: DescriptorClient) -> None:
+    """The descriptor store waits, and serves those that it has."""
+    offer = memory(store, b"a")
+    with visit(store.name) as known:
+        _, (found,) = ask(known, offer.token)
+        os.close(found)
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with visit(store.name) as late:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+            try:
+                known.send(ASK + offer.token)
+                assert known.recv(1, socket.MSG_PEEK) == bytes([GIVEN])
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            _, descriptors, _, _ = socket.recv_fds(known, 100, 100)
+            assert read(descriptors[0]) == b"a"
+            assert ask(late, os.urandom(TOKEN_BYTES))[0] == bytes([GONE])
+
+
+def test_a_store_for_which_no_descriptor_is_left_opens_later(client: DescriptorClient) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.EMFILE, "no descriptor is left")
+
+    with closing(DescriptorStore(None, ClientLimits())) as store:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(os, "eventfd", fail)
+            with pytest.raises(OSError, match="no descriptor is left"):
+                memory(store)
+        assert read(fetch(client, memory(store, b"a"))[0]) == b"a"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can ask as root")
+def test_root_is_trusted_at_the_stores_of_others() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        assert StoreConnection(here, STRANGER).is_trusted
+        assert not StoreConnection(here, STRANGER).is_ours
