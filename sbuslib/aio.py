@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from .clients.face import ClientFace
 from .clients.handing import AioDescriptorExchange, AioFileExchange, AioFrameExchange
 from .clients.hub_view import AioHubView
-from .clients.lead import time_left
+from .clients.leadership import time_left
 from .clients.runtime import Runtime
 from .clients.verbs import Verbs
 from .errors import StateError
@@ -248,7 +248,7 @@ class Client(ClientFace):
         if loop is not None and not loop.is_running():
             self._connection.disown()
         if loop is not None and loop.is_closed():
-            self._connection.lead.abandon()  # nobody is left who would give it back
+            self._connection.leadership.abandon()  # nobody is left who would give it back
         self._connection.close()
         return _Closed()
 

@@ -13,7 +13,7 @@ from gevent.socket import wait_read, wait_write
 from gevent.timeout import Timeout
 
 from .clients.endpoint import Endpoint
-from .clients.lead import time_left
+from .clients.leadership import time_left
 from .clients.runtime import Runtime, run
 from .errors import StateError
 from .wire.packets import Key, Message

@@ -198,13 +198,13 @@ def test_there_are_pauses_between_connections_to_a_hub_that_always_closes_them(f
 
     serving = gevent.spawn(serve)
     with Client(fake.socket.getsockname(), reconnect=True, limits=SWIFT) as client:
-        rest = client._connection.lead.rest
+        rest = client._connection.leadership.rest
 
         async def counting(seconds: float) -> bool:
             pauses.append(seconds)
             return await rest(seconds)
 
-        client._connection.lead.rest = counting  # type: ignore[method-assign]
+        client._connection.leadership.rest = counting  # type: ignore[method-assign]
         client._connection.session.held[b"a"] = 1
         subscribed.set()
         receiving = gevent.spawn(client.receive)

@@ -173,7 +173,7 @@ class Basics:
                 if timeout == 0:
                     return []
                 raise
-            with client.lead.lock:
+            with client.leadership.lock:
                 count = len(inbox) if most is None else min(most, len(inbox))
                 if count:
                     # One by one, since another thread may be adding messages; in C, since there may be thousands.
@@ -338,13 +338,13 @@ class Basics:
 
     def take_over(self, mailbox: Mailbox) -> None:
         """From now on, messages go into a mailbox for whose patterns the client has subscribed already."""
-        with self.connection.lead.lock:
+        with self.connection.leadership.lock:
             self._session.take_over(mailbox)
 
     def _shut(self, mailbox: Mailbox, *, is_over: bool) -> None:
-        with self.connection.lead.lock:
+        with self.connection.leadership.lock:
             self._session.shut(mailbox, is_over=is_over)
-            self.connection.lead.wake_all()
+            self.connection.leadership.wake_all()
 
     async def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool:
         """Receive until ``ready()`` holds; ``False`` after ``timeout`` seconds."""

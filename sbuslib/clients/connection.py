@@ -3,7 +3,7 @@
 Written once for all kinds of client, as coroutines, on top of how each kind :mod:`waits <.runtime>`.
 
 Several callers may use one client at once. The one that has the *lead* reads for all of them, and puts what comes into
-the session: see :mod:`~sbuslib.clients.lead`.
+the session: see :mod:`~sbuslib.clients.leadership`.
 
 The session is plain state, which verbs change at once, whether there is a connection or not. The connection follows it:
 what the hub has still to be told is in one queue, in order. A new connection begins with all that the session holds;
@@ -38,7 +38,7 @@ from ..limits import ClientLimits
 from ..wire import control
 from .batch import plain
 from .connection_states import NEXT, Change, State
-from .lead import Lead, time_left
+from .leadership import LeaderFollowers, time_left
 from .questions import HubQuestion
 from .readiness import Readiness
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff, Reconnecting
@@ -108,7 +108,8 @@ class ClientConnection:
     def _make_locks(self) -> None:
         """Make what callers wait with."""
         runtime = self.runtime
-        self.lead = Lead(runtime.make_lock(), runtime.make_waiter, runtime.find_waiting)  # which caller reads
+        # which caller reads
+        self.leadership = LeaderFollowers(runtime.make_lock(), runtime.make_waiter, runtime.find_waiting)
         self.writer = ClientWriter(runtime.make_lock())
 
     # -- its state ----------------------------------------------------------------------------------
@@ -210,12 +211,12 @@ class ClientConnection:
         self.check_owner()
         self._owner = self.runtime.find_caller()
 
-        # Who else uses the client meanwhile waits for this caller, as for any that has the lead.
+        # Who else uses the client meanwhile waits for this caller, as for any that has the leadership.
         deadline = self.deadline(self.timeout)
         alive = Lock()
         try:
             with alive:
-                self.lead.start(alive)  # others that use the client already wait for the connection
+                self.leadership.start(alive)  # others that use the client already wait for the connection
                 while True:
                     try:
                         await self._open_once(deadline)
@@ -290,7 +291,7 @@ class ClientConnection:
             unsaid += opening
             await self._say_all(deadline, leads=True)
             session.batches = True
-        with self.lead.lock:
+        with self.leadership.lock:
             # What other callers change from here on is said after this.
             unsaid += session.restore()
             self.epoch += 1
@@ -310,7 +311,7 @@ class ClientConnection:
 
         With a descriptor of its own: if the socket is closed meanwhile, its number may be that of another one.
         """
-        with self.lead.lock:
+        with self.leadership.lock:
             if self.socket.fileno() < 0:
                 return True
             fd = os.dup(self.socket.fileno())
@@ -324,10 +325,10 @@ class ClientConnection:
         self._release_socket()
         if pause := self._reconnecting.pause():
             left = time_left(deadline)
-            if await self.lead.rest(pause if left is None else min(pause, left)):
+            if await self.leadership.rest(pause if left is None else min(pause, left)):
                 return False
 
-        # Once: the caller may have a deadline, and another caller may want the lead.
+        # Once: the caller may have a deadline, and another caller may want the leadership.
         self._check_open()
         try:
             await self._open_once(self.deadline(self.timeout))
@@ -343,14 +344,14 @@ class ClientConnection:
 
     def _release_socket(self) -> None:
         """End the connection."""
-        with self.lead.lock:
+        with self.leadership.lock:
             self._go(Change.LOST)  # from here on nobody says anything on it
         self.session.batches = False  # the hub of the next socket was not asked for batches yet
         if self.socket is not None:
             if (fd := self.socket.fileno()) >= 0:
                 self.runtime.let_go(fd)
             self._shut_down()
-            with self.lead.lock:
+            with self.leadership.lock:
                 if self._readiness is not None:
                     self._readiness.leave(self.socket)
                 self.socket.close()
@@ -416,7 +417,7 @@ class ClientConnection:
             alive, leads, event = Lock(), True, None
             try:
                 with alive:
-                    leads = await self.lead.take(alive, ready, self._check_open, deadline)
+                    leads = await self.leadership.lead(alive, ready, self._check_open, deadline)
                     if not leads:
                         return
                     event = await self._read_for_all(deadline)
@@ -466,19 +467,19 @@ class ClientConnection:
         """A caller waits no more. If the client was closed while it had the lead, it closes the socket."""
         try:
             if self.is_closed:
-                with self.lead.lock:
-                    if not self.lead.taken:
+                with self.leadership.lock:
+                    if not self.leadership.taken:
                         self._release_socket()
             self._show_unread()
-            self.lead.pass_on(has_read=has_read)
+            self.leadership.pass_on(has_read=has_read)
         except BaseException:  # of a signal handler: others do not wait for its thread
-            self.lead.pass_on()
+            self.leadership.pass_on()
             raise
 
     def _show_unread(self) -> None:
         """If the application polls: whether there is something to receive that the socket does not tell of."""
         if self._readiness is not None:
-            with self.lead.lock:
+            with self.leadership.lock:
                 self._readiness.show(self.state in (State.OVER, State.CLOSED) or self.session.has_unread)
 
     # -- sending ------------------------------------------------------------------------------------
@@ -565,7 +566,7 @@ class ClientConnection:
 
     def note(self, change: Callable[[], list[bytes]]) -> bool:
         """Change the session. If the hub is there, which is returned, it has to be told; else the next one is."""
-        with self.lead.lock:
+        with self.leadership.lock:
             packets = change()
             if is_up := self.state is State.UP:
                 self.writer.note(packets)
@@ -606,7 +607,7 @@ class ClientConnection:
             return question.answer is not None or self.epoch != epoch or not (lasts or self.is_up)
 
         while question.answer is None:
-            with self.lead.lock:
+            with self.leadership.lock:
                 if is_up := self.state is State.UP:
                     epoch, question = self.epoch, ask()
                     self.session.expect(question)
@@ -620,7 +621,7 @@ class ClientConnection:
                 await self._tell(deadline)
                 await self.until(is_over, deadline, f"{self.address}: the hub did not answer in time")
             except BaseException:
-                with self.lead.lock:
+                with self.leadership.lock:
                     if self.writer.withdraw(question.packet):
                         self.session.expect_no_more(question)
                 raise
@@ -639,15 +640,15 @@ class ClientConnection:
         """
         if not self._is_copy:
             self.check_owner()
-        with self.lead.lock:
+        with self.leadership.lock:
             if self.is_closed:
                 return
             self._go(Change.CLOSED)
-            if self.lead.taken:
+            if self.leadership.taken:
                 self._shut_down()  # wakes the caller that has the lead, which then closes the socket
             else:
                 self._release_socket()
-            self.lead.wake_all()
+            self.leadership.wake_all()
             self._show_unread()
         for owned in self._owned:
             owned.close()
@@ -658,7 +659,7 @@ class ClientConnection:
         if self.is_closed:
             raise self.disconnected()
         if self._readiness is None:
-            with self.lead.lock:
+            with self.leadership.lock:
                 readiness = Readiness()
                 if self.socket is not None and self.socket.fileno() >= 0:
                     readiness.watch(self.socket)

@@ -29,7 +29,7 @@ from ..wire.packets import Message
 from ..wire.text import plainly
 from .basics import Basics
 from .connection import ClientConnection
-from .lead import time_left
+from .leadership import time_left
 from .objects import Subscribed
 
 MOST_KNOWN: Final = 1_024
@@ -117,7 +117,7 @@ class Handed(Subscribed[T]):
         the next.
         """
         # 1. What the first message says. It may have it all.
-        mailbox, lead = self._mailbox, self._verbs.connection.lead
+        mailbox, leadership = self._mailbox, self._verbs.connection.leadership
         if (message := mailbox.take()) is None:
             if mailbox.closed:
                 raise DisconnectedError("the subscription was taken back")
@@ -157,8 +157,8 @@ class Handed(Subscribed[T]):
             left = messages[len(found_now) :]
         finally:
             mailbox.put_first(left)
-            with lead.lock:
-                lead.wake_all()  # other callers may wait for what is ready now
+            with leadership.lock:
+                leadership.wake_all()  # other callers may wait for what is ready now
 
     async def _ask(self, messages: list[Message], offers: list[Offer]) -> list[T | DescriptorError]:
         """What the first of these messages offer: of one at least, and of as many as the descriptor store hands out at

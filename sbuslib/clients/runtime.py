@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, TypeVar
 
-from .lead import Waiter, time_left
+from .leadership import Waiter, time_left
 
 T = TypeVar("T")
 

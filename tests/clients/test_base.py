@@ -147,7 +147,7 @@ client.subscribe(b"k")
 got = []
 thread = threading.Thread(target=lambda: got.append(client.receive(timeout=20).payload))
 thread.start()
-while not client._connection.lead.taken:
+while not client._connection.leadership.taken:
     pass
 child = os.fork()
 if not child:

@@ -71,7 +71,7 @@ def test_after_any_number_of_signals_the_client_is_usable(server: HubThread, add
         assert client.receive(timeout=PATIENCE).payload == b"last"
         served.stop()
         assert client.sync() == "local"
-        assert not client._connection.lead.taken
+        assert not client._connection.leadership.taken
 
 
 def test_a_handler_that_waits_for_the_client_which_it_interrupted_gets_an_error(

@@ -15,7 +15,7 @@ from clients.makers import run as run_in_event_loop
 from support import PATIENCE
 
 from sbuslib import aio, blocking
-from sbuslib.clients.lead import Lead
+from sbuslib.clients.leadership import LeaderFollowers
 from sbuslib.clients.runtime import run
 from sbuslib.errors import DisconnectedError
 
@@ -28,29 +28,32 @@ def never() -> bool:
 
 
 async def take(
-    lead: Lead, ready: Callable[[], bool] = never, deadline: float | None = None, alive: threading.Lock | None = None
+    leadership: LeaderFollowers,
+    ready: Callable[[], bool] = never,
+    deadline: float | None = None,
+    alive: threading.Lock | None = None,
 ) -> bool:
     """Take the lead, and keep it for as long as ``alive``, which is locked, lives."""
     if alive is None:
         alive = threading.Lock()
         alive.acquire()
-    return await lead.take(alive, ready, nothing, deadline)
+    return await leadership.lead(alive, ready, nothing, deadline)
 
 
-def blocking_lead() -> Lead:
-    return Lead(threading.RLock(), blocking._Waiter)
+def blocking_lead() -> LeaderFollowers:
+    return LeaderFollowers(threading.RLock(), blocking._Waiter)
 
 
 def test_one_caller_takes_the_lead_and_the_next_waits_until_it_is_given_back() -> None:
-    lead, alive = blocking_lead(), threading.Lock()
+    leadership, alive = blocking_lead(), threading.Lock()
     taken: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    next_caller = threading.Thread(target=lambda: taken.put(run(take(lead))))
+    next_caller = threading.Thread(target=lambda: taken.put(run(take(leadership))))
     with alive:
-        assert run(take(lead, alive=alive))
+        assert run(take(leadership, alive=alive))
         with pytest.raises(TimeoutError):
-            run(take(lead, deadline=monotonic()))
+            run(take(leadership, deadline=monotonic()))
         next_caller.start()
-    lead.pass_on()
+    leadership.pass_on()
     assert taken.get(timeout=PATIENCE)
     next_caller.join()
 
@@ -59,10 +62,10 @@ def test_a_caller_is_told_when_there_is_nothing_to_wait_for() -> None:
     def ended() -> None:
         raise DisconnectedError("ended")
 
-    lead = blocking_lead()
+    leadership = blocking_lead()
     with pytest.raises(DisconnectedError):
-        run(lead.take(threading.Lock(), never, ended, None))
-    assert not lead.taken
+        run(leadership.lead(threading.Lock(), never, ended, None))
+    assert not leadership.taken
 
 
 class Woken:
@@ -85,19 +88,19 @@ def suspended() -> Generator[None, bool, bool]:
 class Following:
     """A caller that waits for the lead."""
 
-    def __init__(self, lead: Lead, ready: Callable[[], bool] = never) -> None:
-        self.lead = lead
+    def __init__(self, leadership: LeaderFollowers, ready: Callable[[], bool] = never) -> None:
+        self.leadership = leadership
         self.work = self._take(ready)
         self.work.send(None)
-        self.waiter = [*lead._followers][-1]
+        self.waiter = [*leadership._followers][-1]
 
     async def _take(self, ready: Callable[[], bool]) -> bool:
         alive = threading.Lock()
         try:
             with alive:
-                return await self.lead.take(alive, ready, nothing, None)
+                return await self.leadership.lead(alive, ready, nothing, None)
         finally:
-            self.lead.pass_on(has_read=False)
+            self.leadership.pass_on(has_read=False)
 
     @property
     def was_woken(self) -> bool:
@@ -112,11 +115,11 @@ class Following:
 
 
 def test_when_the_chosen_caller_gives_up_the_next_one_is_chosen() -> None:
-    lead, alive = Lead(nullcontext(), Woken), threading.Lock()
+    leadership, alive = LeaderFollowers(nullcontext(), Woken), threading.Lock()
     with alive:
-        assert run(take(lead, alive=alive))
-        first, second = Following(lead), Following(lead)
-    lead.pass_on()
+        assert run(take(leadership, alive=alive))
+        first, second = Following(leadership), Following(leadership)
+    leadership.pass_on()
     assert (first.was_woken, second.was_woken) == (True, False)
     first.work.close()
     assert second.was_woken
@@ -124,12 +127,12 @@ def test_when_the_chosen_caller_gives_up_the_next_one_is_chosen() -> None:
 
 
 def test_a_chosen_caller_that_needs_no_lead_passes_it_on() -> None:
-    lead, alive = Lead(nullcontext(), Woken), threading.Lock()
+    leadership, alive = LeaderFollowers(nullcontext(), Woken), threading.Lock()
     has_come: list[bool] = []
     with alive:
-        assert run(take(lead, alive=alive))
-        first, second = Following(lead, lambda: bool(has_come)), Following(lead)
-    lead.pass_on()
+        assert run(take(leadership, alive=alive))
+        first, second = Following(leadership, lambda: bool(has_come)), Following(leadership)
+    leadership.pass_on()
     has_come.append(True)
     assert not first.go_on()
     assert second.was_woken
@@ -154,12 +157,12 @@ def test_a_task_whose_time_is_over_waits_no_more_and_lets_others_run() -> None:
 
 def test_a_task_that_is_cancelled_as_its_time_is_over() -> None:
     async def test() -> None:
-        lead, alive = Lead(nullcontext(), aio._Waiter), threading.Lock()
+        leadership, alive = LeaderFollowers(nullcontext(), aio._Waiter), threading.Lock()
         alive.acquire()
-        assert await take(lead, alive=alive)
+        assert await take(leadership, alive=alive)
         deadline = monotonic() + 0.001
-        tasks = [asyncio.create_task(take(lead, deadline=deadline)) for _ in range(2)]
-        following = asyncio.create_task(take(lead, deadline=monotonic() + PATIENCE))
+        tasks = [asyncio.create_task(take(leadership, deadline=deadline)) for _ in range(2)]
+        following = asyncio.create_task(take(leadership, deadline=monotonic() + PATIENCE))
         while not tasks[0].done():
             await asyncio.sleep(0)
             if monotonic() > deadline:
@@ -168,7 +171,7 @@ def test_a_task_that_is_cancelled_as_its_time_is_over() -> None:
         assert isinstance(results[0], TimeoutError)
         assert isinstance(results[1], TimeoutError | asyncio.CancelledError)
         alive.release()
-        lead.pass_on()
+        leadership.pass_on()
         assert await following
 
     run_in_event_loop(test())

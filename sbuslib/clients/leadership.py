@@ -1,8 +1,8 @@
 """The lead: which of the callers that wait for one client reads its connection.
 
-Several threads, greenlets or tasks may wait for the same client. One of them takes the lead. It reads for all, until it
-has what it waits for, and then gives the lead back to the next. Nobody reads while nobody waits. So the packets of a
-client that does not receive stay in the kernel, where the hub sees that they pile up.
+Several threads, greenlets or tasks may wait for the same client. One of them takes the leadership. It reads for all,
+until it has what it waits for, and then gives the lead back to the next. Nobody reads while nobody waits. So the
+packets of a client that does not receive stay in the kernel, where the hub sees that they pile up.
 
 An exception of a signal handler may come between any two steps. So nothing here counts on a step that gives something
 back: each caller waits inside of ``with alive:``, a lock of its own that nobody waits for, and that Python releases in
@@ -34,7 +34,7 @@ class Waiter(Protocol):
         """Wait; ``False`` after ``timeout`` seconds."""
 
 
-class Lead:
+class LeaderFollowers:
     """The lead among callers: who is chosen to read, who is woken, and what if one gives up.
 
     :param lock: to be held while the lead changes hands, and by the client for changes that go with that. A thread that
@@ -58,21 +58,21 @@ class Lead:
 
     @property
     def taken(self) -> bool:
-        """Whether a caller has the lead."""
+        """Whether a caller has the leadership."""
         return self._leader is not None and self._leader.locked()
 
     def start(self, alive: Lock) -> None:
         """The caller has the lead, as the first one."""
         self._leader, self._leading = alive, self._find_caller()
 
-    async def take(
+    async def lead(
         self, alive: Lock, ready: Callable[[], bool], check: Callable[[], None], deadline: float | None
     ) -> bool:
         """Wait until ``ready()`` holds or the lead is free. ``True``: the caller leads, while ``alive`` is locked.
 
         After that, and after an exception, it has to call :meth:`pass_on`. Other callers call ``ready``, too.
         ``check()`` raises where there is nothing to wait for. Raises :exc:`TimeoutError` at the deadline, and
-        :exc:`~sbuslib.errors.StateError` in a signal handler that interrupted the caller that has the lead.
+        :exc:`~sbuslib.errors.StateError` in a signal handler that interrupted the caller that has the leadership.
         """
         with self.lock:
             found = self._look(alive, ready, check)
