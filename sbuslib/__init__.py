@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from . import aio as aio
     from . import blocking as blocking
     from .client import Client as Client
-    from .clients.handed import Descriptor as Descriptor
+    from .clients.fd_subscriptions import Descriptor as Descriptor
     from .connecting import Connector as Connector
     from .connecting import connect as connect
     from .fds.memory import Frame as Frame
@@ -51,7 +51,7 @@ _HOMES = {
     "Client": "client",
     "Connector": "connecting",
     "Credentials": "secrets",
-    "Descriptor": "clients.handed",
+    "Descriptor": "clients.fd_subscriptions",
     "Frame": "fds.memory",
     "Hub": "hub",
     "Job": "recipes.queue",

@@ -10,7 +10,7 @@ from threading import get_ident
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from .clients.face import ClientFace
-from .clients.handing import AioDescriptorExchange, AioFileExchange, AioFrameExchange
+from .clients.fd_publishers import AioDescriptorExchange, AioFileExchange, AioFrameExchange
 from .clients.hub_view import AioHubView
 from .clients.leadership import time_left
 from .clients.runtime import Runtime

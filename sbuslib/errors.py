@@ -28,7 +28,7 @@
 
 A wait that takes too long raises the built-in :exc:`TimeoutError`. A bug of ours shows as
 :exc:`AssertionError` or whatever Python raises. It is caught in one place, where a greenlet of a service ends
-(:mod:`sbuslib.core.service`): it ends the service, and callers that wait for its end get a :exc:`ServiceError`.
+(:mod:`sbuslib.core.supervision`): it ends the service, and callers that wait for its end get a :exc:`ServiceError`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from gevent.event import Event
 from gevent.timeout import Timeout
 
 from .clients.reconnect import NOBODY_PAUSE_MOST, Backoff
-from .core.service import ServiceGreenlets
+from .core.supervision import Supervisor
 from .errors import NoHubError, SbusError, StateError, UsageError
 from .kernel.dialer import Dialer
 from .limits import ClientLimits
@@ -72,7 +72,7 @@ class Relay:
 
         self._link: LinkAbove | None = None  # the last one
         self._greenlet: gevent.Greenlet[..., object] | None = None  # dials and waits
-        self.service = ServiceGreenlets("relay", self.stop)
+        self.service = Supervisor("relay", self.stop)
         """The greenlets, and the error that ended them."""
         self._address = self._dialers[0].address  # that is joined, or was dialled last
         self._moving = False  # from the hub that it has joined to one that is configured now
@@ -106,7 +106,7 @@ class Relay:
         self.hub.context.check_here()
         self.above.start()
         self._may_dial.set()
-        self.service = ServiceGreenlets(f"relay to {self._address}", self.stop)
+        self.service = Supervisor(f"relay to {self._address}", self.stop)
         self._greenlet = self.service.spawn(self._run)
         return self
 

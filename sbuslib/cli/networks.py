@@ -204,14 +204,14 @@ def _serve(arguments: Namespace, begin: Callable[[Peer, ExitStack], list[Work]])
     import gevent
     from gevent.event import AsyncResult
 
-    from ..core.service import ServiceGreenlets
+    from ..core.supervision import Supervisor
     from ..errors import SbusError
 
     # 1. What ends it: a signal, work that is done, or an error, foreseen or not.
     logging.basicConfig(format="sbus: %(message)s")
     end: AsyncResult[None] = AsyncResult()
     on_stop(end.set, gevent.signal_handler)
-    running = ServiceGreenlets("peer", end.set)
+    running = Supervisor("peer", end.set)
 
     def run(work: Work) -> None:
         try:

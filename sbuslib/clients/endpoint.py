@@ -13,8 +13,8 @@ from ..limits import PACKET_BYTES
 from ..recipes.work import DONE, FAILED, REJECTED
 from ..wire.packets import Key, Message
 from .face import ClientFace
-from .handed import AioDescriptors, AioFiles, AioFrames, Descriptor
-from .handing import AioDescriptorExchange, AioFileExchange, AioFrameExchange
+from .fd_publishers import AioDescriptorExchange, AioFileExchange, AioFrameExchange
+from .fd_subscriptions import AioDescriptors, AioFiles, AioFrames, Descriptor
 from .hub_view import AioHubView, Offers
 from .job_queue import AioHeldJob, AioJobQueue, AioWorker, AnyHeldJob
 from .objects import AioService, AioSubscription, Subscribed

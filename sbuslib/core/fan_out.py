@@ -87,7 +87,9 @@ class _Entry:
 
 
 class FanOutQueue:
-    """What waits for the clients of one user. Implements :class:`~.protocols.Queue` and :class:`~.unsent.Waiting`."""
+    """What waits for the clients of one user. Implements :class:`~.protocols.Queue` and
+    :class:`~.delivery_barrier.Pending`.
+    """
 
     in_order = True
     hands_on = True
@@ -181,7 +183,7 @@ class FanOutQueue:
         if not self._entries:
             self._account.queue = self
             self._waiting.add(self)
-            self._context.running.unsent.note(self, True)
+            self._context.running.delivery_barrier.note(self, True)
         self._entries.append(entry)
         if entry.group is not None:
             if not entry.group.waiting:
@@ -259,11 +261,11 @@ class FanOutQueue:
             self._account.fan_out.give_room(entry.sender.credentials.uid, entry.count, entry.size)
             self.queued -= entry.count
             self.delivered += entry.count
-            self._context.running.unsent.check()
+            self._context.running.delivery_barrier.check()
 
     def _end(self) -> None:
         self._waiting.discard(self)
-        self._context.running.unsent.note(self, False)
+        self._context.running.delivery_barrier.note(self, False)
         self._context.quotas.tidy(self._account)
         self._context.running.emptied.set()
 

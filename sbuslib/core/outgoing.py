@@ -48,7 +48,7 @@ READ: Final = 1
 class Outgoing:
     """The sending half of a client. Routes hold this object.
 
-    Implements :class:`~.protocols.Receiver`, :class:`~.protocols.Holder` and :class:`~.unsent.Waiting`.
+    Implements :class:`~.protocols.Receiver`, :class:`~.protocols.Holder` and :class:`~.delivery_barrier.Pending`.
     """
 
     hands_on: ClassVar = False  # what leaves the outbox is with the kernel
@@ -325,7 +325,7 @@ class Outgoing:
 
     @property
     def is_hub(self) -> bool:
-        """Whether this is a hub below that may be waited for. Implements :class:`~.unsent.Waiting`."""
+        """Whether this is a hub below that may be waited for. Implements :class:`~.delivery_barrier.Pending`."""
         return self.is_link and self.credentials.uid in self._context.trusted
 
     @property
@@ -343,7 +343,7 @@ class Outgoing:
             bool(outbox) or self._refusal is not None or bool(self.wants_notices and outbox.losses.unreported)
         )
         self._direct = not (waits or self._mute or self._senders)
-        self._running.unsent.note(self, waits and not self._mute)
+        self._running.delivery_barrier.note(self, waits and not self._mute)
         if waits and not self._mute:
             if self._watcher is None:
                 self._watcher = SendWatcher(self._running, self.account.uid, self.socket, self._send_on)
@@ -451,7 +451,7 @@ class Outgoing:
                 return
         self._release_held()
         self._update()
-        self._running.unsent.check()
+        self._running.delivery_barrier.check()
         if not outbox:
             self._on_empty()
 

@@ -153,7 +153,7 @@ class Replacement:
         self._acceptor.serve_accepted()
         if not self._clients.settle(monotonic() + LAST_TURNS):
             raise HandoverError("it is too busy")
-        self._context.running.unsent.answer_all()
+        self._context.running.delivery_barrier.answer_all()
         self._reloads.end()
 
         # 2. Hand it over.

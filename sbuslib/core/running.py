@@ -14,13 +14,15 @@ from ..kernel.packet_writer import PacketWriter
 from ..limits import Limits
 from ..reasons import Reason
 from ..secrets import Credentials
+from .delivery_barrier import DeliveryBarrier
 from .protocols import Receiver
 from .scheduler import Scheduler
-from .unsent import Unsent
 from .user_work import UserWork
 
 PASSED_WAIT: Final = 1.0
-"""Seconds that an answer to ``hub/sync passed`` waits for a receiver that takes nothing: see :mod:`.unsent`."""
+"""Seconds that an answer to ``hub/sync passed`` waits for a receiver that takes nothing: see
+:mod:`.delivery_barrier`.
+"""
 
 
 class Running:
@@ -44,7 +46,7 @@ class Running:
         self.writer = PacketWriter()  # of packets that do not lie in the area
         self.scheduler = Scheduler(self.loop)  # which user has the next turn
         self.work = UserWork(self.scheduler, limits.turn_time)  # what a user's changes cause
-        self.unsent = Unsent(self.after, PASSED_WAIT)  # receivers for which messages wait
+        self.delivery_barrier = DeliveryBarrier(self.after, PASSED_WAIT)  # receivers for which messages wait
         self.emptied = Event()
         """Set whenever nothing waits for some receiver any more."""
 
@@ -62,7 +64,7 @@ class Running:
         self.work.clear()
         for timer in list(self._timers):
             self.cancel(timer)
-        self.unsent.clear()
+        self.delivery_barrier.clear()
 
     def round(self) -> int:
         """The number of the event loop's round; always 0 where it does not count them."""

@@ -10,7 +10,7 @@ embedder, whose ``publish`` never blocks; those of relays, behind which other cl
 client was held for longer than :attr:`~sbuslib.limits.Limits.block_timeout`. These are left out and counted, and a gap
 row says so.
 
-The callbacks of the event loop run under :class:`~sbuslib.core.service.ServiceGreenlets`: an unforeseen error in one of
+The callbacks of the event loop run under :class:`~sbuslib.core.supervision.Supervisor`: an unforeseen error in one of
 them ends the recording, and is told as any other error that ends it.
 
 For recording a hub of another process, see :mod:`.follower`.
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import msgspec
 
-from ..core.service import ServiceGreenlets
+from ..core.supervision import Supervisor
 from ..errors import JournalError, StateError, UsageError
 from ..wire.packets import check_key
 from ..wire.text import plainly
@@ -134,8 +134,8 @@ class Recorder:
         #: It is not open before the start.
         self._writer = self._make_writer()
 
-    def _make_service(self) -> ServiceGreenlets:
-        return ServiceGreenlets(f"recording into {self.directory}", self._end_with_service)
+    def _make_service(self) -> Supervisor:
+        return Supervisor(f"recording into {self.directory}", self._end_with_service)
 
     def __repr__(self) -> str:
         return f"<Recorder of {self.hub!r} into {self.directory}: {'recording' if self.recording else 'stopped'}>"

@@ -19,7 +19,7 @@ from gevent.ssl import SSLContext
 from gevent.timeout import Timeout
 
 from ..clients.reconnect import Backoff
-from ..core.service import ServiceGreenlets
+from ..core.supervision import Supervisor
 from ..core.violations import Violations
 from ..errors import StateError, UsageError
 from ..kernel.hosts import HostPort, is_loopback, parse_host_port
@@ -52,7 +52,7 @@ class Connections(Owner):
                 f"{given}: other machines reach this address: give certificates for TLS, or allow it to be insecure"
             )
         self.limits = limits if limits is not None else TcpLimits()  # of this peer
-        self.greenlets = ServiceGreenlets(f"peer at {listener or 'no address'}", self.close)  # all that this peer runs
+        self.greenlets = Supervisor(f"peer at {listener or 'no address'}", self.close)  # all that this peer runs
         self.area = memoryview(bytearray(_RECEIVE_BYTES))  # into which all connections receive
         self.held_bytes = 0  # by all connections together
 

@@ -22,7 +22,7 @@ from ..border.keys import CONTROL, Border, Excluded
 from ..border.mapping import Mapping
 from ..client import Client
 from ..clients.endpoint import Endpoint
-from ..core.service import ServiceGreenlets
+from ..core.supervision import Supervisor
 from ..errors import DisconnectedError, StateError, UsageError
 from ..hub import Hub
 from ..wire.text import plainly
@@ -97,7 +97,7 @@ class Gateway:
         self._arrivals = PeerInbox(self._limits, _keep_nothing)  # what peers sent, until it is on the bus
         self._changed = Event()  # set when there is something to tell the fellows
         self._client: Client | None = None  # of the bus, while the gateway is started
-        self._service = ServiceGreenlets(f"gateway of {name!r}", self.stop)
+        self._service = Supervisor(f"gateway of {name!r}", self.stop)
         self._greenlets: list[gevent.Greenlet[..., Any]] = []  # while it is started
         self._refused: Counter[str] = Counter()  # messages that do not cross, by reason
         self._exported = self._imported = 0  # messages, see GatewayStatistics
@@ -168,7 +168,7 @@ class Gateway:
         client.timeout = None  # a slow hub is waited for
 
         # 3. Peers hear of it.
-        self._service = ServiceGreenlets(f"gateway of {self._name!r}", self.stop)
+        self._service = Supervisor(f"gateway of {self._name!r}", self.stop)
         self._greenlets = [
             self._service.spawn(self._run, work, client)
             for work in (self._export_all, self._import_all, self._stay_known)

@@ -15,7 +15,7 @@ from gevent.event import Event
 from gevent.hub import Hub as EventLoopHub
 from gevent.timeout import Timeout
 
-from ..core.service import ServiceGreenlets
+from ..core.supervision import Supervisor
 from ..errors import StateError, UsageError
 from .certificates import TLS
 from .connections import HOLDS_THE_MOST, Connections
@@ -127,7 +127,7 @@ class Peer(Connections):
         """
         if self._running:
             raise StateError(f"{self!r} is started already")
-        self.greenlets = ServiceGreenlets(f"peer at {self.address or 'no address'}", self.close)
+        self.greenlets = Supervisor(f"peer at {self.address or 'no address'}", self.close)
         self._stopping = False
         self._listen()
         self._pid = os.getpid()

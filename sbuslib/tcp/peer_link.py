@@ -15,7 +15,7 @@ import gevent
 from gevent import socket
 from gevent.event import Event
 
-from ..core.service import ServiceGreenlets
+from ..core.supervision import Supervisor
 from ..errors import FramingError
 from ..kernel.hosts import HostPort
 from .framing import Command, CommandParser, Publish, Sub, Unsub
@@ -45,7 +45,7 @@ class Owner(Protocol):
     area: memoryview
     held_bytes: int
     """Bytes that all connections hold together. Each charges its own, and gives them back."""
-    greenlets: ServiceGreenlets
+    greenlets: Supervisor
 
     def receivers_of(self, name: str) -> tuple[PeerReceiver, ...] | None:
         """The receivers at this end that want ``name``; ``None`` when it is for :meth:`take_forwarded`."""

@@ -134,7 +134,7 @@ class HubAbove:
 
     def _end(self) -> None:
         self.away_since = 0.0
-        self.context.running.unsent.note(self.up, False)
+        self.context.running.delivery_barrier.note(self.up, False)
         self.demand.end()
         self.tree.loss_reports.detach()
         self.tree.questions.note_joined()
@@ -204,7 +204,7 @@ class HubAbove:
 
     def abandon(self) -> None:
         """In the child of a fork: close the child's copy of the connection only."""
-        self.context.running.unsent.clear()  # the questions of the parent's clients
+        self.context.running.delivery_barrier.clear()  # the questions of the parent's clients
         self.step = "stopped"
         self.demand.abandon()
         connection = self._connection

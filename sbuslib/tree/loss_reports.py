@@ -54,7 +54,7 @@ class News:
 
 
 class LossReports:
-    """What one hub knows of the losses in its tree. Implements :class:`~sbuslib.core.unsent.Waiting`.
+    """What one hub knows of the losses in its tree. Implements :class:`~sbuslib.core.delivery_barrier.Waiting`.
 
     :param hub_id: under which this hub counts.
     :param tell: tells clients, and the hubs below, what is new.
@@ -135,7 +135,7 @@ class LossReports:
         earlier = self._news.get(key)
         self._news[key] = News(earlier.report.joined_by(news) if earlier is not None else news, origin)
         self._changes += 1
-        self._context.running.unsent.note(self, True)
+        self._context.running.delivery_barrier.note(self, True)
         self._pass_on_later()
         return news
 
@@ -223,9 +223,9 @@ class LossReports:
         """Whether all is known above, or nobody has to know."""
         if not self._news and not self._open:
             self._done = self._changes
-        self._context.running.unsent.note(self, bool(self.queued))
+        self._context.running.delivery_barrier.note(self, bool(self.queued))
         self._on_known()
-        self._context.running.unsent.check()
+        self._context.running.delivery_barrier.check()
 
     @property
     def own(self) -> int:

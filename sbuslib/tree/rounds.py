@@ -165,7 +165,7 @@ class Questions:
         above = self._above()
         if scope == b"passed":
             reply = self._put_off(asker, lambda scope: control.encode_sync(token, scope))
-            self._context.running.unsent.when_passed(lambda: reply(b"passed"))
+            self._context.running.delivery_barrier.when_flushed(lambda: reply(b"passed"))
         elif scope == b"root" and above is not None and not above.settled:
             reply = self._put_off(asker, lambda scope: control.encode_sync(token, scope))
             self._until_joined.setdefault(asker, []).append(reply)

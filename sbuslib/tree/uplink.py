@@ -47,7 +47,7 @@ _TAKEN: Final = 512
 
 class Uplink:
     """The hub above as a receiver. Implements :class:`~sbuslib.core.protocols.Receiver` and
-    :class:`~sbuslib.core.unsent.Waiting`.
+    :class:`~sbuslib.core.delivery_barrier.Waiting`.
 
     A hub below is told that its messages were passed on when the hub above has acknowledged them, or that they were
     lost.
@@ -155,7 +155,7 @@ class Uplink:
             first = self.forwarded == self.acknowledged
             self.forwarded += sent
             if first:
-                self._context.running.unsent.note(self, True)
+                self._context.running.delivery_barrier.note(self, True)
             self._consider_asking()
         return sent
 
@@ -211,7 +211,7 @@ class Uplink:
 
     def _update(self) -> None:
         """Watch the socket if anything waits that may be sent."""
-        self._context.running.unsent.note(self, bool(self.queued))
+        self._context.running.delivery_barrier.note(self, bool(self.queued))
         outgoing = self._outgoing
         if outgoing is None:
             return
@@ -229,7 +229,7 @@ class Uplink:
     def _send_on(self) -> None:
         before = self.forwarded
         self._send_kept()
-        self._context.running.unsent.check()
+        self._context.running.delivery_barrier.check()
         if not self.waiting:
             self._context.running.emptied.set()
         elif self.forwarded == before and self._watcher is not None:
@@ -300,8 +300,8 @@ class Uplink:
 
     def check_passed(self) -> None:
         """Messages or losses were acknowledged: so those below may be told that theirs were passed on."""
-        self._context.running.unsent.note(self, bool(self.queued))
-        self._context.running.unsent.check()
+        self._context.running.delivery_barrier.note(self, bool(self.queued))
+        self._context.running.delivery_barrier.check()
         if self.acknowledged == self.forwarded and not self._reports.queued:
             self._on("acknowledged")
 

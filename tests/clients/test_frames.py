@@ -21,7 +21,7 @@ from worlds import World
 
 from sbuslib import blocking
 from sbuslib.clients.endpoint import Endpoint
-from sbuslib.clients.handing import MOST_IN_PACKET
+from sbuslib.clients.fd_publishers import MOST_IN_PACKET
 from sbuslib.errors import DescriptorError, DisconnectedError
 from sbuslib.fds.in_flight import in_flight
 from sbuslib.fds.memory import MappedFrame, PacketFrame

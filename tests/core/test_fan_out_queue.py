@@ -346,7 +346,7 @@ def test_a_relay_is_told_only_when_the_line_is_empty(hub: Hub, connect_as: Conne
     readers = readers_of(connect_as, b"k")
     answers: list[int] = []
     hub.publish(b"k", b"1")
-    hub.context.running.unsent.when_passed(lambda: answers.append(1))
+    hub.context.running.delivery_barrier.when_flushed(lambda: answers.append(1))
     assert not answers
     settle(hub)
     assert answers == [1]

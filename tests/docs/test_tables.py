@@ -20,7 +20,7 @@ from test_imports import PACKAGE
 import sbuslib
 from sbuslib import aio, blocking, matches
 from sbuslib.client import Client
-from sbuslib.clients import endpoint, handing, hub_view, job_queue
+from sbuslib.clients import endpoint, hub_view, job_queue
 from sbuslib.clients.endpoint import ClientSubscription
 from sbuslib.core.losses import CAUSES
 from sbuslib.core.outbox import decide
@@ -188,9 +188,9 @@ def test_what_is_told_of_a_class_is_there(title: str, kind: type, whole: bool) -
 def test_every_verb_of_what_a_client_has_is_told() -> None:
     parts = {
         "queue(name)": (endpoint.JobQueue, job_queue.AioJobQueue),
-        "frames": (endpoint.FrameExchange, handing.AioFrameExchange),
-        "descriptors": (endpoint.DescriptorExchange, handing.AioDescriptorExchange),
-        "files": (endpoint.FileExchange, handing.AioFileExchange),
+        "frames": (endpoint.FrameExchange, fd_publishers.AioFrameExchange),
+        "descriptors": (endpoint.DescriptorExchange, fd_publishers.AioDescriptorExchange),
+        "files": (endpoint.FileExchange, fd_publishers.AioFileExchange),
         "hub": (endpoint.HubView, hub_view.AioHubView),
     }
     rows = [line.split("|")[1] for line in section("Queues, frames, files, and the hub").splitlines() if "| `" in line]

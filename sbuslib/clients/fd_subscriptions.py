@@ -75,7 +75,7 @@ class Descriptor:
     __del__ = close
 
 
-class Handed(Subscribed[T]):
+class FdSubscription(Subscribed[T]):
     """What is offered under the patterns of a subscription, fetched at descriptor stores in the order of the messages.
 
     :param users: whose is taken; ``None``: everybody's.
@@ -195,7 +195,7 @@ class Handed(Subscribed[T]):
         """What a descriptor of this user stands for, which has the descriptor from then on."""
 
 
-class AioFrames(Handed[Frame]):
+class AioFrames(FdSubscription[Frame]):
     """The frames that are published under patterns. What ``client.frames.subscribe`` returns."""
 
     def __init__(self, verbs: Basics, mailbox: Mailbox, most: int) -> None:
@@ -225,7 +225,7 @@ def _describe(frame: Frame, message: Message, meta: bytes) -> Frame:
     return frame
 
 
-class AioDescriptors(Handed[Descriptor]):
+class AioDescriptors(FdSubscription[Descriptor]):
     """The descriptors that are published under patterns. What ``client.descriptors.subscribe`` returns."""
 
     def _read(self, message: Message) -> Offer:

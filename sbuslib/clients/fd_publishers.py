@@ -20,7 +20,7 @@ from ..wire.offers import MAGIC, META_BYTES, Offer, encode_offer
 from ..wire.packets import Key, as_key
 from ..wire.text import printable
 from .basics import Basics, mailbox_of
-from .handed import AioDescriptors, AioFiles, AioFrames
+from .fd_subscriptions import AioDescriptors, AioFiles, AioFrames
 from .objects import starting
 
 PAUSE: Final = 0.25

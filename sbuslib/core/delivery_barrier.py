@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Protocol
 
 
-class Waiting(Protocol):
+class Pending(Protocol):
     """A receiver for which messages wait."""
 
     @property
@@ -42,7 +42,7 @@ class Waiting(Protocol):
         """Whether it is a hub, for which questions wait however long it takes."""
 
 
-class Unsent:
+class DeliveryBarrier:
     """The receivers of one hub for which messages wait, and the questions that wait for them.
 
     Questions that come while others wait are answered together after these. So what all receivers have to be sent is
@@ -55,15 +55,15 @@ class Unsent:
     def __init__(self, after: Callable[[float, Callable[[], None]], object], wait: float) -> None:
         self._after = after
         self._wait = wait
-        self._behind: dict[Waiting, None] = {}  # receivers for which messages wait, and questions with them
-        self._lagging: set[Waiting] = set()  # clients for which messages wait, and no questions any more
+        self._behind: dict[Pending, None] = {}  # receivers for which messages wait, and questions with them
+        self._lagging: set[Pending] = set()  # clients for which messages wait, and no questions any more
         self._answers: list[Callable[[], None]] = []  # to the questions that wait
-        self._due: dict[Waiting, float] = {}  # how much each receiver has to have been sent before they are called
+        self._due: dict[Pending, float] = {}  # how much each receiver has to have been sent before they are called
         self._next: list[Callable[[], None]] = []  # to those that came later
         self._until = 0.0
         self._timing = False  # whether a timer runs
 
-    def note(self, receiver: Waiting, waits: bool) -> None:
+    def note(self, receiver: Pending, waits: bool) -> None:
         """Note whether anything waits for a receiver: it may have changed."""
         if not waits:
             self._lagging.discard(receiver)
@@ -73,7 +73,7 @@ class Unsent:
         elif receiver not in self._lagging:
             self._behind[receiver] = None
 
-    def when_passed(self, answer: Callable[[], None]) -> None:
+    def when_flushed(self, answer: Callable[[], None]) -> None:
         """Call ``answer`` once all that waits now was passed on, or enough time has passed; it may be at once."""
         if self._answers:
             self._next.append(answer)
@@ -90,7 +90,7 @@ class Unsent:
         self._keep_time()
 
     @staticmethod
-    def _due_of(receivers: Iterable[Waiting]) -> dict[Waiting, float]:
+    def _due_of(receivers: Iterable[Pending]) -> dict[Pending, float]:
         """For each receiver the count of sent messages at which all that waits for it now has gone."""
         return {receiver: receiver.delivered + receiver.queued if receiver.in_order else inf for receiver in receivers}
 

@@ -8,7 +8,7 @@ import gevent
 import pytest
 from support import eventually
 
-from sbuslib.core.service import ServiceGreenlets
+from sbuslib.core.supervision import Supervisor
 from sbuslib.errors import ServiceError
 
 
@@ -16,7 +16,7 @@ def test_an_unforeseen_error_stops_the_service_once_and_is_logged_with_its_trace
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stopped: list[None] = []
-    greenlets = ServiceGreenlets("the service", lambda: stopped.append(None))
+    greenlets = Supervisor("the service", lambda: stopped.append(None))
 
     def fail(error: BaseException) -> None:
         raise error
@@ -36,7 +36,7 @@ def test_an_unforeseen_error_stops_the_service_once_and_is_logged_with_its_trace
 
 
 def test_greenlets_that_return_or_are_killed_end_nothing() -> None:
-    greenlets = ServiceGreenlets("the service", pytest.fail)
+    greenlets = Supervisor("the service", pytest.fail)
     done = greenlets.spawn(int)
     killed = greenlets.spawn(gevent.sleep, 1_000)
     eventually(lambda: done.dead)
@@ -49,7 +49,7 @@ def test_an_error_while_stopping_leaves_nobody_waiting() -> None:
     def stop() -> None:
         raise OSError("nor can it stop")
 
-    greenlets = ServiceGreenlets("the service", stop)
+    greenlets = Supervisor("the service", stop)
     greenlets.spawn(divmod, 1, 0)
     assert greenlets.failed.wait(10)
     with pytest.raises(ServiceError, match="ZeroDivisionError"):

@@ -19,7 +19,7 @@ from ..errors import ServiceError
 logger = logging.getLogger("sbuslib")
 
 
-class ServiceGreenlets:
+class Supervisor:
     """Starts the greenlets of one service; the first error that leaves one of them is kept in ``error``.
 
     :param name: what the service is called in the log and in the error.
