@@ -26,7 +26,7 @@ from .core.client_role import ClientRole
 from .core.clients import LAST_TURNS, Clients
 from .core.context import Context
 from .core.embedder import Embedder, Inbox
-from .core.handover import Estate, ask_for
+from .core.handover import HandoverSource, ask_for
 from .core.quotas import Quotas
 from .core.replacement import Replacement
 from .core.reporting import Reporter
@@ -220,9 +220,9 @@ class Hub:
 
         if self._take_over:
             assert isinstance(self._given, (PathAddress, AbstractAddress))
-            with closing(ask_for(self._given, self.context.router.namespace.separator)) as estate:
-                self.tree.hub_id = estate.record.hub_id
-                self._serve(estate.take_listener(), estate)
+            with closing(ask_for(self._given, self.context.router.namespace.separator)) as source:
+                self.tree.hub_id = source.record.hub_id
+                self._serve(source.take_listener(), source)
         elif not isinstance(self._given, Listener):
             self._serve(Listener(self._given, mode=self._mode, reuse=self._reuse, backlog=self.limits.backlog))
         elif self._given.socket.fileno() < 0:
@@ -230,7 +230,7 @@ class Hub:
         else:
             self._serve(self._given)
 
-    def _serve(self, listener: Listener, estate: Estate | None = None) -> None:
+    def _serve(self, listener: Listener, source: HandoverSource | None = None) -> None:
         # 1. What runs.
         self.context.start(self.clients.kick)
         self.tree.start()
@@ -238,9 +238,9 @@ class Hub:
         self._run = run = _Run(listener, Embedder(self.context, self.clients.fan_outs), acceptor)
 
         # 2. The clients of the hub before.
-        if estate is not None:
+        if source is not None:
             try:
-                self.replacement.take(estate, self._role, listener, self._mode)
+                self.replacement.take(source, self._role, listener, self._mode)
             except BaseException:
                 self._let_go(run)
                 raise
@@ -312,7 +312,7 @@ class Hub:
             gevent.sleep(0)
         while (
             self.clients.fan_outs.waiting
-            or any(connection.outgoing.queued for connection in connections.values())
+            or any(connection.outbound.queued for connection in connections.values())
             or self.tree.is_sending()
         ) and (left := deadline - monotonic()) > 0:
             emptied.clear()

@@ -76,8 +76,8 @@ def connection_of(hub: Hub, peer: Peer) -> Connection:
 def narrow(hub: Hub, peer: Peer) -> Connection:
     """Make the kernel hold one big packet for this peer, and give the hub's end of its connection."""
     connection = connection_of(hub, peer)
-    connection.outgoing.grow(anyway=True)  # once: the next line narrows it
-    connection.outgoing.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    connection.outbound.grow(anyway=True)  # once: the next line narrows it
+    connection.outbound.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     return connection
 
 

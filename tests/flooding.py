@@ -22,7 +22,7 @@ def flood(publisher: Peer, start: int, stop: int, key: bytes = b"k") -> None:
 
 
 def is_held(connection: Connection) -> bool:
-    return bool(connection.holders)
+    return bool(connection.pausers)
 
 
 def lost_notice(packet: bytes) -> tuple[str, int]:

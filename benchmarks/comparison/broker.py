@@ -175,11 +175,11 @@ class Broker(ABC):
         try:
             socks.extend(self.subscriber() for _ in range(receivers))
             socks.append(self.publisher())
-            *incoming, outgoing = (str(sock.fileno()) for sock in socks)
+            *incoming, outbound = (str(sock.fileno()) for sock in socks)
             pids = ",".join(map(str, self.pids))
             return load(
                 *("streamtrip" if trips else "stream", "-n", count, "-w", max(1, count // 10), "-P", pids),
-                *("-i", ",".join(incoming), "-o", outgoing, "-f", path, "-z", self.unit(payload)),
+                *("-i", ",".join(incoming), "-o", outbound, "-f", path, "-z", self.unit(payload)),
                 pass_fds=tuple(sock.fileno() for sock in socks),
             )
         finally:

@@ -181,11 +181,11 @@ def proxy(address: str) -> None:
     """The broker of ZeroMQ: what comes from publishers goes to subscribers."""
     import zmq
 
-    with zmq.Context() as context, context.socket(zmq.XSUB) as incoming, context.socket(zmq.XPUB) as outgoing:
-        incoming.rcvhwm = incoming.sndhwm = outgoing.rcvhwm = outgoing.sndhwm = 0
+    with zmq.Context() as context, context.socket(zmq.XSUB) as incoming, context.socket(zmq.XPUB) as outbound:
+        incoming.rcvhwm = incoming.sndhwm = outbound.rcvhwm = outbound.sndhwm = 0
         incoming.bind(f"ipc://{address}-in")
-        outgoing.bind(f"ipc://{address}-out")
-        zmq.proxy(incoming, outgoing)
+        outbound.bind(f"ipc://{address}-out")
+        zmq.proxy(incoming, outbound)
 
 
 def publish_mosquitto(address: str, count: int, payload: bytes, receivers: int) -> None:

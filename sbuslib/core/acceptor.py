@@ -25,7 +25,7 @@ from ..wire import control
 from .callbacks import log
 from .clients import Clients
 from .context import Context
-from .outgoing import READ
+from .outbound import READ
 from .publisher import Role
 from .quotas import Account
 from .scheduler import ACCEPTOR

@@ -8,7 +8,7 @@ from typing import Final
 
 from ..reasons import Reason
 from .context import Context
-from .outgoing import Outgoing
+from .outbound import Outbound
 from .send_watcher import SEND_RETRY
 
 SENT_A_STEP: Final = 64
@@ -21,7 +21,7 @@ class ClientFeed:
     :param take: returns up to so many packets, and whether there are more. It need not find any in one step.
     """
 
-    def __init__(self, context: Context, client: Outgoing, take: Callable[[int], tuple[list[bytes], bool]]) -> None:
+    def __init__(self, context: Context, client: Outbound, take: Callable[[int], tuple[list[bytes], bool]]) -> None:
         self._context = context
         self._client = client
         self._take = take

@@ -16,7 +16,7 @@ from ..wire.packets import Control, Packet, Subscribe, Unsubscribe, encode_contr
 from .clients import Clients
 from .context import Context
 from .interest_watches import InterestWatches
-from .outgoing import Outgoing
+from .outbound import Outbound
 from .presence_table import PresenceTable
 from .protocols import Routes, Sender
 from .publisher import Publisher
@@ -61,19 +61,19 @@ class Neighbours(Protocol):
         """Who is there."""
         ...
 
-    def whoami(self, client: Outgoing) -> None:
+    def whoami(self, client: Outbound) -> None:
         """Answer a ``whoami``, once the first prefix is known."""
 
-    def sync(self, client: Outgoing, token: bytes, scope: bytes) -> None:
+    def sync(self, client: Outbound, token: bytes, scope: bytes) -> None:
         """Answer a ``hub/sync``. Raises :exc:`~sbuslib.errors.PacketError` where too many wait."""
 
     def add_link(self, publisher: Publisher, said: bytes) -> None:
         """A client says that it is the relay of a hub below, and names that hub."""
 
-    def note_address(self, client: Outgoing, address: bytes) -> None:
+    def note_address(self, client: Outbound, address: bytes) -> None:
         """A client that is the relay of a hub below says where its hub listens."""
 
-    def forget(self, client: Outgoing) -> None:
+    def forget(self, client: Outbound) -> None:
         """A client has left, which may be such a relay."""
 
 
@@ -127,7 +127,7 @@ class ClientRole:
 
     def act_on(self, publisher: Publisher, packet: Packet) -> None:
         """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError`."""
-        context, client = self._context, publisher.outgoing
+        context, client = self._context, publisher.outbound
         if isinstance(packet, Control):
             self._control(publisher, packet)
         elif isinstance(packet, Subscribe):
@@ -146,13 +146,13 @@ class ClientRole:
                 context.counts.ignored += 1
             publisher.refresh()
 
-    def _mark(self, client: Outgoing, pattern: bytes) -> bytes:
+    def _mark(self, client: Outbound, pattern: bytes) -> bytes:
         """What tells a client's pattern from those of others: a monitor's secrets are meant for it all the same."""
         namespace = self._context.router.namespace
         return namespace.mark if client.is_monitor and not namespace.uses_reserved(pattern) else b""
 
     def _control(self, publisher: Publisher, packet: Control) -> None:
-        context, client = self._context, publisher.outgoing
+        context, client = self._context, publisher.outbound
         match packet.key:
             case control.WHOAMI:
                 self._neighbours.whoami(client)
@@ -218,7 +218,7 @@ class ClientRole:
             case _:
                 context.counts.ignored += 1
 
-    def _tell(self, client: Outgoing, packet: Control) -> bytes:
+    def _tell(self, client: Outbound, packet: Control) -> bytes:
         """The answer for a trusted client; anybody else gets an empty one."""
         if client.credentials.uid not in self._context.trusted:
             return b""
@@ -232,7 +232,7 @@ class ClientRole:
         return self._answers.links(int(start), key if nul else None)
 
     def review(self, publisher: Publisher) -> Iterator[None]:
-        context, client = self._context, publisher.outgoing
+        context, client = self._context, publisher.outbound
         withdrawn: list[bytes] = []
         for name in context.router.plain_patterns_of(client):
             yield
@@ -260,13 +260,13 @@ class ClientRole:
         raise AssertionError("what a client may not do is a violation")
 
     def violated(self, publisher: Publisher, reason: Reason) -> None:
-        self._clients.kick(publisher.outgoing, reason)
+        self._clients.kick(publisher.outbound, reason)
 
     def ended(self, publisher: Publisher, why: str) -> None:
-        self._clients.close(publisher.outgoing, why)
+        self._clients.close(publisher.outbound, why)
 
     def forget(self, publisher: Publisher) -> None:
-        self._neighbours.forget(publisher.outgoing)
+        self._neighbours.forget(publisher.outbound)
 
     def after_turn(self, publisher: Publisher) -> None:
         raise AssertionError("only links put anything off")

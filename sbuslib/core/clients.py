@@ -19,7 +19,7 @@ from .callbacks import log
 from .connection import Connection
 from .context import Context
 from .fan_out import FanOuts
-from .outgoing import Outgoing
+from .outbound import Outbound
 from .protocols import LocalReceiver, Receiver
 from .publisher import Publisher, Role
 from .quotas import Account
@@ -65,7 +65,7 @@ class Clients:
 
     def _add(self, sock: socket.SocketType, credentials: Credentials, account: Account, role: Role) -> Connection:
         connection = Connection(self._context, self.fan_outs, sock, credentials, account, role)
-        self.connections[connection.outgoing] = connection
+        self.connections[connection.outbound] = connection
         return connection
 
     def close(self, client: Receiver, why: str) -> None:
@@ -78,9 +78,9 @@ class Clients:
     def kick(self, client: Receiver, reason: Reason) -> None:
         """Disconnect a client for a violation, tell it why, and count that. Not while the area is in use."""
         connection = self.connections.get(client)
-        if connection is not None and not connection.outgoing.closed:
-            connection.outgoing.kicked = True
-            connection.outgoing.notify_last(control.Kicked(reason).encode())
+        if connection is not None and not connection.outbound.closed:
+            connection.outbound.kicked = True
+            connection.outbound.notify_last(control.Kicked(reason).encode())
             self.close(client, reason)
             self.report(reason, client.credentials)
 
@@ -96,7 +96,7 @@ class Clients:
         connection = self.connections.pop(client, None)
         if connection is None:
             return
-        account = connection.outgoing.account
+        account = connection.outbound.account
         connection.close()  # first, since what follows may try to kick it
         self.finish(connection)
         connection.role.forget(connection)
@@ -113,12 +113,12 @@ class Clients:
     def counts(self) -> Iterator[tuple[Account, Totals, int]]:
         """What became of the messages of each client and inbox that is connected, and how many wait for it."""
         for connection in self.connections.values():
-            yield connection.outgoing.account, connection.totals(), connection.outgoing.queued
+            yield connection.outbound.account, connection.totals(), connection.outbound.queued
         for inbox in self.inboxes:
             told = inbox.statistics()
             yield inbox.account, Totals(0, told.routed, told.delivered, told.lost), told.waiting
 
-    def groups_of(self, client: Outgoing) -> frozenset[int]:
+    def groups_of(self, client: Outbound) -> frozenset[int]:
         """The group of a client's process when it connected, and its supplementary ones."""
         return peer_groups(client.socket) | {client.credentials.gid}
 
@@ -142,7 +142,7 @@ class Clients:
         It counts as a connection until then. Else clients that come and go could leave any number of rests.
         """
         if publisher.is_cut:
-            account = publisher.outgoing.account
+            account = publisher.outbound.account
             self._context.quotas.keep_open(account)
             self._cut.add(publisher)
             self._context.running.work.add(account.uid, self._go_on(publisher), lambda: self._finished(publisher))
@@ -154,7 +154,7 @@ class Clients:
 
     def _finished(self, publisher: Publisher) -> None:
         self._cut.discard(publisher)
-        self._release(publisher.outgoing.account)
+        self._release(publisher.outbound.account)
 
     def finish_all(self, until: float) -> bool:
         """Hand all of it on now, until a time of the monotonic clock. Returns whether there was enough time."""
@@ -211,9 +211,9 @@ class Clients:
         # 2. Who holds whom back, from when they did.
         for record in records:
             for number, since in record.holds.items():
-                receiver, publisher = by_number[record.number].outgoing, by_number.get(number)
+                receiver, publisher = by_number[record.number].outbound, by_number.get(number)
                 if publisher is not None and publisher.holdable_by(receiver) is not None:
-                    receiver.hold(publisher, since)
+                    receiver.pause(publisher, since)
 
     # -- the end ------------------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ class Clients:
     def abandon(self) -> None:
         """Another process serves the clients: let go of them without a word to them."""
         for connection in self.connections.values():
-            disown(connection.outgoing.socket)
+            disown(connection.outbound.socket)
             connection.close()
         self.connections.clear()
         for inbox in list(self.inboxes):

@@ -3,7 +3,7 @@
 A connection has no greenlet. It has two watchers of gevent's event loop. Their callbacks run in the loop itself and so
 cannot yield. The client has one *turn* for each time its socket is readable, and one for each time it is writable while
 something waits. A turn for reading receives into the hub's area, which all connections share, and hands on what came:
-see :mod:`.routing`. The :class:`~.outgoing.Outgoing` of a connection sends to the client, and its
+see :mod:`.routing`. The :class:`~.outbound.Outbound` of a connection sends to the client, and its
 :class:`~.publisher.Role` says what the client may do.
 """
 
@@ -23,8 +23,8 @@ from .callbacks import tell_event_loop
 from .context import Context
 from .fan_out import FanOuts
 from .messages import Received
-from .outgoing import READ, Outgoing
-from .protocols import Holder
+from .outbound import READ, Outbound
+from .protocols import Pauser
 from .publisher import Publisher, Role
 from .quotas import Account
 from .records import ClientRecord, Totals
@@ -45,7 +45,7 @@ class Connection(Publisher):
         account: Account,
         role: Role,
     ) -> None:
-        super().__init__(context, fan_outs, credentials, Outgoing(context, sock, credentials, account), role)
+        super().__init__(context, fan_outs, credentials, Outbound(context, sock, credentials, account), role)
         self.number = 0
         """Set by :class:`~.clients.Clients`: 1 for its first client, then more."""
         self._lone: int | None = None  # the round of the event loop in which the last packet came alone
@@ -55,12 +55,12 @@ class Connection(Publisher):
 
     # -- when to read -------------------------------------------------------------------------------
 
-    def hold(self, by: Holder) -> None:
-        super().hold(by)
+    def pause(self, by: Pauser) -> None:
+        super().pause(by)
         self._reader.stop()
 
-    def let_go(self, by: Holder) -> None:
-        super().let_go(by)
+    def resume(self, by: Pauser) -> None:
+        super().resume(by)
         self._read_on()
 
     def _on_readable(self) -> None:
@@ -70,25 +70,25 @@ class Connection(Publisher):
             except BaseException as error:
                 # gevent would stop the watcher. This client would stay, and would never be read from again.
                 tell_event_loop(error)
-                self.running.kick_later(self.outgoing, Reason.ERROR_IN_THE_HUB)
+                self.running.kick_later(self.outbound, Reason.ERROR_IN_THE_HUB)
         else:
             self._postpone()
 
     def _postpone(self) -> None:
         self._postponed = True
         self._reader.stop()
-        self.running.scheduler.postpone(self.outgoing.account.uid, self._resume_reading)
+        self.running.scheduler.postpone(self.outbound.account.uid, self._resume_reading)
 
     def _resume_reading(self) -> None:
         self._postponed = False
         try:
-            if not self.holders and not self.closed:
+            if not self.pausers and not self.closed:
                 self._on_readable()
         finally:
             self._read_on()
 
     def _read_on(self) -> None:
-        if self.holders or self._postponed or self.closed:
+        if self.pausers or self._postponed or self.closed:
             return
         if self.backlog:
             self._postpone()
@@ -149,7 +149,7 @@ class Connection(Publisher):
         most = 1 if self._lone is not None and now > self._lone + 1 + running.scheduler.several else None
         self._lone = None
         try:
-            lengths = area.receive(self.outgoing.socket, most)
+            lengths = area.receive(self.outbound.socket, most)
         except OSError as error:
             self.end = f"receive: {error.strerror}"
             return True
@@ -197,24 +197,24 @@ class Connection(Publisher):
     # -- the rest -----------------------------------------------------------------------------------
 
     def totals(self) -> Totals:
-        outgoing = self.outgoing
-        return Totals(self.received, outgoing.routed, outgoing.delivered, outgoing.lost)
+        outbound = self.outbound
+        return Totals(self.received, outbound.routed, outbound.delivered, outbound.lost)
 
     def statistics(self) -> ClientStatistics:
-        outgoing = self.outgoing
-        outbox = outgoing.outbox if outgoing.has_outbox else None  # not made for this
+        outbound = self.outbound
+        outbox = outbound.outbox if outbound.has_outbox else None  # not made for this
 
         return ClientStatistics(
             number=self.number,
-            credentials=outgoing.key.decode(),
-            patterns=self.context.router.count(outgoing),
+            credentials=outbound.key.decode(),
+            patterns=self.context.router.count(outbound),
             published=self.received,
-            routed=outgoing.routed,
-            delivered=outgoing.delivered,
-            waiting=outgoing.queued,
+            routed=outbound.routed,
+            delivered=outbound.delivered,
+            waiting=outbound.queued,
             waiting_peak=outbox.peak if outbox is not None else 0,
             full=round(outbox.full, 3) if outbox is not None else 0.0,
-            lost=outgoing.lost,
+            lost=outbound.lost,
             soft=outbox.soft if outbox is not None else "queue",
             hard=outbox.hard if outbox is not None else "discard",
             order=outbox.order if outbox is not None else "queue",
@@ -222,26 +222,26 @@ class Connection(Publisher):
 
     def record(self) -> ClientRecord:
         """For a hub that takes over. What is cut has to be handed on before. The end of a connection is read again."""
-        outgoing = self.outgoing
-        held = outgoing.held.items()
+        outbound = self.outbound
+        held = outbound.held.items()
 
         return ClientRecord(
             number=self.number,
-            patterns=self.context.router.patterns(outgoing),
-            echo=outgoing.has_echo,
-            senders=outgoing.wants_senders,
-            batches=outgoing.takes_batches,
-            notices=outgoing.wants_notices,
-            monitor=outgoing.is_monitor,
-            grown=outgoing.grown,
-            guarded=isinstance(outgoing.socket, GuardedSocket),
+            patterns=self.context.router.patterns(outbound),
+            echo=outbound.has_echo,
+            senders=outbound.wants_senders,
+            batches=outbound.takes_batches,
+            notices=outbound.wants_notices,
+            monitor=outbound.is_monitor,
+            grown=outbound.grown,
+            guarded=isinstance(outbound.socket, GuardedSocket),
             published=self.received,
             commands=self.commands,
-            routed=outgoing.routed,
-            delivered=outgoing.delivered,
+            routed=outbound.routed,
+            delivered=outbound.delivered,
             backlog=[packet for packet in self.backlog if isinstance(packet, bytes)],
             violation=self.end if isinstance(self.end, Reason) else "",
-            outbox=outgoing.outbox_record(),
+            outbox=outbound.outbox_record(),
             holds={one.number: since for one, since in held if isinstance(one, Connection)},
         )
 
@@ -249,8 +249,8 @@ class Connection(Publisher):
         """Be what this client was on the hub before. What it holds comes later: all clients have to be there."""
         self.number = record.number
         for pattern, times in record.patterns.items():
-            self.context.router.subscribe_anyway(pattern, self.outgoing, self.outgoing.account, self.credentials, times)
-        self.outgoing.restore(record, self)
+            self.context.router.subscribe_anyway(pattern, self.outbound, self.outbound.account, self.credentials, times)
+        self.outbound.restore(record, self)
         self.received, self.commands = record.published, record.commands
         if record.backlog:
             self.put_off(record.backlog)
@@ -262,11 +262,11 @@ class Connection(Publisher):
         """Close the socket. Whoever calls this forgets the connection first, and then has its publisher finish."""
         if self.closed:
             return
-        self.outgoing.close()
+        self.outbound.close()
         self._reader.stop()
         self._reader.close()
-        for holder in [*self.holders]:
-            holder.forget_held(self)
-            self.let_go(holder)
+        for pauser in [*self.pausers]:
+            pauser.forget_paused(self)
+            self.resume(pauser)
         self.leave()
-        self.outgoing.socket.close()
+        self.outbound.socket.close()

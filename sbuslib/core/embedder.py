@@ -21,7 +21,7 @@ from .context import Context
 from .fan_out import FanOuts
 from .greenlet_inbox import GreenletInbox
 from .messages import Batched, Copied, Messages
-from .protocols import Holdable, Receiver, Routes, Sender
+from .protocols import Pausable, Receiver, Routes, Sender
 
 
 class Embedder:
@@ -42,7 +42,7 @@ class Embedder:
     def wrapper(self) -> bytes:
         return control.wrapper_from(self.key)
 
-    def holdable_by(self, receiver: Receiver) -> Holdable | None:
+    def holdable_by(self, receiver: Receiver) -> Pausable | None:
         return None  # publish() never blocks
 
     def receivers_of(self, key: bytes) -> Routes:

@@ -32,7 +32,7 @@ from weakref import WeakValueDictionary
 from ..secrets import Credentials
 from .context import Context
 from .messages import Copied, Messages
-from .outgoing import Outgoing
+from .outbound import Outbound
 from .protocols import Receiver, Routes, Sender
 from .quotas import Account
 
@@ -45,7 +45,7 @@ class Group:
 
     takes_batches = True
 
-    def __init__(self, queue: FanOutQueue, receivers: tuple[Outgoing, ...]) -> None:
+    def __init__(self, queue: FanOutQueue, receivers: tuple[Outbound, ...]) -> None:
         self._queue = queue
         self.receivers = receivers
         self.waiting = 0  # entries of the queue that are for this group
@@ -64,19 +64,19 @@ class Group:
 class _Entry:
     """Messages of one sender for some receivers. Without a sender: an answer, or a count of lost messages."""
 
-    receivers: Collection[Outgoing]
+    receivers: Collection[Outbound]
     group: Group | None = None
-    pending: Iterator[Outgoing] | None = None  # receivers that did not get it yet; None: none of them did
+    pending: Iterator[Outbound] | None = None  # receivers that did not get it yet; None: none of them did
     sender: Sender | None = None
     messages: Messages | None = None
     packets: list[bytes] | None = None  # of the messages, while more may be added
     answer: bytes | None = None
-    missed: Counter[Outgoing] | None = None  # how many messages each receiver lost, if not the same for all
+    missed: Counter[Outbound] | None = None  # how many messages each receiver lost, if not the same for all
     count: int = 0  # messages; these and their bytes are charged to the sender's user, if there is one
     size: int = 0
     since: float = 0.0
 
-    def begin(self) -> Iterator[Outgoing]:
+    def begin(self) -> Iterator[Outbound]:
         """The receivers that did not get this entry yet. From now on no messages are added to it."""
         if self.pending is None:
             self.pending = iter(self.receivers)
@@ -113,7 +113,7 @@ class FanOutQueue:
         return sender.credentials.uid != self._account.uid
 
     def add(self, receiver: Receiver, sender: Sender, messages: Messages) -> None:
-        assert isinstance(receiver, Outgoing)
+        assert isinstance(receiver, Outbound)
         if self._account.fan_out.take_room(sender.credentials.uid, messages.count, messages.size):
             self._add((receiver,), None, sender, messages)
         else:
@@ -136,13 +136,13 @@ class FanOutQueue:
     def _miss(self, group: Group, count: int) -> None:
         """Lose messages for a group. Its receivers are told in turns of their user: the publisher does not wait."""
         if self._missed is None:
-            missed: Counter[Outgoing] = Counter()
+            missed: Counter[Outbound] = Counter()
             self._missed = _Entry(missed, missed=missed, since=time())
             self._put(self._missed)
         assert self._missed.missed is not None
         self._missed.missed.update(dict.fromkeys(group.receivers, count))
 
-    def _add(self, receivers: tuple[Outgoing, ...], group: Group | None, sender: Sender, messages: Messages) -> None:
+    def _add(self, receivers: tuple[Outbound, ...], group: Group | None, sender: Sender, messages: Messages) -> None:
         count, size = messages.count, messages.size
         self.queued += count
 
@@ -172,7 +172,7 @@ class FanOutQueue:
 
     def add_answer(self, receiver: Receiver, packet: bytes) -> bool:
         # Answers for clients that left count as well: else clients that come and go could queue any number.
-        assert isinstance(receiver, Outgoing)
+        assert isinstance(receiver, Outbound)
         if self._answers >= self._context.limits.fanout_packets:
             return False
         self._answers += 1
@@ -231,13 +231,13 @@ class FanOutQueue:
             self._end()
         self._context.running.scheduler.serves(clients)
 
-    def _begin(self, entry: _Entry) -> Iterator[Outgoing]:
+    def _begin(self, entry: _Entry) -> Iterator[Outbound]:
         if entry is self._missed:
             self._missed = None
         return entry.begin()
 
     @staticmethod
-    def _hand_to(entry: _Entry, messages: Messages | None, receiver: Outgoing) -> None:
+    def _hand_to(entry: _Entry, messages: Messages | None, receiver: Outbound) -> None:
         if entry.answer is not None:
             receiver.answer_from_queue(entry.answer)
         elif messages is None:
@@ -275,7 +275,7 @@ class FanOutQueue:
         now = time()
         # Added up for each group, then for each receiver: there may be many messages for many receivers.
         by_group: Counter[Group] = Counter()
-        outage: Counter[Outgoing] = Counter()
+        outage: Counter[Outbound] = Counter()
         while self._entries:
             entry = self._entries.popleft()
             if entry.sender is None:
@@ -350,10 +350,10 @@ class FanOuts:
     def _make_groups(self, receivers: Routes) -> dict[int, Group]:
         """The groups of users that have many clients among ``receivers``, by user."""
         context = self._context
-        alike: dict[Account, list[Outgoing]] = {}
+        alike: dict[Account, list[Outbound]] = {}
         for receiver in receivers:
             # A hub below does its own fan-out. A client that has left is in routes for a moment.
-            if isinstance(receiver, Outgoing) and not (receiver.is_link or receiver.closed):
+            if isinstance(receiver, Outbound) and not (receiver.is_link or receiver.closed):
                 alike.setdefault(receiver.account, []).append(receiver)
         return {
             account.uid: Group(self._queue(account), tuple(some))

@@ -124,7 +124,7 @@ def _patience(record: HubRecord, size: int) -> float:
     return LEAST_WAIT + 1e-3 * len(record.clients) + 2e-4 * patterns + 1e-7 * size
 
 
-def ask_for(address: PathAddress | AbstractAddress, separator: bytes) -> Estate:
+def ask_for(address: PathAddress | AbstractAddress, separator: bytes) -> HandoverSource:
     """Ask the hub at this address, which has to cut keys at ``separator``, for all that it has, and wait for it.
 
     Raises :exc:`~sbuslib.errors.NoHubError` and :exc:`HandoverError`.
@@ -142,15 +142,15 @@ def ask_for(address: PathAddress | AbstractAddress, separator: bytes) -> Estate:
     if serving(sock) is not None:
         sock.close()
         raise HandoverError(f"{address}: this process serves it already")
-    estate = Estate(address, sock)
-    theirs = estate.record.separator
+    source = HandoverSource(address, sock)
+    theirs = source.record.separator
     if theirs != separator:
-        estate.close()
+        source.close()
         raise HandoverError(f"{address}: the hub cuts keys at {theirs!r}, and this one would at {separator!r}")
-    return estate
+    return source
 
 
-class Estate:
+class HandoverSource:
     """A hub that its process is about to hand over: its record, its listening socket and its connections, as received.
 
     Making one asks the hub at the other end of ``sock``, and waits. Raises :exc:`HandoverError` where that does not

@@ -20,7 +20,7 @@ from ..matcher import Pattern
 from ..wire.presence import encode_interest
 from .client_feed import ClientFeed
 from .context import Context
-from .outgoing import Outgoing
+from .outbound import Outbound
 from .quotas import Account
 from .router import why_too_large
 
@@ -34,7 +34,7 @@ MARKED_A_STEP: Final = 256
 class _InterestWatcher:
     """One client that watches."""
 
-    def __init__(self, client: Outgoing) -> None:
+    def __init__(self, client: Outbound) -> None:
         self.client = client
         self.feed: ClientFeed  # sends it what has changed
         self.patterns: dict[bytes, Pattern] = {}  # what it watches
@@ -60,7 +60,7 @@ class InterestWatches:
     def __init__(self, context: Context, has_settled: Callable[[], bool]) -> None:
         self._context = context
         self._has_settled = has_settled
-        self._watchers: dict[Outgoing, _InterestWatcher] = {}  # by client
+        self._watchers: dict[Outbound, _InterestWatcher] = {}  # by client
         self._by_key: dict[bytes, dict[_InterestWatcher, Pattern]] = {}  # who watches just a key
         self._wide: dict[Pattern, _InterestWatcher] = {}  # patterns for several keys
         self._changed_keys: dict[bytes, None] = {}  # to be marked
@@ -69,7 +69,7 @@ class InterestWatches:
 
     # -- what clients ask ---------------------------------------------------------------------------
 
-    def add(self, client: Outgoing, raw: bytes) -> None:
+    def add(self, client: Outbound, raw: bytes) -> None:
         """A client watches a key or pattern from now on; one that it watches already is sent anew.
 
         Beyond the limits it is sent ``unknown`` once: a client that only waits for an answer is not kicked for that.
@@ -96,7 +96,7 @@ class InterestWatches:
         watcher.sent[pattern] = b""
         watcher.mark(pattern)
 
-    def remove(self, client: Outgoing, raw: bytes) -> bool:
+    def remove(self, client: Outbound, raw: bytes) -> bool:
         """A client watches one no more. Returns whether it did."""
         watcher = self._watchers.get(client)
         pattern = watcher.patterns.pop(raw, None) if watcher is not None else None
@@ -112,7 +112,7 @@ class InterestWatches:
         self._context.quotas.give_pattern(client.account, pattern)
         return True
 
-    def forget(self, client: Outgoing) -> None:
+    def forget(self, client: Outbound) -> None:
         """A client has left."""
         if client in self._watchers:
             for raw in self.watched(client):
@@ -121,19 +121,19 @@ class InterestWatches:
             if not self._watchers:
                 self._context.router.on_interest = None
 
-    def review(self, client: Outgoing) -> None:
+    def review(self, client: Outbound) -> None:
         """The rules have changed: a client may be told less, or more, of what it watches."""
         watcher = self._watchers.get(client)
         if watcher is not None:
             for pattern in watcher.patterns.values():
                 watcher.mark(pattern)
 
-    def watched(self, client: Outgoing) -> list[bytes]:
+    def watched(self, client: Outbound) -> list[bytes]:
         """What a client watches."""
         watcher = self._watchers.get(client)
         return list(watcher.patterns) if watcher is not None else []
 
-    def state(self, client: Outgoing, key: bytes) -> bytes:
+    def state(self, client: Outbound, key: bytes) -> bytes:
         """Whether what a client publishes under a key has addressees: ``yes``, ``no``, or ``unknown``.
 
         The client itself is none without echo. Nothing is said of keys that it may not publish to.
@@ -222,7 +222,7 @@ class InterestWatches:
             return None
         return b"no" if router.presumed is None and self._has_settled() else b"unknown"
 
-    def _is_held(self, client: Outgoing, other: bytes | None) -> bool:
+    def _is_held(self, client: Outbound, other: bytes | None) -> bool:
         """Whether anybody is known to want a pattern, the client itself without echo aside."""
         if other is None:
             return False

@@ -1,6 +1,6 @@
 """The messages that one receiver lost: counted by cause, and told to the receiver in reports.
 
-A receiver that stopped reading costs those who publish next to nothing: see :class:`Refusal`.
+A receiver that stopped reading costs those who publish next to nothing: see :class:`DropCache`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Report: TypeAlias = tuple[str, int, float]
 
 
 @dataclass(slots=True, eq=False)
-class Refusal:
+class DropCache:
     """Why the last messages for a receiver were lost, and how many more have been lost for the same reason.
 
     It holds for messages of the same user that are as long or longer, until something is sent, or until room is
@@ -46,21 +46,22 @@ class Refusal:
 class Losses:
     """The counts of one receiver. ``total`` counts from the beginning, ``unreported`` what was not told yet."""
 
-    __slots__ = ("_refusal", "_total", "_unreported")
+    __slots__ = ("_drop_cache", "_total", "_unreported")
 
     def __init__(self) -> None:
         self._total: Counter[str] = Counter()  # messages by cause, ever
         self._unreported: dict[str, tuple[int, float]] = {}  # by cause: how many, and since when
-        self._refusal: Refusal | None = None  # the last; what it lost is counted here when somebody asks, to be cheap
+        # the last; what it lost is counted here when somebody asks, to be cheap
+        self._drop_cache: DropCache | None = None
 
-    def refuse(self, refusal: Refusal) -> Refusal:
+    def refuse(self, drop_cache: DropCache) -> DropCache:
         """Count what this refusal loses from now on."""
         self._count_refused()
-        self._refusal = refusal
-        return refusal
+        self._drop_cache = drop_cache
+        return drop_cache
 
     def _count_refused(self) -> None:
-        refused = self._refusal
+        refused = self._drop_cache
         if refused is not None and refused.count:
             count, refused.count = refused.count, 0
             self.add(refused.cause, count, refused.since)

@@ -6,32 +6,32 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from ..reasons import Reason
-from .outgoing import Outgoing
+from .outbound import Outbound
 from .records import PresenceRecord
 
 
 class PresenceTable(Protocol):
     """The presences of a tree, in :mod:`sbuslib.tree.presences`."""
 
-    def add(self, client: Outgoing, key: bytes, info: bytes) -> Reason | None:
+    def add(self, client: Outbound, key: bytes, info: bytes) -> Reason | None:
         """A client is present from now on. Returns why it may not be."""
 
-    def remove(self, client: Outgoing, key: bytes) -> bool:
+    def remove(self, client: Outbound, key: bytes) -> bool:
         """It is no more. Returns whether it was."""
         ...
 
-    def watch(self, client: Outgoing, raw: bytes) -> None:
+    def watch(self, client: Outbound, raw: bytes) -> None:
         """A client watches a pattern, or is told why it may not."""
 
-    def unwatch(self, client: Outgoing, raw: bytes) -> bool:
+    def unwatch(self, client: Outbound, raw: bytes) -> bool:
         """It does so no more. Returns whether it did."""
         ...
 
-    def watched(self, client: Outgoing) -> list[bytes]:
+    def watched(self, client: Outbound) -> list[bytes]:
         """The patterns that a client watches."""
         ...
 
-    def review(self, client: Outgoing) -> Iterator[None]:
+    def review(self, client: Outbound) -> Iterator[None]:
         """The rules have changed: take away what they no longer allow a client, in small steps."""
         ...
 
@@ -40,9 +40,9 @@ class PresenceTable(Protocol):
         """The last number that was given to a presence."""
         ...
 
-    def record(self, numbers: dict[Outgoing, int]) -> list[PresenceRecord]:
+    def record(self, numbers: dict[Outbound, int]) -> list[PresenceRecord]:
         """All presences, for a hub that takes over; ``numbers`` are those of the clients."""
         ...
 
-    def restore(self, last: int, records: list[PresenceRecord], clients: dict[int, Outgoing]) -> None:
+    def restore(self, last: int, records: list[PresenceRecord], clients: dict[int, Outbound]) -> None:
         """Go on from what another process knew."""

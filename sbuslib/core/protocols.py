@@ -1,6 +1,6 @@
 """The roles that the parts of a hub play for each other: sender, receiver, holder.
 
-A connection, the embedder, its inboxes and a relay play them. The receivers are in :mod:`.outgoing` for clients, in
+A connection, the embedder, its inboxes and a relay play them. The receivers are in :mod:`.outbound` for clients, in
 :mod:`.embedder` and in :mod:`sbuslib.tree.uplink`.
 """
 
@@ -15,16 +15,16 @@ from .messages import Messages
 from .quotas import Account
 
 
-class Holder(Protocol):
+class Pauser(Protocol):
     """A receiver that holds publishers back."""
 
     def __hash__(self) -> int: ...
 
-    def forget_held(self, publisher: Holdable) -> None:
+    def forget_paused(self, publisher: Pausable) -> None:
         """A publisher that was held has left."""
 
 
-class Holdable(Protocol):
+class Pausable(Protocol):
     """A publisher whose reading can be stopped."""
 
     def __hash__(self) -> int: ...
@@ -33,10 +33,10 @@ class Holdable(Protocol):
     def credentials(self) -> Credentials:
         """What the kernel says of it."""
 
-    def hold(self, by: Holder) -> None:
+    def pause(self, by: Pauser) -> None:
         """Read no more from this publisher until ``by`` lets go."""
 
-    def let_go(self, by: Holder) -> None:
+    def resume(self, by: Pauser) -> None:
         """``by`` has room again."""
 
 
@@ -55,7 +55,7 @@ class Sender(Protocol):
     def wrapper(self) -> bytes:
         """What goes before its packets on the way to a receiver that asked for senders."""
 
-    def holdable_by(self, receiver: Receiver) -> Holdable | None:
+    def holdable_by(self, receiver: Receiver) -> Pausable | None:
         """What a receiver in ``block`` mode has to hold for this sender; ``None`` if it may not hold it back."""
 
 

@@ -24,8 +24,8 @@ from ..wire.packets import MSG
 from .context import Context
 from .fan_out import FanOuts
 from .messages import Messages
-from .outgoing import Outgoing
-from .protocols import Holdable, Holder, Receiver, Routes, Sender
+from .outbound import Outbound
+from .protocols import Pausable, Pauser, Receiver, Routes, Sender
 from .router import CACHED_HEADER_BYTES
 from .running import Running
 
@@ -42,7 +42,7 @@ PLANNED: Final = 2
 of a microsecond for each; to plan fewer sends what goes to one receiver in more pieces."""
 
 _NOTHING: Final[deque[bytes | Undelivered[Any]]] = deque(maxlen=0)
-_NOBODY: Final[frozenset[Holder]] = frozenset()
+_NOBODY: Final[frozenset[Pauser]] = frozenset()
 
 
 def affordable(routes: Sequence[Routes], most: int) -> int:
@@ -143,13 +143,13 @@ class Role(Protocol):
 class Publisher:
     """One client as a publisher. What it did in one turn is remembered for the next.
 
-    Implements :class:`~.protocols.Sender` and :class:`~.protocols.Holdable`.
+    Implements :class:`~.protocols.Sender` and :class:`~.protocols.Pausable`.
     """
 
     context: Context
     fan_outs: FanOuts
     credentials: Credentials
-    outgoing: Outgoing
+    outbound: Outbound
     role: Role
     received: int = 0  # messages, ever
     commands: int = 0  # packets that were no message, ever
@@ -158,7 +158,7 @@ class Publisher:
         default_factory=lambda: _NOTHING
     )  # for later turns: copies of packets
     end: Reason | str | None = None  # what comes after them: a violation, or how the connection ended
-    holders: Set[Holder] = _NOBODY  # receivers that hold this client: it is not read from
+    pausers: Set[Pauser] = _NOBODY  # receivers that hold this client: it is not read from
     misses: bool = False  # whether the last receive call brought anything but messages with known receivers
     running: Running = field(init=False)
     asks: bool = field(init=False)
@@ -186,11 +186,11 @@ class Publisher:
 
     @property
     def closed(self) -> bool:
-        return self.outgoing.closed
+        return self.outbound.closed
 
     @property
     def batches(self) -> bool:
-        return self.outgoing.takes_batches
+        return self.outbound.takes_batches
 
     # -- as a sender --------------------------------------------------------------------------------
 
@@ -205,9 +205,9 @@ class Publisher:
             self._wrapper, self._prefix = control.wrapper_from(self.key), prefix
         return self._wrapper
 
-    def holdable_by(self, receiver: Receiver) -> Holdable | None:
+    def holdable_by(self, receiver: Receiver) -> Pausable | None:
         # A client may not hold itself: while it waits to send, it reads nothing. A link speaks for many clients.
-        if receiver is self.outgoing or self.role.is_link or self.closed:
+        if receiver is self.outbound or self.role.is_link or self.closed:
             return None
         return self if self.context.may_hold(self.credentials, receiver.credentials) else None
 
@@ -231,18 +231,18 @@ class Publisher:
     @property
     def is_over(self) -> bool:
         """Whether no more of this client's messages may be handed on in this turn."""
-        return bool(self.holders) or self.spent >= self.context.limits.turn_deliveries
+        return bool(self.pausers) or self.spent >= self.context.limits.turn_deliveries
 
-    def hold(self, by: Holder) -> None:
-        if not isinstance(self.holders, set):
-            self.holders = set()
-        self.holders.add(by)  # not a new set each time: thousands of receivers of one message may hold it
+    def pause(self, by: Pauser) -> None:
+        if not isinstance(self.pausers, set):
+            self.pausers = set()
+        self.pausers.add(by)  # not a new set each time: thousands of receivers of one message may hold it
 
-    def let_go(self, by: Holder) -> None:
-        if isinstance(self.holders, set):
-            self.holders.discard(by)
-        if not self.holders:
-            self.holders = _NOBODY
+    def resume(self, by: Pauser) -> None:
+        if isinstance(self.pausers, set):
+            self.pausers.discard(by)
+        if not self.pausers:
+            self.pausers = _NOBODY
 
     def put_off(self, packets: Iterable[bytes]) -> None:
         """Go on with these packets, which are copies, in a turn to come."""
@@ -356,7 +356,7 @@ class Publisher:
         """
         try:
             self.context.router.namespace.check_key(header[len(MSG) : -1])
-            client = self.outgoing
+            client = self.outbound
             if not self.context.authorization.allows(
                 client.account, client.credentials, "publish", header[len(MSG) : -1]
             ):
@@ -376,7 +376,7 @@ class Publisher:
         limits, quotas = self.context.limits, self.context.quotas
         if len(header) > CACHED_HEADER_BYTES:
             return
-        uid, size = self.outgoing.account.uid, len(header) + ALLOWED_KEY
+        uid, size = self.outbound.account.uid, len(header) + ALLOWED_KEY
         if self._allowed is None:
             self._allowed = {}
         if len(self._allowed) >= limits.cached_keys or not quotas.allowed.take(uid, size):
@@ -399,7 +399,7 @@ class Publisher:
     def forget_allowed(self) -> None:
         """Ask ``authorize=`` about every key again."""
         if self._allowed:
-            self.context.quotas.allowed.give(self.outgoing.account.uid, self._allowed_bytes)
+            self.context.quotas.allowed.give(self.outbound.account.uid, self._allowed_bytes)
             self._allowed.clear()
             self._allowed_bytes = 0
             if self.routes is not self.context.router.routes:

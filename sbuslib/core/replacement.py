@@ -27,9 +27,9 @@ from .callbacks import log
 from .clients import LAST_TURNS, Clients
 from .connection import Connection
 from .context import Context
-from .handover import Estate, HandoverError, hand_over, refuse
+from .handover import HandoverError, HandoverSource, hand_over, refuse
 from .interest_watches import InterestWatches
-from .outgoing import Outgoing
+from .outbound import Outbound
 from .presence_table import PresenceTable
 from .publisher import Role
 from .records import VERSION, HubRecord
@@ -101,7 +101,7 @@ class Replacement:
 
     # -- the old hub --------------------------------------------------------------------------------
 
-    def ask(self, client: Outgoing) -> None:
+    def ask(self, client: Outbound) -> None:
         """The process of a client asks for the hub. It is answered when the turn at hand has ended."""
         why = self._why_not(client)
         if why:
@@ -110,7 +110,7 @@ class Replacement:
             self._is_asked = True
             gevent.spawn(self._give, client)
 
-    def _why_not(self, client: Outgoing) -> str:
+    def _why_not(self, client: Outbound) -> str:
         if client.credentials.uid not in (os.getuid(), 0):
             return "only its own user and root may take it over"
         if not self._is_allowed:
@@ -123,7 +123,7 @@ class Replacement:
             return "it is stopping"
         return "another process takes it over" if self._is_asked else ""
 
-    def _give(self, client: Outgoing) -> None:
+    def _give(self, client: Outbound) -> None:
         address, process = self._context.address(), client.credentials.pid
         try:
             self._tree.leave_all(LEAVE_WAIT)
@@ -144,7 +144,7 @@ class Replacement:
             text = "process %d serves the hub at %s from now on: its %d clients waited for %.0f ms"
             log(logging.INFO, text, process, address, count, waited)
 
-    def _give_now(self, client: Outgoing) -> int:
+    def _give_now(self, client: Outbound) -> int:
         """Give all of it, but for the client that asked. Returns how many clients. Raises :exc:`HandoverError`."""
         if client.closed or self._listener is None or self._acceptor is None:
             raise HandoverError("the process that asked has gone, or the hub stops")
@@ -157,14 +157,14 @@ class Replacement:
         self._reloads.end()
 
         # 2. Hand it over.
-        connections = [one for one in self._clients.connections.values() if one.outgoing is not client]
+        connections = [one for one in self._clients.connections.values() if one.outbound is not client]
         record = self._record(connections, self._listener)
-        sockets = [connection.outgoing.socket for connection in connections]
+        sockets = [connection.outbound.socket for connection in connections]
         hand_over(client.socket, record, self._listener.socket, sockets)
         return len(connections)
 
     def _record(self, connections: list[Connection], listener: Listener) -> HubRecord:
-        numbers = {connection.outgoing: connection.number for connection in connections}
+        numbers = {connection.outbound: connection.number for connection in connections}
         presences, watches = self._tree.presences, self._tree.watches
 
         return HubRecord(
@@ -183,30 +183,30 @@ class Replacement:
 
     # -- the new hub --------------------------------------------------------------------------------
 
-    def take(self, estate: Estate, role: Role, listener: Listener, mode: int) -> None:
+    def take(self, source: HandoverSource, role: Role, listener: Listener, mode: int) -> None:
         """Serve the clients of the hub before, as it did, from now on.
 
         Raises :exc:`HandoverError` for a record that cannot be, and where the old hub went on: nothing is taken then.
         """
         try:
             with _without_collector():
-                self._restore(estate, role)
+                self._restore(source, role)
         except (PacketError, StateError, LookupError) as error:
             raise HandoverError(f"the record of the hub contradicts itself: {error}") from None
-        estate.commit()
-        if estate.record.owns_file and isinstance(estate.address, PathAddress):
-            listener.take_file(estate.address.path, mode)
+        source.commit()
+        if source.record.owns_file and isinstance(source.address, PathAddress):
+            listener.take_file(source.address.path, mode)
         listener.listen_again(self._context.limits.backlog)
 
-    def _restore(self, estate: Estate, role: Role) -> None:
-        record = estate.record
+    def _restore(self, source: HandoverSource, role: Role) -> None:
+        record = source.record
         self.handed_on = record.handed_on
         self._context.counts.restore(record)
-        self._clients.restore(record.clients, estate.take_connections(), role)
+        self._clients.restore(record.clients, source.take_connections(), role)
 
         # What they hold and watch besides.
         presences, interest = self._tree.presences, self._tree.watches
-        clients = {connection.number: connection.outgoing for connection in self._clients.connections.values()}
+        clients = {connection.number: connection.outbound for connection in self._clients.connections.values()}
         presences.restore(record.last_presence, record.presences, clients)
         for watches, watch in ((record.presence_watches, presences.watch), (record.interest_watches, interest.add)):
             for number, raw in watches:

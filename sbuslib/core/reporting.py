@@ -15,7 +15,7 @@ from ..statistics import ClientPage, ClientStatistics, HubStatistics, LinkPage, 
 from .clients import Clients
 from .connection import Connection
 from .context import Context
-from .outgoing import Outgoing
+from .outbound import Outbound
 from .protocols import LocalReceiver
 from .quotas import Account
 from .records import Totals
@@ -122,12 +122,12 @@ class Reporter:
         """
         return msgspec.json.encode(self._about.link_page(start, LINKS_PAGE, key))
 
-    def losers(self) -> dict[tuple[int, str], tuple[str, Outgoing | LocalReceiver]]:
+    def losers(self) -> dict[tuple[int, str], tuple[str, Outbound | LocalReceiver]]:
         """The receiver that lost most so far, by user and cause: its credential key, and it. Takes as long as
         :meth:`hub`."""
-        found: dict[tuple[int, str], tuple[int, str, Outgoing | LocalReceiver]] = {}
-        parts: list[tuple[Outgoing | LocalReceiver, Connection | LocalReceiver]] = [
-            *((one.outgoing, one) for one in self._clients.connections.values()),
+        found: dict[tuple[int, str], tuple[int, str, Outbound | LocalReceiver]] = {}
+        parts: list[tuple[Outbound | LocalReceiver, Connection | LocalReceiver]] = [
+            *((one.outbound, one) for one in self._clients.connections.values()),
             *((one, one) for one in self._clients.inboxes),
         ]
         for receiver, part in parts:

@@ -209,7 +209,7 @@ def _act(publisher: Publisher, received: Received, slot: int, header: bytes) -> 
         area = received.area
         take_batch(publisher, area.data, publisher, b"", area.offsets[slot], received.lengths[slot])
         # Many batches would be more than there is room for.
-        return bool(publisher.holders or publisher.backlog)
+        return bool(publisher.pausers or publisher.backlog)
     publisher.commands += 1
     publisher.role.command(publisher, received.packet(slot))
     return bool(publisher.backlog) or monotonic() > publisher.until

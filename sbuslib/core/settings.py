@@ -72,7 +72,7 @@ class Review:
         for connection in self._connections.values():
             uid = connection.credentials.uid
             if uid not in differs:
-                differs[uid] = authorization.differs(former, connection.outgoing.account)
+                differs[uid] = authorization.differs(former, connection.outbound.account)
             if differs[uid]:
                 connection.forget_answers()
                 self._unfinished += 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gevent.event import Event
 
-from ..core.holding import Holding
+from ..core.backpressure import Backpressure
 from ..core.quotas import Room
 from ..secrets import answerable
 from ..statistics import ClientStatistics
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..core.clients import Clients
     from ..core.context import Context
     from ..core.messages import Messages
-    from ..core.protocols import Holdable, Sender
+    from ..core.protocols import Pausable, Sender
     from ..wire.control import Lost
 
 
@@ -46,7 +46,7 @@ class _Portion:
 class Intake:
     """Takes messages in the turns of the hub, and hands them to the writer, many at once.
 
-    Implements :class:`~sbuslib.core.protocols.LocalReceiver` and :class:`~sbuslib.core.protocols.Holder`.
+    Implements :class:`~sbuslib.core.protocols.LocalReceiver` and :class:`~sbuslib.core.protocols.Pauser`.
 
     :param hold: hold publishers back when the writer does not keep up.
     :param run: runs the callbacks of timers, and deals with errors that leave them.
@@ -96,7 +96,7 @@ class Intake:
         #: Whether that timer runs.
         self._is_timing = False
         #: The publishers that are held back.
-        self._holding = Holding(self, context, lambda: run(self._on_block_timeout))
+        self._backpressure = Backpressure(self, context, lambda: run(self._on_block_timeout))
         #: Whether the writer's queue has been full, and is not yet half empty.
         self._is_full = False
         #: Whether publishers were held for as long as they may be. None is, until the queue is half empty.
@@ -238,7 +238,7 @@ class Intake:
         # 2. A publisher that is held sends only what the hub has read already. A hub that stops reads all that is left.
         publisher = sender.holdable_by(self) if self._hold and not self._held_too_long else None
         if publisher is not None and not (self._writer.fill >= 2 and publisher in self.held):
-            self._holding.hold(publisher)
+            self._backpressure.pause(publisher)
             return True
 
         # 3. Else they are lost, and a gap row says so.
@@ -260,19 +260,19 @@ class Intake:
             self._release_all()
         elif self.held:
             self._charge()
-            self._holding.release(lambda publisher: self._by_user.is_below_share(publisher.credentials.uid))
+            self._backpressure.resume(lambda publisher: self._by_user.is_below_share(publisher.credentials.uid))
 
     def _release_all(self) -> None:
-        self._holding.release(lambda _: True)
+        self._backpressure.resume(lambda _: True)
 
     @property
-    def held(self) -> Set[Holdable]:
+    def held(self) -> Set[Pausable]:
         """The publishers that are held back."""
-        return self._holding.publishers.keys()
+        return self._backpressure.publishers.keys()
 
-    def forget_held(self, publisher: Holdable) -> None:
-        """Forget a publisher that was held and is gone. Implements :class:`~sbuslib.core.protocols.Holder`."""
-        self._holding.forget(publisher)
+    def forget_paused(self, publisher: Pausable) -> None:
+        """Forget a publisher that was held and is gone. Implements :class:`~sbuslib.core.protocols.Pauser`."""
+        self._backpressure.forget(publisher)
 
     # -- the end ------------------------------------------------------------------------------------
 

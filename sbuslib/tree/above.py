@@ -98,7 +98,7 @@ class LinkAbove(Link):
     def _end_sending(self) -> None:
         self.place.loss_reports.end_link()
         with suppress(OSError):
-            self.outgoing.socket.shutdown(socket.SHUT_WR)
+            self.outbound.socket.shutdown(socket.SHUT_WR)
 
     def _on(self, event: Event) -> None:
         """Do what the table says."""
@@ -119,7 +119,7 @@ class LinkAbove(Link):
             case LinkAction.TAKE_BACK:
                 self._take_back()
             case LinkAction.OPEN:
-                self._above.up.open(self.outgoing)
+                self._above.up.open(self.outbound)
                 self.mark()
             case LinkAction.EMPTY:
                 self._above.up.empty()
@@ -165,7 +165,7 @@ class LinkAbove(Link):
             self._tree.set_path(())
         if self._knows(control.BATCH_ON):
             self.say(encode_control(control.BATCH_ON))
-            self.outgoing.set_batches(True)
+            self.outbound.set_batches(True)
         if self._knows(control.LINKS):
             self.say(encode_control(control.INTEREST_ADDRESS, os.fsencode(os.path.abspath(self.context.address()))))
 
@@ -180,7 +180,7 @@ class LinkAbove(Link):
         else:  # the hub above does not believe this one
             self.place.loss_reports.detach()
         above.up.losses.report()
-        above.log_what_is_open(self.outgoing.credentials.uid)
+        above.log_what_is_open(self.outbound.credentials.uid)
 
         # 3. Nothing that is wanted here is in force above yet, where it was before.
         self._alive_at = time()
@@ -296,7 +296,7 @@ class LinkAbove(Link):
         if name and not self.context.router.namespace.chain(name):
             raise PacketError(Reason.MALFORMED_SENDER)
         # Where no secrets cross, keys here begin as at a root: those from above would look like keys of clients here.
-        return Voucher(self.outgoing.credentials, name if self._above.secrets else b"")
+        return Voucher(self.outbound.credentials, name if self._above.secrets else b"")
 
     def note_dropped(self, reason: Reason, times: int) -> bool:
         return self._above.dropped.note(reason, self._address, times)
@@ -369,7 +369,7 @@ class LinkAbove(Link):
                 above.demand.graft(payload)
                 self.place.telling.want_key(payload)
             case control.SENDERS_ON:
-                self.outgoing.set_senders(True)
+                self.outbound.set_senders(True)
 
             # The rest.
             case _ if self._take_presence(key, payload):

@@ -41,9 +41,9 @@ class LinkBelow(Link):
     """
 
     def __init__(self, place: Place, publisher: Publisher, mode: Mode, behind: SendersBelow, hub: Hashable) -> None:
-        outgoing = publisher.outgoing
-        uid, pid = outgoing.credentials.uid, outgoing.credentials.pid
-        super().__init__(place, publisher, outgoing, f"the relay {pid} of user {uid}")
+        outbound = publisher.outbound
+        uid, pid = outbound.credentials.uid, outbound.credentials.pid
+        super().__init__(place, publisher, outbound, f"the relay {pid} of user {uid}")
         self.mode = mode
         self.trusted = mode == "announce"  # others could delay everybody, and learn what is not theirs
         self.told_all = False
@@ -59,7 +59,7 @@ class LinkBelow(Link):
 
         # From here on it is no client any more.
         publisher.become(self)
-        outgoing.become_link(publisher)
+        outbound.become_link(publisher)
         publisher.fan_outs.forget()  # it is in no group any more
         reader = place.telling.begin(self, announces=self.trusted)
         self.reader = reader  # what it has to be told
@@ -80,7 +80,7 @@ class LinkBelow(Link):
         return self._behind.unknown
 
     def note_dropped(self, reason: Reason, times: int) -> bool:
-        return self.place.dropped.note(reason, self.outgoing.account.uid, times)
+        return self.place.dropped.note(reason, self.outbound.account.uid, times)
 
     def act_on(self, publisher: Publisher, packet: Packet) -> None:
         """Act on a packet as on that of a client, but give the link what it may read of what it asks for."""
@@ -113,7 +113,7 @@ class LinkBelow(Link):
     def _begin_presences(self) -> None:
         """The hub below is about to tell who is present there, and wants to be told the same."""
         if self.presence_reader is None:
-            presences, account = self.place.presences, self.outgoing.account
+            presences, account = self.place.presences, self.outbound.account
             self.presence_reader = presences.begin_link(
                 self.receiver, self._hub, account, self._may_know, trusted=self.trusted
             )
@@ -121,12 +121,12 @@ class LinkBelow(Link):
             self.mark()
 
     def may_be_present(self, key: bytes) -> bool:
-        return self.context.authorization.allows(self.outgoing.account, self.outgoing.credentials, "publish", key)
+        return self.context.authorization.allows(self.outbound.account, self.outbound.credentials, "publish", key)
 
     def _may_know(self, key: bytes) -> bool:
         """Whether the user of this link may know who is present under a key."""
         return self.trusted or self.context.authorization.allows(
-            self.outgoing.account, self.outgoing.credentials, "subscribe", key
+            self.outbound.account, self.outbound.credentials, "subscribe", key
         )
 
     # -- what it may read ---------------------------------------------------------------------------
@@ -137,17 +137,17 @@ class LinkBelow(Link):
         A hub below subscribes for all of its clients, and one of them may ask for everything. Subscriptions are
         counted, so what several patterns have in common stays until each was taken back.
         """
-        outgoing = self.outgoing
+        outbound = self.outbound
         mark, raw = self.context.router.namespace.unmark(pattern)
-        parts = self.context.authorization.narrow(outgoing.account, outgoing.credentials, raw)
+        parts = self.context.authorization.narrow(outbound.account, outbound.credentials, raw)
         return [mark + part for part in parts] if mark else parts
 
     def _subscribe(self, pattern: bytes) -> None:
         """Hold a pattern for the link. Where that is one too many, everything is sent to it."""
-        router, outgoing, account = self.context.router, self.outgoing, self.outgoing.account
+        router, outbound, account = self.context.router, self.outbound, self.outbound.account
         router.check_size(router.namespace.unmark(pattern)[1])
         parts = self._narrow(pattern)
-        if outgoing.closed or self._all:
+        if outbound.closed or self._all:
             return  # authorize= had it closed, or it gets all already
         self._narrowed = self._narrowed or parts != [pattern]
         if not parts:
@@ -156,21 +156,21 @@ class LinkBelow(Link):
         # Beyond its quota it gets everything that it may read, and leaves out the rest itself.
         try:
             for part in parts:
-                router.subscribe(router.cut_marked(part), outgoing, outgoing.credentials, account)
+                router.subscribe(router.cut_marked(part), outbound, outbound.credentials, account)
         except PacketError as error:
             self.drop(error.reason)
             self.say(encode_control(control.INTEREST_WIDEN))
             self._all = self._narrow(b"")
             for part in self._all:
-                router.subscribe_anyway(part, outgoing, account)
+                router.subscribe_anyway(part, outbound, account)
 
     def _unsubscribe(self, pattern: bytes) -> None:
-        router, outgoing = self.context.router, self.outgoing
+        router, outbound = self.context.router, self.outbound
         parts = [pattern]
-        if self._narrowed and not self._all and not router.times(pattern, outgoing):
+        if self._narrowed and not self._all and not router.times(pattern, outbound):
             router.check_size(router.namespace.unmark(pattern)[1])
             parts = self._narrow(pattern)
-        taken = [router.unsubscribe(part, outgoing, outgoing.account) for part in parts if part not in self._all]
+        taken = [router.unsubscribe(part, outbound, outbound.account) for part in parts if part not in self._all]
         self.context.counts.ignored += not any(taken)
 
     def review(self, publisher: Publisher) -> Iterator[None]:
@@ -184,11 +184,11 @@ class LinkBelow(Link):
         if self.presence_reader is not None:
             yield from self.place.presences.review_link(self.receiver, self.may_be_present)
             self.mark()
-        for pattern in self.context.router.plain_patterns_of(self.outgoing):
+        for pattern in self.context.router.plain_patterns_of(self.outbound):
             yield
             self._narrowed = self._narrowed or self._narrow(pattern) != [pattern]
-        if self._narrowed and not self.outgoing.closed:
-            self.place.clients.kick(self.outgoing, Reason.JOIN_ANEW)
+        if self._narrowed and not self.outbound.closed:
+            self.place.clients.kick(self.outbound, Reason.JOIN_ANEW)
 
     # -- keys that nobody wants ---------------------------------------------------------------------
 
@@ -246,11 +246,11 @@ class LinkBelow(Link):
 
     def violated(self, publisher: Publisher, reason: Reason) -> None:
         """The link forged a sender, or sent a packet that is too long."""
-        self.place.clients.kick(publisher.outgoing, reason)
+        self.place.clients.kick(publisher.outbound, reason)
 
     def ended(self, publisher: Publisher, why: str) -> None:
         """The link has ended."""
-        self.place.clients.close(publisher.outgoing, why)
+        self.place.clients.close(publisher.outbound, why)
 
     def forget(self, publisher: Publisher) -> None:
         self._as_client.forget(publisher)
@@ -316,7 +316,7 @@ class PlainLink(ClientRole):
         found = router.routes.get(header)
         if found is None:
             found = router.route(header)
-        return tuple(receiver for receiver in found if receiver is not publisher.outgoing)
+        return tuple(receiver for receiver in found if receiver is not publisher.outbound)
 
     def command(self, publisher: Publisher, packet: bytes) -> None:
         parsed = parse(packet)

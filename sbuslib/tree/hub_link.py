@@ -53,7 +53,7 @@ class Link:
         self.place = place
         self.context = place.context  # of the hub
         self.publisher = publisher
-        self.outgoing = publisher.outgoing
+        self.outbound = publisher.outbound
         """What sends to the other end."""
         self.receiver = receiver
         self.name = name
@@ -205,7 +205,7 @@ class Link:
 
     def say(self, *packets: bytes) -> None:
         """Send or queue control packets. They are never lost while the link is there."""
-        self.outgoing.answer(*packets)
+        self.outbound.answer(*packets)
 
     def mark(self) -> None:
         """There is something to tell that the hub itself has changed."""
@@ -215,7 +215,7 @@ class Link:
     @property
     def room(self) -> int:
         """How many more control packets may wait. Half of the room is kept for answers to the other end's questions."""
-        return self.context.limits.queued_answers // 2 - self.outgoing.answers
+        return self.context.limits.queued_answers // 2 - self.outbound.answers
 
     @property
     def may_ask(self) -> bool:
@@ -238,7 +238,7 @@ class Link:
 
         Returns how many, and whether there is more to tell, now or when the other end has read.
         """
-        if self.outgoing.closed:
+        if self.outbound.closed:
             return 0, False
         most, count, is_told = max(0, min(most, self.room)), 0, True
         if self.reader is not None:

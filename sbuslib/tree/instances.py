@@ -24,7 +24,7 @@ from gevent.monkey import get_original
 
 from ..core.clients import Clients
 from ..core.context import Context
-from ..core.outgoing import Outgoing
+from ..core.outbound import Outbound
 from ..core.publisher import Publisher
 from ..errors import PacketError, SbusError
 from ..reasons import Reason
@@ -101,11 +101,11 @@ class Instances:
         self._clients = clients
         self._join = join
         self._relays: dict[Instance, list[Publisher]] = {}  # the one that has joined, and one that waits for its end
-        self._said: dict[Outgoing, tuple[Instance, int]] = {}  # by these, and their epochs
+        self._said: dict[Outbound, tuple[Instance, int]] = {}  # by these, and their epochs
 
     def arrive(self, publisher: Publisher, said: Said | None) -> bool:
         """A client said ``interest/on``, and perhaps who it is. ``False``: it joins later, or was refused."""
-        newcomer = publisher.outgoing
+        newcomer = publisher.outbound
         uid = newcomer.credentials.known()[1]
         if said is None or uid is None:
             return True
@@ -114,13 +114,13 @@ class Instances:
 
         # Of two processes, the one that was started last stays. It waits until the old link has been read to its end.
         if relays:
-            old = relays[0].outgoing
+            old = relays[0].outbound
             has_gone = is_hung_up(old.socket)
             if said.epoch < self._said[old][1] and not has_gone:
                 self._context.running.kick_later(newcomer, Reason.LATER_PROCESS)
                 return False
             if len(relays) > 1:
-                waiting = relays.pop().outgoing
+                waiting = relays.pop().outbound
                 del self._said[waiting]
                 self._context.running.kick_later(waiting, Reason.JOINED_AGAIN)
             if not has_gone:
@@ -130,28 +130,28 @@ class Instances:
         self._said[newcomer] = instance, said.epoch
         return len(relays) == 1
 
-    def said_by(self, connection: Outgoing) -> tuple[bytes, int]:
+    def said_by(self, connection: Outbound) -> tuple[bytes, int]:
         """The instance and the epoch that a connection said; empty and 0 if none."""
         (_, id_), epoch = self._said.get(connection, ((0, b""), 0))
         return id_, epoch
 
-    def hub_of(self, connection: Outgoing) -> Instance | None:
+    def hub_of(self, connection: Outbound) -> Instance | None:
         """The instance that a connection said; ``None``: none."""
         return self._said[connection][0] if connection in self._said else None
 
-    def _drop(self, relays: list[Publisher], old: Outgoing) -> None:
+    def _drop(self, relays: list[Publisher], old: Outbound) -> None:
         """An old link whose process lives on has had its time."""
-        if len(relays) > 1 and relays[0].outgoing is old and not is_hung_up(old.socket):
+        if len(relays) > 1 and relays[0].outbound is old and not is_hung_up(old.socket):
             self._clients.kick(old, Reason.HUB_JOINED_AGAIN)
 
-    def forget(self, connection: Outgoing) -> None:
+    def forget(self, connection: Outbound) -> None:
         """A connection has ended, and what came over it was handed on: a new link of the same hub may join."""
         instance, _ = self._said.pop(connection, (None, 0))
         if instance is None:
             return
         relays = self._relays[instance]
-        had_joined = relays[0].outgoing is connection
-        relays[:] = [publisher for publisher in relays if publisher.outgoing is not connection]
+        had_joined = relays[0].outbound is connection
+        relays[:] = [publisher for publisher in relays if publisher.outbound is not connection]
         if not relays:
             del self._relays[instance]
         elif had_joined:
@@ -164,7 +164,7 @@ class Instances:
         try:
             self._join(publisher)
         except PacketError as error:
-            self._clients.kick(publisher.outgoing, error.reason)
+            self._clients.kick(publisher.outbound, error.reason)
 
     def clear(self) -> None:
         """The hub has stopped."""

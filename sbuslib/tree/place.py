@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from ..core.clients import Clients
 from ..core.context import Context
 from ..core.interest_watches import InterestWatches
-from ..core.outgoing import Outgoing
+from ..core.outbound import Outbound
 from ..core.protocols import Receiver
 from ..core.violations import Violations
 from ..wire import control
@@ -27,7 +27,7 @@ class Place:
     :param links: those to the hubs below.
     """
 
-    def __init__(self, context: Context, clients: Clients, links: Mapping[Outgoing, Below]) -> None:
+    def __init__(self, context: Context, clients: Clients, links: Mapping[Outbound, Below]) -> None:
         self.context = context
         self.clients = clients
         self.hub_id = secrets.token_hex(8).encode()
@@ -70,9 +70,9 @@ class Place:
         """Whether this hub, which was started a while ago, knows what is wanted."""
         return self.settling.done
 
-    def everybody(self) -> list[Outgoing]:
+    def everybody(self) -> list[Outbound]:
         """All clients, and links."""
-        return [connection.outgoing for connection in self.clients.connections.values()]
+        return [connection.outbound for connection in self.clients.connections.values()]
 
     def pass_notice(self, notice: control.Lost | control.Away, origin: Receiver | None) -> None:
         """Messages were lost on their way down: tell clients that asked for notices, and all hubs below."""

@@ -27,7 +27,7 @@ from msgspec.structs import astuple
 
 from ..core.client_feed import ClientFeed
 from ..core.context import Context
-from ..core.outgoing import Outgoing
+from ..core.outbound import Outbound
 from ..core.protocols import Receiver
 from ..core.quotas import Account
 from ..core.records import PresenceRecord
@@ -96,13 +96,13 @@ class Presences:
         self._entries: dict[int, PresenceEntry] = {}  # by number
         self._origins: dict[Hashable, PresenceOrigin] = {}  # by client, or by what stands for another hub
         self._links: dict[Receiver, tuple[PresenceOrigin, PresenceReader]] = {}  # by what routes hold
-        self._watchers: dict[Outgoing, _PresenceWatcher] = {}  # by client
+        self._watchers: dict[Outbound, _PresenceWatcher] = {}  # by client
         #: Those who watch, by pattern.
         self._watching: Subscriptions[_PresenceWatcher] = Subscriptions(context.router.namespace.separator)
 
     # -- what clients say ---------------------------------------------------------------------------
 
-    def add(self, client: Outgoing, key: bytes, info: bytes) -> Reason | None:
+    def add(self, client: Outbound, key: bytes, info: bytes) -> Reason | None:
         """A client is present under a key from now on, or says something else of itself. Returns why it may not be."""
         context = self._context
         if len(info) > INFO_BYTES or b"\0" in key or context.router.namespace.uses_reserved(key):
@@ -120,12 +120,12 @@ class Presences:
         who = Voucher(client.credentials, b"", context.router.namespace)
         return None if self._put(origin, key, pattern, info, who) else Reason.TOO_MANY_PATTERNS
 
-    def remove(self, client: Outgoing, key: bytes) -> bool:
+    def remove(self, client: Outbound, key: bytes) -> bool:
         """A client is no longer present under a key. Returns whether it was."""
         origin = self._origins.get(client)
         return origin is not None and self._take_out(origin, key, CLOSED)
 
-    def watch(self, client: Outgoing, raw: bytes) -> None:
+    def watch(self, client: Outbound, raw: bytes) -> None:
         """Tell a client who is present under keys of a pattern, and from then on who comes and goes; or why not.
 
         Where it may not, its connection stays: it would come back, and ask for the same again.
@@ -140,7 +140,7 @@ class Presences:
         watcher.look_at_all(raw, lambda: encode_control(PRESENCE_COMPLETE, self._scope + b"\0" + raw))
         watcher.feed.wake()
 
-    def _watcher(self, client: Outgoing, raw: bytes) -> _PresenceWatcher:
+    def _watcher(self, client: Outbound, raw: bytes) -> _PresenceWatcher:
         """A client as one that watches a pattern. Raises :exc:`~sbuslib.errors.PacketError` for what it may not."""
         context, watcher = self._context, self._watchers.get(client)
         pattern = context.router.cut(raw)
@@ -160,7 +160,7 @@ class Presences:
         self._watching.add(pattern, watcher)
         return watcher
 
-    def unwatch(self, client: Outgoing, raw: bytes) -> bool:
+    def unwatch(self, client: Outbound, raw: bytes) -> bool:
         """Tell a client no more of a pattern. Returns whether it watched that."""
         watcher = self._watchers.get(client)
         pattern = watcher.patterns.pop(raw, None) if watcher is not None else None
@@ -174,7 +174,7 @@ class Presences:
         watcher.feed.wake()
         return True
 
-    def review(self, client: Outgoing) -> Iterator[None]:
+    def review(self, client: Outbound) -> Iterator[None]:
         """The rules have changed: take away what a client may no longer hold and watch."""
         allows = self._context.authorization.allows
         for key in self.held(client):
@@ -186,7 +186,7 @@ class Presences:
             if not allows(client.account, client.credentials, "subscribe", raw):
                 self.unwatch(client, raw)
 
-    def forget(self, client: Outgoing) -> None:
+    def forget(self, client: Outbound) -> None:
         """A client has left."""
         origin = self._origins.pop(client, None)
         if origin is not None:
@@ -197,12 +197,12 @@ class Presences:
                 self._watching.withdraw(pattern, watcher)
                 self._context.quotas.give_pattern(client.account, pattern)
 
-    def held(self, client: Outgoing) -> dict[bytes, bytes]:
+    def held(self, client: Outbound) -> dict[bytes, bytes]:
         """The keys under which a client is present, with what it says of itself."""
         origin = self._origins.get(client)
         return {entry.key: entry.info for entry in origin.entries.values()} if origin is not None else {}
 
-    def watched(self, client: Outgoing) -> list[bytes]:
+    def watched(self, client: Outbound) -> list[bytes]:
         """What a client watches."""
         watcher = self._watchers.get(client)
         return list(watcher.patterns) if watcher is not None else []
@@ -410,7 +410,7 @@ class Presences:
 
     # -- for a hub that takes over, and at the end --------------------------------------------------
 
-    def record(self, numbers: dict[Outgoing, int]) -> list[PresenceRecord]:
+    def record(self, numbers: dict[Outbound, int]) -> list[PresenceRecord]:
         """All entries. ``numbers`` are those of the clients."""
         records = []
         for holder, origin in self._origins.items():
@@ -427,7 +427,7 @@ class Presences:
                 records.append(record)
         return records
 
-    def restore(self, last: int, records: list[PresenceRecord], clients: dict[int, Outgoing]) -> None:
+    def restore(self, last: int, records: list[PresenceRecord], clients: dict[int, Outbound]) -> None:
         """Go on from what another process knew. Hubs beyond links have some time to come back."""
         context, self._last = self._context, last
         for record in records:
@@ -461,5 +461,5 @@ class Presences:
         self._links.clear()
         self._watching = Subscriptions(self._context.router.namespace.separator)
         for origin in list(self._origins.values()):
-            if not isinstance(origin.holder, Outgoing):
+            if not isinstance(origin.holder, Outbound):
                 self._give_up(origin)

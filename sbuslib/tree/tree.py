@@ -25,7 +25,7 @@ from gevent.event import Event
 from ..core.clients import Clients
 from ..core.connection import Connection
 from ..core.context import Context
-from ..core.outgoing import Outgoing
+from ..core.outbound import Outbound
 from ..core.protocols import Routes
 from ..core.publisher import Publisher
 from ..errors import PacketError, StateError
@@ -54,17 +54,17 @@ class Tree(Place):
     """What one hub knows of the tree that it belongs to. Used in the hub's thread only."""
 
     def __init__(self, context: Context, clients: Clients, relays: tuple[frozenset[int], frozenset[int]]) -> None:
-        self.links: dict[Outgoing, LinkBelow] = {}  # to hubs below; those in mode "plain" have none
+        self.links: dict[Outbound, LinkBelow] = {}  # to hubs below; those in mode "plain" have none
         super().__init__(context, clients, self.links)
         self.path: tuple[bytes, ...] = (self.hub_id,)
         """The hubs from this one to the root."""
         self.instances = Instances(context, clients, self._join)  # which hub is behind which relay
-        self.addresses: dict[Outgoing, str] = {}
+        self.addresses: dict[Outbound, str] = {}
         """Where hubs below listen, as their relays say."""
         self._relay_users, self._relay_groups = relays  # of whom hubs may join in mode "prune"
         self._links_of: Counter[int] = Counter()  # by user
         #: The relays of hubs below, in whatever mode, and those who send over them.
-        self._told_path: dict[Outgoing, SendersBelow] = {}
+        self._told_path: dict[Outbound, SendersBelow] = {}
         self._all_left: Event | None = None  # set once no hub is below any more, while all have to leave
 
     # -- lifecycle ----------------------------------------------------------------------------------
@@ -146,20 +146,20 @@ class Tree(Place):
 
         :param said: who the hub of this client is, see :mod:`sbuslib.tree.instances`.
         """
-        if publisher.outgoing in self._told_path:
+        if publisher.outbound in self._told_path:
             return
         if self._all_left is not None:
-            self.context.running.kick_later(publisher.outgoing, Reason.NO_LINKS_NOW)
+            self.context.running.kick_later(publisher.outbound, Reason.NO_LINKS_NOW)
             return
-        self._told_path[publisher.outgoing] = SendersBelow(publisher.outgoing, self.context.router.namespace)
+        self._told_path[publisher.outbound] = SendersBelow(publisher.outbound, self.context.router.namespace)
         decoded = Said.decode(said)
-        if publisher.outgoing.credentials.uid in self.context.trusted:
+        if publisher.outbound.credentials.uid in self.context.trusted:
             self.settling.note_link(decoded.links if decoded is not None else 0)
         if self.instances.arrive(publisher, decoded):
             self._join(publisher)
 
     def _join(self, publisher: Publisher) -> None:
-        client = publisher.outgoing
+        client = publisher.outbound
         mode: Mode = "plain"
         if client.credentials.uid in self.context.trusted:
             mode = "announce"
@@ -179,7 +179,7 @@ class Tree(Place):
         self.settling.links_changed()
         self.telling.wake(client.account.uid)
 
-    def note_address(self, client: Outgoing, address: bytes) -> None:
+    def note_address(self, client: Outbound, address: bytes) -> None:
         """The relay of a hub below says where its hub listens. It may say anything: this is only told to others."""
         if client in self._told_path and len(address) <= ADDRESS_BYTES:
             self.addresses[client] = address.decode(errors="replace")
@@ -196,13 +196,13 @@ class Tree(Place):
             if not trusted and (link.trusted or not self._may_relay(client)):
                 self.clients.kick(client, Reason.JOIN_ANEW)
 
-    def _may_relay(self, client: Outgoing) -> bool:
+    def _may_relay(self, client: Outbound) -> bool:
         """Whether a client's user may join hubs to this one in mode ``prune``."""
         if client.credentials.uid in self._relay_users:
             return True
         return bool(self._relay_groups) and not self._relay_groups.isdisjoint(self.clients.groups_of(client))
 
-    def forget(self, client: Outgoing) -> None:
+    def forget(self, client: Outbound) -> None:
         """A client has left."""
         self.watches.forget(client)
         self.presences.forget(client)
@@ -292,11 +292,11 @@ class Tree(Place):
 
     # -- questions ----------------------------------------------------------------------------------
 
-    def whoami(self, client: Outgoing) -> None:
+    def whoami(self, client: Outbound) -> None:
         """Answer a ``whoami``, once the first prefix is known."""
         self.questions.whoami(client)
 
-    def sync(self, client: Outgoing, token: bytes, scope: bytes) -> None:
+    def sync(self, client: Outbound, token: bytes, scope: bytes) -> None:
         """Answer a ``hub/sync``, at once or when the rest of the tree has answered."""
         self.questions.sync(client, self.links.get(client), client.account.uid, token, scope)
 
@@ -321,10 +321,10 @@ class Tree(Place):
         return LinkPage(links=(*above, *below), next=following)
 
     def _statistics_of(self, connection: Connection, receivers: Routes | None) -> LinkStatistics:
-        outgoing = connection.outgoing
-        link = self.links.get(outgoing)
-        lost = dict[str, int](outgoing.lost)
-        instance, epoch = self.instances.said_by(outgoing)
+        outbound = connection.outbound
+        link = self.links.get(outbound)
+        lost = dict[str, int](outbound.lost)
+        instance, epoch = self.instances.said_by(outbound)
 
         # A relay in mode "plain" has no link.
         uncertain, lag, lagging = 0, 0.0, False
@@ -338,19 +338,19 @@ class Tree(Place):
             number=connection.number,
             uid=connection.credentials.uid,
             pid=connection.credentials.pid,
-            credentials=outgoing.key.decode(),
+            credentials=outbound.key.decode(),
             hub=instance.decode(),
-            address=self.addresses.get(outgoing, ""),
+            address=self.addresses.get(outbound, ""),
             state="lagging" if lagging else "joined",
             epoch=epoch,
             mode=link.mode if link is not None else "plain",
-            patterns=self.context.router.count(outgoing),
+            patterns=self.context.router.count(outbound),
             pruned=link.pruned if link is not None else 0,
             up=connection.received,
-            down=outgoing.delivered,
-            waiting=outgoing.queued,
+            down=outbound.delivered,
+            waiting=outbound.queued,
             lost=lost,
             uncertain=uncertain,
             lag=lag,
-            carries=None if receivers is None else outgoing in receivers,
+            carries=None if receivers is None else outbound in receivers,
         )

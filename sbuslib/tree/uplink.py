@@ -17,7 +17,7 @@ from typing import Final
 
 from ..core.context import Context
 from ..core.messages import COALESCED_BYTES, Copied, Messages
-from ..core.outgoing import Outgoing
+from ..core.outbound import Outbound
 from ..core.protocols import Sender
 from ..core.quotas import Account
 from ..core.send_watcher import SendWatcher
@@ -81,7 +81,7 @@ class Uplink:
         self.losses = LinkLosses(context, self._note_loss)
         """Messages that were lost on their way up, or may have been."""
 
-        self._outgoing: Outgoing | None = None  # of the connection, while messages may be sent over it
+        self._outbound: Outbound | None = None  # of the connection, while messages may be sent over it
         self._ask: Callable[[OnAnswer], None] = lambda answer: None  # asks the hub above what it has passed on
         self._on: Callable[[Event], None] = lambda event: None  # has the link do what the table says
         self._watcher: SendWatcher | None = None  # while anything waits that may be sent
@@ -98,17 +98,17 @@ class Uplink:
     @property
     def is_open(self) -> bool:
         """Whether messages may be sent."""
-        return self._outgoing is not None
+        return self._outbound is not None
 
     @property
     def takes_batches(self) -> bool:
         """Whether the hub above was told that many messages may be in one packet."""
-        return self._outgoing is not None and self._outgoing.takes_batches
+        return self._outbound is not None and self._outbound.takes_batches
 
     @property
     def _wraps(self) -> bool:
         """Whether the hub above wants messages with their sender."""
-        return self._outgoing is not None and self._outgoing.wants_senders
+        return self._outbound is not None and self._outbound.wants_senders
 
     # -- messages -----------------------------------------------------------------------------------
 
@@ -137,16 +137,16 @@ class Uplink:
 
     def _send(self, sender: Sender, messages: Messages) -> int:
         """Send what the kernel takes. Returns how many messages it took."""
-        outgoing = self._outgoing
+        outbound = self._outbound
         self._too_long = False
-        if outgoing is None or outgoing.answers:
+        if outbound is None or outbound.answers:
             return 0  # what this hub says goes before later messages
         sent = 0
         try:
-            if outgoing.wants_senders:
-                sent = messages.send_wrapped(outgoing.socket, sender.wrapper)
+            if outbound.wants_senders:
+                sent = messages.send_wrapped(outbound.socket, sender.wrapper)
             else:
-                sent = messages.send(outgoing.socket)
+                sent = messages.send(outbound.socket)
         except OSError as error:  # the reading half learns of the end
             self._too_long = error.errno == errno.EMSGSIZE
 
@@ -174,7 +174,7 @@ class Uplink:
 
     def _send_kept(self) -> None:
         """Send what was kept, until the kernel takes no more. What nobody above wants any more is left out."""
-        while self._outgoing is not None and self.waiting:
+        while self._outbound is not None and self.waiting:
             items = [item for item in self._take() if self._is_wanted(item[1])]
             if not items:
                 continue
@@ -187,7 +187,7 @@ class Uplink:
 
             # Not all of it: the rest waits. A packet that is too long for the connection would wait for ever.
             if self._too_long and messages.is_batch:
-                self._outgoing.set_batches(False)  # each alone may fit
+                self._outbound.set_batches(False)  # each alone may fit
             elif self._too_long:
                 sent += 1
                 self.losses.note("upstream", 1, time())
@@ -212,14 +212,14 @@ class Uplink:
     def _update(self) -> None:
         """Watch the socket if anything waits that may be sent."""
         self._context.running.delivery_barrier.note(self, bool(self.queued))
-        outgoing = self._outgoing
-        if outgoing is None:
+        outbound = self._outbound
+        if outbound is None:
             return
         if not self.waiting:
             self._stop_watching()
             self._on("empty")
         elif self._watcher is None:
-            self._watcher = SendWatcher(self._context.running, outgoing.account.uid, outgoing.socket, self._send_on)
+            self._watcher = SendWatcher(self._context.running, outbound.account.uid, outbound.socket, self._send_on)
 
     def _stop_watching(self) -> None:
         if self._watcher is not None:
@@ -241,9 +241,9 @@ class Uplink:
         """There is a link to the hub above. Messages wait until :meth:`open`."""
         self._ask, self._on = ask, on
 
-    def open(self, outgoing: Outgoing) -> None:
+    def open(self, outbound: Outbound) -> None:
         """The hub above said what it wants: send what was kept, and what comes."""
-        self._outgoing = outgoing
+        self._outbound = outbound
         self._send_kept()
 
     def empty(self) -> None:
@@ -252,7 +252,7 @@ class Uplink:
 
     def hold(self) -> None:
         """Keep what comes, and have all acknowledged that was sent or lost."""
-        self._outgoing = None
+        self._outbound = None
         self.losses.report()
         self._reports.pass_on()
         self._consider_asking(waited=True)
@@ -261,7 +261,7 @@ class Uplink:
     def disconnect(self) -> None:
         """The connection has ended."""
         self._stop_watching()
-        self._outgoing = None
+        self._outbound = None
         self.losses.add(control.UNCERTAIN, self.forwarded - self.acknowledged, time())
         self._asked = self.acknowledged = self.forwarded
         self._open_acks = 0
@@ -291,7 +291,7 @@ class Uplink:
         """The hub above has passed on the first ``count`` messages."""
         self._open_acks -= 1
         self.acknowledged = max(self.acknowledged, count)
-        self._consider_asking(waited=self._outgoing is None)
+        self._consider_asking(waited=self._outbound is None)
         self.check_passed()
 
     def _note_loss(self, lost: control.Lost) -> None:

@@ -13,8 +13,8 @@ from typing import Final
 
 from ..core.batch_routing import take_batch
 from ..core.messages import Copied
-from ..core.outgoing import Outgoing
-from ..core.protocols import Holdable, Receiver, Sender
+from ..core.outbound import Outbound
+from ..core.protocols import Pausable, Receiver, Sender
 from ..core.publisher import Publisher
 from ..errors import PacketError
 from ..limits import PACKET_BYTES
@@ -69,7 +69,7 @@ class Voucher:
             self._wrapper, self._prefix = control.wrapper_from(self.key), prefix
         return self._wrapper
 
-    def holdable_by(self, receiver: Receiver) -> Holdable | None:
+    def holdable_by(self, receiver: Receiver) -> Pausable | None:
         """The relay, where it is served as a client: other links are never held back."""
         return self._relay.holdable_by(receiver) if self._relay is not None else None
 
@@ -77,21 +77,21 @@ class Voucher:
 class SendersBelow:
     """The senders behind the relay of one hub below, as that hub may name them."""
 
-    def __init__(self, outgoing: Outgoing, namespace: Namespace) -> None:
-        self._outgoing = outgoing  # of the relay
+    def __init__(self, outbound: Outbound, namespace: Namespace) -> None:
+        self._outbound = outbound  # of the relay
         self._namespace = namespace  # of this hub
-        self._keys = deque([outgoing.key], maxlen=_KEYS)  # of the relay, that of now first
+        self._keys = deque([outbound.key], maxlen=_KEYS)  # of the relay, that of now first
         #: Whether the kernel cannot tell who the relay is. Then the hub below has no prefix, and names as a root does.
-        self._is_stranger = None in outgoing.credentials.known()
+        self._is_stranger = None in outbound.credentials.known()
 
     def prefix_changed(self) -> None:
         """This hub's own prefix changed, and with it the key of the relay."""
-        self._keys.appendleft(self._outgoing.key)
+        self._keys.appendleft(self._outbound.key)
 
     @property
     def unknown(self) -> bytes:
         """The credential key of somebody there whom nobody names: that of no process, user and group."""
-        namespace, key = self._namespace, self._outgoing.key
+        namespace, key = self._namespace, self._outbound.key
         return key + namespace.separator + Namespace(namespace.separator).credential_key(UNKNOWN)
 
     def vouch(self, name: bytes, relay: Publisher | None = None) -> Voucher:
@@ -99,7 +99,7 @@ class SendersBelow:
 
         :param relay: what a receiver may hold back for it.
         """
-        namespace, outgoing = self._namespace, self._outgoing
+        namespace, outbound = self._namespace, self._outbound
         separator = namespace.separator
         if self._is_stranger:
             rest = separator + name
@@ -109,9 +109,9 @@ class SendersBelow:
         if not namespace.chain(rest[1:]):
             raise ForgedError(Reason.FORGED_SENDER)
         # As a whole, too: what this hub sends on has to be a key for the hub above, which would end the link to it.
-        if not namespace.chain(outgoing.key + rest):
+        if not namespace.chain(outbound.key + rest):
             raise PacketError(Reason.MALFORMED_SENDER)
-        return Voucher(outgoing.credentials, rest, namespace, relay)
+        return Voucher(outbound.credentials, rest, namespace, relay)
 
 
 def take_wrapped(publisher: Publisher, payload: bytes, sender_of: Callable[[bytes], Sender]) -> None:

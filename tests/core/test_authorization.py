@@ -172,12 +172,12 @@ def test_a_message_whose_publisher_is_disconnected_when_authorize_says_yes_goes_
 ) -> None:
     def authorize(credentials: Credentials, verb: str, key: bytes) -> bool:
         if key == b"bad":
-            hub.clients.kick(outgoing, Reason.UNKNOWN_VERB)
+            hub.clients.kick(outbound, Reason.UNKNOWN_VERB)
         return True
 
     hub = make_hub(authorize=authorize)
     reader, publisher = connect(), connect()
-    outgoing = connection_of(hub, publisher).outgoing
+    outbound = connection_of(hub, publisher).outbound
     reader.subscribe(b"")
     publisher.publish(b"good")
     publisher.publish(b"bad")

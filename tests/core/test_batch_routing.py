@@ -219,11 +219,11 @@ def test_block_holds_the_publisher_of_a_batch(bus: Bus, connect: Connect, hard: 
     reader.barrier()
     publisher.send(b"MSG k\0" + big(0), *[batch(numbered(6, start)) for start in range(1, 61, 6)])
     settle(hub)
-    assert receiving.outgoing.held
-    assert receiving.outgoing.queued < 30
+    assert receiving.outbound.held
+    assert receiving.outbound.queued < 30
     assert [number for _ in range(70) for number in numbers(opened(reader.pending()))] == list(range(61))
     publisher.barrier()
-    assert receiving.outgoing.lost == {}
+    assert receiving.outbound.lost == {}
     balance(hub)
 
 
@@ -237,9 +237,9 @@ def test_packets_made_of_a_batch_with_a_long_key_are_not_too_long(bus: Bus, conn
     for _ in range(8):
         publisher.send(longest)
     publisher.barrier()
-    assert receiving.outgoing.outbox.bytes <= 2 * BATCH_EXPANDED
+    assert receiving.outbound.outbox.bytes <= 2 * BATCH_EXPANDED
     assert (
-        receiving.outgoing.routed
+        receiving.outbound.routed
         == 8 * BATCH_MESSAGES
-        == receiving.outgoing.delivered + receiving.outgoing.queued + receiving.outgoing.lost["overflow"]
+        == receiving.outbound.delivered + receiving.outbound.queued + receiving.outbound.lost["overflow"]
     )

@@ -66,7 +66,7 @@ def test_a_client_that_does_not_keep_up_is_told_why(
     reader, publisher = connect(), connect()
     receiving = slow(hub, reader, b"notices/on", *modes)
     flood(publisher, 0, 3)
-    eventually(lambda: receiving.outgoing.closed)
+    eventually(lambda: receiving.outbound.closed)
     assert numbers([reader.receive()]) == [0]
     assert reader.receive() == b"CMSG notice/kicked\0" + reason
     assert reader.is_disconnected()

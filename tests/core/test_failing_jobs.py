@@ -112,20 +112,20 @@ def test_the_connection_of_a_publisher_that_left_is_given_back_although_its_rest
     for _ in range(2 * FEW):
         connect().subscribe(b"k")
     publisher = connect()
-    outgoing = connection_of(hub, publisher).outgoing
-    connections = outgoing.account.connections
+    outbound = connection_of(hub, publisher).outbound
+    connections = outbound.account.connections
 
     def hand_on_and_leave(publisher: Publisher, messages: Undelivered[Any]) -> bool:
         is_cut = hand_on(publisher, messages)
-        hub.context.running.kick_later(outgoing, Reason.UNKNOWN_VERB)
+        hub.context.running.kick_later(outbound, Reason.UNKNOWN_VERB)
         return is_cut
 
     hand_on = Publisher.hand_on
     monkeypatch.setattr(Publisher, "hand_on", hand_on_and_leave)
     break_once(Publisher, "finish")
     publisher.publish(b"k")
-    eventually(lambda: outgoing.closed)
-    eventually(lambda: outgoing.account.connections == connections - 1)
+    eventually(lambda: outbound.closed)
+    eventually(lambda: outbound.account.connections == connections - 1)
 
 
 def test_what_waits_for_the_hub_above_goes_up_although_its_old_patterns_could_not_be_taken_back(

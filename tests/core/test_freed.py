@@ -37,7 +37,7 @@ def _wants_no_echo(hub: Hub, peer: Peer, other: Peer) -> None:
 
 
 def _holds_a_publisher(hub: Hub, peer: Peer, other: Peer) -> None:
-    receiver = narrow(hub, peer).outgoing
+    receiver = narrow(hub, peer).outbound
     peer.send(b"CMSG blocking/soft/block")
     peer.subscribe(b"a")
     for number in range(4):
@@ -67,7 +67,7 @@ def test_client_that_has_left_is_freed_at_once(
 ) -> None:
     peer, other = connect(), connect()
     connection = connection_of(hub, peer)
-    left: list[weakref.ref[object]] = [weakref.ref(connection), weakref.ref(connection.outgoing)]
+    left: list[weakref.ref[object]] = [weakref.ref(connection), weakref.ref(connection.outbound)]
     del connection
     act(hub, peer, other)
     peer.close()

@@ -350,8 +350,8 @@ def test_a_hub_that_hears_no_more_and_says_nothing_is_not_waited_for_without_end
         shut.set()
         given_up.wait(PATIENCE)
 
-    shut, commit = threading.Event(), handover.Estate.commit
-    monkeypatch.setattr(handover.Estate, "commit", lambda estate: shut.wait(PATIENCE) and commit(estate))
+    shut, commit = threading.Event(), handover.HandoverSource.commit
+    monkeypatch.setattr(handover.HandoverSource, "commit", lambda source: shut.wait(PATIENCE) and commit(source))
     ours, theirs = connections(len(RECORD.clients))
     with contextlib.ExitStack() as stack:
         for one in ours:

@@ -34,9 +34,9 @@ def test_a_loss_is_told_before_an_answer_that_was_asked_for_later(bus: Bus, conn
     flood(publisher, 0, 7)
     publisher.barrier()
     got = [reader.receive()]
-    eventually(lambda: receiving.outgoing.queued == 1)
+    eventually(lambda: receiving.outbound.queued == 1)
     got.append(reader.receive())
-    eventually(lambda: receiving.outgoing.queued == 0)  # the last of them fills the kernel's buffer
+    eventually(lambda: receiving.outbound.queued == 0)  # the last of them fills the kernel's buffer
     if full:
         reader.send(WHOAMI)
         settle(hub)
@@ -58,7 +58,7 @@ def test_a_loss_is_told_before_an_answer_with_all_of_it(bus: Bus, connect: Conne
         flood(publisher, start, start + 5)
         settle(hub)
         publisher.barrier()
-    assert receiving.outgoing._refusal is not None
+    assert receiving.outbound._drop_cache is not None
     got = [reader.receive()]
     reader.send(WHOAMI)
     assert numbers(got) == [0]
@@ -79,8 +79,8 @@ def test_a_discarding_receiver_is_told_once_a_gap(bus: Bus, connect: Connect, by
     else:
         for number in range(101):
             hub.publish(b"k", big(number))
-    assert receiving.outgoing.lost == {"discard": 100}
-    assert not receiving.outgoing.closed
+    assert receiving.outbound.lost == {"discard": 100}
+    assert not receiving.outbound.closed
     got = [reader.receive(), reader.receive()]
     assert numbers(got) == [0]
     assert lost_notice(got[1]) == ("discard", 100)
@@ -101,7 +101,7 @@ def test_losses_of_several_causes(bus: Bus, connect: Connect) -> None:
     publisher.publish(b"k", bytes(40_000))
     publisher.barrier()
     reader.send(b"CMSG blocking/soft/discard")
-    eventually(lambda: receiving.outgoing.outbox.soft == "discard")
+    eventually(lambda: receiving.outbound.outbox.soft == "discard")
     flood(publisher, 5, 7)
     publisher.barrier()
     got += [reader.receive() for _ in range(4)]
@@ -110,7 +110,7 @@ def test_losses_of_several_causes(bus: Bus, connect: Connect) -> None:
     for packet in got[3:]:
         cause, count = lost_notice(packet)
         told[cause] = told.get(cause, 0) + count
-    assert told == receiving.outgoing.lost == {"overflow": 3, "discard": 2, "oversize": 1}
+    assert told == receiving.outbound.lost == {"overflow": 3, "discard": 2, "oversize": 1}
 
 
 def test_a_short_message_is_kept_where_a_longer_one_of_its_turn_has_no_room(bus: Bus, connect: Connect) -> None:
@@ -121,7 +121,7 @@ def test_a_short_message_is_kept_where_a_longer_one_of_its_turn_has_no_room(bus:
     publisher.barrier()
     publisher.send(b"MSG k\0" + bytes(20_000), b"MSG k\0short")
     publisher.barrier()
-    assert (receiving.outgoing.queued, receiving.outgoing.lost) == (1, {"overflow": 1})
+    assert (receiving.outbound.queued, receiving.outbound.lost) == (1, {"overflow": 1})
     assert [reader.receive() for _ in range(2)] == [b"MSG k\0" + big(0), b"MSG k\0short"]
 
 

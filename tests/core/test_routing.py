@@ -245,17 +245,17 @@ def test_what_some_receivers_have_got_reaches_the_others_when_its_publisher_leav
     for receiver in receivers:
         receiver.subscribe(b"all")
     peer = connect()
-    outgoing = connection_of(hub, peer).outgoing
-    connections = outgoing.account.connections
+    outbound = connection_of(hub, peer).outbound
+    connections = outbound.account.connections
 
     def hand_on_and_leave(publisher: Publisher, messages: Undelivered[Any]) -> bool:
         is_cut = hand_on(publisher, messages)
         if how == "stopped":
             gevent.spawn(hub.stop, 0)
-        elif not outgoing.closed:
-            hub.context.running.kick_later(outgoing, Reason.UNKNOWN_VERB)
+        elif not outbound.closed:
+            hub.context.running.kick_later(outbound, Reason.UNKNOWN_VERB)
         elif is_cut:
-            assert outgoing.account.connections == connections
+            assert outbound.account.connections == connections
         return is_cut
 
     hand_on = Publisher.hand_on
@@ -263,5 +263,5 @@ def test_what_some_receivers_have_got_reaches_the_others_when_its_publisher_leav
     peer.publish(b"all", b"1")
     assert [receiver.receive() for receiver in receivers] == [b"MSG all\x001"] * 80
     if how == "kicked":
-        eventually(lambda: outgoing.account.connections == connections - 1)
+        eventually(lambda: outbound.account.connections == connections - 1)
     assert hub.statistics().lost == {}

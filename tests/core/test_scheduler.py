@@ -57,14 +57,14 @@ def test_a_slow_reader_leaves_while_its_turn_is_postponed(
 
     def postpone(scheduler: Scheduler, uid: int, resume: Callable[[], None]) -> None:
         original(scheduler, uid, resume)
-        hub.clients.kick(receiving.outgoing, Reason.UNKNOWN_VERB)
+        hub.clients.kick(receiving.outbound, Reason.UNKNOWN_VERB)
 
     with monkeypatch.context() as patched:
         patched.setattr(Scheduler, "postpone", postpone)
         assert numbers([reader.receive()]) == [0]
-        eventually(lambda: receiving.outgoing.closed)
+        eventually(lambda: receiving.outbound.closed)
     settle(hub)
-    assert receiving.outgoing.lost == {"outage": 2}
+    assert receiving.outbound.lost == {"outage": 2}
     assert not hub.context.running.scheduler.anybody_waits()
 
 

@@ -17,7 +17,7 @@ LONG = bytes(100_000)
 
 
 def size(connection: Connection) -> int:
-    return connection.outgoing.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    return connection.outbound.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
 
 
 def charged(hub: Hub, uid: int = 0) -> int:
@@ -43,7 +43,7 @@ def test_a_client_that_falls_behind_gets_the_full_buffer(bus: Bus, connect: Conn
     for number in range(200):
         publisher.publish(b"k", b"%d" % number)
     publisher.barrier()
-    assert receiving.outgoing.queued == 0  # the full one takes them all
+    assert receiving.outbound.queued == 0  # the full one takes them all
     assert (size(receiving), charged(hub)) == (FULL, FULL)
     assert reader.pending() == [b"MSG k\0%d" % number for number in range(200)]
     reader.close()
@@ -66,7 +66,7 @@ def test_a_long_packet_goes_at_once(bus: Bus, connect: Connect, senders: bool, e
         publisher.publish(b"k", LONG)
     wrapper = b"CMSG from\0" + own_key() + b"\0" if senders else b""
     assert reader.receive() == wrapper + b"MSG k\0" + LONG
-    assert (size(receiving), receiving.outgoing.lost) == (FULL, {})
+    assert (size(receiving), receiving.outbound.lost) == (FULL, {})
 
 
 def test_a_client_that_fell_behind_before_a_long_packet_came(bus: Bus, connect: Connect) -> None:
@@ -80,7 +80,7 @@ def test_a_client_that_fell_behind_before_a_long_packet_came(bus: Bus, connect: 
     for number in range(100):
         publisher.publish(b"k", b"%d" % number)
     publisher.barrier()
-    assert (size(receiving), receiving.outgoing.queued > 0) == (SMALL, True)
+    assert (size(receiving), receiving.outbound.queued > 0) == (SMALL, True)
     publisher.publish(b"k", LONG)
     publisher.barrier()
     filler.close()
@@ -103,7 +103,7 @@ def test_a_share_that_is_used_up(bus: Bus, connect_as: ConnectAs) -> None:
     settle(hub)
     assert charged(hub, 1001) == 4 * FULL
     assert sorted(map(size, receiving)) == [SMALL, FULL, FULL, FULL, FULL]
-    assert [connection.outgoing.lost for connection in receiving].count({"quota": 1}) == 1
+    assert [connection.outbound.lost for connection in receiving].count({"quota": 1}) == 1
     (short,) = (connection for connection in receiving if size(connection) == SMALL)
     publisher.publish(b"k", b"x")
     publisher.barrier()
@@ -111,7 +111,7 @@ def test_a_share_that_is_used_up(bus: Bus, connect_as: ConnectAs) -> None:
     other.subscribe(b"j")
     other.publish(b"j", bytes(20_000))
     assert other.receive() == b"MSG j\0" + bytes(20_000)
-    assert connection_of(hub, other).outgoing.lost == {}
+    assert connection_of(hub, other).outbound.lost == {}
 
 
 def test_a_link_keeps_its_full_buffer(bus: Bus, connect: Connect) -> None:
@@ -120,10 +120,10 @@ def test_a_link_keeps_its_full_buffer(bus: Bus, connect: Connect) -> None:
     link, other = connect(), connect()
     link.send(b"CMSG interest/on")
     linked = connection_of(hub, link)
-    assert linked.outgoing.is_link
+    assert linked.outbound.is_link
     assert (size(linked), charged(hub)) == (FULL, FULL)
     receiving = connection_of(hub, other)
-    assert not receiving.outgoing.grow()
+    assert not receiving.outbound.grow()
     assert (size(linked), size(receiving)) == (FULL, SMALL)
 
 

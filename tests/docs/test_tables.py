@@ -20,7 +20,7 @@ from test_imports import PACKAGE
 import sbuslib
 from sbuslib import aio, blocking, matches
 from sbuslib.client import Client
-from sbuslib.clients import endpoint, hub_view, job_queue
+from sbuslib.clients import endpoint, fd_publishers, hub_view, job_queue
 from sbuslib.clients.endpoint import ClientSubscription
 from sbuslib.core.losses import CAUSES
 from sbuslib.core.outbox import decide

@@ -30,19 +30,19 @@ def test_a_client_that_closes_its_reading_half(bus: Bus, connect: Connect, mode:
     receiving = narrow(hub, half)
     for number in range(5):
         publisher.publish(b"k", big(number))
-    eventually(lambda: receiving.outgoing.queued)
+    eventually(lambda: receiving.outbound.queued)
     half.socket.shutdown(socket.SHUT_RD)
     half.publish(b"k", b"%08d" % 5)
     got = numbers([reader.receive() for _ in range(6)])
     assert sorted(got) == [*range(6)]
     if mode == b"block":
-        eventually(lambda: receiving.outgoing.closed)
+        eventually(lambda: receiving.outbound.closed)
         assert hub.statistics().violations == {"held publishers back for too long": 1}
     else:
         publisher.barrier()
         half.close()
-        eventually(lambda: receiving.outgoing.closed)
-    assert receiving.outgoing.lost == {"outage": 5}
+        eventually(lambda: receiving.outbound.closed)
+    assert receiving.outbound.lost == {"outage": 5}
     balance(hub)
 
 
@@ -60,12 +60,12 @@ def test_losses_are_told_whatever_the_clock_says(
         now[0] += jump
         return now[0]
 
-    monkeypatch.setattr("sbuslib.core.outgoing.time", jumping)
+    monkeypatch.setattr("sbuslib.core.outbound.time", jumping)
     loser, publisher = connect(), connect()
     losing = slow(hub, loser, b"notices/on")
     flood(publisher, 0, 10)
     publisher.barrier()
-    assert losing.outgoing.lost == {"overflow": 6}
+    assert losing.outbound.lost == {"overflow": 6}
     *messages, told = [loser.receive() for _ in range(5)]
     assert numbers(messages) == [0, 1, 2, 3]
     key, _, payload = told.removeprefix(b"CMSG ").partition(b"\0")
@@ -139,4 +139,4 @@ def test_a_soak(bus: Bus, connect_as: ConnectAs) -> None:
     told = hub.statistics()
     # Who does not keep up is a matter of how fast this machine is; what is against the protocol is not.
     assert told.violations.keys() >= {"unknown verb", "message without NUL", "secret pattern of another"}
-    assert connection_of(hub, reader).outgoing.lost == {}
+    assert connection_of(hub, reader).outbound.lost == {}

@@ -156,7 +156,7 @@ def test_a_connection_that_broke_is_a_gap_from_the_last_message_on(address: str,
 
         def cut() -> None:
             for connection in [*bus.hub.clients.connections.values()]:
-                connection.outgoing.socket.shutdown(socket.SHUT_RDWR)
+                connection.outbound.socket.shutdown(socket.SHUT_RDWR)
 
         bus.call(cut)
         eventually(lambda: follower.client.epoch == 2)

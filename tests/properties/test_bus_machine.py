@@ -228,8 +228,8 @@ class BusMachine(RuleBasedStateMachine):
         sock.send(b"SUB " + pattern)
         settle(self.hub)
         (connection,) = set(self.hub.clients.connections.values()) - before
-        connection.outgoing.grow(anyway=True)  # once: the next line narrows it
-        connection.outgoing.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        connection.outbound.grow(anyway=True)  # once: the next line narrows it
+        connection.outbound.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         share = self.shares.setdefault(uid, Share(self.limits))
         self.clients.append(Client(self.count, uid, sock, connection, share))
         self.clients[-1].patterns[pattern] += 1
@@ -357,7 +357,7 @@ class BusMachine(RuleBasedStateMachine):
         settle(self.hub)
         balance(self.hub)
         by_publisher: dict[object, Client] = {client.connection: client for client in self.clients}
-        by_outgoing: dict[object, Client] = {client.connection.outgoing: client for client in self.clients}
+        by_outgoing: dict[object, Client] = {client.connection.outbound: client for client in self.clients}
         assert set(self.hub.clients.connections.values()) == by_publisher.keys()
         for client in self.clients:
             connection = client.connection
@@ -367,8 +367,8 @@ class BusMachine(RuleBasedStateMachine):
             assert (told.routed, told.delivered, told.waiting) == (client.routed, client.delivered, len(client.waiting))
             assert causes(told.lost) == causes(client.lost)
             assert told.patterns == len(+client.patterns)
-            assert {by_outgoing[holder] for holder in connection.holders} == client.holders
-            assert {by_publisher[held] for held in connection.outgoing.held} == client.holds
+            assert {by_outgoing[holder] for holder in connection.pausers} == client.holders
+            assert {by_publisher[held] for held in connection.outbound.held} == client.holds
             if client.kernel is not None and not client.leaving:
                 assert client.sock.recv(LARGEST * 2, socket.MSG_PEEK) == client.kernel
         for uid, share in self.shares.items():
@@ -516,7 +516,7 @@ class BusMachine(RuleBasedStateMachine):
 
     def orders(self, packets: list[bytes]) -> dict[bytes, list[Client]]:
         """As :meth:`observe`, of a moment that is past: no pattern has come or gone since."""
-        by_outgoing: dict[Any, Client] = {client.connection.outgoing: client for client in self.clients}
+        by_outgoing: dict[Any, Client] = {client.connection.outbound: client for client in self.clients}
         found = {key: self.hub.context.router._look_up(key) for key in map(key_of, packets)}
         return {key: [by_outgoing[one] for one in receivers if one in by_outgoing] for key, receivers in found.items()}
 

@@ -98,7 +98,7 @@ class WantsMachine(RuleBasedStateMachine):
             relay = self.world.relays[str(list(self.model.above)[place % len(self.model.above)])]
             epoch = relay.epoch
             assert relay.above.link is not None
-            relay.above.link.outgoing.socket.shutdown(2)
+            relay.above.link.outbound.socket.shutdown(2)
             eventually(lambda: relay.epoch > epoch)
 
     @rule(place=st.integers(0, HUBS), patterns=st.lists(st.sampled_from(PATTERNS), max_size=3))
@@ -125,8 +125,8 @@ class WantsMachine(RuleBasedStateMachine):
         if self.model.above.get(hub) == other:
             return set(patterns(self.world.relays[str(hub)].above.up))
         for link in tree.links.values():
-            if tree.addresses.get(link.outgoing) == self.world.address(str(other)):
-                return set(patterns(link.outgoing))
+            if tree.addresses.get(link.outbound) == self.world.address(str(other)):
+                return set(patterns(link.outbound))
         return set()
 
     @rule()

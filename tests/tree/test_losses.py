@@ -88,7 +88,7 @@ def test_what_is_lost_or_uncertain_on_its_way_up_is_told_in_the_whole_tree(
     watched.clients["h1"].publish(b"k")
     eventually(lambda: relay.statistics().up == 1)
     assert relay.above.link is not None
-    relay.above.link.outgoing.socket.shutdown(SHUT_RDWR)
+    relay.above.link.outbound.socket.shutdown(SHUT_RDWR)
     eventually(lambda: watched.lost("uncertain") == dict.fromkeys(watched.clients, 1))
     world.relays["h2"].above.up.losses.note("upstream", 7, time())
     eventually(lambda: watched.lost("upstream") == dict.fromkeys(watched.clients, 7))

@@ -93,7 +93,7 @@ def test_a_link_that_comes_back_in_time_is_no_event(world: World) -> None:
     with above.presence(b"above"), below.presence(b"below"):
         for watch in watches:
             assert {next_event(watch)[0], next_event(watch)[0]} == {b"above", b"below"}
-        world.relays["left"].above.joined.outgoing.socket.shutdown(2)  # type: ignore[union-attr]
+        world.relays["left"].above.joined.outbound.socket.shutdown(2)  # type: ignore[union-attr]
         eventually(lambda: world.relays["left"].statistics().epoch == 2)
         eventually(lambda: above.sync("tree") == below.sync("tree") == "tree")
         with above.presence(b"last"):
@@ -199,7 +199,7 @@ def test_what_a_link_says_is_bounded_and_charged_to_its_user(world: World) -> No
     hub: Hub = world.hub("top", relays=[RELAY])
     link = world.link("top", RELAY)
     watch = world.client("top").present(b"")
-    name = hub.tree.links[next(iter(hub.tree.links))].outgoing.key + b"/!/cred/1/2/3"
+    name = hub.tree.links[next(iter(hub.tree.links))].outbound.key + b"/!/cred/1/2/3"
     link.send(b"CMSG presence/begin\0id")
     wrong = [b"", b"1", b"x %b\0k\0" % name, b"1 %b\0k\0%b" % (name, bytes(1_025)), b"1 %b\0!/a\0" % name]
     link.send(*(b"CMSG presence/add\0" + payload for payload in wrong), b"CMSG presence/remove\x005 ?")

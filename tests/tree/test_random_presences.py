@@ -113,7 +113,7 @@ class PresenceMachine(RuleBasedStateMachine):
     def break_a_link(self, n: int) -> None:
         joined = self.world.relays[str(n)].above.joined
         if joined is not None:
-            joined.outgoing.socket.shutdown(2)
+            joined.outbound.socket.shutdown(2)
 
     @rule(n=st.integers(1, HUBS - 1))
     def cut_or_heal_a_link(self, n: int) -> None:

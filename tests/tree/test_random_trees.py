@@ -102,7 +102,7 @@ class TreeMachine(RuleBasedStateMachine):
     def break_a_link(self, n: int) -> None:
         relay = self.world.relays.get(str(n))
         if relay is not None and relay.above.joined is not None:
-            relay.above.joined.outgoing.socket.shutdown(2)
+            relay.above.joined.outbound.socket.shutdown(2)
 
     @rule(n=st.integers(1, MOST_HUBS), user=users)
     def join_anew(self, n: int, user: int) -> None:

@@ -1,7 +1,7 @@
 """Publishers that one receiver holds back, because it asked for ``block``.
 
-Holding a publisher is nothing more than stopping the watcher of its socket, so it alone waits. A receiver that holds
-any publisher for longer than :attr:`~sbuslib.limits.Limits.block_timeout` is disconnected as misbehaving.
+Backpressure a publisher is nothing more than stopping the watcher of its socket, so it alone waits. A receiver that
+holds any publisher for longer than :attr:`~sbuslib.limits.Limits.block_timeout` is disconnected as misbehaving.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from time import monotonic
 from typing import Any
 
 from .context import Context
-from .protocols import Holdable, Holder
+from .protocols import Pausable, Pauser
 
 
-class Holding:
+class Backpressure:
     """The publishers that a receiver holds. Made when it first holds one: most receivers never do.
 
     :param on_timeout: called when one of them has been held for too long.
     """
 
-    def __init__(self, receiver: Holder, context: Context, on_timeout: Callable[[], None]) -> None:
+    def __init__(self, receiver: Pauser, context: Context, on_timeout: Callable[[], None]) -> None:
         self._receiver = receiver
         self._context = context
         self._on_timeout = on_timeout
         self._timer: Any = None  # while any is held
-        self.publishers: dict[Holdable, float] = {}
+        self.publishers: dict[Pausable, float] = {}
         """Each publisher, and since when it is held; the one that is held for longest comes first."""
 
-    def hold(self, publisher: Holdable, since: float | None = None) -> None:
+    def pause(self, publisher: Pausable, since: float | None = None) -> None:
         """Hold a publisher, as from now on, or as since a time of the monotonic clock."""
         now = monotonic()
         since = self.publishers.setdefault(publisher, now if since is None else since)
-        publisher.hold(self._receiver)
+        publisher.pause(self._receiver)
         if self._timer is None:
             self._timer = self._context.running.after(
                 max(0.0, since + self._context.limits.block_timeout - now), self._on_time
@@ -47,14 +47,14 @@ class Holding:
         else:
             self._on_timeout()
 
-    def release(self, may_go: Callable[[Holdable], bool]) -> None:
+    def resume(self, may_go: Callable[[Pausable], bool]) -> None:
         """Read again from those publishers for which ``may_go`` says so."""
         for publisher in [*self.publishers]:
             if may_go(publisher):
                 self.forget(publisher)
-                publisher.let_go(self._receiver)
+                publisher.resume(self._receiver)
 
-    def forget(self, publisher: Holdable) -> None:
+    def forget(self, publisher: Pausable) -> None:
         self.publishers.pop(publisher, None)
         if not self.publishers and self._timer is not None:
             self._context.running.cancel(self._timer)

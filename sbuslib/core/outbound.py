@@ -1,7 +1,7 @@
 """What a hub sends to one client: at once, later or not at all.
 
 The table in :mod:`.outbox` says what happens to a message that cannot be sent at once; this module acts on it. A
-socket that would block is watched until it is writable. :mod:`.holding` holds publishers back.
+socket that would block is watched until it is writable. :mod:`.backpressure` holds publishers back.
 
 A packet that was sent waits in the kernel until the client reads it, in memory that is charged to the hub's process and
 not to the client's. So each connection begins with a small send buffer, which is enough for a client that is idle or
@@ -29,12 +29,12 @@ from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire.batches import QueuedBatch
 from ..wire.control import Lost
+from .backpressure import Backpressure
 from .context import Context
-from .holding import Holding
-from .losses import Cause, Refusal
+from .losses import Cause, DropCache
 from .messages import Batched, Messages
 from .outbox import Action, Outbox
-from .protocols import Holdable, Queue, Sender
+from .protocols import Pausable, Queue, Sender
 from .quotas import Account
 from .records import ClientRecord, OutboxRecord, Totals
 from .running import Running
@@ -45,10 +45,10 @@ READ: Final = 1
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
-class Outgoing:
+class Outbound:
     """The sending half of a client. Routes hold this object.
 
-    Implements :class:`~.protocols.Receiver`, :class:`~.protocols.Holder` and :class:`~.delivery_barrier.Pending`.
+    Implements :class:`~.protocols.Receiver`, :class:`~.protocols.Pauser` and :class:`~.delivery_barrier.Pending`.
     """
 
     hands_on: ClassVar = False  # what leaves the outbox is with the kernel
@@ -73,9 +73,9 @@ class Outgoing:
     _doomed: bool = False  # it will be kicked when the turn has ended
     _direct: bool = True  # nothing waits, no notice is due, no wrapper is added: send straight on
     _outbox: Outbox | None = None  # made when first needed: most clients keep up
-    _refusal: Refusal | None = None  # why the next messages will be lost as well
+    _drop_cache: DropCache | None = None  # why the next messages will be lost as well
     _watcher: SendWatcher | None = None  # while anything waits
-    _holding: Holding | None = None
+    _backpressure: Backpressure | None = None
     _queued_answers: int = 0  # answers in the fan-out queue of this client's user
 
     def __post_init__(self) -> None:
@@ -102,10 +102,10 @@ class Outgoing:
         self.routed += count
 
         # 3. What was lost a moment ago is lost again, at next to no cost.
-        if self._refusal is not None:
-            if self._refusal.loses(sender.credentials.uid, messages.shortest, self.account.releases, count):
+        if self._drop_cache is not None:
+            if self._drop_cache.loses(sender.credentials.uid, messages.shortest, self.account.releases, count):
                 return
-            self._refusal = None
+            self._drop_cache = None
             self._update()
 
         # 4. Straight on while nothing waits; else the order is kept.
@@ -180,8 +180,8 @@ class Outgoing:
         self.outbox.losses.add(cause, messages.count, now)
         # ``block`` does not mean the same for every publisher. A receiver that discards may take the next message.
         if cause != "discard" and "block" not in (self.outbox.soft, self.outbox.hard):
-            refusal = Refusal(cause, uid, messages.shortest, self.account.releases, now)
-            self._refusal = self.outbox.losses.refuse(refusal)
+            drop_cache = DropCache(cause, uid, messages.shortest, self.account.releases, now)
+            self._drop_cache = self.outbox.losses.refuse(drop_cache)
         if self._direct or self.wants_notices:
             self._update()
 
@@ -207,13 +207,13 @@ class Outgoing:
         """Whether the next message cannot be sent at once: something goes before it, or the client takes nothing."""
         return self._mute or bool(self._outbox) or not self._report()
 
-    def _carry_out(self, action: Action, publisher: Holdable | None) -> None:
+    def _carry_out(self, action: Action, publisher: Pausable | None) -> None:
         match action:
             case Action.KEEP | Action.LOSE:
                 pass  # the outbox did it
             case Action.HOLD:
                 assert publisher is not None
-                self.hold(publisher)
+                self.pause(publisher)
             case Action.DISCONNECT:
                 self._doomed = True
                 self._running.kick_later(self, Reason.DOES_NOT_KEEP_UP)
@@ -340,7 +340,7 @@ class Outgoing:
         """Watch the socket if anything waits, and send straight on if nothing does."""
         outbox = self._outbox
         waits = outbox is not None and (
-            bool(outbox) or self._refusal is not None or bool(self.wants_notices and outbox.losses.unreported)
+            bool(outbox) or self._drop_cache is not None or bool(self.wants_notices and outbox.losses.unreported)
         )
         self._direct = not (waits or self._mute or self._senders)
         self._running.delivery_barrier.note(self, waits and not self._mute)
@@ -414,14 +414,14 @@ class Outgoing:
 
     def changed_modes(self) -> None:
         """The receiver chose another mode. Release all publishers: the new mode may hold them again."""
-        self._refusal = None
-        self._release_held(anyway=True)
+        self._drop_cache = None
+        self._resume_paused(anyway=True)
 
     # -- the socket ---------------------------------------------------------------------------------
 
     def _send_on(self) -> None:
         """Send waiting packets: as many as one call takes."""
-        self._refusal = None  # the reason why the last messages were lost may no longer hold
+        self._drop_cache = None  # the reason why the last messages were lost may no longer hold
         outbox = self._outbox
         assert outbox is not None
         if not outbox:
@@ -449,7 +449,7 @@ class Outgoing:
                 if self._watcher is not None:
                     self._watcher.wait_for_memory()
                 return
-        self._release_held()
+        self._resume_paused()
         self._update()
         self._running.delivery_barrier.check()
         if not outbox:
@@ -470,11 +470,11 @@ class Outgoing:
         if self._outbox is not None:
             self._outbox.clear("outage", time())
             self._on_empty()
-        self._release_held()
+        self._resume_paused()
         self._update()
 
     def _on_empty(self) -> None:
-        self._refusal = None
+        self._drop_cache = None
         self._running.emptied.set()
 
     def close(self) -> None:
@@ -485,29 +485,29 @@ class Outgoing:
             self._context.quotas.send_buffers.give(self.account.uid, 2 * self._context.limits.send_buffer)
             self.grown = False
         self._lose_all()
-        self._holding = None
+        self._backpressure = None
 
     # -- holding publishers back --------------------------------------------------------------------
 
-    def hold(self, publisher: Holdable, since: float | None = None) -> None:
+    def pause(self, publisher: Pausable, since: float | None = None) -> None:
         """Hold a publisher back, or hold it as since a time of the monotonic clock."""
-        if self._holding is None:
-            self._holding = Holding(self, self._context, self._on_block_timeout)
-        self._holding.hold(publisher, since)
+        if self._backpressure is None:
+            self._backpressure = Backpressure(self, self._context, self._on_block_timeout)
+        self._backpressure.pause(publisher, since)
 
     @property
-    def held(self) -> Mapping[Holdable, float]:
+    def held(self) -> Mapping[Pausable, float]:
         """The publishers that it holds back, and since when."""
-        return self._holding.publishers if self._holding is not None else {}
+        return self._backpressure.publishers if self._backpressure is not None else {}
 
     def _on_block_timeout(self) -> None:
         self._running.kick_later(self, Reason.HELD_TOO_LONG)
 
-    def _release_held(self, anyway: bool = False) -> None:
+    def _resume_paused(self, anyway: bool = False) -> None:
         """Let those held publishers go on that have room; with ``anyway``, or if the client takes nothing, all."""
-        if self._holding is not None:
-            self._holding.release(lambda held: anyway or self._mute or self.outbox.lets_go(held.credentials.uid))
+        if self._backpressure is not None:
+            self._backpressure.resume(lambda held: anyway or self._mute or self.outbox.lets_go(held.credentials.uid))
 
-    def forget_held(self, publisher: Holdable) -> None:
-        if self._holding is not None:
-            self._holding.forget(publisher)
+    def forget_paused(self, publisher: Pausable) -> None:
+        if self._backpressure is not None:
+            self._backpressure.forget(publisher)

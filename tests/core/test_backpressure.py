@@ -19,11 +19,11 @@ def test_soft_block_lets_go_when_nothing_waits_and_hard_block_at_half(bus: Bus, 
         publishing = connection_of(hub, publisher)
         flood(publisher, 0, 6)
         eventually(partial(is_held, publishing))
-        assert receiving.outgoing.queued == (5 if at else 4)
+        assert receiving.outbound.queued == (5 if at else 4)
         while is_held(publishing):
             reader.receive()
             settle(hub)
-        assert receiving.outgoing.queued == at
+        assert receiving.outbound.queued == at
         publisher.close()
         reader.close()
         eventually(lambda: hub.statistics().clients == 0)
@@ -36,8 +36,8 @@ def test_no_publisher_is_held_for_ever(bus: Bus, connect: Connect, caplog: pytes
     receiving = slow(hub, reader, b"blocking/soft/block")
     witness.subscribe(b"k")
     flood(publisher, 0, 3)
-    eventually(lambda: receiving.outgoing.closed)
-    assert receiving.outgoing.lost == {"outage": 2}
+    eventually(lambda: receiving.outbound.closed)
+    assert receiving.outbound.lost == {"outage": 2}
     assert hub.statistics().violations == {"held publishers back for too long": 1}
     (record,) = caplog.records
     assert "held publishers back for too long" in record.getMessage()
@@ -65,7 +65,7 @@ def test_two_clients_that_block_on_each_other(bus: Bus, connect: Connect, reads:
         assert not is_held(first)
         assert not is_held(second)
     else:
-        eventually(lambda: first.outgoing.closed or second.outgoing.closed)
+        eventually(lambda: first.outbound.closed or second.outbound.closed)
         eventually(lambda: not (is_held(first) or is_held(second)))
 
 
@@ -74,10 +74,10 @@ def test_a_hub_that_stops_while_publishers_are_held(bus: Bus, connect: Connect) 
     reader, publisher = connect(), connect()
     receiving = slow(hub, reader, b"blocking/soft/block")
     flood(publisher, 0, 3)
-    eventually(lambda: receiving.outgoing.held)
-    holding: Any = receiving.outgoing._holding
+    eventually(lambda: receiving.outbound.held)
+    backpressure: Any = receiving.outbound._backpressure
     hub.stop(0)
-    assert holding._timer is None
+    assert backpressure._timer is None
     assert hub.context.quotas.is_clear()
     balance(hub)
 
@@ -88,19 +88,19 @@ def test_receiver_that_releases_one_publisher_while_it_holds_another_is_not_kick
     """The time limit is for each publisher: two users are held in turns here, so one is held at any time."""
     hub = bus({"mode": 0o777, "trusted": [1003]}, queued_packets=4, block_timeout=100.0)
     clock = [0.0]
-    monkeypatch.setattr("sbuslib.core.holding.monotonic", lambda: clock[0])
+    monkeypatch.setattr("sbuslib.core.backpressure.monotonic", lambda: clock[0])
     reader = connect_as(1003)
     receiving = slow(hub, reader, b"blocking/soft/block")
     one, other = connect_as(1001), connect_as(1002)
     flood(one, 0, 2)
-    eventually(lambda: len(receiving.outgoing.held) == 1)
+    eventually(lambda: len(receiving.outbound.held) == 1)
     clock[0] = 60.0
     flood(other, 10, 13)
-    eventually(lambda: len(receiving.outgoing.held) == 2)
+    eventually(lambda: len(receiving.outbound.held) == 2)
     assert numbers([reader.receive()]) == [0]
-    eventually(lambda: len(receiving.outgoing.held) == 1)
-    holding: Any = receiving.outgoing._holding
+    eventually(lambda: len(receiving.outbound.held) == 1)
+    backpressure: Any = receiving.outbound._backpressure
     clock[0] = 110.0
-    holding._on_time()
+    backpressure._on_time()
     settle(hub)
-    assert not receiving.outgoing.closed
+    assert not receiving.outbound.closed
