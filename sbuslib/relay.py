@@ -1,7 +1,7 @@
 """``Relay``: joins a hub, the slave, to the one above it, its master. Trees of hubs are made of relays.
 
 :class:`Relay` is a greenlet that dials, stays until the link ends, and dials again. What it joins the hub to, and what
-crosses, is in :mod:`sbuslib.tree.hub_above` and :mod:`sbuslib.tree.above`.
+crosses, is in :mod:`sbuslib.tree.parent` and :mod:`sbuslib.tree.parent_link`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .errors import NoHubError, SbusError, StateError, UsageError
 from .kernel.dialer import Dialer
 from .limits import ClientLimits
 from .statistics import RelayStatistics
-from .tree.above import LinkAbove
-from .tree.hub_above import WAITS, HubAbove, LinkState
+from .tree.parent import WAITS, LinkState, Parent
+from .tree.parent_link import ParentLink
 from .wire.packets import check_key
 from .wire.text import plainly
 
@@ -67,10 +67,10 @@ class Relay:
         self._client_limits = client_limits if client_limits is not None else ClientLimits()  # for dialling
         self._upstream_user = upstream_user
         self._dialers = self._make_dialers(upstream, upstream_user)  # in the order in which they are tried
-        self.above = HubAbove(hub.tree, self, _patterns("export", export), _patterns("import_", import_))
+        self.above = Parent(hub.tree, self, _patterns("export", export), _patterns("import_", import_))
         """What is known of the hub above."""
 
-        self._link: LinkAbove | None = None  # the last one
+        self._link: ParentLink | None = None  # the last one
         self._greenlet: gevent.Greenlet[..., object] | None = None  # dials and waits
         self.service = Supervisor("relay", self.stop)
         """The greenlets, and the error that ended them."""
@@ -86,7 +86,7 @@ class Relay:
 
     @property
     def state(self) -> LinkState:
-        """How the link is: one of :data:`~sbuslib.tree.hub_above.STATES`."""
+        """How the link is: one of :data:`~sbuslib.tree.parent.STATES`."""
         return self.above.state
 
     @property
@@ -250,7 +250,7 @@ class Relay:
             return None
         self._address = dialer.address
         self._somebody = True
-        self._link = link = LinkAbove(self.above, sock, dialer.address)
+        self._link = link = ParentLink(self.above, sock, dialer.address)
         try:
             joined_at = self._stay(link)
         except BaseException:
@@ -260,7 +260,7 @@ class Relay:
             self.above.report(f"{dialer.address}: {link.why}")
         return monotonic() - joined_at if joined_at is not None else None
 
-    def _stay(self, link: LinkAbove) -> float | None:
+    def _stay(self, link: ParentLink) -> float | None:
         """Wait for the end of a link, and while the hub above has to answer, not for long. Returns when this joined."""
         above = self.above
         joined_at: float | None = None

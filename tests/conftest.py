@@ -31,7 +31,7 @@ from sbuslib.hub import Hub
 from sbuslib.kernel import descriptors
 from sbuslib.kernel.sockets import grow_send_buffer
 from sbuslib.limits import Limits
-from sbuslib.tree import above, uplink
+from sbuslib.tree import parent_link, uplink
 
 TEST_SECONDS = 120
 """A test that takes longer hangs: the slowest takes five seconds of a processor, of which it may have a twelfth."""
@@ -303,7 +303,7 @@ def world(syscalls: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
     """Hubs by name, which form trees and have clients of several users. All end with the test."""
     made = World(folder)
     monkeypatch.setattr(uplink, "ACK_PAUSE", 0.001)
-    monkeypatch.setattr(above, "ALIVE_PAUSE", 60.0)  # tests that play the hub above are not asked that in between
+    monkeypatch.setattr(parent_link, "ALIVE_PAUSE", 60.0)  # tests that play the hub above are not asked that in between
     monkeypatch.setattr(acceptor, "peer_credentials", made.credentials)
     yield made
     made.close()

@@ -1,6 +1,6 @@
 """The verbs that all others are built on, and recipes, and what verbs begin: publish, subscribe, receive, sync, wait.
 
-As coroutines, for :class:`sbuslib.recipes.mailbox.Party`.
+As coroutines, for :class:`sbuslib.recipes.mailbox.ClientPort`.
 """
 
 from __future__ import annotations
@@ -216,17 +216,19 @@ class Basics:
                 return {b"yes": True, b"no": False}.get(answer)
         return None
 
-    # -- what recipes are built on: Party -----------------------------------------------------------
+    # -- what recipes are built on: ClientPort -----------------------------------------------------------
 
     async def begin_watch(self, key: bytes) -> InterestWatch:
-        """As :class:`~sbuslib.recipes.mailbox.Party` says. Where the hub does not say so, nothing is ever known."""
+        """As :class:`~sbuslib.recipes.mailbox.ClientPort` says. Where the hub does not say so, nothing is ever
+        known.
+        """
         watch = InterestWatch(key)
         if self._session.can(INTEREST_WATCH):
             await self.watch(watch)
         return watch
 
     async def end_watch(self, watch: InterestWatch) -> None:
-        """As :class:`~sbuslib.recipes.mailbox.Party` says."""
+        """As :class:`~sbuslib.recipes.mailbox.ClientPort` says."""
         if watch in self._session.watching.interest:
             with suppress(TimeoutError):
                 await self.unwatch(watch)
@@ -242,7 +244,7 @@ class Basics:
                 await self.connection.change(lambda: self._session.watching.end(watch))
 
     async def post(self, key: bytes, payload: bytes, *, together: bool) -> None:
-        """As :class:`~sbuslib.recipes.mailbox.Party` says."""
+        """As :class:`~sbuslib.recipes.mailbox.ClientPort` says."""
         client, posted = self.connection, self._posted
         if not client.runtime.SHARES_TURNS or not (together or posted):
             await self.publish(key, payload)
@@ -257,7 +259,7 @@ class Basics:
             await client.runtime.join(client.runtime.start(self._send_posted()))
 
     def tell(self, key: bytes, payload: bytes) -> None:
-        """As :class:`~sbuslib.recipes.mailbox.Party` says."""
+        """As :class:`~sbuslib.recipes.mailbox.ClientPort` says."""
         if self._posted:
             self._posted.append((key, payload))
             return
@@ -270,7 +272,7 @@ class Basics:
             await self.publish_some(pairs)
 
     async def in_time(self, function: Callable[[Any], Any], argument: Any, until: float | None) -> Any:
-        """As :class:`~sbuslib.recipes.mailbox.Party` says."""
+        """As :class:`~sbuslib.recipes.mailbox.ClientPort` says."""
         return await self.connection.runtime.in_time(function, argument, until)
 
     async def tell_senders(self) -> None:

@@ -22,7 +22,7 @@ from ..recipes.queue import (
     status,
     submit,
 )
-from ..recipes.request import Asking
+from ..recipes.request import Requester
 from ..recipes.work import DONE, FAILED, REJECTED, Work
 from ..wire.packets import Key, as_key
 from .basics import Basics
@@ -179,7 +179,7 @@ class AioJobQueue:
     Raises :exc:`~sbuslib.errors.UsageError` for what is no name.
     """
 
-    def __init__(self, verbs: Basics, name: Key, ask: Callable[[], Asking]) -> None:
+    def __init__(self, verbs: Basics, name: Key, ask: Callable[[], Requester]) -> None:
         self._verbs = verbs
         self._name = as_key(name, "name")  # one segment of a key
         self._separator = verbs.connection.session.separator  # of keys, on this hub

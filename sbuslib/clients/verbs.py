@@ -12,7 +12,7 @@ from ..errors import StateError, UsageError
 from ..kernel.users import resolve_users
 from ..recipes.last import fetch, subscribe
 from ..recipes.mailbox import GuardedMailbox, Mailbox
-from ..recipes.request import Answer, Asking, Question, request, request_many
+from ..recipes.request import Answer, Question, Requester, request, request_many
 from ..recipes.server import Server
 from ..secrets import Namespace, stranger
 from ..wire import control
@@ -32,7 +32,7 @@ class Verbs(Basics):
 
     def __init__(self, connection: ClientConnection, descriptor_folder: str | None = None) -> None:
         super().__init__(connection, descriptor_folder)
-        self._askings: dict[bool, Asking] = {}  # questions in flight, by whether answers are secret
+        self._requesters: dict[bool, Requester] = {}  # questions in flight, by whether answers are secret
 
     # -- subscribing --------------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class Verbs(Basics):
         :exc:`~sbuslib.errors.NoServerError` when nobody serves the key, :exc:`TimeoutError` without an answer in time,
         :exc:`~sbuslib.errors.AnswerError` with what the server says that went wrong, and as ``publish``.
         """
-        return await request(self, self._asking(secret), as_key(key), payload, timeout)
+        return await request(self, self._requester(secret), as_key(key), payload, timeout)
 
     async def request_many(
         self, key: Key, payload: bytes = b"", *, wait: float = 1.0, most: int | None = None, secret: bool = True
@@ -113,14 +113,14 @@ class Verbs(Basics):
 
         The ``payload`` of an answer raises :exc:`~sbuslib.errors.AnswerError` where a server says that it failed.
         """
-        return await request_many(self, self._asking(secret), as_key(key), payload, wait, most)
+        return await request_many(self, self._requester(secret), as_key(key), payload, wait, most)
 
-    def _asking(self, secret: bool) -> Asking:
+    def _requester(self, secret: bool) -> Requester:
         """The questions of this client whose answers come under a secret key, or under one that others could read.
 
         Raises :exc:`~sbuslib.errors.StateError` where a hub has no secret keys.
         """
-        if (asking := self._askings.get(secret)) is None:
+        if (requester := self._requesters.get(secret)) is None:
             self.connection.check_caller()
             session = self._session
             if secret and session.features is None:
@@ -130,8 +130,8 @@ class Verbs(Basics):
                 )
             who = session.credentials if secret else Namespace(session.separator).anybody
             reply_to = session.separator.join((who, b"reply", os.urandom(16).hex().encode()))
-            asking = self._askings.setdefault(secret, Asking(reply_to, monotonic, Lock))
-        return asking
+            requester = self._requesters.setdefault(secret, Requester(reply_to, monotonic, Lock))
+        return requester
 
     @starting
     async def serve(
@@ -171,8 +171,8 @@ class Verbs(Basics):
 
     async def _ask_for_last(self, key: bytes, payload: bytes) -> bytes:
         """Ask a service that keeps last values. What it tells anybody may know, where a hub has no secret keys."""
-        asking = self._asking(self._session.features is not None)
-        return await request(self, asking, key, payload, self.connection.timeout)
+        requester = self._requester(self._session.features is not None)
+        return await request(self, requester, key, payload, self.connection.timeout)
 
     # -- who is there -------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class Verbs(Basics):
 
     def queue(self, name: Key) -> AioJobQueue:
         """The shared queue of this name, which ``sbus queue`` keeps: ``submit`` jobs, or ``work`` on them."""
-        return AioJobQueue(self, name, lambda: self._asking(secret=True))
+        return AioJobQueue(self, name, lambda: self._requester(secret=True))
 
     # -- the end ------------------------------------------------------------------------------------
 

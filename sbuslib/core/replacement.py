@@ -39,7 +39,7 @@ LEAVE_WAIT: Final = 1.0
 """Seconds that hubs below have to leave in good order."""
 
 
-class LinksBelow(Protocol):
+class ChildLinks(Protocol):
     """What the hub's tree has to do with it. Links are not handed over: they join the new hub."""
 
     hub_id: bytes
@@ -75,7 +75,7 @@ class Replacement:
         context: Context,
         clients: Clients,
         reloads: Reloads,
-        tree: LinksBelow,
+        tree: ChildLinks,
         is_allowed: bool,
         on_taken: Callable[[int], None],
     ) -> None:

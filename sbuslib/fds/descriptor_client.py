@@ -1,4 +1,4 @@
-"""Asking at descriptor stores: connections that are kept, and the descriptors that are handed out there.
+"""Requester at descriptor stores: connections that are kept, and the descriptors that are handed out there.
 
 Nothing is said at a descriptor store before the kernel has said that it is the message's sender's; see
 :func:`user_behind`. Whoever has a descriptor store may hand out any descriptor, or none, or never answer. So what was

@@ -28,7 +28,7 @@ from ..errors import NoServerError, PeerError
 from ..matcher import matches
 from ..wire.packets import Message
 from ..wire.text import printable
-from .mailbox import Mailbox, Party
+from .mailbox import ClientPort, Mailbox
 
 MOST_BYTES: Final = 268_435_456
 """Bytes of values that a client takes from a service: four times what one keeps unless told otherwise."""
@@ -89,23 +89,23 @@ def _nobody_keeps(pattern: bytes) -> NoServerError:
     return NoServerError(f"nobody keeps {printable(pattern)}: start sbus retain with this pattern")
 
 
-async def subscribe(party: Party, mailbox: Mailbox, ask: Ask, separator: bytes, epoch: Callable[[], int]) -> None:
+async def subscribe(port: ClientPort, mailbox: Mailbox, ask: Ask, separator: bytes, epoch: Callable[[], int]) -> None:
     """Subscribe for a mailbox, which has the last values first, then a :class:`CaughtUp` for each pattern.
 
     :param epoch: which connection the client has: what came over an earlier one is not complete.
     """
     for pattern in mailbox.patterns:  # before this client itself receives such questions, as with b""
-        if await party.is_wanted(question_key(pattern, separator)) is False:
+        if await port.is_wanted(question_key(pattern, separator)) is False:
             raise _nobody_keeps(pattern)
-    await party.open_mailbox(mailbox)
+    await port.open_mailbox(mailbox)
     try:
         # What comes between the two looks at the tree is newer than what is fetched under its key.
         for _ in range(TRIES):
             began = epoch()
-            await party.sync("tree")
+            await port.sync("tree")
             mailbox.clear()
             kept = await fetch(ask, mailbox.patterns, separator)
-            await party.sync("tree")
+            await port.sync("tree")
             if epoch() == began and not mailbox.lost:
                 came = {message.key for message in list(mailbox.messages)}
                 mailbox.put_first([Message(key, payload) for key, payload in kept.items() if key not in came])
@@ -113,5 +113,5 @@ async def subscribe(party: Party, mailbox: Mailbox, ask: Ask, separator: bytes, 
                 return
         raise TimeoutError(f"the connection broke {TRIES} times, or more came than fits")
     except BaseException:
-        await party.close_mailbox(mailbox)
+        await port.close_mailbox(mailbox)
         raise

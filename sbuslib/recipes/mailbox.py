@@ -3,7 +3,7 @@
 A recipe is a coroutine that does no input or output and reads no clock: it awaits verbs of its client. With asyncio
 they are awaited; a client that blocks its caller carries the coroutine out, and it never suspends::
 
-    async def ask(party: Party, mailbox: Mailbox, key: bytes) -> Message | None:
+    async def ask(party: ClientPort, mailbox: Mailbox, key: bytes) -> Message | None:
         await party.open_mailbox(mailbox)
         try:
             await party.publish(key, b"?")
@@ -167,7 +167,7 @@ class WatchedKey(Protocol):
     """*None* while nobody knows."""
 
 
-class Party(Protocol):
+class ClientPort(Protocol):
     """What recipes use of a client."""
 
     async def publish(self, key: bytes, payload: bytes = b"", /) -> None: ...

@@ -22,8 +22,8 @@ from ..limits import check_seconds
 from ..secrets import RESERVED, Namespace
 from ..wire.packets import check_payload
 from ..wire.text import printable
-from .mailbox import Party
-from .request import Answer, Asking, request
+from .mailbox import ClientPort
+from .request import Answer, Requester, request
 
 ANNOUNCE_SECONDS: Final = 1.0
 """How often a worker announces itself. A service that is started again knows its workers after that time."""
@@ -264,8 +264,8 @@ def in_parts(items: Iterable[T], size: Callable[[T], int], most: int, most_bytes
 
 
 async def submit(
-    party: Party,
-    asking: Asking,
+    port: ClientPort,
+    requester: Requester,
     name: bytes,
     jobs: Iterable[Pair],
     separator: bytes,
@@ -290,7 +290,7 @@ async def submit(
     # 2. As many questions as it takes.
     key = queue_key(name, separator, b"submit")
     for part in in_parts(jobs, _pair_bytes, SUBMITTED, _SUBMITTED_BYTES):
-        await request(party, asking, key, encode((part, delay or 0.0, expires, priority, id)), timeout)
+        await request(port, requester, key, encode((part, delay or 0.0, expires, priority, id)), timeout)
 
 
 def _pair_bytes(pair: Pair) -> int:
@@ -302,22 +302,31 @@ def _pair_bytes(pair: Pair) -> int:
     return size + _PAIR_EXTRA
 
 
-async def status(party: Party, asking: Asking, name: bytes, separator: bytes, timeout: float | None) -> QueueState:
+async def status(
+    port: ClientPort, requester: Requester, name: bytes, separator: bytes, timeout: float | None
+) -> QueueState:
     """Ask the service of a queue how it stands."""
-    return await _ask_about(party, asking, QueueState, name, separator, b"", timeout)
+    return await _ask_about(port, requester, QueueState, name, separator, b"", timeout)
 
 
 async def purge(
-    party: Party, asking: Asking, name: bytes, separator: bytes, timeout: float | None, number: int | None = None
+    port: ClientPort,
+    requester: Requester,
+    name: bytes,
+    separator: bytes,
+    timeout: float | None,
+    number: int | None = None,
 ) -> int:
     """Have the service of a queue forget all jobs that wait, or the one of a number; how many there were."""
     word = PURGE if number is None else PURGE + b" %d" % number
-    return await _ask_about(party, asking, int, name, separator, word, timeout)
+    return await _ask_about(port, requester, int, name, separator, word, timeout)
 
 
-async def peek(party: Party, asking: Asking, name: bytes, separator: bytes, timeout: float | None) -> list[Job]:
+async def peek(
+    port: ClientPort, requester: Requester, name: bytes, separator: bytes, timeout: float | None
+) -> list[Job]:
     """Ask the service of a queue for its oldest jobs, which stay where they are."""
-    return (await _ask_about(party, asking, Peeked, name, separator, PEEK, timeout)).jobs
+    return (await _ask_about(port, requester, Peeked, name, separator, PEEK, timeout)).jobs
 
 
 def list_queues(ask: Callable[[bytes], list[Answer]]) -> dict[bytes, QueueState]:
@@ -342,9 +351,15 @@ def list_queues(ask: Callable[[bytes], list[Answer]]) -> dict[bytes, QueueState]
 
 
 async def _ask_about(
-    party: Party, asking: Asking, kind: type[T], name: bytes, separator: bytes, payload: bytes, timeout: float | None
+    port: ClientPort,
+    requester: Requester,
+    kind: type[T],
+    name: bytes,
+    separator: bytes,
+    payload: bytes,
+    timeout: float | None,
 ) -> T:
-    answer = decode(kind, await request(party, asking, queue_key(name, separator, b"work"), payload, timeout))
+    answer = decode(kind, await request(port, requester, queue_key(name, separator, b"work"), payload, timeout))
     if answer is None:
         raise PeerError(f"queue {printable(name)}: the answer of its service makes no sense")
     return answer

@@ -27,7 +27,7 @@ from ..limits import check_count, check_seconds
 from ..secrets import Namespace
 from ..wire.packets import Message, check_payload
 from ..wire.text import printable
-from .mailbox import MAILBOX_BYTES, Mailbox, Party
+from .mailbox import MAILBOX_BYTES, ClientPort, Mailbox
 
 ANSWERED_WITHIN: Final = 0.05
 """Seconds after which a caller without an answer asks the hub whether anybody receives such questions; then four times
@@ -183,7 +183,7 @@ class LockLike(Protocol):
     def locked(self) -> bool: ...
 
 
-class Asking(Mailbox):
+class Requester(Mailbox):
     """The questions that one client has in flight, and the mailbox for their answers.
 
     :param reply_to: the key for answers, which nobody can guess. :param make_lock: for callers that may be threads.
@@ -200,7 +200,7 @@ class Asking(Mailbox):
         self.is_open = False
         """Whether the mailbox is open."""
 
-    async def open(self, party: Party) -> None:
+    async def open(self, port: ClientPort) -> None:
         """Open the mailbox, unless it is open. Of several callers one does, and the others wait for it.
 
         An opener that was interrupted, by a signal handler at any instruction, has released its lock.
@@ -212,10 +212,10 @@ class Asking(Mailbox):
                     if not self._is_opening():
                         self._opener = mine
                 if self._opener is mine:
-                    await party.open_mailbox(self)
+                    await port.open_mailbox(self)
                     self.is_open = True
                     return
-            await party.wait_until(lambda: self.is_open or not self._is_opening(), None)
+            await port.wait_until(lambda: self.is_open or not self._is_opening(), None)
 
     def _is_opening(self) -> bool:
         return self._opener is not None and self._opener.locked()
@@ -254,62 +254,62 @@ class Asking(Mailbox):
         del self._pending[number]
 
 
-async def request(party: Party, asking: Asking, key: bytes, payload: bytes, timeout: float | None) -> bytes:
+async def request(port: ClientPort, requester: Requester, key: bytes, payload: bytes, timeout: float | None) -> bytes:
     """Ask, and wait for the first answer."""
     check_seconds(timeout, "timeout")
-    answers = await _ask(party, asking, key, payload, timeout, 1)
+    answers = await _ask(port, requester, key, payload, timeout, 1)
     if not answers:
         raise TimeoutError(f"{printable(key)}: no answer within {timeout or 0:g} s")
     return answers[0].payload
 
 
 async def request_many(
-    party: Party, asking: Asking, key: bytes, payload: bytes, wait: float, most: int | None
+    port: ClientPort, requester: Requester, key: bytes, payload: bytes, wait: float, most: int | None
 ) -> list[Answer]:
     """Ask all servers, and collect answers for ``wait`` seconds, or until there are ``most``."""
     check_seconds(wait, "wait")
     check_count(most, "most", MOST_ANSWERS)
-    await party.tell_senders()
+    await port.tell_senders()
     with suppress(NoServerError):
-        return await _ask(party, asking, key, payload, wait, most or MOST_ANSWERS)
+        return await _ask(port, requester, key, payload, wait, most or MOST_ANSWERS)
     return []
 
 
-async def _wait_for_answers(party: Party, pending: _Pending, key: bytes, left: float) -> None:
+async def _wait_for_answers(port: ClientPort, pending: _Pending, key: bytes, left: float) -> None:
     """Wait for so many seconds. Raises :exc:`~sbuslib.errors.NoServerError` as soon as nobody is left to answer."""
-    watch = await party.begin_watch(key)
+    watch = await port.begin_watch(key)
     try:
-        await party.wait_until(lambda: pending.is_answered() or watch.state is False, left if left < inf else None)
+        await port.wait_until(lambda: pending.is_answered() or watch.state is False, left if left < inf else None)
         if watch.state is False and not pending.answers:
             raise NoServerError(f"nobody serves {printable(key)}: no client of this bus receives it")
     finally:
-        await party.end_watch(watch)
+        await port.end_watch(watch)
 
 
 async def _ask(
-    party: Party, asking: Asking, key: bytes, payload: bytes, timeout: float | None, most: int
+    port: ClientPort, requester: Requester, key: bytes, payload: bytes, timeout: float | None, most: int
 ) -> list[Answer]:
     """Ask, and collect answers. Raises :exc:`~sbuslib.errors.NoServerError` when nobody received the question.
 
     The hub acts on what it is sent in order. So where it says that nobody receives the key, nobody has got the
     question, but for one that has just left.
     """
-    if not asking.is_open:
-        await asking.open(party)
-    number, pending = asking.ask(most)
+    if not requester.is_open:
+        await requester.open(port)
+    number, pending = requester.ask(most)
     try:
-        question = encode_question(number, timeout, asking.patterns[0], payload)
-        await party.post(key, question, together=asking.is_shared())
-        until = inf if timeout is None else asking.clock() + timeout
+        question = encode_question(number, timeout, requester.patterns[0], payload)
+        await port.post(key, question, together=requester.is_shared())
+        until = inf if timeout is None else requester.clock() + timeout
 
         # Most answers come at once. Else the hub says when nobody receives the key, now or from some moment on.
-        if not await party.wait_until(pending.is_answered, min(ANSWERED_WITHIN, until - asking.clock())):
-            await _wait_for_answers(party, pending, key, until - asking.clock())
+        if not await port.wait_until(pending.is_answered, min(ANSWERED_WITHIN, until - requester.clock())):
+            await _wait_for_answers(port, pending, key, until - requester.clock())
         return pending.answers
     except NoServerError:
         pending.most = 0  # nobody has it
         raise
     finally:
-        asking.forget(number)
+        requester.forget(number)
         if not pending.is_answered():
-            party.tell(key, encode_cancellation(pending.secret))
+            port.tell(key, encode_cancellation(pending.secret))

@@ -24,7 +24,7 @@ from ..limits import PACKET_BYTES, check_count
 from ..secrets import Namespace
 from ..shares import Turns
 from ..wire.text import printable
-from .mailbox import MAILBOX_BYTES, Mailbox, Party
+from .mailbox import MAILBOX_BYTES, ClientPort, Mailbox
 from .request import (
     ANSWERED_WITHIN,
     FAILED,
@@ -75,7 +75,7 @@ class Server:
 
     def __init__(
         self,
-        party: Party,
+        port: ClientPort,
         mailbox: Mailbox,
         function: Callable[[Question], Any],
         workers: int,
@@ -85,7 +85,7 @@ class Server:
     ) -> None:
         """``user_of`` tells who is charged for what a sender asks."""
         check_count(workers, "workers")
-        self._party = party  # what it publishes and waits with
+        self._port = port  # what it publishes and waits with
         self._mailbox = mailbox
         self._function = function
         self._workers = workers
@@ -110,9 +110,9 @@ class Server:
 
     async def _run(self) -> None:
         with suppress(TimeoutError):  # the hub is away: then all count as one user
-            await self._party.tell_senders()
+            await self._port.tell_senders()
         while True:
-            await self._party.wait_until(self._has_work, None)
+            await self._port.wait_until(self._has_work, None)
             closed = self._mailbox.closed
             if not closed:
                 await self._read()
@@ -172,7 +172,7 @@ class Server:
         now = self._clock()
         if now - caller.asked >= LOOK_SECONDS:
             caller.asked = now
-            is_wanted = await self._party.is_wanted(reply_to, timeout=ANSWERED_WITHIN)
+            is_wanted = await self._port.is_wanted(reply_to, timeout=ANSWERED_WITHIN)
             if is_wanted is not False:
                 caller.away_since = None
             elif caller.away_since is None:
@@ -181,11 +181,11 @@ class Server:
 
     async def _send(self, question: Question, answer: bytes) -> None:
         with suppress(TimeoutError):  # the hub is away for long: the callers have given up
-            await self._party.post(question.reply_to, answer, together=bool(self._jobs))
+            await self._port.post(question.reply_to, answer, together=bool(self._jobs))
 
     async def _answer(self, question: Question) -> bytes:
         try:
-            result = await self._party.in_time(self._function, question, question.until)
+            result = await self._port.in_time(self._function, question, question.until)
             if not isinstance(result, bytes):
                 raise TypeError(f"the server's function returned {type(result).__name__}, not bytes")
             if len(result) + len(question.reply_to) + 18 > PACKET_BYTES:

@@ -17,7 +17,7 @@ from ..limits import check_count, check_users
 from ..secrets import Namespace, stranger
 from ..wire.text import printable
 from . import queue
-from .mailbox import Mailbox, Party, called
+from .mailbox import ClientPort, Mailbox, called
 from .queue import (
     MOST_ROOM,
     MOST_STRANGERS,
@@ -52,7 +52,7 @@ class Work:
 
     def __init__(
         self,
-        party: Party,
+        port: ClientPort,
         own: bytes,
         separator: bytes,
         tag: bytes,
@@ -61,7 +61,7 @@ class Work:
         trusted: Iterable[int] = (),
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
-        self._party = party  # what it publishes and waits with
+        self._port = port  # what it publishes and waits with
         self._name = name
         check_name(self._name, separator)
         check_count(room, "room", MOST_ROOM)
@@ -124,7 +124,7 @@ class Work:
         if not token or not (ended or leaving):
             return
         try:
-            await self._party.publish(self._service, word)
+            await self._port.publish(self._service, word)
         except TimeoutError:  # the hub is away: it is told later
             with self._lock:
                 if token == self._token:
@@ -137,7 +137,7 @@ class Work:
         # Jobs from a service that is not trusted would be given in vain until they are dead.
         room = self.room if self._token or not self._strangers else 0
         with suppress(TimeoutError):  # the hub is away
-            await self._party.publish(self._key, encode((self.mailbox.patterns[0], room, [*self._held])))
+            await self._port.publish(self._key, encode((self.mailbox.patterns[0], room, [*self._held])))
 
     async def set_room(self, room: int) -> None:
         """Take so many jobs at once from now on; with 0, give back what was not taken."""
@@ -164,7 +164,7 @@ class Work:
                     await self.tell()
                 return job
             await self.tell()
-            await self._party.wait_until(self.is_ready, None)
+            await self._port.wait_until(self.is_ready, None)
         return None
 
     async def run(self, function: Callable[[Job], object]) -> None:
@@ -193,7 +193,7 @@ class Work:
                 await self.announce()
 
                 # While it pauses nobody takes what was on its way, so it is given back here.
-                while await self._party.wait_until(self._has_to_act, queue.ANNOUNCE_SECONDS) and not self._is_over():
+                while await self._port.wait_until(self._has_to_act, queue.ANNOUNCE_SECONDS) and not self._is_over():
                     self._give_back()
                     await self.tell()
         finally:

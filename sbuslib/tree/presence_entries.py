@@ -9,7 +9,7 @@ from typing import Any, Final
 from ..core.quotas import Account
 from ..matcher import Pattern
 from ..wire.presence import REFUSED, Added, Removed
-from .vouchers import Voucher
+from .remote_senders import RemoteSender
 
 LOOKED_AT: Final = 4
 """Presences that are looked at for each packet that may be sent, before the next step."""
@@ -23,7 +23,7 @@ class PresenceEntry:
 
     __slots__ = ("info", "key", "number", "origin", "pattern", "who")
 
-    def __init__(self, number: int, origin: PresenceOrigin, key: Pattern, info: bytes, who: Voucher) -> None:
+    def __init__(self, number: int, origin: PresenceOrigin, key: Pattern, info: bytes, who: RemoteSender) -> None:
         self.number = number
         self.origin = origin  # over which it is known
         self.key = key.raw

@@ -6,8 +6,8 @@ it watches. A change is told in turns of whoever caused it to links, and in turn
 as they read; what came and went meanwhile is not told at all.
 
 **Whose a presence is** the hub of its client knows from the kernel, and each link on the way vouches for it as for a
-sender (:mod:`.vouchers`). A presence counts as one pattern of its user; one beyond a link as one of the user of the
-link.
+sender (:mod:`.remote_senders`). A presence counts as one pattern of its user; one beyond a link as one of the user of
+the link.
 
 **When a link ends,** what is present beyond it is not known for a while. It stays in the table for
 :data:`GIVEN_UP` seconds, and lists are said to be ``partial``. If the same process of a hub joins again, it says what
@@ -49,7 +49,7 @@ from ..wire.presence import (
     Removed,
 )
 from .presence_entries import UNKNOWN, PresenceEntry, PresenceOrigin, PresenceReader
-from .vouchers import Voucher
+from .remote_senders import RemoteSender
 
 GIVEN_UP: Final = 5.0
 """Seconds after which a link that has ended is given up: a hub that was only replaced or disturbed is back by then."""
@@ -117,7 +117,7 @@ class Presences:
         origin = self._origins.get(client)
         if origin is None:
             origin = self._origins[client] = PresenceOrigin(client, client.account)
-        who = Voucher(client.credentials, b"", context.router.namespace)
+        who = RemoteSender(client.credentials, b"", context.router.namespace)
         return None if self._put(origin, key, pattern, info, who) else Reason.TOO_MANY_PATTERNS
 
     def remove(self, client: Outbound, key: bytes) -> bool:
@@ -276,7 +276,7 @@ class Presences:
             origin.stale.clear()
             origin.hub_id = hub_id
 
-    def take_added(self, link: Receiver, said: Added, who: Voucher) -> None:
+    def take_added(self, link: Receiver, said: Added, who: RemoteSender) -> None:
         """Somebody is there beyond a link, as ``who``. Raises :exc:`~sbuslib.errors.PacketError`."""
         origin, _ = self._links[link]
         known = origin.entries.get(said.number)
@@ -341,7 +341,7 @@ class Presences:
         known = all(origin.is_complete and not origin.has_refused for origin in hubs)
         return b"tree" if known and self._is_whole() else b"partial"
 
-    def _put(self, origin: PresenceOrigin, name: int | bytes, pattern: Pattern, info: bytes, who: Voucher) -> bool:
+    def _put(self, origin: PresenceOrigin, name: int | bytes, pattern: Pattern, info: bytes, who: RemoteSender) -> bool:
         """Put in an entry, or change it. Returns whether there was room."""
         entry = origin.entries.get(name)
         if entry is not None:
@@ -446,7 +446,7 @@ class Presences:
             pattern = Pattern(record.key, context.router.namespace.separator)
             context.quotas.force_pattern(account, pattern)
             credentials = Credentials(*record.ids) if client is None else client.credentials
-            who = Voucher(credentials, record.rest, context.router.namespace)
+            who = RemoteSender(credentials, record.rest, context.router.namespace)
             entry = PresenceEntry(record.number, origin, pattern, record.info, who)
             name = record.name if client is None else record.key
             self._entries[record.number] = origin.entries[name] = entry

@@ -5,8 +5,9 @@ The parts:
 * :mod:`sbuslib.tree.interest` decides, without I/O, which patterns each link has to hold,
   :mod:`sbuslib.tree.pruning` which keys one that must not learn these need not send, and :mod:`sbuslib.tree.telling` in
   whose turns links are told.
-* :class:`sbuslib.tree.below.LinkBelow` is the link to one hub below, :class:`sbuslib.tree.above.LinkAbove` that to the
-  hub above, and :class:`sbuslib.tree.hub_above.HubAbove` what outlives it.
+* :class:`sbuslib.tree.child_link.ChildLink` is the link to one hub below, :class:`sbuslib.tree.parent_link.ParentLink`
+that to the
+  hub above, and :class:`sbuslib.tree.parent.Parent` what outlives it.
 * :mod:`sbuslib.tree.loss_reports` knows what the hubs of the tree have lost, and who has to be told.
 * :mod:`sbuslib.tree.instances` knows which hub is behind a link, and retires the old link of one that comes back.
 * :mod:`sbuslib.tree.rounds` knows who waits for an answer, and which hubs have to answer before.
@@ -33,14 +34,14 @@ from ..reasons import Reason
 from ..statistics import LinkPage, LinkStatistics
 from ..wire import control
 from ..wire.packets import MSG, encode_control
-from .below import LinkBelow, PlainLink
-from .hub_link import Mode
+from .child_link import ChildLink, PlainLink
 from .instances import Instances, Said
+from .link import Mode
 from .place import Place
 from .presences import HUB_ABOVE
+from .remote_senders import SendersBelow
 from .roles import Above
 from .rounds import Reply
-from .vouchers import SendersBelow
 
 ADDRESS_BYTES: Final = 256
 """Longest address of a hub below, in bytes: that of a socket in the file system has at most 108."""
@@ -54,7 +55,7 @@ class Tree(Place):
     """What one hub knows of the tree that it belongs to. Used in the hub's thread only."""
 
     def __init__(self, context: Context, clients: Clients, relays: tuple[frozenset[int], frozenset[int]]) -> None:
-        self.links: dict[Outbound, LinkBelow] = {}  # to hubs below; those in mode "plain" have none
+        self.links: dict[Outbound, ChildLink] = {}  # to hubs below; those in mode "plain" have none
         super().__init__(context, clients, self.links)
         self.path: tuple[bytes, ...] = (self.hub_id,)
         """The hubs from this one to the root."""
@@ -175,7 +176,7 @@ class Tree(Place):
             PlainLink(publisher, behind)
             return
         self._links_of[client.account.uid] += 1
-        self.links[client] = LinkBelow(self, publisher, mode, behind, self.instances.hub_of(client) or publisher)
+        self.links[client] = ChildLink(self, publisher, mode, behind, self.instances.hub_of(client) or publisher)
         self.settling.links_changed()
         self.telling.wake(client.account.uid)
 

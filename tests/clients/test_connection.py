@@ -302,9 +302,9 @@ async def test_what_serves_or_watches_outlives_its_hub(bus: Bus) -> None:
         while server.call(server.hub.statistics).patterns < 2:
             await serving.sync()
             await watching.sync()
-        asking = await bus.client()
-        assert await asking.request(b"svc", b"x") == b"X"
-        await asking.publish(b"a", b"1")
+        requester = await bus.client()
+        assert await requester.request(b"svc", b"x") == b"X"
+        await requester.publish(b"a", b"1")
         while not heard:
             await watching.sync()
         for client in (told, once):

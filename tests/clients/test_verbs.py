@@ -107,11 +107,11 @@ async def test_many_are_published_in_order_whatever_their_sizes(bus: Bus, server
 async def test_messages_that_go_together_go_with_the_last_or_when_they_are_many(bus: Bus, server: HubThread) -> None:
     client, other = await bus.client(), await bus.client()
     await other.subscribe(b"a")
-    party = bus.core(client)._core
+    port = bus.core(client)._core
     for together in ([True, False], [True] * MOST_POSTED):
         payloads = [b"%d" % number for number in range(len(together))]
         for payload, others_come in zip(payloads, together, strict=True):
-            await party.post(b"a", payload, together=others_come)
+            await port.post(b"a", payload, together=others_come)
         await client.publish(b"a", b"later")
         found = [(await other.receive(timeout=PATIENCE)).payload for _ in range(len(together) + 1)]
         assert found == [*payloads, b"later"]

@@ -81,7 +81,7 @@ def test_the_hub_goes_away_while_questions_are_in_flight(address: str, client: M
     service.stop()
     with pytest.raises(DisconnectedError):
         service.wait()
-    (questions,) = one._core._askings.values()
+    (questions,) = one._core._requesters.values()
     assert not questions._pending
 
 
@@ -262,7 +262,7 @@ def test_hostile_answers_are_bounded(hub: Hub, client: MakeClient, connect: Conn
     assert len(answers) == MOST_ANSWERS
     assert answers[0].error == "\ufffd" * 4_096
     one.sync()
-    (questions,) = one._core._askings.values()
+    (questions,) = one._core._requesters.values()
     assert not questions._pending
     assert not questions.messages
 

@@ -1,4 +1,4 @@
-"""Asking at descriptor stores that are not what they should be, and whose descriptor stores are asked at."""
+"""Requester at descriptor stores that are not what they should be, and whose descriptor stores are asked at."""
 
 from __future__ import annotations
 

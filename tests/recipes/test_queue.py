@@ -26,7 +26,7 @@ from sbuslib.recipes.queue import (
     queue_key,
     submit,
 )
-from sbuslib.recipes.request import Asking
+from sbuslib.recipes.request import Requester
 from sbuslib.recipes.work import Work
 from sbuslib.secrets import Namespace, stranger
 from sbuslib.wire.packets import Message
@@ -97,9 +97,9 @@ def test_parts_are_bounded_and_whole(sizes: list[int], most: int) -> None:
 
 
 def test_a_job_that_fits_nowhere_is_not_submitted() -> None:
-    asking = Asking(OWN + b"/reply/" + b"0" * 32, lambda: 0.0, Lock)
+    requester = Requester(OWN + b"/reply/" + b"0" * 32, lambda: 0.0, Lock)
     with pytest.raises(PayloadError):
-        submit(Stepping(), asking, b"q", [(b"k", bytes(JOB_BYTES))], b"/", 1.0).send(None)
+        submit(Stepping(), requester, b"q", [(b"k", bytes(JOB_BYTES))], b"/", 1.0).send(None)
 
 
 def words(*jobs: Job, token: bytes = b"token", sender: bytes = OWN) -> Message:

@@ -34,7 +34,7 @@ from sbuslib.errors import (
 )
 from sbuslib.limits import PACKET_BYTES
 from sbuslib.recipes import server as server_module
-from sbuslib.recipes.request import Answer, Asking, Question
+from sbuslib.recipes.request import Answer, Question, Requester
 
 
 def upper(question: Question) -> bytes:
@@ -42,8 +42,8 @@ def upper(question: Question) -> bytes:
 
 
 def test_the_number_of_a_question_tells_nothing_of_the_next() -> None:
-    asking = Asking(own_key() + b"/reply/" + b"0" * 32, monotonic, Lock)
-    numbers = [asking.ask(1)[0] for _ in range(100)]
+    requester = Requester(own_key() + b"/reply/" + b"0" * 32, monotonic, Lock)
+    numbers = [requester.ask(1)[0] for _ in range(100)]
     assert len({later - earlier for earlier, later in pairwise(numbers)}) == 99
 
 
@@ -59,8 +59,8 @@ async def test_a_question_is_answered(bus: Bus, server: HubThread) -> None:
         assert await other.request(b"svc/own", b"x") == b"X"
         with pytest.raises(PayloadError):
             await one.request(b"svc/", bytes(PACKET_BYTES))
-    (asking,) = bus.core(one)._core._askings.values()
-    assert not asking._pending
+    (requester,) = bus.core(one)._core._requesters.values()
+    assert not requester._pending
     # Nothing else that came was lost, and no answer is left.
     assert (await one.receive(timeout=PATIENCE)).payload == b"1"
     for client in (one, other):
@@ -151,8 +151,8 @@ async def test_64_questions_in_flight_on_one_client(bus: Bus, server: HubThread)
 
     for function, workers in ((upper, 1), (upper, 8), (lambda question: bus.carried_out(slowly(question)), 4)):
         async with other.serve(b"svc", function, workers=workers):
-            asking = [bus.spawn(ask(number)) for number in range(64)]
-            answers = [await each for each in asking]
+            requester = [bus.spawn(ask(number)) for number in range(64)]
+            answers = [await each for each in requester]
         assert answers == [[b"X%d" % (number + turn) for turn in range(3)] for number in range(64)]
 
 
@@ -185,10 +185,10 @@ def test_a_question_whose_caller_gave_up_is_not_answered(
             another.request(b"svc", payload, timeout=2 * PATIENCE)
 
     with other.serve(b"svc", answer) as service:
-        asking = [spawn(another, partial(ask, b"first"))]
+        requester = [spawn(another, partial(ask, b"first"))]
         while not seen:
             one.sync()
-        asking.append(spawn(another, partial(ask, b"late")))
+        requester.append(spawn(another, partial(ask, b"late")))
         answering = service._core._works.__self__
         while not answering._jobs:
             one.sync()
@@ -196,7 +196,7 @@ def test_a_question_whose_caller_gave_up_is_not_answered(
         go()
         assert one.request(b"svc", b"last") == b""
         another.close()
-        for each in asking:
+        for each in requester:
             each.join(PATIENCE)
     assert seen == [b"first", b"last"]
 
@@ -217,7 +217,7 @@ def test_a_slow_server_answers_what_it_took_also_at_its_end(server: HubThread, m
             results.append(one.request(b"svc", timeout=PATIENCE))
 
     with other.serve(b"svc", answer):
-        asking = [spawn(one, ask) for _ in range(3)]
+        requester = [spawn(one, ask) for _ in range(3)]
         while not begun:
             one.sync()
         with pytest.raises(TimeoutError):  # its only worker is busy
@@ -225,7 +225,7 @@ def test_a_slow_server_answers_what_it_took_also_at_its_end(server: HubThread, m
         other.sync()
         assert results == []
         go()
-    for each in asking:
+    for each in requester:
         each.join(PATIENCE)
     assert results == [b"done"] * len(results)
     assert results
@@ -249,11 +249,11 @@ def test_too_many_questions_are_refused(server: HubThread, make: Make, monkeypat
             results.append(str(error))
 
     with other.serve(b"svc", answer):
-        asking = [spawn(one, ask) for _ in range(20)]
+        requester = [spawn(one, ask) for _ in range(20)]
         while not results:
             one.sync()
         go()
-        for each in asking:
+        for each in requester:
             each.join(PATIENCE)
     assert set(results) == {b"done", "the server is busy: too many questions wait"}
 
@@ -325,8 +325,8 @@ def test_a_task_that_is_cancelled_asks_no_more(server: HubThread, address: str) 
                         await one.request(b"svc", timeout=PATIENCE)
                 assert await one.request(b"svc", b"1") == b"x"
                 never.set()
-            (asking,) = one._core._askings.values()
-            assert not asking._pending
+            (requester,) = one._core._requesters.values()
+            assert not requester._pending
 
     run(test())
 
@@ -377,16 +377,16 @@ def test_a_greenlet_that_gives_up_what_is_in_work_is_not_answered_and_the_next_i
         return question.payload
 
     with other.serve(b"svc", answer) as service:
-        asking = [gevent.spawn(one.request, b"svc", payload, timeout=PATIENCE) for payload in (b"1", b"2", b"3")]
+        requester = [gevent.spawn(one.request, b"svc", payload, timeout=PATIENCE) for payload in (b"1", b"2", b"3")]
         began.wait(PATIENCE)
         jobs = service._core._works.__self__._jobs
         eventually(lambda: len(jobs) == 2)
-        for each in asking[:2]:
+        for each in requester[:2]:
             each.kill()
         one.sync()
         other.sync()
         go.set()
-        assert asking[2].get(timeout=PATIENCE) == b"3"
+        assert requester[2].get(timeout=PATIENCE) == b"3"
     assert seen == [b"1", b"3"]
     assert not service._core._works.__self__._waiting
 
@@ -454,7 +454,7 @@ def test_a_caller_that_is_away_for_a_moment_is_answered(
 
 def test_questions_of_users_take_turns(world: World) -> None:
     world.hub("bus")
-    serving, asking = world.client("bus"), world.client("bus")
+    serving, requester = world.client("bus"), world.client("bus")
     world.uids["bus"] = STRANGER
     greedy = world.client("bus")
     answered: list[bytes] = []
@@ -472,7 +472,7 @@ def test_questions_of_users_take_turns(world: World) -> None:
         began.wait(PATIENCE)
         others = [gevent.spawn(greedy.request, b"svc", b"%d" % number, timeout=PATIENCE) for number in range(1, 50)]
         eventually(lambda: len(jobs) == 49)
-        others.append(gevent.spawn(asking.request, b"svc", b"modest", timeout=PATIENCE))
+        others.append(gevent.spawn(requester.request, b"svc", b"modest", timeout=PATIENCE))
         eventually(lambda: len(jobs) == 50)
         go.set()
         gevent.joinall([first, *others], timeout=PATIENCE, raise_error=True)

@@ -26,7 +26,7 @@ from sbuslib.services.queue_store import Store
 # -- A queue whose parties are killed and stopped: no accepted job is lost, none is done twice without the mark
 
 
-class Party:
+class ClientPort:
     """A process that is killed and started again: a program of ours, or :mod:`services.working`."""
 
     def __init__(self, start: Start, *arguments: str) -> None:
@@ -44,7 +44,7 @@ class Party:
         self.process.wait()
 
 
-class Worker(Party):
+class Worker(ClientPort):
     """A worker whose lines are read. It may be stopped for a while."""
 
     def __init__(self, start: Start, address: str, done: list[tuple[int, int]]) -> None:
@@ -67,9 +67,9 @@ class Worker(Party):
 @pytest.mark.seconds(120)
 def test_no_accepted_job_is_lost_and_none_is_done_twice_without_the_mark(start: Start, folder: str) -> None:
     address = f"{folder}/bus"
-    hub = Party(start, "sbuslib", "hub", "-r", "-a", address)
+    hub = ClientPort(start, "sbuslib", "hub", "-r", "-a", address)
     options = ["--store", f"{folder}/jobs", "--limit", "1", "--attempts", "1000"]
-    service = Party(start, "services.working", "queue", "-a", address, *options, "mail", "mail/")
+    service = ClientPort(start, "services.working", "queue", "-a", address, *options, "mail", "mail/")
     done: list[tuple[int, int]] = []
     workers = [Worker(start, address, done) for _ in range(2)]
     accepted: set[int] = set()

@@ -13,7 +13,7 @@ from support import FakeHub, Peer, choose, eventually
 from worlds import FAST, World, greet_relay, join, receive_until, settle
 
 from sbuslib import Hub
-from sbuslib.tree import above, uplink
+from sbuslib.tree import parent_link, uplink
 from sbuslib.tree.link_losses import LinkLosses
 from sbuslib.wire.control import Away, Lost
 
@@ -155,7 +155,7 @@ def test_the_hub_above_was_away_until_what_is_wanted_here_is_in_force_in_the_tre
 
 
 def test_the_hub_above_was_away_since_it_last_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(above, "ALIVE_PAUSE", 0.001)
+    monkeypatch.setattr(parent_link, "ALIVE_PAUSE", 0.001)
     with FakeHub(world.address("top")) as master:
         link = join(world, master)
         watched = Watched(world, "left")

@@ -10,8 +10,8 @@ from support import PATIENCE, Peer, eventually
 from worlds import FAST, OTHER, RELAY, World, received, settle
 
 from sbuslib.policy import Policy, Rule, User
-from sbuslib.tree import below
-from sbuslib.tree.below import LinkBelow
+from sbuslib.tree import child_link
+from sbuslib.tree.child_link import ChildLink
 
 PRUNE, GRAFT = b"CMSG interest/prune\0", b"CMSG interest/graft\0"
 
@@ -21,7 +21,7 @@ def said(link: Peer, what: bytes) -> list[bytes]:
     return [packet[len(what) :] for packet in link.pending() if packet.startswith(what)]
 
 
-def only_link(world: World) -> LinkBelow:
+def only_link(world: World) -> ChildLink:
     (link,) = world.hubs["top"].tree.links.values()
     return link
 
@@ -113,12 +113,12 @@ def test_only_so_many_keys_a_second_and_no_secret_or_long_ones_are_pruned(
     world: World, make_link: Callable[[], Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = make_link()
-    monkeypatch.setattr(below, "PRUNES_A_SECOND", 3)
-    monkeypatch.setattr(below, "monotonic", lambda: 1_000.0)
+    monkeypatch.setattr(child_link, "PRUNES_A_SECOND", 3)
+    monkeypatch.setattr(child_link, "monotonic", lambda: 1_000.0)
     for key in (b"x" * 257, b"!/cred/1/2/3/x", b"a", b"b", b"a", b"c", b"d"):
         link.publish(key)
     assert said(link, PRUNE) == [b"a", b"b", b"c"]
-    monkeypatch.setattr(below, "monotonic", lambda: 1_001.0)
+    monkeypatch.setattr(child_link, "monotonic", lambda: 1_001.0)
     link.publish(b"d")
     assert said(link, PRUNE) == [b"d"]
 
@@ -128,7 +128,7 @@ def test_a_link_is_told_of_a_key_once_it_has_room(
 ) -> None:
     link = make_link()
     for room, told in ((0, []), (1, [b"a"])):
-        monkeypatch.setattr(LinkBelow, "room", room)
+        monkeypatch.setattr(ChildLink, "room", room)
         link.publish(b"a")
         assert said(link, PRUNE) == told
 
@@ -175,7 +175,7 @@ def test_nobody_waits_for_a_link_that_does_not_read(
     assert said(link, PRUNE) == [b"a"]
     client = world.client("top")
     with monkeypatch.context() as patched:
-        patched.setattr(LinkBelow, "room", 0)
+        patched.setattr(ChildLink, "room", 0)
         client.subscribe(b"*")
         assert [client.sync("tree") for _ in range(3)] == ["tree"] * 3
     eventually(lambda: only_link(world).pruned == 0)

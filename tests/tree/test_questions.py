@@ -8,7 +8,7 @@ import pytest
 from support import PATIENCE, WHOAMI, FakeHub, Peer, eventually
 from worlds import FAST, FEATURES, RELAY, STRANGER, World, greet_relay, receive_until, settle
 
-from sbuslib.tree.below import LinkBelow
+from sbuslib.tree.child_link import ChildLink
 from sbuslib.tree.interest import Reader
 
 TENANT = 12_345
@@ -100,7 +100,7 @@ def test_a_link_that_never_reads_has_one_question_waiting(world: World, monkeypa
     world.link("top")
     (link,) = top.tree.links.values()
     client = world.client("top")
-    monkeypatch.setattr(LinkBelow, "room", 0)
+    monkeypatch.setattr(ChildLink, "room", 0)
     for _ in range(20):
         assert client.sync("tree") == "partial"
     assert link.questions.waiting == 1

@@ -9,7 +9,7 @@ from support import PATIENCE, Peer, eventually
 from worlds import RELAY, STRANGER, World, served
 
 from sbuslib.tree import tree
-from sbuslib.tree.below import LinkBelow
+from sbuslib.tree.child_link import ChildLink
 from sbuslib.tree.interest import Changes
 
 
@@ -28,14 +28,14 @@ def test_links_are_told_in_turns_of_the_user_who_subscribes(
         patterns = [b"b/*"]
     eventually(lambda: link.reader is not None and link.reader.is_told)
     told: list[int | None] = []
-    encode = LinkBelow.encode
+    encode = ChildLink.encode
 
-    def watched(self: LinkBelow, changes: Changes) -> list[bytes]:
+    def watched(self: ChildLink, changes: Changes) -> list[bytes]:
         running = hub.context.running.scheduler._running
         told.extend([running.uid if running is not None else None] * len(changes))
         return encode(self, changes)
 
-    monkeypatch.setattr(LinkBelow, "encode", watched)
+    monkeypatch.setattr(ChildLink, "encode", watched)
     stranger.subscribe(*patterns)
     eventually(lambda: len(told) == 50)
     assert set(told) == {STRANGER}

@@ -1,4 +1,4 @@
-"""One link to the hub above: :class:`LinkAbove`. What outlives it is in :mod:`sbuslib.tree.hub_above`.
+"""One link to the hub above: :class:`ParentLink`. What outlives it is in :mod:`sbuslib.tree.parent`.
 
 The hub above is told everything anew over each link. What it said over the last one holds until it has said all.
 """
@@ -26,13 +26,13 @@ from ..wire.packets import Control, Packet, encode_control, encode_subscribe, en
 from ..wire.text import printable
 from .demand import index
 from .greeting import ApartError, LinkError, check_features, check_key, is_unknown
-from .hub_above import HubAbove
-from .hub_link import MODES, Link
 from .interest import Changes, Reader
+from .link import MODES, Link
 from .open_questions import OnAnswer
+from .parent import Parent
 from .presences import HUB_ABOVE
+from .remote_senders import RemoteSender
 from .states import Event, LinkAction
-from .vouchers import Voucher
 
 _HELLO: Final = (control.FEATURES, control.ECHO_OFF, control.NOTICES_ON, control.SENDERS_ON, control.WHOAMI)
 """What is said first. A hub without features does not answer the first: so its first answer tells that."""
@@ -42,7 +42,7 @@ ALIVE_PAUSE: Final = 1.0
 may be missing since the last question that it answered: either process may have been stopped since then."""
 
 
-class LinkAbove(Link):
+class ParentLink(Link):
     """The role of one connection to the hub above.
 
     :param sock: is connected to ``address``.
@@ -50,7 +50,7 @@ class LinkAbove(Link):
 
     asks = False  # the hub above has asked already
 
-    def __init__(self, above: HubAbove, sock: socket.SocketType, address: str) -> None:
+    def __init__(self, above: Parent, sock: socket.SocketType, address: str) -> None:
         context, credentials = above.context, peer_credentials(sock)
         account = context.quotas.account(credentials.uid)
 
@@ -291,12 +291,12 @@ class LinkAbove(Link):
     def may_be_present(self, key: bytes) -> bool:
         return self._imports is None or bool(self._imports.subscribers(key))
 
-    def vouch(self, name: bytes) -> Voucher:
+    def remote_sender(self, name: bytes) -> RemoteSender:
         # Empty is a sender that nobody above knows: one beyond a hub without features.
         if name and not self.context.router.namespace.chain(name):
             raise PacketError(Reason.MALFORMED_SENDER)
         # Where no secrets cross, keys here begin as at a root: those from above would look like keys of clients here.
-        return Voucher(self.outbound.credentials, name if self._above.secrets else b"")
+        return RemoteSender(self.outbound.credentials, name if self._above.secrets else b"")
 
     def note_dropped(self, reason: Reason, times: int) -> bool:
         return self._above.dropped.note(reason, self._address, times)

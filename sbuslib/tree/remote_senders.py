@@ -33,7 +33,7 @@ class ForgedError(PacketError):
     """A link names a sender that is not below it."""
 
 
-class Voucher:
+class RemoteSender:
     """Somebody behind a link, as the hub at its other end says. Implements :class:`~sbuslib.core.protocols.Sender`.
 
     :param credentials: of the link, which is all that the kernel vouches for.
@@ -94,7 +94,7 @@ class SendersBelow:
         namespace, key = self._namespace, self._outbound.key
         return key + namespace.separator + Namespace(namespace.separator).credential_key(UNKNOWN)
 
-    def vouch(self, name: bytes, relay: Publisher | None = None) -> Voucher:
+    def remote_sender(self, name: bytes, relay: Publisher | None = None) -> RemoteSender:
         """The sender of a name. Raises :exc:`ForgedError` and :exc:`~sbuslib.errors.PacketError`.
 
         :param relay: what a receiver may hold back for it.
@@ -111,7 +111,7 @@ class SendersBelow:
         # As a whole, too: what this hub sends on has to be a key for the hub above, which would end the link to it.
         if not namespace.chain(outbound.key + rest):
             raise PacketError(Reason.MALFORMED_SENDER)
-        return Voucher(outbound.credentials, rest, namespace, relay)
+        return RemoteSender(outbound.credentials, rest, namespace, relay)
 
 
 def take_wrapped(publisher: Publisher, payload: bytes, sender_of: Callable[[bytes], Sender]) -> None:

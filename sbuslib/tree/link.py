@@ -3,7 +3,7 @@
 Each end wants something of the other, and tells it: patterns. It is told the same, and treats that as what any client
 wants. What comes over a link comes with its sender, and goes to all receivers but the link itself. A wrong packet is
 dropped and counted: a link with hundreds of clients behind it does not end for one packet.
-:mod:`~sbuslib.tree.below` has the upper end, :mod:`~sbuslib.tree.above` the lower one.
+:mod:`~sbuslib.tree.child_link` has the upper end, :mod:`~sbuslib.tree.parent_link` the lower one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .open_questions import OnAnswer, OpenQuestions
 from .place import Place
 from .presence_entries import PresenceReader
 from .pruning import PrunedKeys
-from .vouchers import ForgedError, Voucher, take_wrapped
+from .remote_senders import ForgedError, RemoteSender, take_wrapped
 
 Mode: TypeAlias = Literal["announce", "prune", "plain"]
 MODES: Final[dict[bytes, Mode]] = {b"announce": "announce", b"prune": "prune", b"plain": "plain"}
@@ -69,7 +69,7 @@ class Link:
         self.presence_reader: PresenceReader | None = None
         """Which presences it has to be told; ``None``: it takes no part in them."""
         self.questions = OpenQuestions()  # to the other end
-        self.senders: dict[bytes, Voucher] = {}
+        self.senders: dict[bytes, RemoteSender] = {}
         """Those behind it that have sent something, by what the other end calls them."""
 
         self._tuples: dict[Routes, Routes] = {}  # receivers of what comes over it, each tuple once
@@ -94,7 +94,7 @@ class Link:
         """Whether messages may come over this link; else so many are counted as dropped."""
         return True
 
-    def vouch(self, name: bytes) -> Voucher:
+    def remote_sender(self, name: bytes) -> RemoteSender:
         """The sender that the other end calls so. Raises :exc:`~sbuslib.errors.PacketError`."""
         raise NotImplementedError
 
@@ -145,7 +145,7 @@ class Link:
         try:
             packet = parse(data)
             if isinstance(packet, Control) and packet.key == control.FROM:
-                take_wrapped(publisher, packet.payload or b"", self._voucher_of)
+                take_wrapped(publisher, packet.payload or b"", self._remote_sender_of)
             else:
                 self.act_on(publisher, packet)
         except ForgedError:
@@ -153,11 +153,11 @@ class Link:
         except PacketError as error:
             self.drop(error.reason)
 
-    def _voucher_of(self, name: bytes) -> Voucher:
+    def _remote_sender_of(self, name: bytes) -> RemoteSender:
         """Whom the other end calls so."""
         sender = self.senders.get(name)
         if sender is None:
-            sender = self.vouch(name)
+            sender = self.remote_sender(name)
             if len(self.senders) >= _SENDERS:
                 self.senders.clear()
             self.senders[name] = sender
@@ -188,7 +188,7 @@ class Link:
                 said = presence.Added.decode(payload)
                 if not self.may_be_present(said.key):
                     raise PacketError(Reason.PUBLISHING_REFUSED)
-                presences.take_added(self.receiver, said, self._voucher_of(said.sender))
+                presences.take_added(self.receiver, said, self._remote_sender_of(said.sender))
             case presence.PRESENCE_REMOVE:
                 presences.take_removed(self.receiver, presence.Removed.decode(payload))
             case presence.PRESENCE_COMPLETE:

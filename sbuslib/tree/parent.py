@@ -1,6 +1,6 @@
-"""The hub above, over one link after another and in the outages between: :class:`HubAbove`.
+"""The hub above, over one link after another and in the outages between: :class:`Parent`.
 
-It has what outlives a link (:class:`~sbuslib.tree.above.LinkAbove`): the state, which a table says
+It has what outlives a link (:class:`~sbuslib.tree.parent_link.ParentLink`): the state, which a table says
 (:mod:`sbuslib.tree.states`), what the hub above wants (:mod:`sbuslib.tree.demand`), and the messages that are kept for
 it (:mod:`sbuslib.tree.uplink`). :class:`sbuslib.relay.Relay` dials.
 """
@@ -23,8 +23,8 @@ from ..statistics import LinkStatistics
 from ..wire import control
 from .demand import Demand
 from .greeting import ApartError
-from .hub_link import Link
 from .instances import Said, new_epoch, stable_id
+from .link import Link
 from .link_losses import LinkLosses
 from .roles import Joiner
 from .states import Event, LinkAction, State, step
@@ -58,7 +58,7 @@ together."""
 _NOBODY: Final = Credentials(gid=-1, uid=-1, pid=-1)
 
 
-class HubAbove:
+class Parent:
     """The hub above, as long as a relay is started. Implements :class:`~sbuslib.tree.roles.Above`.
 
     :param export: patterns that may go up; ``None``: all.

@@ -12,7 +12,7 @@ from worlds import FAST, World, key_of, received, settle
 
 from sbuslib.clients.runtime import run
 from sbuslib.secrets import Credentials
-from sbuslib.tree import above
+from sbuslib.tree import parent_link
 
 
 def joined(world: World) -> set[str]:
@@ -106,7 +106,9 @@ def test_a_relay_without_exports_to_the_hub_of_another_user_logs_that_once(
     export: list[bytes] | None,
 ) -> None:
     if other:
-        monkeypatch.setattr(above, "peer_credentials", lambda sock: Credentials(gid=1, uid=os.getuid() + 1, pid=1))
+        monkeypatch.setattr(
+            parent_link, "peer_credentials", lambda sock: Credentials(gid=1, uid=os.getuid() + 1, pid=1)
+        )
     for name in ("top", "left"):
         world.hub(name)
     relay = world.relay("left", "top", export=export)

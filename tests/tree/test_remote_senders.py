@@ -7,8 +7,8 @@ from support import PATIENCE, choose
 from worlds import World, key_of, key_of_link, settle
 
 from sbuslib.secrets import Credentials, Namespace
-from sbuslib.tree import hub_link
-from sbuslib.tree.vouchers import Voucher
+from sbuslib.tree import link
+from sbuslib.tree.remote_senders import RemoteSender
 from sbuslib.wire import control
 
 LINK = Credentials(gid=1, uid=2, pid=3)
@@ -29,11 +29,11 @@ def test_a_link_is_never_held_back(world: World) -> None:
 
 def test_the_key_of_a_sender_follows_the_key_of_its_link() -> None:
     namespace = Namespace()
-    voucher = Voucher(LINK, b"/!/cred/4/5/6", namespace)
+    remote_sender = RemoteSender(LINK, b"/!/cred/4/5/6", namespace)
     for prefix in (b"", b"!/cred/7/8/9/", b""):
         namespace.prefix = prefix
-        assert voucher.key == prefix + b"!/cred/1/2/3/!/cred/4/5/6"
-        assert voucher.wrapper == control.wrapper_from(voucher.key)
+        assert remote_sender.key == prefix + b"!/cred/1/2/3/!/cred/4/5/6"
+        assert remote_sender.wrapper == control.wrapper_from(remote_sender.key)
 
 
 @pytest.mark.parametrize("here", range(4))
@@ -57,7 +57,7 @@ def test_senders_are_told_over_hubs_whose_own_clients_do_not_ask_for_them(world:
 
 
 def test_senders_that_are_remembered_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_link, "_SENDERS", 3)
+    monkeypatch.setattr(link, "_SENDERS", 3)
     world.hub("top")
     raw = world.link("top")
     key = key_of_link(raw)

@@ -21,11 +21,11 @@ from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control, presence
 from ..wire.packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control, parse
-from .hub_link import Link, Mode
 from .interest import Changes
+from .link import Link, Mode
 from .place import Place
 from .pruning import PRUNED_BYTES, PrunedKeys
-from .vouchers import SendersBelow, Voucher, take_wrapped
+from .remote_senders import RemoteSender, SendersBelow, take_wrapped
 
 PRUNES_A_SECOND: Final = 8_192
 """Most keys in a second that a link is told not to send, so that endless new keys cost little."""
@@ -34,7 +34,7 @@ _UNANSWERED = 64
 """Questions that a link which lags may leave unanswered, before it is asked no more."""
 
 
-class LinkBelow(Link):
+class ChildLink(Link):
     """The role of the relay of a hub below.
 
     :param hub: stands for that hub, over several links.
@@ -241,8 +241,8 @@ class LinkBelow(Link):
     def _count(self, cause: str, count: int) -> None:
         self.lost[cause] = min(self.lost[cause] + count, control.MOST_LOST)  # whoever reads the count reads 64 bits
 
-    def vouch(self, name: bytes) -> Voucher:
-        return self._behind.vouch(name)
+    def remote_sender(self, name: bytes) -> RemoteSender:
+        return self._behind.remote_sender(name)
 
     def violated(self, publisher: Publisher, reason: Reason) -> None:
         """The link forged a sender, or sent a packet that is too long."""
@@ -304,7 +304,8 @@ class PlainLink(ClientRole):
         super().__init__(*role.parts)
         self._publisher = publisher
         self._behind = behind  # those who send over it
-        self._last: tuple[bytes, Voucher] | None = None  # one of them. More would be memory that nobody is charged for
+        # one of them. More would be memory that nobody is charged for
+        self._last: tuple[bytes, RemoteSender] | None = None
         publisher.become(self)
 
     def key_of(self, credentials: Credentials) -> bytes:
@@ -325,7 +326,7 @@ class PlainLink(ClientRole):
         else:
             self.act_on(publisher, parsed)
 
-    def _sender_of(self, name: bytes) -> Voucher:
+    def _sender_of(self, name: bytes) -> RemoteSender:
         if self._last is None or self._last[0] != name:
-            self._last = name, self._behind.vouch(name, self._publisher)
+            self._last = name, self._behind.remote_sender(name, self._publisher)
         return self._last[1]
