@@ -199,8 +199,8 @@ class Relay:
         stays = self._upstream_user == upstream_user and self._address in [dialer.address for dialer in dialers]
         stays = stays and self.above.import_ == imports
         self._dialers, self._upstream_user, self.above.import_ = dialers, upstream_user, imports
-        self.above.demand.set_export(exports)
-        self.above.tree.telling.want_any()
+        self.above.interest.set_export(exports)
+        self.above.tree.propagation.want_any()
         self.above.tree.presences.look_at_link(self.above.up)
         if self._is_started and not stays:
             self._moving = True
@@ -286,7 +286,7 @@ class Relay:
         return RelayStatistics(
             **msgspec.structs.asdict(above.statistics()),
             path=tuple(hub_id.decode(errors="replace") for hub_id in self.hub.tree.path),
-            announced=len(above.demand),
+            announced=len(above.interest),
             waiting_bytes=above.up.waiting_bytes,
             secrets=above.secrets,
             lost_above=above.downstream.total.total(),

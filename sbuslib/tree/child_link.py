@@ -46,7 +46,7 @@ class ChildLink(Link):
         super().__init__(place, publisher, outbound, f"the relay {pid} of user {uid}")
         self.mode = mode
         self.trusted = mode == "announce"  # others could delay everybody, and learn what is not theirs
-        self.told_all = False
+        self.synced = False
         """Whether it has told all that is wanted below it."""
         self.lost: Counter[str] = Counter()
         """Messages lost on their way up that a trusted link reported, by cause."""
@@ -61,9 +61,9 @@ class ChildLink(Link):
         publisher.become(self)
         outbound.become_link(publisher)
         publisher.fan_outs.forget()  # it is in no group any more
-        reader = place.telling.begin(self, announces=self.trusted)
-        self.reader = reader  # what it has to be told
-        self._keys = reader if isinstance(reader, PrunedKeys) else None  # that it was told not to send
+        cursor = place.propagation.begin(self, announces=self.trusted)
+        self.cursor = cursor  # what it has to be told
+        self._keys = cursor if isinstance(cursor, PrunedKeys) else None  # that it was told not to send
         self._prunes = 0  # how many it was told so in the second at hand
         self._second = 0.0  # when that began, by the monotonic clock
         self._hub = hub  # beyond the link
@@ -94,7 +94,7 @@ class ChildLink(Link):
             case Control(key=control.INTEREST_LOST):
                 self._take_reports(packet.payload or b"")
             case Control(key=control.INTEREST_COMPLETE):
-                self.told_all = True
+                self.synced = True
                 self.place.settling.check()
             case Subscribe(pattern=pattern) if not namespace.uses_reserved(namespace.unmark(pattern)[1]):
                 self._subscribe(pattern)
@@ -112,9 +112,9 @@ class ChildLink(Link):
 
     def _begin_presences(self) -> None:
         """The hub below is about to tell who is present there, and wants to be told the same."""
-        if self.presence_reader is None:
+        if self.presence_cursor is None:
             presences, account = self.place.presences, self.outbound.account
-            self.presence_reader = presences.begin_link(
+            self.presence_cursor = presences.begin_link(
                 self.receiver, self._hub, account, self._may_know, trusted=self.trusted
             )
             self.say(presences.greeting)
@@ -181,7 +181,7 @@ class ChildLink(Link):
         if self._keys is not None:
             self._keys.graft_all()
             self.mark()
-        if self.presence_reader is not None:
+        if self.presence_cursor is not None:
             yield from self.place.presences.review_link(self.receiver, self.may_be_present)
             self.mark()
         for pattern in self.context.router.plain_patterns_of(self.outbound):
@@ -260,12 +260,12 @@ class ChildLink(Link):
     def encode(self, changes: Changes) -> list[bytes]:
         if self._keys is not None:
             return [encode_control(control.INTEREST_GRAFT, key) for _, key in changes]
-        return self.place.telling.interest.encode(changes)
+        return self.place.propagation.interest.encode(changes)
 
     # -- questions ----------------------------------------------------------------------------------
 
-    def tell(self, most: int) -> tuple[int, bool]:
-        told = super().tell(most)
+    def announce(self, most: int) -> tuple[int, bool]:
+        told = super().announce(most)
         while self.questions.waiting and not self.trusted and self.room <= 0:  # nobody waits until it reads
             self.say_question(self.questions.ask())
         return told

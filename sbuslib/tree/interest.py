@@ -1,8 +1,8 @@
 """Which patterns are wanted, by whom, and what each link has still to be told of that.
 
 Who holds a pattern stands in the router's index, for all subscribers, links among them. Nothing is kept beside it: a
-link is told a pattern if anybody but itself holds it. Each link has a :class:`Reader`, which knows what the other end
-holds, so that nothing is told twice, and which patterns it has to look at.
+link is told a pattern if anybody but itself holds it. Each link has a :class:`InterestCursor`, which knows what the
+other end holds, so that nothing is told twice, and which patterns it has to look at.
 
 A link that has to hold the empty pattern is told no other. The same holds for a link that was told more than ``most``
 patterns, until half as many are wanted by anybody: then more comes from it than is wanted, and never less. Single
@@ -63,9 +63,9 @@ class Interest:
         self.holders = router.holders
         """Who holds just a pattern."""
         self.most = most
-        self.readers: dict[Hashable, Reader] = {}
+        self.cursors: dict[Hashable, InterestCursor] = {}
         """By link."""
-        self.listening: dict[Hashable, Reader] = {}
+        self.listening: dict[Hashable, InterestCursor] = {}
         """Those of links that are told single patterns."""
         self.has_news = False
         """Whether patterns have changed since all links were asked last to look at them."""
@@ -88,16 +88,16 @@ class Interest:
         holders = self.holders(pattern)
         return len(holders) > (link in holders)
 
-    def begin(self, link: Hashable) -> Reader:
+    def begin(self, link: Hashable) -> InterestCursor:
         """What a link has to be told. Its other end knows nothing as yet."""
-        reader = self.readers[link] = Reader(self, link)
-        return reader
+        cursor = self.cursors[link] = InterestCursor(self, link)
+        return cursor
 
     def forget(self, link: Hashable) -> None:
         """A link has ended. After the last one, nobody says what changes until the next."""
-        self.readers.pop(link, None)
+        self.cursors.pop(link, None)
         self.listening.pop(link, None)
-        if not self.readers:
+        if not self.cursors:
             self._all = self._page = None
 
     def changed(self, pattern: bytes, subscriber: Hashable, wanted: bool) -> Iterable[Hashable]:
@@ -121,17 +121,17 @@ class Interest:
         # 2. One other does: it alone has to learn that there is, or was, another.
         if len(holders) != 1 + wanted:
             return ()
-        concerned = [other for other in holders if other is not subscriber and other in self.readers]
+        concerned = [other for other in holders if other is not subscriber and other in self.cursors]
         for other in concerned:
-            self.readers[other].look_at([pattern])
+            self.cursors[other].look_at([pattern])
         return concerned
 
     def spread(self) -> None:
         """Have all links look at what has changed: once for many changes."""
         if self._news:
             news, self._news = self._news, []
-            for reader in list(self.listening.values()):
-                reader.look_at(news)
+            for cursor in list(self.listening.values()):
+                cursor.look_at(news)
 
     @property
     def is_spread(self) -> bool:
@@ -151,7 +151,7 @@ class Interest:
         return self._said[1]
 
 
-class Reader:
+class InterestCursor:
     """What one link has still to be told. Its other end knows nothing as yet."""
 
     def __init__(self, interest: Interest, link: Hashable) -> None:

@@ -20,10 +20,10 @@ from ..limits import CONTROL_EXTRA, PACKET_BYTES
 from ..reasons import Reason
 from ..wire import control, presence
 from ..wire.packets import MSG, Control, Packet, encode_control, parse
-from .interest import Changes, Reader
+from .interest import Changes, InterestCursor
 from .open_questions import OnAnswer, OpenQuestions
 from .place import Place
-from .presence_entries import PresenceReader
+from .presence_entries import PresenceCursor
 from .pruning import PrunedKeys
 from .remote_senders import ForgedError, RemoteSender, take_wrapped
 
@@ -64,9 +64,9 @@ class Link:
         """Whether anybody waits for the other end."""
         self.complete = False
         """Whether it was told all that is wanted for the first time, or need not be told that."""
-        self.reader: Reader | PrunedKeys | None = None
+        self.cursor: InterestCursor | PrunedKeys | None = None
         """Which patterns, or keys, the other end has to be told."""
-        self.presence_reader: PresenceReader | None = None
+        self.presence_cursor: PresenceCursor | None = None
         """Which presences it has to be told; ``None``: it takes no part in them."""
         self.questions = OpenQuestions()  # to the other end
         self.senders: dict[bytes, RemoteSender] = {}
@@ -177,7 +177,7 @@ class Link:
     def _take_presence(self, key: bytes, payload: bytes) -> bool:
         """Act on what the other end says of who is there. Returns whether it did. Raises
         :exc:`~sbuslib.errors.PacketError`."""
-        if self.presence_reader is None:
+        if self.presence_cursor is None:
             return False
 
         presences = self.place.presences
@@ -209,8 +209,8 @@ class Link:
 
     def mark(self) -> None:
         """There is something to tell that the hub itself has changed."""
-        self.place.telling.mark([self.receiver])
-        self.place.telling.wake()
+        self.place.propagation.mark([self.receiver])
+        self.place.propagation.wake()
 
     @property
     def room(self) -> int:
@@ -233,7 +233,7 @@ class Link:
     def give_up(self) -> None:
         self.violated(self.publisher, Reason.ERROR_IN_THE_HUB)
 
-    def tell(self, most: int) -> tuple[int, bool]:
+    def announce(self, most: int) -> tuple[int, bool]:
         """Tell up to ``most`` changes, as far as there is room, then ask what waited for that.
 
         Returns how many, and whether there is more to tell, now or when the other end has read.
@@ -241,15 +241,15 @@ class Link:
         if self.outbound.closed:
             return 0, False
         most, count, is_told = max(0, min(most, self.room)), 0, True
-        if self.reader is not None:
-            changes, is_told = self.reader.take(most)
+        if self.cursor is not None:
+            changes, is_told = self.cursor.take(most)
             if changes:
                 self.say(*self.encode(changes))
             count = len(changes) if is_told else most  # what is not told was looked at as well
 
-        reader = self.presence_reader
-        if is_told and reader is not None and not reader.is_level:
-            packets, has_more = reader.take(max(0, min(most - count, self.room)))
+        cursor = self.presence_cursor
+        if is_told and cursor is not None and not cursor.is_level:
+            packets, has_more = cursor.take(max(0, min(most - count, self.room)))
             self.say(*packets)
             count, is_told = count + len(packets), not has_more
 

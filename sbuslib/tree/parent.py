@@ -1,8 +1,8 @@
 """The hub above, over one link after another and in the outages between: :class:`Parent`.
 
 It has what outlives a link (:class:`~sbuslib.tree.parent_link.ParentLink`): the state, which a table says
-(:mod:`sbuslib.tree.states`), what the hub above wants (:mod:`sbuslib.tree.demand`), and the messages that are kept for
-it (:mod:`sbuslib.tree.uplink`). :class:`sbuslib.relay.Relay` dials.
+(:mod:`sbuslib.tree.states`), what the hub above wants (:mod:`sbuslib.tree.parent_interest`), and the messages that are
+kept for it (:mod:`sbuslib.tree.uplink`). :class:`sbuslib.relay.Relay` dials.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ..kernel.users import name_of_user
 from ..secrets import Credentials
 from ..statistics import LinkStatistics
 from ..wire import control
-from .demand import Demand
 from .greeting import ApartError
 from .instances import Said, new_epoch, stable_id
 from .link import Link
 from .link_losses import LinkLosses
+from .parent_interest import ParentInterest
 from .roles import Joiner
 from .states import Event, LinkAction, State, step
 from .tree import Tree
@@ -72,7 +72,9 @@ class Parent:
         self.up = Uplink(self.context, tree.loss_reports, lambda: self.step)
         """What routes hold for it."""
         most = self.context.limits.pruned_keys
-        self.demand = Demand(self.context.router, self.up, self.up.account, export, lambda: self.secrets, most)
+        self.interest = ParentInterest(
+            self.context.router, self.up, self.up.account, export, lambda: self.secrets, most
+        )
         """What it wants of what is published here."""
 
         self.import_ = import_
@@ -120,7 +122,7 @@ class Parent:
         match action:
             case LinkAction.BEGIN:
                 self._id, self._process = stable_id(self.context.address(), self.tree.hub_id), new_epoch()
-                self.demand.begin()
+                self.interest.begin()
                 self.tree.loss_reports.attach(self.up.check_passed)
             case LinkAction.SETTLE:
                 self.tree.questions.note_joined()
@@ -135,7 +137,7 @@ class Parent:
     def _end(self) -> None:
         self.away_since = 0.0
         self.context.running.delivery_barrier.note(self.up, False)
-        self.demand.end()
+        self.interest.end()
         self.tree.loss_reports.detach()
         self.tree.questions.note_joined()
         self.tree.detach()
@@ -171,7 +173,7 @@ class Parent:
     @property
     def tells_presences(self) -> bool:
         """Whether there is a link over which it tells who is present."""
-        return self.joined is not None and self.joined.presence_reader is not None
+        return self.joined is not None and self.joined.presence_cursor is not None
 
     @property
     def scope_alone(self) -> bytes:
@@ -190,7 +192,7 @@ class Parent:
 
     def log_what_is_open(self, uid: int) -> None:
         """Log once that all that is wanted goes up, if the hub above is that of another user: that may not be meant."""
-        if uid != os.getuid() and not self.demand.is_bounded and not self._logged_open:
+        if uid != os.getuid() and not self.interest.is_bounded and not self._logged_open:
             self._logged_open = True
             text = "sbus hub at %s: what is wanted above goes up to the hub of user %s at %s: name what may with export"
             log(logging.WARNING, text, self.context.address(), name_of_user(uid), self.address)
@@ -206,7 +208,7 @@ class Parent:
         """In the child of a fork: close the child's copy of the connection only."""
         self.context.running.delivery_barrier.clear()  # the questions of the parent's clients
         self.step = "stopped"
-        self.demand.abandon()
+        self.interest.abandon()
         connection = self._connection
         if connection is not None:
             self.end_link()
@@ -224,8 +226,8 @@ class Parent:
         if self.address != address:
             self.address, self.links_beside = address, 0
         self.link, self._connection = link, connection
-        if self.demand.begin_anew():
-            self.tree.telling.want_any()
+        if self.interest.begin_anew():
+            self.tree.propagation.want_any()
 
     def end_link(self) -> None:
         """The connection is about to be closed."""
@@ -271,7 +273,7 @@ class Parent:
             epoch=self.epoch,
             mode=link.mode if link is not None else "plain",
             patterns=self.patterns,
-            pruned=len(self.demand.pruned),
+            pruned=len(self.interest.pruned),
             up=up.forwarded,
             down=self.received,
             waiting=len(up.waiting),

@@ -24,12 +24,12 @@ from ..secrets import Credentials
 from ..wire import control, presence
 from ..wire.packets import Control, Packet, encode_control, encode_subscribe, encode_unsubscribe
 from ..wire.text import printable
-from .demand import index
 from .greeting import ApartError, LinkError, check_features, check_key, is_unknown
-from .interest import Changes, Reader
+from .interest import Changes, InterestCursor
 from .link import MODES, Link
 from .open_questions import OnAnswer
 from .parent import Parent
+from .parent_interest import index
 from .presences import HUB_ABOVE
 from .remote_senders import RemoteSender
 from .states import Event, LinkAction
@@ -170,7 +170,7 @@ class ParentLink(Link):
             self.say(encode_control(control.INTEREST_ADDRESS, os.fsencode(os.path.abspath(self.context.address()))))
 
         # 1. This hub has another prefix, and tells everything anew.
-        self.reader = self.place.telling.begin(self, announces=True)
+        self.cursor = self.place.propagation.begin(self, announces=True)
         self._take_prefix()
 
         # 2. Others are told of what was lost meanwhile.
@@ -196,13 +196,13 @@ class ParentLink(Link):
         """Take back what the hub above no longer wants, for which messages were kept in vain."""
 
         def steps() -> Iterator[None]:
-            yield from self._above.demand.settle(everything=self.mode != "announce")
+            yield from self._above.interest.settle(everything=self.mode != "announce")
 
         def on_end() -> None:
             if self.is_joined:
                 self._on("settled")
 
-        self.place.telling.do_later(steps(), on_end)
+        self.place.propagation.do_later(steps(), on_end)
 
     def _ask_whether_alive(self) -> None:
         """Ask now and then what the hub above answers at once, after all that it has sent."""
@@ -256,7 +256,7 @@ class ParentLink(Link):
     def _close(self) -> None:
         above = self._above
         above.away_since = above.away_since or self._alive_at
-        self.place.telling.forget(self)
+        self.place.propagation.forget(self)
         self.place.presences.end_link(self.receiver)
         above.end_link()
         self._connection.close()
@@ -343,8 +343,8 @@ class ParentLink(Link):
                     if self.mode != "plain" and self._knows(presence.PRESENCE_ON):
                         # Now, since it tells at once who is present. This hub tells it once it has joined.
                         presences = self.place.presences
-                        self.presence_reader = presences.begin_link(
-                            self.receiver, HUB_ABOVE, above.up.account, above.demand.may_export
+                        self.presence_cursor = presences.begin_link(
+                            self.receiver, HUB_ABOVE, above.up.account, above.interest.may_export
                         )
                         self.say(presences.greeting)
                     self._on("client" if self.mode == "plain" else "served")
@@ -356,18 +356,18 @@ class ParentLink(Link):
             # What it wants.
             case control.INTEREST_ADD:
                 for pattern in control.decode_patterns(payload):
-                    above.demand.announce(pattern)
+                    above.interest.announce(pattern)
             case control.INTEREST_REMOVE:
                 for pattern in control.decode_patterns(payload):
-                    above.demand.take_back(pattern)
+                    above.interest.take_back(pattern)
             case control.INTEREST_COMPLETE:
                 self._on("complete")
             case control.INTEREST_PRUNE:
                 if self.mode == "prune":
-                    above.demand.prune(payload)
+                    above.interest.prune(payload)
             case control.INTEREST_GRAFT:
-                above.demand.graft(payload)
-                self.place.telling.want_key(payload)
+                above.interest.graft(payload)
+                self.place.propagation.want_key(payload)
             case control.SENDERS_ON:
                 self.outbound.set_senders(True)
 
@@ -378,8 +378,8 @@ class ParentLink(Link):
                 if payload.isdigit() and len(payload) <= 6:
                     above.links_beside = int(payload)
             case control.INTEREST_WIDEN:
-                if isinstance(self.reader, Reader):
-                    self.reader.widen()
+                if isinstance(self.cursor, InterestCursor):
+                    self.cursor.widen()
                     self.mark()
             case control.INTEREST_LEAVE:
                 self.leave("it asked this hub to leave")

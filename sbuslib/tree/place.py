@@ -15,10 +15,10 @@ from ..core.violations import Violations
 from ..wire import control
 from .loss_reports import LossReports, News
 from .presences import Presences
+from .propagation import InterestPropagation
 from .roles import Above, Below
 from .rounds import Questions
 from .settling import Settling
-from .telling import Telling
 
 
 class Place:
@@ -35,7 +35,7 @@ class Place:
         self._links = links
         self.above: Above | None = None
         """The hub above, while a relay is started."""
-        self.telling = Telling(context)  # which links have to be told something
+        self.propagation = InterestPropagation(context)  # which links have to be told something
         self.dropped = Violations(context.limits.logged_violations)
         """Packets that links should not have sent."""
         self.questions = Questions(context, links, lambda: self.above)  # that clients and hubs asked
@@ -51,8 +51,8 @@ class Place:
 
     def _tell(self, links: Iterable[Hashable], user: int) -> None:
         """Tell links what a user has changed."""
-        self.telling.mark(links)
-        self.telling.wake(user)
+        self.propagation.mark(links)
+        self.propagation.wake(user)
 
     @property
     def _is_whole(self) -> bool:
@@ -61,7 +61,7 @@ class Place:
         return self.settling.done and (above is None or above.stands_apart or above.tells_presences)
 
     def _on_settled(self) -> None:
-        self.telling.mark_all()
+        self.propagation.mark_all()
         self.watches.note(None, None)
         self.loss_reports.pass_on()
 

@@ -56,7 +56,7 @@ class PresenceOrigin:
         self.timer: Any = None  # runs from the end of a link until it is given up
 
 
-class PresenceReader:
+class PresenceCursor:
     """One that is told who is present: which numbers it knows, and which it has still to be told.
 
     :param wants: whether it may know of an entry, and wants to.

@@ -48,7 +48,7 @@ from ..wire.presence import (
     Added,
     Removed,
 )
-from .presence_entries import UNKNOWN, PresenceEntry, PresenceOrigin, PresenceReader
+from .presence_entries import UNKNOWN, PresenceCursor, PresenceEntry, PresenceOrigin
 from .remote_senders import RemoteSender
 
 GIVEN_UP: Final = 5.0
@@ -64,7 +64,7 @@ HUB_ABOVE: Final = "above"
 """Stands for the hub above among those beyond links."""
 
 
-class _PresenceWatcher(PresenceReader):
+class _PresenceWatcher(PresenceCursor):
     """A client that watches."""
 
     def __init__(self, table: dict[int, PresenceEntry], separator: bytes) -> None:
@@ -95,7 +95,7 @@ class Presences:
         self._last = 0  # number
         self._entries: dict[int, PresenceEntry] = {}  # by number
         self._origins: dict[Hashable, PresenceOrigin] = {}  # by client, or by what stands for another hub
-        self._links: dict[Receiver, tuple[PresenceOrigin, PresenceReader]] = {}  # by what routes hold
+        self._links: dict[Receiver, tuple[PresenceOrigin, PresenceCursor]] = {}  # by what routes hold
         self._watchers: dict[Outbound, _PresenceWatcher] = {}  # by client
         #: Those who watch, by pattern.
         self._watching: Subscriptions[_PresenceWatcher] = Subscriptions(context.router.namespace.separator)
@@ -217,7 +217,7 @@ class Presences:
         may_know: Callable[[bytes], bool],
         *,
         trusted: bool = True,
-    ) -> PresenceReader:
+    ) -> PresenceCursor:
         """A hub joins. Returns what it has to be told.
 
         :param hub: stands for that hub, over several links.
@@ -235,7 +235,7 @@ class Presences:
         def wants(entry: PresenceEntry) -> bool:
             return entry.origin is not origin and may_know(entry.key)
 
-        listener = PresenceReader(self._entries, wants)
+        listener = PresenceCursor(self._entries, wants)
         listener.look_at_all(ending=lambda: encode_control(PRESENCE_COMPLETE))
         self._links[link] = origin, listener
         return listener

@@ -29,7 +29,7 @@ class Pruning:
     def __init__(self, is_received: Callable[[bytes, Receiver], bool], most: int) -> None:
         self.is_received = is_received
         self.most = most
-        self.readers: dict[Receiver, PrunedKeys] = {}
+        self.cursors: dict[Receiver, PrunedKeys] = {}
         """By link."""
         self.by_key: dict[bytes, set[PrunedKeys]] = {}
         """The links that were told not to send a key."""
@@ -40,14 +40,14 @@ class Pruning:
 
     def begin(self, link: Receiver) -> PrunedKeys:
         """A link begins: it may send all keys."""
-        reader = self.readers[link] = PrunedKeys(self, link)
-        return reader
+        cursor = self.cursors[link] = PrunedKeys(self, link)
+        return cursor
 
     def forget(self, link: Receiver) -> None:
         """A link has ended."""
-        reader = self.readers.pop(link, None)
-        if reader is not None:
-            reader.graft_all()
+        cursor = self.cursors.pop(link, None)
+        if cursor is not None:
+            cursor.graft_all()
 
     def want(self, pattern: Pattern) -> Iterable[Receiver]:
         """Somebody began to want a pattern. Returns the links that have to send a key again, besides :attr:`looks`."""
@@ -60,10 +60,10 @@ class Pruning:
 
     def want_key(self, key: bytes) -> Iterable[Receiver]:
         """Somebody may want a key. Returns the links that have to send it again."""
-        readers = list(self.by_key.get(key, ()))
-        for reader in readers:
-            reader.graft(key)
-        return [reader.link for reader in readers]
+        cursors = list(self.by_key.get(key, ()))
+        for cursor in cursors:
+            cursor.graft(key)
+        return [cursor.link for cursor in cursors]
 
     def look_at_all(self) -> None:
         """Any key may be wanted."""

@@ -27,7 +27,7 @@ class Neighbour(Protocol):
     def room(self) -> int:
         """How many more packets may wait for it."""
 
-    def tell(self, most: int) -> tuple[int, bool]:
+    def announce(self, most: int) -> tuple[int, bool]:
         """Tell up to ``most`` changes, as far as there is room. Returns how many, and whether there is more."""
 
     def give_up(self) -> None:
@@ -40,7 +40,7 @@ class Neighbour(Protocol):
 class Below(Neighbour, Protocol):
     """The link to a hub below."""
 
-    told_all: bool
+    synced: bool
     """Whether it has told all that is wanted below it."""
 
     def note_overdue(self, token: bytes) -> None:

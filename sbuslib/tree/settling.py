@@ -95,7 +95,7 @@ class Settling:
         if self.done or not self._context.is_serving or now < self._quiet_at or not self._knows_prefix():
             return
         trusted = [link for link in self._links() if link.trusted]
-        if now < self._end_at and (len(trusted) < self._expected or not all(link.told_all for link in trusted)):
+        if now < self._end_at and (len(trusted) < self._expected or not all(link.synced for link in trusted)):
             return
         self.done = True
         self._on_settled()

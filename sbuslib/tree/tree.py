@@ -3,8 +3,8 @@
 The parts:
 
 * :mod:`sbuslib.tree.interest` decides, without I/O, which patterns each link has to hold,
-  :mod:`sbuslib.tree.pruning` which keys one that must not learn these need not send, and :mod:`sbuslib.tree.telling` in
-  whose turns links are told.
+  :mod:`sbuslib.tree.pruning` which keys one that must not learn these need not send, and
+  :mod:`sbuslib.tree.propagation` in whose turns links are told.
 * :class:`sbuslib.tree.child_link.ChildLink` is the link to one hub below, :class:`sbuslib.tree.parent_link.ParentLink`
 that to the
   hub above, and :class:`sbuslib.tree.parent.Parent` what outlives it.
@@ -72,7 +72,7 @@ class Tree(Place):
 
     def start(self) -> None:
         """The hub listens."""
-        self.telling.start()
+        self.propagation.start()
         self.path = (self.hub_id,)
         self._all_left = None
         self.loss_reports.hurry(False)
@@ -81,14 +81,14 @@ class Tree(Place):
 
     def stop(self) -> None:
         """The hub stops."""
-        self.telling.stop()
+        self.propagation.stop()
         if self.above is not None:
             self.above.relay.stop()
         self._forget_all()
 
     def abandon(self) -> None:
         """In the child of a fork."""
-        self.telling.stop()
+        self.propagation.stop()
         if self.above is not None:
             self.above.abandon()
             self.above = None
@@ -178,7 +178,7 @@ class Tree(Place):
         self._links_of[client.account.uid] += 1
         self.links[client] = ChildLink(self, publisher, mode, behind, self.instances.hub_of(client) or publisher)
         self.settling.links_changed()
-        self.telling.wake(client.account.uid)
+        self.propagation.wake(client.account.uid)
 
     def note_address(self, client: Outbound, address: bytes) -> None:
         """The relay of a hub below says where its hub listens. It may say anything: this is only told to others."""
@@ -219,9 +219,9 @@ class Tree(Place):
         if link is not None:
             link.questions.close()
             self._links_of -= Counter([client.account.uid])
-            self.telling.forget(link)
+            self.propagation.forget(link)
             self.presences.end_link(client, for_good=is_nobody)
-            self.telling.wake(client.account.uid)
+            self.propagation.wake(client.account.uid)
             self.settling.links_changed()
         self.questions.forget(client, link, client.account.uid)
 
@@ -240,7 +240,7 @@ class Tree(Place):
         self.above = None
         self.presences.give_up(HUB_ABOVE)
         self.set_path(())
-        if self.telling.started:
+        if self.propagation.started:
             self.set_prefix(b"")
 
     def features(self) -> bytes:
@@ -303,7 +303,7 @@ class Tree(Place):
 
     def sync_below(self, reply: Reply) -> None:
         """The hub above asks to be told when all that it said is in force below."""
-        self.questions.sync_below(reply, self.telling.own)
+        self.questions.sync_below(reply, self.propagation.own)
 
     # -- statistics ---------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from sbuslib.core.router import Router
 from sbuslib.policy import Policy, Rule
 from sbuslib.reasons import Reason
 from sbuslib.tree.child_link import ChildLink
-from sbuslib.tree.demand import Demand
+from sbuslib.tree.parent_interest import ParentInterest
 
 Break = Callable[[type, str], None]
 
@@ -132,7 +132,7 @@ def test_what_waits_for_the_hub_above_goes_up_although_its_old_patterns_could_no
     world: World, break_once: Break
 ) -> None:
     with FakeHub(world.address("top")) as above:
-        break_once(Demand, "settle")
+        break_once(ParentInterest, "settle")
         link = join(world, above)
         link.send(b"CMSG interest/add\0a")
         hub = world.hubs["left"]

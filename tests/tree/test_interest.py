@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbuslib.matcher import Pattern, Subscriptions
-from sbuslib.tree.interest import Interest, Reader
+from sbuslib.tree.interest import Interest, InterestCursor
 
 PATTERNS = [b"", b"a", b"b", b"a/", b"a/*", b"*/b", b"c/**"]
 
@@ -33,17 +33,17 @@ class Holdings:
     def __init__(self, most: int = 100) -> None:
         self.router = Index()
         self.interest = Interest(self.router, most)
-        self.readers: dict[Any, Reader] = {}
+        self.cursors: dict[Any, InterestCursor] = {}
         self.held: dict[Any, set[bytes]] = {}
         self.told = 0
 
     def join(self, link: Any) -> None:
-        self.readers[link] = self.interest.begin(link)
+        self.cursors[link] = self.interest.begin(link)
         self.held[link] = set()
 
     def leave(self, link: Any) -> None:
         self.interest.forget(link)
-        del self.readers[link], self.held[link]
+        del self.cursors[link], self.held[link]
 
     def want(self, who: Any, pattern: bytes) -> list[Any]:
         return list(self.interest.changed(pattern, who, True)) if self.router.index.add(Pattern(pattern), who) else []
@@ -53,7 +53,7 @@ class Holdings:
         return list(self.interest.changed(pattern, who, False)) if removed else []
 
     def read(self, link: Any, count: int = 1_000) -> None:
-        for wanted, pattern in self.readers[link].take(count)[0]:
+        for wanted, pattern in self.cursors[link].take(count)[0]:
             self.told += 1
             assert wanted is not (pattern in self.held[link]), "told twice"
             (self.held[link].add if wanted else self.held[link].remove)(pattern)
@@ -90,8 +90,8 @@ def test_each_link_holds_what_others_want_once_it_was_told_all(steps: list[tuple
             case "rejoin":
                 tree.leave(first)
                 tree.join(first)
-    for link, reader in tree.readers.items():
-        while not reader.is_told:
+    for link, cursor in tree.cursors.items():
+        while not cursor.is_told:
             tree.read(link, 2)
         everything = [{b""}] if 2 * tree.router.distinct_patterns > most else []
         assert tree.held[link] in [tree.wanted(link), *everything], link
@@ -123,9 +123,9 @@ def test_what_a_link_has_to_look_at_is_bounded(reads: bool) -> None:
         tree.unwant("x", b"%d" % n)
         if reads:
             tree.read("one")
-    assert len(tree.readers["one"]._later) <= 2_048
+    assert len(tree.cursors["one"]._later) <= 2_048
     tree.want("x", b"a")
-    while not tree.readers["one"].is_told:
+    while not tree.cursors["one"].is_told:
         tree.read("one")
     assert tree.held["one"] == {b"a"}
 
@@ -135,7 +135,7 @@ def test_what_others_want_as_well_is_told_nobody_again() -> None:
     tree.join("one")
     tree.join("two")
     tree.want("x", b"a")
-    for link in tree.readers:
+    for link in tree.cursors:
         tree.read(link)
     for who in ("y", "one", "two"):
         assert tree.want(who, b"a") == []

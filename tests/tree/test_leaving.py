@@ -97,7 +97,7 @@ def test_a_hub_that_leaves_waits_no_longer_for_one_that_goes_on_talking(world: W
         link = join(world, master)
         hub, relay = world.hubs["left"], world.relays["left"]
         link.send(b"CMSG interest/add\0k")
-        eventually(lambda: len(relay.above.demand) == 1)
+        eventually(lambda: len(relay.above.interest) == 1)
         world.client("left").publish(b"k")
         receive_until(link, b"MSG k")
         world.hub("other")

@@ -104,9 +104,9 @@ def test_the_pruned_keys_are_bounded_and_the_oldest_is_grafted(world: World) -> 
     assert [packet[len(GRAFT) :] for packet in packets if packet.startswith(GRAFT)] == keys[:3]
     link.publish(b"0")
     assert [packet for packet in link.pending() if packet.startswith(PRUNE)] == [PRUNE + b"0"], "it is told again"
-    assert list(world.hubs["top"].tree.telling.pruning.by_key) == [b"4", b"5", b"0"]
+    assert list(world.hubs["top"].tree.propagation.pruning.by_key) == [b"4", b"5", b"0"]
     link.close()
-    eventually(lambda: not world.hubs["top"].tree.telling.pruning.by_key)
+    eventually(lambda: not world.hubs["top"].tree.propagation.pruning.by_key)
 
 
 def test_only_so_many_keys_a_second_and_no_secret_or_long_ones_are_pruned(

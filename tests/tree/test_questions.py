@@ -9,7 +9,7 @@ from support import PATIENCE, WHOAMI, FakeHub, Peer, eventually
 from worlds import FAST, FEATURES, RELAY, STRANGER, World, greet_relay, receive_until, settle
 
 from sbuslib.tree.child_link import ChildLink
-from sbuslib.tree.interest import Reader
+from sbuslib.tree.interest import InterestCursor
 
 TENANT = 12_345
 
@@ -116,7 +116,7 @@ def test_a_link_that_was_not_asked_yet_does_not_count_as_late(world: World, monk
     client = world.client("top")
     (link,) = world.hubs["top"].tree.links.values()
     with monkeypatch.context() as patched:
-        patched.setattr(Reader, "take", lambda reader, count: ([], False))  # as if there were ever more
+        patched.setattr(InterestCursor, "take", lambda cursor, count: ([], False))  # as if there were ever more
         client.subscribe(b"k")
         assert client.sync("tree") == "partial"
     assert (link.lagging, link.questions.lag) == (False, 0)

@@ -71,8 +71,8 @@ def test_messages_that_wait_for_the_next_turn_keep_their_order(world: World, her
     world.hub("top", limits=limits)
     world.hub("left", limits=limits)
     world.relay("left", "top")
-    reader, told, publisher, other = world.peer(there), world.client(there), world.client(here), world.client(here)
-    reader.subscribe(b"")
+    cursor, told, publisher, other = world.peer(there), world.client(there), world.client(here), world.client(here)
+    cursor.subscribe(b"")
     choose(told, b"senders/on")
     told.subscribe(b"")
     settle(told, publisher, other)
@@ -82,15 +82,15 @@ def test_messages_that_wait_for_the_next_turn_keep_their_order(world: World, her
     expected: list[bytes] = []
     for number in range(0, 200, 50):
         expected += [b"MSG %b\0%b" % pair for pair in PAIRS[number : number + 50]] + [b"MSG alone\0%d" % number]
-    assert [reader.receive() for _ in expected] == expected
+    assert [cursor.receive() for _ in expected] == expected
     assert [b"MSG %b\0%b" % (m.key, m.payload) for m in (told.receive(timeout=PATIENCE) for _ in expected)] == expected
 
 
 def test_a_wrong_batch_of_a_link_is_dropped_and_counted(world: World) -> None:
     hub = world.hub("top")
-    reader = world.client("top")
-    choose(reader, b"senders/on")
-    reader.subscribe(b"")
+    cursor = world.client("top")
+    choose(cursor, b"senders/on")
+    cursor.subscribe(b"")
     link = world.link("top")
     link.send(b"CMSG batch/on")
     key = key_of_link(link)
@@ -99,7 +99,7 @@ def test_a_wrong_batch_of_a_link_is_dropped_and_counted(world: World) -> None:
     bad = [(b"k", b"3"), (b"!/x", b"4"), (b"!/x", b"5"), (b"l", b"6")]
     wrapper = b"CMSG from\0" + below + b"\0"
     link.send(wrapper + batch(good), wrapper + batch(bad), wrapper + batch(good)[:-1], batch(bad), b"MSG last\0")
-    got = [reader.receive(timeout=PATIENCE) for _ in range(7)]
+    got = [cursor.receive(timeout=PATIENCE) for _ in range(7)]
     assert [(m.key, m.payload) for m in got] == [*good, bad[0], bad[3], bad[0], bad[3], (b"last", b"")]
     assert [m.sender for m in got] == [below] * 4 + [key + b"/!/cred/65534/65534/0"] * 3
     assert hub.tree.dropped.counts == {"reserved token in a key": 4, "malformed batch": 1}
@@ -111,13 +111,13 @@ def test_of_a_batch_from_above_only_keys_that_were_asked_for_are_taken(world: Wo
     world.hub("left")
     relay = world.relay("left", "top", import_=[b"a/"])
     tap = world.hubs["left"].tap(secrets=True)
-    reader = world.client("left")
-    reader.subscribe(b"")
-    settle(reader)
+    cursor = world.client("left")
+    cursor.subscribe(b"")
+    settle(cursor)
     world.client("top").publish_many(PAIRS)
     expected = [pair for pair in PAIRS if pair[0].startswith(b"a")]
-    assert [(m.key, m.payload) for m in (reader.receive(timeout=PATIENCE) for _ in expected)] == expected
-    assert received(reader) == []
+    assert [(m.key, m.payload) for m in (cursor.receive(timeout=PATIENCE) for _ in expected)] == expected
+    assert received(cursor) == []
     assert len(tap) == len(expected)
     assert relay.statistics().down == len(expected)
 

@@ -42,18 +42,18 @@ def test_senders_are_told_over_hubs_whose_own_clients_do_not_ask_for_them(world:
     world.chain(*names)
     world.hub("beside")
     world.relay("beside", "h1")
-    reader = world.client(names[here])
-    reader.subscribe(b"k")
-    choose(reader, b"senders/on")
+    cursor = world.client(names[here])
+    cursor.subscribe(b"k")
+    choose(cursor, b"senders/on")
     publishers = {name: world.client(name) for name in [*names, "beside"]}
-    settle(reader)
+    settle(cursor)
     for publisher in publishers.values():
         publisher.publish(b"k")
-        assert reader.receive(timeout=PATIENCE).sender == key_of(publisher)
-    choose(reader, b"senders/off")
-    reader.sync()
+        assert cursor.receive(timeout=PATIENCE).sender == key_of(publisher)
+    choose(cursor, b"senders/off")
+    cursor.sync()
     publishers["h3"].publish(b"k", b"plain")
-    assert reader.receive(timeout=PATIENCE).sender is None
+    assert cursor.receive(timeout=PATIENCE).sender is None
 
 
 def test_senders_that_are_remembered_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

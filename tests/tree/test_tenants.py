@@ -219,7 +219,7 @@ def test_it_cannot_speak_as_the_host_or_its_neighbour(host: Host) -> None:
         assert client.receive() == b"CMSG notice/kicked\0publishing refused"
         forger.send(b"CMSG from\0!/cred/0/0/1\0MSG %b\0as root" % key)
         assert not [packet for packet in iter(forger.receive, b"") if b"as root" in packet], "it is disconnected"
-    for reader in (operator, below):
-        reader.sync("tree")
+    for cursor in (operator, below):
+        cursor.sync("tree")
         with pytest.raises(TimeoutError):
-            reader.receive(timeout=0)
+            cursor.receive(timeout=0)

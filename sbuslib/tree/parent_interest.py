@@ -5,7 +5,7 @@ secrets: those of clients below this hub stay, all others go up.
 
 The hub above holds that in the router of this hub, as any subscriber does, so that the links below are told of it as of
 any other. While the link is broken it goes on to hold what it held. What it has not announced anew, when it has said
-all that it wants, is taken back in small steps (:meth:`Demand.settle`). What came from above is never sent back
+all that it wants, is taken back in small steps (:meth:`ParentInterest.settle`). What came from above is never sent back
 (:meth:`~sbuslib.tree.link.Link.look_up`).
 """
 
@@ -31,7 +31,7 @@ def index(patterns: Iterable[bytes] | None, separator: bytes) -> Subscriptions[b
     return made
 
 
-class Demand:
+class ParentInterest:
     """What the hub above wants. It is taken to want everything until it has said all for the first time.
 
     :param holder: what stands for it in the router.

@@ -17,7 +17,7 @@ from ..core.protocols import Receiver
 from ..core.quotas import Account
 from ..core.send_watcher import SEND_RETRY
 from ..matcher import Pattern
-from .interest import Interest, Reader
+from .interest import Interest, InterestCursor
 from .pruning import PrunedKeys, Pruning
 from .roles import Neighbour
 
@@ -29,7 +29,7 @@ TOLD_PATTERNS: Final = 1_048_576
 and some 500 MB in the hubs below. Up to 16 links are told as many each as ``Limits.link_patterns`` allows."""
 
 
-class Telling:
+class InterestPropagation:
     """The links, by what routes hold for them, and which of them have to be told something."""
 
     def __init__(self, context: Context) -> None:
@@ -65,13 +65,13 @@ class Telling:
 
     # -- links --------------------------------------------------------------------------------------
 
-    def begin(self, link: Neighbour, announces: bool) -> Reader | PrunedKeys:
+    def begin(self, link: Neighbour, announces: bool) -> InterestCursor | PrunedKeys:
         """A link begins. Returns which patterns it has to be told, or which keys."""
         self._links[link.receiver] = link
-        reader = (self.interest if announces else self.pruning).begin(link.receiver)
+        cursor = (self.interest if announces else self.pruning).begin(link.receiver)
         self._count_links()
         self.mark([link.receiver])
-        return reader
+        return cursor
 
     def forget(self, link: Neighbour) -> None:
         """A link has ended."""
@@ -83,7 +83,7 @@ class Telling:
 
     def _count_links(self) -> None:
         """Choose how many patterns each link is told at most, and whether changes have to be noted at all."""
-        count = len(self.interest.readers)
+        count = len(self.interest.cursors)
         self._context.router.watch = self._on_want if self._links else None
         most = min(self._context.limits.link_patterns, max(1, TOLD_PATTERNS // max(1, count)))
         if most != self.interest.most:
@@ -156,7 +156,7 @@ class Telling:
         for kind in (self.interest, self.pruning):
             if kind.has_news:
                 kind.has_news = False
-                self.mark(kind.readers)
+                self.mark(kind.cursors)
         began, links, changes = monotonic(), len(self._behind), 0
         while links > 0 and self._behind:
             receiver, _ = self._behind.popitem(last=False)
@@ -164,7 +164,7 @@ class Telling:
             links -= 1
             if link is not None:
                 try:
-                    told, has_more = link.tell(TOLD_A_TURN)
+                    told, has_more = link.announce(TOLD_A_TURN)
                 except BaseException:
                     link.give_up()  # a bug of ours: nobody knows what it was told
                     raise

@@ -6,8 +6,8 @@ import pytest
 from support import Peer, eventually
 from worlds import World
 
-from sbuslib.tree import telling
-from sbuslib.tree.telling import Telling
+from sbuslib.tree import propagation
+from sbuslib.tree.propagation import InterestPropagation
 from sbuslib.wire import control
 
 ADD, REMOVE = b"CMSG interest/add\0", b"CMSG interest/remove\0"
@@ -19,8 +19,8 @@ def link_to(world: World, *patterns: bytes) -> Peer:
     return link
 
 
-def told(world: World) -> Telling:
-    return world.hubs["top"].tree.telling
+def told(world: World) -> InterestPropagation:
+    return world.hubs["top"].tree.propagation
 
 
 class Held:
@@ -68,7 +68,7 @@ def test_what_a_client_subscribed_to_before_it_became_a_link_is_not_told_to_it(w
 def test_all_links_together_are_told_a_bounded_number_of_patterns(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telling, "TOLD_PATTERNS", 300)
+    monkeypatch.setattr(propagation, "TOLD_PATTERNS", 300)
     world.hub("top")
     links = [Held(link_to(world, *(b"%d/%d" % (n, m) for m in range(20)))) for n in range(10)]
     client = world.peer("top")

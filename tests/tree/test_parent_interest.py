@@ -11,7 +11,7 @@ from worlds import FAST, World
 
 from sbuslib.core.quotas import Account
 from sbuslib.secrets import Credentials
-from sbuslib.tree.demand import Demand
+from sbuslib.tree.parent_interest import ParentInterest
 
 
 class Above:
@@ -28,14 +28,14 @@ class Demanded:
         self.router: Any = world.hub("top", limits=limits).context.router
         self.told: list[tuple[bytes, bool]] = []
         self.above, self.account = Above(), Account(os.getuid(), limits)
-        self.demand = Demand(self.router, self.above, self.account, export, lambda: True, 2)  # type: ignore[arg-type]
-        self.demand.begin()
+        self.interest = ParentInterest(self.router, self.above, self.account, export, lambda: True, 2)  # type: ignore[arg-type]
+        self.interest.begin()
         self.settle()
         self.router.watch = lambda subscriber, account, pattern, wanted: self.told.append((pattern.raw, wanted))
 
     def settle(self) -> None:
         """The hub above has said all that it wants."""
-        for _ in self.demand.settle(everything=False):
+        for _ in self.interest.settle(everything=False):
             pass
 
     def wants(self, key: bytes) -> bool:
@@ -46,11 +46,11 @@ class Demanded:
 
 def test_an_announced_pattern_is_wanted_until_it_is_removed(world: World) -> None:
     one = Demanded(world)
-    one.demand.announce(b"*/a")
-    one.demand.announce(b"*/a")
+    one.interest.announce(b"*/a")
+    one.interest.announce(b"*/a")
     assert one.wants(b"1/a")
     assert not one.wants(b"1/b")
-    one.demand.take_back(b"*/a")
+    one.interest.take_back(b"*/a")
     assert not one.wants(b"1/a")
     assert one.told == [(b"*/a", True), (b"*/a", False)]
     assert one.account.is_clear()
@@ -59,55 +59,55 @@ def test_an_announced_pattern_is_wanted_until_it_is_removed(world: World) -> Non
 @pytest.mark.parametrize("pattern", [b"**/a", b"x" * 21, b"a/b/c/d"])
 def test_a_pattern_beyond_the_limits_of_a_user_counts_as_the_empty_pattern(world: World, pattern: bytes) -> None:
     one = Demanded(world, user_pattern_steps=3, pattern_bytes=20, pattern_segments=3)
-    one.demand.announce(b"*/a")
-    one.demand.announce(pattern)
+    one.interest.announce(b"*/a")
+    one.interest.announce(pattern)
     assert one.wants(b"anything")
     assert one.told == [(b"*/a", True), (b"", True)]
-    assert len(one.demand) == 1
+    assert len(one.interest) == 1
 
 
 def test_what_is_announced_anew_after_an_outage_changes_nothing(world: World) -> None:
     one = Demanded(world, export=[b"room/"])
     for pattern in (b"room/1", b"*/x", b"hall", b"room/2"):
-        one.demand.announce(pattern)
+        one.interest.announce(pattern)
     one.told.clear()
-    one.demand.begin_anew()
-    one.demand.announce(b"room/1")
-    one.demand.announce(b"*/x")
-    one.demand.announce(b"hall")
+    one.interest.begin_anew()
+    one.interest.announce(b"room/1")
+    one.interest.announce(b"*/x")
+    one.interest.announce(b"hall")
     assert (one.wants(b"room/2"), one.wants(b"hall")) == (True, False), "what is not exported does not go up"
     one.settle()
     assert one.told == [(b"room/2", False)]
-    one.demand.want_all(True)
-    one.demand.set_export([b"hall"])
+    one.interest.want_all(True)
+    one.interest.set_export([b"hall"])
     assert (one.wants(b"room/1"), one.wants(b"hall")) == (False, True)
     assert one.told[1:] == [(b"room/", True), (b"room/", False)], "those below are asked for no more than may go up"
-    one.demand.end()
+    one.interest.end()
     assert one.account.is_clear()
     assert not one.router.count(one.above)
 
 
 def test_the_keys_that_nobody_above_wants_are_bounded(world: World) -> None:
     one = Demanded(world)
-    one.demand.want_all(True)
+    one.interest.want_all(True)
     for key in (b"a", b"b", b"a", b"x" * 257, b"c"):
-        one.demand.prune(key)
+        one.interest.prune(key)
     assert [one.wants(key) for key in (b"a", b"b", b"c", b"x" * 257)] == [True, False, False, True], "the oldest goes"
-    one.demand.graft(b"b")
+    one.interest.graft(b"b")
     assert (one.wants(b"b"), one.wants(b"c")) == (True, False)
-    assert one.demand.begin_anew()
+    assert one.interest.begin_anew()
     assert one.wants(b"c")
 
 
 def test_what_another_link_has_announced_is_wanted_while_older_patterns_are_taken_back(world: World) -> None:
     one = Demanded(world)
     for number in range(20):
-        one.demand.announce(b"old/%d" % number)
-    one.demand.begin_anew()
-    one.demand.announce(b"new")
-    taking_back = one.demand.settle(everything=False)
+        one.interest.announce(b"old/%d" % number)
+    one.interest.begin_anew()
+    one.interest.announce(b"new")
+    taking_back = one.interest.settle(everything=False)
     next(taking_back)
-    one.demand.begin_anew()
+    one.interest.begin_anew()
     for _ in taking_back:
         pass
     assert one.wants(b"new"), "the third link has not said all that it wants"
