@@ -161,9 +161,8 @@ class Client(Endpoint):
     :param on_notice: called with what the hub notices about this client (a
         :class:`~sbuslib.wire.control.Lost`, :class:`~sbuslib.wire.control.Kicked` or
         :class:`~sbuslib.wire.control.NewCredentials`), whenever the client waits for something.
-    :param descriptor_folder: a folder for the socket at which frames are handed out, in place of the abstract
-    namespace:
-        clients in several network namespaces have to share one. See ``docs/frames.md``.
+    :param descriptor_folder: a folder for the client's descriptor store, in place of the abstract namespace: clients in
+        several network namespaces have to share one. See ``docs/frames.md``.
     :param limits: see :class:`~sbuslib.limits.ClientLimits`.
 
     Raises :exc:`~sbuslib.errors.NoHubError`, which lists where it looked, :exc:`~sbuslib.errors.AddressError`,
