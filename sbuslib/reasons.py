@@ -78,9 +78,9 @@ class Reason(StrEnum):
     # What the hub at the other end of a link may do. Most are counted as dropped packets, and end nothing.
 
     TOO_MANY_LINKS = "too many links"
-    """Said ``interest/on``, when its user, who is not [trusted](relay.md#who-learns-what), had as many as it may."""
+    """Hello ``interest/on``, when its user, who is not [trusted](relay.md#who-learns-what), had as many as it may."""
     NO_LINKS_NOW = "its hub takes no links for a moment"
-    """Said ``interest/on`` to a hub that is about to stop: a relay tries again."""
+    """Hello ``interest/on`` to a hub that is about to stop: a relay tries again."""
     JOIN_ANEW = "what the relay may learn has changed"
     """Nothing: rules have changed, or its user is no longer trusted, or may no longer join hubs; it may come back."""
     JOINED_AGAIN = "joined again"

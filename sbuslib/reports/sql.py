@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyRelation
     from pyspark.sql import DataFrame, SparkSession
 
-Place: TypeAlias = "str | os.PathLike[str]"
+LinkContext: TypeAlias = "str | os.PathLike[str]"
 
 COLUMNS = ("time_ns", "hub", "kind", "key", "size", "sender", "gid", "uid", "pid", "lost", "cause")
 """What reports read. Payloads are not touched."""
@@ -93,7 +93,9 @@ EVERYTHING = Choice()
 
 
 @contextmanager
-def in_duckdb(place: Place, choice: Choice = EVERYTHING, *, on_corrupt: OnCorrupt = "error") -> Iterator[InDuckDB]:
+def in_duckdb(
+    place: LinkContext, choice: Choice = EVERYTHING, *, on_corrupt: OnCorrupt = "error"
+) -> Iterator[InDuckDB]:
     """The rows of a lake or journal in a DuckDB of its own. Raises as :func:`sbuslib.read`."""
     try:
         import duckdb
@@ -119,12 +121,12 @@ def in_duckdb(place: Place, choice: Choice = EVERYTHING, *, on_corrupt: OnCorrup
         yield InDuckDB(rows)
 
 
-def in_spark(session: SparkSession, place: Place, choice: Choice = EVERYTHING) -> InSpark:
+def in_spark(session: SparkSession, place: LinkContext, choice: Choice = EVERYTHING) -> InSpark:
     """The rows of a lake or journal in Spark. Raises as :func:`sbuslib.read`."""
     rows = read(place, "spark", start=choice.start_ns, end=choice.end_ns, columns=COLUMNS, session=session)
     return InSpark(rows if choice.hub is None else rows.where(rows.hub == choice.hub))
 
 
-def default_engine(place: Place) -> Literal["duckdb", "spark"]:
+def default_engine(place: LinkContext) -> Literal["duckdb", "spark"]:
     """DuckDB where it is installed, for a place on this machine; else Spark."""
     return "duckdb" if "://" not in os.fspath(place) and find_spec("duckdb") else "spark"

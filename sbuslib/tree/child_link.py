@@ -23,7 +23,7 @@ from ..wire import control, presence
 from ..wire.packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control, parse
 from .interest import Changes
 from .link import Link, Mode
-from .place import Place
+from .link_context import LinkContext
 from .pruning import PRUNED_BYTES, PrunedKeys
 from .remote_senders import RemoteSender, SendersBelow, take_wrapped
 
@@ -40,10 +40,12 @@ class ChildLink(Link):
     :param hub: stands for that hub, over several links.
     """
 
-    def __init__(self, place: Place, publisher: Publisher, mode: Mode, behind: SendersBelow, hub: Hashable) -> None:
+    def __init__(
+        self, link_context: LinkContext, publisher: Publisher, mode: Mode, behind: SendersBelow, hub: Hashable
+    ) -> None:
         outbound = publisher.outbound
         uid, pid = outbound.credentials.uid, outbound.credentials.pid
-        super().__init__(place, publisher, outbound, f"the relay {pid} of user {uid}")
+        super().__init__(link_context, publisher, outbound, f"the relay {pid} of user {uid}")
         self.mode = mode
         self.trusted = mode == "announce"  # others could delay everybody, and learn what is not theirs
         self.synced = False
@@ -61,7 +63,7 @@ class ChildLink(Link):
         publisher.become(self)
         outbound.become_link(publisher)
         publisher.fan_outs.forget()  # it is in no group any more
-        cursor = place.propagation.begin(self, announces=self.trusted)
+        cursor = link_context.propagation.begin(self, announces=self.trusted)
         self.cursor = cursor  # what it has to be told
         self._keys = cursor if isinstance(cursor, PrunedKeys) else None  # that it was told not to send
         self._prunes = 0  # how many it was told so in the second at hand
@@ -80,7 +82,7 @@ class ChildLink(Link):
         return self._behind.unknown
 
     def note_dropped(self, reason: Reason, times: int) -> bool:
-        return self.place.dropped.note(reason, self.outbound.account.uid, times)
+        return self.link_context.dropped.note(reason, self.outbound.account.uid, times)
 
     def act_on(self, publisher: Publisher, packet: Packet) -> None:
         """Act on a packet as on that of a client, but give the link what it may read of what it asks for."""
@@ -95,7 +97,7 @@ class ChildLink(Link):
                 self._take_reports(packet.payload or b"")
             case Control(key=control.INTEREST_COMPLETE):
                 self.synced = True
-                self.place.settling.check()
+                self.link_context.startup_barrier.check()
             case Subscribe(pattern=pattern) if not namespace.uses_reserved(namespace.unmark(pattern)[1]):
                 self._subscribe(pattern)
                 publisher.refresh()
@@ -113,7 +115,7 @@ class ChildLink(Link):
     def _begin_presences(self) -> None:
         """The hub below is about to tell who is present there, and wants to be told the same."""
         if self.presence_cursor is None:
-            presences, account = self.place.presences, self.outbound.account
+            presences, account = self.link_context.presences, self.outbound.account
             self.presence_cursor = presences.begin_link(
                 self.receiver, self._hub, account, self._may_know, trusted=self.trusted
             )
@@ -182,13 +184,13 @@ class ChildLink(Link):
             self._keys.graft_all()
             self.mark()
         if self.presence_cursor is not None:
-            yield from self.place.presences.review_link(self.receiver, self.may_be_present)
+            yield from self.link_context.presences.review_link(self.receiver, self.may_be_present)
             self.mark()
         for pattern in self.context.router.plain_patterns_of(self.outbound):
             yield
             self._narrowed = self._narrowed or self._narrow(pattern) != [pattern]
         if self._narrowed and not self.outbound.closed:
-            self.place.clients.kick(self.outbound, Reason.JOIN_ANEW)
+            self.link_context.clients.kick(self.outbound, Reason.JOIN_ANEW)
 
     # -- keys that nobody wants ---------------------------------------------------------------------
 
@@ -233,7 +235,7 @@ class ChildLink(Link):
         if not self.trusted:
             raise PacketError(Reason.UNTRUSTED_LOSSES)
         for report in control.decode_loss_reports(payload):
-            news = self.place.loss_reports.take(report, self.receiver)
+            news = self.link_context.loss_reports.take(report, self.receiver)
             if news is not None:
                 self._count(news.cause, news.certain)
                 self._count(control.UNCERTAIN, news.uncertain)
@@ -246,11 +248,11 @@ class ChildLink(Link):
 
     def violated(self, publisher: Publisher, reason: Reason) -> None:
         """The link forged a sender, or sent a packet that is too long."""
-        self.place.clients.kick(publisher.outbound, reason)
+        self.link_context.clients.kick(publisher.outbound, reason)
 
     def ended(self, publisher: Publisher, why: str) -> None:
         """The link has ended."""
-        self.place.clients.close(publisher.outbound, why)
+        self.link_context.clients.close(publisher.outbound, why)
 
     def forget(self, publisher: Publisher) -> None:
         self._as_client.forget(publisher)
@@ -260,7 +262,7 @@ class ChildLink(Link):
     def encode(self, changes: Changes) -> list[bytes]:
         if self._keys is not None:
             return [encode_control(control.INTEREST_GRAFT, key) for _, key in changes]
-        return self.place.propagation.interest.encode(changes)
+        return self.link_context.propagation.interest.encode(changes)
 
     # -- questions ----------------------------------------------------------------------------------
 

@@ -21,8 +21,8 @@ from ..reasons import Reason
 from ..wire import control, presence
 from ..wire.packets import MSG, Control, Packet, encode_control, parse
 from .interest import Changes, InterestCursor
+from .link_context import LinkContext
 from .open_questions import OnAnswer, OpenQuestions
-from .place import Place
 from .presence_entries import PresenceCursor
 from .pruning import PrunedKeys
 from .remote_senders import ForgedError, RemoteSender, take_wrapped
@@ -37,7 +37,7 @@ _SENDERS: Final = 4_096
 
 class Link:
     """The role of a connection to another hub. Implements :class:`~sbuslib.core.publisher.Role` and
-    :class:`~sbuslib.tree.roles.Neighbour`.
+    :class:`~sbuslib.tree.link_protocols.Neighbour`.
 
     :param publisher: the connection.
     :param receiver: what routes hold for the other end.
@@ -49,9 +49,9 @@ class Link:
     longest = PACKET_BYTES + CONTROL_EXTRA
     lagging = False
 
-    def __init__(self, place: Place, publisher: Publisher, receiver: Receiver, name: str) -> None:
-        self.place = place
-        self.context = place.context  # of the hub
+    def __init__(self, link_context: LinkContext, publisher: Publisher, receiver: Receiver, name: str) -> None:
+        self.link_context = link_context
+        self.context = link_context.context  # of the hub
         self.publisher = publisher
         self.outbound = publisher.outbound
         """What sends to the other end."""
@@ -180,7 +180,7 @@ class Link:
         if self.presence_cursor is None:
             return False
 
-        presences = self.place.presences
+        presences = self.link_context.presences
         match key:
             case presence.PRESENCE_BEGIN:
                 presences.take_begin(self.receiver, payload)
@@ -209,8 +209,8 @@ class Link:
 
     def mark(self) -> None:
         """There is something to tell that the hub itself has changed."""
-        self.place.propagation.mark([self.receiver])
-        self.place.propagation.wake()
+        self.link_context.propagation.mark([self.receiver])
+        self.link_context.propagation.wake()
 
     @property
     def room(self) -> int:
@@ -255,7 +255,7 @@ class Link:
 
         if not is_told:
             return count, True
-        if not self.complete and self.place.has_settled:
+        if not self.complete and self.link_context.has_settled:
             self.complete = True
             self.say(encode_control(control.INTEREST_COMPLETE))
         while self.questions.waiting and self.room > 0 and self.may_ask:

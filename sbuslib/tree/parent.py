@@ -21,12 +21,12 @@ from ..kernel.users import name_of_user
 from ..secrets import Credentials
 from ..statistics import LinkStatistics
 from ..wire import control
-from .greeting import ApartError
-from .instances import Said, new_epoch, stable_id
+from .handshake import ApartError
+from .hub_identities import Hello, new_epoch, stable_id
 from .link import Link
 from .link_losses import LinkLosses
+from .link_protocols import Joiner
 from .parent_interest import ParentInterest
-from .roles import Joiner
 from .states import Event, LinkAction, State, step
 from .tree import Tree
 from .uplink import Uplink
@@ -59,7 +59,7 @@ _NOBODY: Final = Credentials(gid=-1, uid=-1, pid=-1)
 
 
 class Parent:
-    """The hub above, as long as a relay is started. Implements :class:`~sbuslib.tree.roles.Above`.
+    """The hub above, as long as a relay is started. Implements :class:`~sbuslib.tree.link_protocols.Above`.
 
     :param export: patterns that may go up; ``None``: all.
     :param import_: patterns that may come down, likewise.
@@ -241,9 +241,9 @@ class Parent:
     # -- what goes up -------------------------------------------------------------------------------
 
     @property
-    def said(self) -> Said:
+    def said(self) -> Hello:
         """What the hub above is told of this hub."""
-        return Said(self._id, self._process, self.links_beside)
+        return Hello(self._id, self._process, self.links_beside)
 
     def is_sending(self) -> bool:
         """Whether something waits that can be sent."""

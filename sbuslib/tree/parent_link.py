@@ -24,7 +24,7 @@ from ..secrets import Credentials
 from ..wire import control, presence
 from ..wire.packets import Control, Packet, encode_control, encode_subscribe, encode_unsubscribe
 from ..wire.text import printable
-from .greeting import ApartError, LinkError, check_features, check_key, is_unknown
+from .handshake import ApartError, LinkError, check_features, check_key, is_unknown
 from .interest import Changes, InterestCursor
 from .link import MODES, Link
 from .open_questions import OnAnswer
@@ -96,7 +96,7 @@ class ParentLink(Link):
         self._on("leave")
 
     def _end_sending(self) -> None:
-        self.place.loss_reports.end_link()
+        self.link_context.loss_reports.end_link()
         with suppress(OSError):
             self.outbound.socket.shutdown(socket.SHUT_WR)
 
@@ -110,7 +110,7 @@ class ParentLink(Link):
                 # A link is told when the path above changes. So this comes first, and longer loops are found.
                 self.say(encode_control(control.INTEREST_ON, self._above.said.encode()))
             case LinkAction.PLACE:
-                self._place()
+                self._take_position()
             case LinkAction.JOIN:
                 self._join()
             case LinkAction.JOIN_HEARD:
@@ -130,7 +130,7 @@ class ParentLink(Link):
             case LinkAction.CLOSE:
                 self._close()
 
-    def _place(self) -> None:
+    def _take_position(self) -> None:
         """Take a place below the hub above, subscribe to secrets, and ask what its path is then.
 
         Of two hubs that join each other, at least one sees the loop: each has set its path before it asks.
@@ -146,7 +146,7 @@ class ParentLink(Link):
         self.say(encode_control(control.FEATURES), encode_control(control.SYNC, b"root\0root"))
 
     def _take_path(self) -> None:
-        """Check what the hub above says of itself. Raises :exc:`~sbuslib.tree.greeting.LinkError`."""
+        """Check what the hub above says of itself. Raises :exc:`~sbuslib.tree.handshake.LinkError`."""
         features = self._features
         if features is not None:
             check_features(features, self._tree.hub_id, self._separator, self.context.limits.path_hubs)
@@ -170,15 +170,15 @@ class ParentLink(Link):
             self.say(encode_control(control.INTEREST_ADDRESS, os.fsencode(os.path.abspath(self.context.address()))))
 
         # 1. This hub has another prefix, and tells everything anew.
-        self.cursor = self.place.propagation.begin(self, announces=True)
+        self.cursor = self.link_context.propagation.begin(self, announces=True)
         self._take_prefix()
 
         # 2. Others are told of what was lost meanwhile.
         if self.mode == "announce":
-            self.place.loss_reports.attach(above.up.check_passed)
-            self.place.loss_reports.begin_link(self.say, self._ask_what_passed)
+            self.link_context.loss_reports.attach(above.up.check_passed)
+            self.link_context.loss_reports.begin_link(self.say, self._ask_what_passed)
         else:  # the hub above does not believe this one
-            self.place.loss_reports.detach()
+            self.link_context.loss_reports.detach()
         above.up.losses.report()
         above.log_what_is_open(self.outbound.credentials.uid)
 
@@ -189,7 +189,7 @@ class ParentLink(Link):
             self._ask_what_is_in_force()
 
         # 4. Those who wait can be answered, and the hub above is told what is wanted.
-        self.place.questions.note_joined()
+        self.link_context.questions.note_joined()
         self.mark()
 
     def _take_back(self) -> None:
@@ -202,7 +202,7 @@ class ParentLink(Link):
             if self.is_joined:
                 self._on("settled")
 
-        self.place.propagation.do_later(steps(), on_end)
+        self.link_context.propagation.do_later(steps(), on_end)
 
     def _ask_whether_alive(self) -> None:
         """Ask now and then what the hub above answers at once, after all that it has sent."""
@@ -233,7 +233,7 @@ class ParentLink(Link):
             return  # the link has ended: the time goes on
         above, now, is_whole = self._above, time(), scope in (control.SCOPE_TREE, control.SCOPE_TRUSTED)
         if is_whole or not self._told_away:
-            self.place.pass_notice(control.Away(above.away_since, now), above.up)
+            self.link_context.pass_notice(control.Away(above.away_since, now), above.up)
             self._told_away, above.away_since = True, now
         if is_whole:
             above.away_since = 0.0
@@ -256,8 +256,8 @@ class ParentLink(Link):
     def _close(self) -> None:
         above = self._above
         above.away_since = above.away_since or self._alive_at
-        self.place.propagation.forget(self)
-        self.place.presences.end_link(self.receiver)
+        self.link_context.propagation.forget(self)
+        self.link_context.presences.end_link(self.receiver)
         above.end_link()
         self._connection.close()
         self._tree.clients.finish(self.publisher)
@@ -265,7 +265,7 @@ class ParentLink(Link):
 
         # Nobody else will answer what waits for the hub above.
         self.questions.close()
-        self.place.questions.note_joined()
+        self.link_context.questions.note_joined()
 
     # -- what comes from above ----------------------------------------------------------------------
 
@@ -342,7 +342,7 @@ class ParentLink(Link):
                     self.mode = MODES[payload]
                     if self.mode != "plain" and self._knows(presence.PRESENCE_ON):
                         # Now, since it tells at once who is present. This hub tells it once it has joined.
-                        presences = self.place.presences
+                        presences = self.link_context.presences
                         self.presence_cursor = presences.begin_link(
                             self.receiver, HUB_ABOVE, above.up.account, above.interest.may_export
                         )
@@ -367,7 +367,7 @@ class ParentLink(Link):
                     above.interest.prune(payload)
             case control.INTEREST_GRAFT:
                 above.interest.graft(payload)
-                self.place.propagation.want_key(payload)
+                self.link_context.propagation.want_key(payload)
             case control.SENDERS_ON:
                 self.outbound.set_senders(True)
 
@@ -387,7 +387,7 @@ class ParentLink(Link):
                 self._take_question(payload)
             case control.INTEREST_LOST:
                 for report in control.decode_loss_reports(payload):
-                    self.place.loss_reports.take(report, above.up, is_above=True)
+                    self.link_context.loss_reports.take(report, above.up, is_above=True)
             case control.NOTICE_LOST | control.NOTICE_AWAY | control.NOTICE_KICKED | control.NOTICE_CREDENTIALS:
                 self._take_notice(control.decode_notice(key, payload))
             case _:
@@ -422,7 +422,7 @@ class ParentLink(Link):
                 if self.is_joined:
                     self._take_prefix()
             case control.Away() | control.Lost(cause=control.DOWNSTREAM):
-                self.place.pass_notice(notice, self._above.up)
+                self.link_context.pass_notice(notice, self._above.up)
             case control.Lost():  # the messages were for this link, and the hub above could not queue them
                 self._above.downstream.note(control.DOWNSTREAM, notice.count, notice.since)
 

@@ -18,8 +18,8 @@ from ..core.quotas import Account
 from ..core.send_watcher import SEND_RETRY
 from ..matcher import Pattern
 from .interest import Interest, InterestCursor
+from .link_protocols import Neighbour
 from .pruning import PrunedKeys, Pruning
-from .roles import Neighbour
 
 TOLD_A_TURN: Final = 256
 """Changes that links are told in one step of a user's turn, up to as many more: about a millisecond."""

@@ -9,8 +9,8 @@ The parts:
 that to the
   hub above, and :class:`sbuslib.tree.parent.Parent` what outlives it.
 * :mod:`sbuslib.tree.loss_reports` knows what the hubs of the tree have lost, and who has to be told.
-* :mod:`sbuslib.tree.instances` knows which hub is behind a link, and retires the old link of one that comes back.
-* :mod:`sbuslib.tree.rounds` knows who waits for an answer, and which hubs have to answer before.
+* :mod:`sbuslib.tree.hub_identities` knows which hub is behind a link, and retires the old link of one that comes back.
+* :mod:`sbuslib.tree.tree_sync` knows who waits for an answer, and which hubs have to answer before.
 * :class:`Tree` is the rest: it has the links below and the path to the root. :class:`sbuslib.relay.Relay` gives it the
   hub above.
 """
@@ -35,13 +35,13 @@ from ..statistics import LinkPage, LinkStatistics
 from ..wire import control
 from ..wire.packets import MSG, encode_control
 from .child_link import ChildLink, PlainLink
-from .instances import Instances, Said
+from .hub_identities import Hello, HubIdentities
 from .link import Mode
-from .place import Place
+from .link_context import LinkContext
+from .link_protocols import Above
 from .presences import HUB_ABOVE
 from .remote_senders import SendersBelow
-from .roles import Above
-from .rounds import Reply
+from .tree_sync import Reply
 
 ADDRESS_BYTES: Final = 256
 """Longest address of a hub below, in bytes: that of a socket in the file system has at most 108."""
@@ -51,7 +51,7 @@ LINKS_OF_A_USER: Final = 8
 table of keys."""
 
 
-class Tree(Place):
+class Tree(LinkContext):
     """What one hub knows of the tree that it belongs to. Used in the hub's thread only."""
 
     def __init__(self, context: Context, clients: Clients, relays: tuple[frozenset[int], frozenset[int]]) -> None:
@@ -59,7 +59,7 @@ class Tree(Place):
         super().__init__(context, clients, self.links)
         self.path: tuple[bytes, ...] = (self.hub_id,)
         """The hubs from this one to the root."""
-        self.instances = Instances(context, clients, self._join)  # which hub is behind which relay
+        self.hub_identities = HubIdentities(context, clients, self._join)  # which hub is behind which relay
         self.addresses: dict[Outbound, str] = {}
         """Where hubs below listen, as their relays say."""
         self._relay_users, self._relay_groups = relays  # of whom hubs may join in mode "prune"
@@ -77,7 +77,7 @@ class Tree(Place):
         self._all_left = None
         self.loss_reports.hurry(False)
         self.context.router.namespace.prefix = b""
-        self.settling.begin()
+        self.startup_barrier.begin()
 
     def stop(self) -> None:
         """The hub stops."""
@@ -123,7 +123,7 @@ class Tree(Place):
     def _forget_all(self) -> None:
         self.presences.clear()
         self.questions.clear()
-        self.instances.clear()
+        self.hub_identities.clear()
         self.addresses.clear()
         self._told_path.clear()
 
@@ -145,7 +145,7 @@ class Tree(Place):
         the path to the root changes, so that loops are found. Raises :exc:`~sbuslib.errors.PacketError` where a user
         who is not trusted has as many links as it may.
 
-        :param said: who the hub of this client is, see :mod:`sbuslib.tree.instances`.
+        :param said: who the hub of this client is, see :mod:`sbuslib.tree.hub_identities`.
         """
         if publisher.outbound in self._told_path:
             return
@@ -153,10 +153,10 @@ class Tree(Place):
             self.context.running.kick_later(publisher.outbound, Reason.NO_LINKS_NOW)
             return
         self._told_path[publisher.outbound] = SendersBelow(publisher.outbound, self.context.router.namespace)
-        decoded = Said.decode(said)
+        decoded = Hello.decode(said)
         if publisher.outbound.credentials.uid in self.context.trusted:
-            self.settling.note_link(decoded.links if decoded is not None else 0)
-        if self.instances.arrive(publisher, decoded):
+            self.startup_barrier.note_link(decoded.links if decoded is not None else 0)
+        if self.hub_identities.arrive(publisher, decoded):
             self._join(publisher)
 
     def _join(self, publisher: Publisher) -> None:
@@ -176,8 +176,8 @@ class Tree(Place):
             PlainLink(publisher, behind)
             return
         self._links_of[client.account.uid] += 1
-        self.links[client] = ChildLink(self, publisher, mode, behind, self.instances.hub_of(client) or publisher)
-        self.settling.links_changed()
+        self.links[client] = ChildLink(self, publisher, mode, behind, self.hub_identities.hub_of(client) or publisher)
+        self.startup_barrier.links_changed()
         self.propagation.wake(client.account.uid)
 
     def note_address(self, client: Outbound, address: bytes) -> None:
@@ -212,8 +212,8 @@ class Tree(Place):
             self._all_left.set()
 
         # Where it is a hub below: once it has said who it is, it may come back.
-        is_nobody = self.instances.hub_of(client) is None
-        self.instances.forget(client)
+        is_nobody = self.hub_identities.hub_of(client) is None
+        self.hub_identities.forget(client)
         self.addresses.pop(client, None)
         link = self.links.pop(client, None)
         if link is not None:
@@ -222,7 +222,7 @@ class Tree(Place):
             self.propagation.forget(link)
             self.presences.end_link(client, for_good=is_nobody)
             self.propagation.wake(client.account.uid)
-            self.settling.links_changed()
+            self.startup_barrier.links_changed()
         self.questions.forget(client, link, client.account.uid)
 
     # -- the hub above ------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ class Tree(Place):
     def _note_prefix(self) -> None:
         """The prefix is known, or nobody waits for it any more."""
         if not self.questions.knows_prefix:
-            self.settling.begin_quiet()  # clients that come back have waited for this
+            self.startup_barrier.begin_quiet()  # clients that come back have waited for this
         self.questions.note_prefix()
 
     # -- questions ----------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ class Tree(Place):
         outbound = connection.outbound
         link = self.links.get(outbound)
         lost = dict[str, int](outbound.lost)
-        instance, epoch = self.instances.said_by(outbound)
+        instance, epoch = self.hub_identities.said_by(outbound)
 
         # A relay in mode "plain" has no link.
         uncertain, lag, lagging = 0, 0.0, False

@@ -428,7 +428,7 @@ def test_a_server_begins_with_no_question_of_a_caller_that_was_killed(
         # A hub that has just begun says that it does not know who has gone, and its patterns are forgotten in turns.
         while server.call(server.hub.statistics).patterns > patterns:
             pass
-        while not server.call(lambda: server.hub.tree.settling.done):
+        while not server.call(lambda: server.hub.tree.startup_barrier.done):
             pass
         go()
         assert one.request(b"svc", b"last", timeout=PATIENCE) == b""

@@ -198,7 +198,7 @@ def test_a_report_before_all_hubs_are_back_is_passed_on_to_those_that_come_later
 
     top: Hub = world.hub("top", limits=msgspec.structs.replace(FAST, settle=1.0))  # it waits for two links
     eventually(lambda: bool(top.tree.loss_reports.queued))
-    assert not top.tree.settling.done
+    assert not top.tree.startup_barrier.done
     world.relay("right", "top")
     eventually(lambda: watched.lost("upstream") == {"left": 5, "right": 5})
 

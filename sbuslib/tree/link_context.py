@@ -1,4 +1,4 @@
-"""What the links of one hub share, and ask of it: :class:`Place`."""
+"""What the links of one hub share, and ask of it: :class:`LinkContext`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..core.outbound import Outbound
 from ..core.protocols import Receiver
 from ..core.violations import Violations
 from ..wire import control
+from .link_protocols import Above, Below
 from .loss_reports import LossReports, News
 from .presences import Presences
 from .propagation import InterestPropagation
-from .roles import Above, Below
-from .rounds import Questions
-from .settling import Settling
+from .startup_barrier import StartupBarrier
+from .tree_sync import Questions
 
 
-class Place:
+class LinkContext:
     """A hub's place in its tree, as its links know it. :class:`~sbuslib.tree.tree.Tree` is the rest.
 
     :param links: those to the hubs below.
@@ -39,14 +39,18 @@ class Place:
         self.dropped = Violations(context.limits.logged_violations)
         """Packets that links should not have sent."""
         self.questions = Questions(context, links, lambda: self.above)  # that clients and hubs asked
-        self.settling = Settling(context, links.values, lambda: self.questions.knows_prefix, self._on_settled)
+        self.startup_barrier = StartupBarrier(
+            context, links.values, lambda: self.questions.knows_prefix, self._on_settled
+        )
         """Whether this hub knows what is wanted."""
         self.presences = Presences(context, lambda: self.hub_id, self._tell, lambda: self._is_whole)
         """Who is there."""
-        self.watches = InterestWatches(context, lambda: self.settling.done)
+        self.watches = InterestWatches(context, lambda: self.startup_barrier.done)
         """Who watches which keys are wanted."""
 
-        self.loss_reports = LossReports(context, lambda: self.hub_id, self._tell_losses, lambda: self.settling.done)
+        self.loss_reports = LossReports(
+            context, lambda: self.hub_id, self._tell_losses, lambda: self.startup_barrier.done
+        )
         """What is known of messages that the tree has lost on their way up."""
 
     def _tell(self, links: Iterable[Hashable], user: int) -> None:
@@ -58,7 +62,7 @@ class Place:
     def _is_whole(self) -> bool:
         """Whether all other hubs of the tree are joined, as far as this one can know."""
         above = self.above
-        return self.settling.done and (above is None or above.stands_apart or above.tells_presences)
+        return self.startup_barrier.done and (above is None or above.stands_apart or above.tells_presences)
 
     def _on_settled(self) -> None:
         self.propagation.mark_all()
@@ -68,7 +72,7 @@ class Place:
     @property
     def has_settled(self) -> bool:
         """Whether this hub, which was started a while ago, knows what is wanted."""
-        return self.settling.done
+        return self.startup_barrier.done
 
     def everybody(self) -> list[Outbound]:
         """All clients, and links."""

@@ -40,7 +40,7 @@ Instance: TypeAlias = tuple[int, bytes]
 _SAID = re.compile(rb"([0-9a-f]{16}) ([0-9]{1,18})(?: ([0-9]{1,6}))?")
 
 
-class Said(NamedTuple):
+class Hello(NamedTuple):
     """What a relay says of its hub in ``interest/on``."""
 
     id: bytes
@@ -53,7 +53,7 @@ class Said(NamedTuple):
         return b"%b %d %d" % self
 
     @classmethod
-    def decode(cls, payload: bytes) -> Said | None:
+    def decode(cls, payload: bytes) -> Hello | None:
         """What a payload says; ``None`` if it says nothing that means anything."""
         found = _SAID.fullmatch(payload)
         return cls(found[1], int(found[2]), int(found[3] or 0)) if found is not None else None
@@ -74,8 +74,8 @@ def stable_id(address: str, otherwise: bytes) -> bytes:
             found, name = os.stat("/proc/self/ns/net"), str(parsed)
     except (OSError, SbusError):
         return otherwise
-    place = f"{found.st_dev} {found.st_ino} {name}"
-    return hashlib.sha256(os.fsencode(place)).hexdigest()[:16].encode()
+    link_context = f"{found.st_dev} {found.st_ino} {name}"
+    return hashlib.sha256(os.fsencode(link_context)).hexdigest()[:16].encode()
 
 
 def is_hung_up(sock: socket.SocketType) -> bool:
@@ -90,7 +90,7 @@ def new_epoch() -> int:
     return monotonic_ns()
 
 
-class Instances:
+class HubIdentities:
     """The hubs below that have said who they are.
 
     :param join: has a hub join whose old link has ended.
@@ -103,7 +103,7 @@ class Instances:
         self._relays: dict[Instance, list[Publisher]] = {}  # the one that has joined, and one that waits for its end
         self._said: dict[Outbound, tuple[Instance, int]] = {}  # by these, and their epochs
 
-    def arrive(self, publisher: Publisher, said: Said | None) -> bool:
+    def arrive(self, publisher: Publisher, said: Hello | None) -> bool:
         """A client said ``interest/on``, and perhaps who it is. ``False``: it joins later, or was refused."""
         newcomer = publisher.outbound
         uid = newcomer.credentials.known()[1]

@@ -16,7 +16,7 @@ from typing import Final
 from ..core.context import Context
 from ..wire.control import INTEREST_LINKS
 from ..wire.packets import encode_control
-from .roles import Below
+from .link_protocols import Below
 
 _LOOK: Final = 0.05
 """Seconds between two looks, once all time is over, at whether the prefix is known."""
@@ -28,7 +28,7 @@ COUNT_PAUSE: Final = 0.2
 """Seconds for which changes of the number of links are gathered, since each link is told."""
 
 
-class Settling:
+class StartupBarrier:
     """Whether a hub knows what is wanted.
 
     :param links: the links of now.

@@ -9,8 +9,8 @@ import pytest
 from support import Peer
 from worlds import World, served
 
-from sbuslib.tree import instances
-from sbuslib.tree.instances import new_epoch, stable_id
+from sbuslib.tree import hub_identities
+from sbuslib.tree.hub_identities import new_epoch, stable_id
 
 ID = b"0123456789abcdef"
 ANSWER = b"CMSG interest/on\0announce"
@@ -29,7 +29,7 @@ def join(world: World, epoch: int, id_: bytes = ID) -> Peer:
 
 
 def test_a_new_link_joins_after_all_that_came_over_the_old_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instances, "RETIRE_WAIT", 60.0)
+    monkeypatch.setattr(hub_identities, "RETIRE_WAIT", 60.0)
     world.hub("top")
     old, subscriber = join(world, 1), world.peer("top")
     subscriber.subscribe(b"k")
@@ -49,7 +49,7 @@ def test_a_new_link_joins_after_all_that_came_over_the_old_one(world: World, mon
 def test_an_old_link_whose_process_lives_on_is_ended_after_a_while(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(instances, "RETIRE_WAIT", 0.01)
+    monkeypatch.setattr(hub_identities, "RETIRE_WAIT", 0.01)
     hub = world.hub("top")
     old = join(world, 1)
     new = join(world, 1)
@@ -70,7 +70,7 @@ def test_an_earlier_process_does_not_take_the_place_of_a_later_one(world: World)
 
 
 def test_of_several_links_that_wait_the_last_one_joins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instances, "RETIRE_WAIT", 60.0)
+    monkeypatch.setattr(hub_identities, "RETIRE_WAIT", 60.0)
     world.hub("top")
     old = join(world, 1)
     first, gone, last = (world.peer("top") for _ in range(3))
@@ -98,11 +98,11 @@ def test_two_links_of_one_hub_that_end_in_one_moment_are_forgotten(
         say(peer, 1)
         peer.barrier()
     assert new.is_disconnected()
-    first, second = list(hub.tree.instances._said)
+    first, second = list(hub.tree.hub_identities._said)
     for link in (first, second):
         hub.clients.close(link, "both at once")
     world.peer("top").barrier()
-    assert (errors, hub.tree.instances._relays) == ([], {})
+    assert (errors, hub.tree.hub_identities._relays) == ([], {})
 
 
 def test_no_user_takes_the_place_of_a_hub_of_another(world: World) -> None:

@@ -10,7 +10,7 @@ from support import eventually
 from worlds import FAST, World, received, settle
 
 from sbuslib.secrets import Namespace
-from sbuslib.tree.greeting import LinkError, check_features, is_unknown
+from sbuslib.tree.handshake import LinkError, check_features, is_unknown
 from sbuslib.wire.control import Features
 
 

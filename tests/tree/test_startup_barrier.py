@@ -12,7 +12,7 @@ from support import PATIENCE, Peer, eventually
 from worlds import FAST, World, settle
 
 from sbuslib import Hub, Limits
-from sbuslib.tree.settling import Settling
+from sbuslib.tree.startup_barrier import StartupBarrier
 
 COMPLETE = b"CMSG interest/complete\0"
 IDS = [b"%016x" % n for n in range(9)]
@@ -30,8 +30,8 @@ def join(peer: Peer, id_: bytes, links: int) -> Peer:
 
 def be_quiet(hub: Hub) -> None:
     """No link has come for a while."""
-    hub.tree.settling._quiet_at = 0.0
-    hub.tree.settling.check()
+    hub.tree.startup_barrier._quiet_at = 0.0
+    hub.tree.startup_barrier.check()
 
 
 def test_a_hub_waits_for_as_many_links_as_there_were_and_for_what_they_want(world: World) -> None:
@@ -58,7 +58,7 @@ def test_links_are_told_how_many_they_are_and_say_so_to_the_next_process(world: 
     eventually(lambda: [relay.above.said.links for relay in relays] == [2, 2])
     world.hubs["top"].stop(0)
     hub = world.hub("top")
-    eventually(lambda: hub.tree.settling._expected == 2)
+    eventually(lambda: hub.tree.startup_barrier._expected == 2)
     relays[1].stop()
     eventually(lambda: relays[0].above.said.links == 1)
 
@@ -68,7 +68,7 @@ def test_a_hub_that_waits_for_links_counts_them_so_that_the_next_process_waits_t
     link = join(world.peer("top"), IDS[0], 2)
     link.send(COMPLETE)
     assert link.receive() == b"CMSG interest/links\0002", "it may be killed before the other is back"
-    hub.tree.settling._end_at = 0.0
+    hub.tree.startup_barrier._end_at = 0.0
     be_quiet(hub)
     assert link.receive() == COMPLETE
     assert link.receive() == b"CMSG interest/links\0001", "it does not wait any longer"
@@ -78,17 +78,17 @@ def test_a_timer_that_ends_a_moment_early_does_not_make_the_wait_ten_times_as_lo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = chain([0.0] * 3, [0.9999], repeat(1.0001))
-    monkeypatch.setattr("sbuslib.tree.settling.monotonic", lambda: next(clock))
+    monkeypatch.setattr("sbuslib.tree.startup_barrier.monotonic", lambda: next(clock))
     waits: list[float] = []  # seconds until each timer ends
     context: Any = SimpleNamespace(
         limits=Limits(settle=1.0),
         is_serving=True,
         running=SimpleNamespace(after=lambda seconds, call: waits.append(seconds)),
     )
-    settling = Settling(context, list, lambda: True, lambda: None)
-    settling.begin()
-    settling._on_time()
-    assert settling.done or waits[-1] < 0.1
+    startup_barrier = StartupBarrier(context, list, lambda: True, lambda: None)
+    startup_barrier.begin()
+    startup_barrier._on_time()
+    assert startup_barrier.done or waits[-1] < 0.1
 
 
 def test_messages_that_were_kept_and_are_not_wanted_any_more_are_lost_and_told(world: World) -> None:
@@ -152,7 +152,7 @@ def test_a_hub_waits_for_links_that_come_but_not_for_ever(world: World) -> None:
     link = join(world.peer("top"), IDS[0], 7)
     be_quiet(hub)
     assert not hub.tree.has_settled, "other links are missing"
-    hub.tree.settling._end_at = 0.0
+    hub.tree.startup_barrier._end_at = 0.0
     be_quiet(hub)
     assert hub.tree.has_settled
     link.close()
