@@ -13,8 +13,8 @@ from .clients.face import ClientFace
 from .clients.fd_publishers import AioDescriptorExchange, AioFileExchange, AioFrameExchange
 from .clients.hub_view import AioHubView
 from .clients.leadership import time_left
+from .clients.operations import Operations
 from .clients.runtime import Runtime
-from .clients.verbs import Verbs
 from .errors import StateError
 from .kernel.vectors import ONE_PACKET_FLAGS
 from .limits import PACKET_BYTES
@@ -164,7 +164,7 @@ class _Runtime(Runtime):
             _set(self._reader, True)
 
 
-def awaited(verb: Callable[Concatenate[Verbs, P], R]) -> Callable[Concatenate[Client, P], R]:
+def awaited(verb: Callable[Concatenate[Operations, P], R]) -> Callable[Concatenate[Client, P], R]:
     """A verb of the client: it is that of its core."""
 
     def hand_on(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -268,7 +268,7 @@ class Client(ClientFace):
                 pass
         await self._core.publish(key, payload, flags=flags)
 
-    publish.__doc__ = Verbs.publish.__doc__
+    publish.__doc__ = Operations.publish.__doc__
 
     async def receive(self, *, timeout: float | None = None, flags: int = 0) -> Message:
         if not flags and get_ident() == self._thread:
@@ -278,20 +278,20 @@ class Client(ClientFace):
                 pass
         return await self._core.receive(timeout=timeout, flags=flags)
 
-    receive.__doc__ = Verbs.receive.__doc__
+    receive.__doc__ = Operations.receive.__doc__
 
-    publish_many = awaited(Verbs.publish_many)
-    subscribe = awaited(Verbs.subscribe)
-    receive_many = awaited(Verbs.receive_many)
-    request = awaited(Verbs.request)
-    request_many = awaited(Verbs.request_many)
-    serve = awaited(Verbs.serve)
-    presence = awaited(Verbs.presence)
-    present = awaited(Verbs.present)
-    last = awaited(Verbs.last)
-    queue = awaited(Verbs.queue)
-    sync = awaited(Verbs.sync)
-    drain = awaited(Verbs.drain)
+    publish_many = awaited(Operations.publish_many)
+    subscribe = awaited(Operations.subscribe)
+    receive_many = awaited(Operations.receive_many)
+    request = awaited(Operations.request)
+    request_many = awaited(Operations.request_many)
+    serve = awaited(Operations.serve)
+    presence = awaited(Operations.presence)
+    present = awaited(Operations.present)
+    last = awaited(Operations.last)
+    queue = awaited(Operations.queue)
+    sync = awaited(Operations.sync)
+    drain = awaited(Operations.drain)
 
     @property
     def frames(self) -> AioFrameExchange:

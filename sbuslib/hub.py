@@ -19,7 +19,7 @@ from gevent.event import Event
 
 from .client import Client
 from .clients.batch import Pair, check_pair, in_parts
-from .clients.questions import warn_of_wildcard
+from .clients.hub_requests import warn_of_wildcard
 from .core.acceptor import Acceptor, most_connections
 from .core.authorization import Authorization, Authorize
 from .core.client_role import ClientRole

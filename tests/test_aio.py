@@ -13,7 +13,7 @@ from clients.makers import StartsHub, run
 from support import PATIENCE, HubThread, own_key, python
 
 from sbuslib import Client, Question, aio, blocking
-from sbuslib.clients.basics import MOST_POSTED
+from sbuslib.clients.basic_operations import MOST_POSTED
 from sbuslib.errors import DisconnectedError, StateError
 from sbuslib.limits import ClientLimits
 

@@ -80,8 +80,8 @@ def test_assertions_wait_for_what_is_published() -> None:
         assert (found.key, found.sender) == (b"room/2", client.credentials)
         assert [message.payload for message in recorded.assert_published(b"room/", count=2)] == [b"a", b"b"]
         recorded.assert_not_published("hall")
-        verbs: list[Any] = [recorded.assert_published, recorded.assert_not_published]
-        for verb in verbs:
+        operations: list[Any] = [recorded.assert_published, recorded.assert_not_published]
+        for verb in operations:
             with pytest.raises(PayloadError, match="payload is bytes, not str"):
                 verb("room/1", "a")
             with pytest.raises(KeyFormatError, match="pattern is bytes or str, not int"):

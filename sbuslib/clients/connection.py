@@ -38,8 +38,8 @@ from ..limits import ClientLimits
 from ..wire import control
 from .batch import plain
 from .connection_states import NEXT, Change, State
+from .hub_requests import HubQuestion
 from .leadership import LeaderFollowers, time_left
-from .questions import HubQuestion
 from .readiness import Readiness
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff, Reconnecting
 from .runtime import Runtime

@@ -15,12 +15,12 @@ from ..wire.packets import Key, Message
 from .face import ClientFace
 from .fd_publishers import AioDescriptorExchange, AioFileExchange, AioFrameExchange
 from .fd_subscriptions import AioDescriptors, AioFiles, AioFrames, Descriptor
+from .handles import AioService, AioSubscription, Subscribed
 from .hub_view import AioHubView, Offers
 from .job_queue import AioHeldJob, AioJobQueue, AioWorker, AnyHeldJob
-from .objects import AioService, AioSubscription, Subscribed
+from .operations import Operations
 from .present import AioInterest, AioPresence, AioPresent, AioWatch
 from .runtime import run
-from .verbs import Verbs
 from .watching import PresenceEvent, Present
 
 P = ParamSpec("P")
@@ -357,7 +357,7 @@ class Endpoint(ClientFace):
                 pass
         run(self._core.publish(key, payload, flags=flags))
 
-    publish.__doc__ = Verbs.publish.__doc__
+    publish.__doc__ = Operations.publish.__doc__
 
     def receive(self, *, timeout: float | None = None, flags: int = 0) -> Message:
         if not flags:
@@ -368,24 +368,24 @@ class Endpoint(ClientFace):
                 pass
         return run(self._core.receive(timeout=timeout, flags=flags))
 
-    receive.__doc__ = Verbs.receive.__doc__
+    receive.__doc__ = Operations.receive.__doc__
 
-    publish_many = blocking(Verbs.publish_many)
-    subscribe = making(ClientSubscription, Verbs.subscribe)
-    receive_many = blocking(Verbs.receive_many)
-    request = blocking(Verbs.request)
-    request_many = blocking(Verbs.request_many)
-    serve = making(Service, Verbs.serve)
-    presence = making(HeldPresence, Verbs.presence)
-    present = making(PresentMembers, Verbs.present)
-    last = blocking(Verbs.last)
-    sync = blocking(Verbs.sync)
-    drain = blocking(Verbs.drain)
+    publish_many = blocking(Operations.publish_many)
+    subscribe = making(ClientSubscription, Operations.subscribe)
+    receive_many = blocking(Operations.receive_many)
+    request = blocking(Operations.request)
+    request_many = blocking(Operations.request_many)
+    serve = making(Service, Operations.serve)
+    presence = making(HeldPresence, Operations.presence)
+    present = making(PresentMembers, Operations.present)
+    last = blocking(Operations.last)
+    sync = blocking(Operations.sync)
+    drain = blocking(Operations.drain)
 
     def queue(self, name: Key) -> JobQueue:
         return JobQueue(self._core.queue(name))
 
-    queue.__doc__ = Verbs.queue.__doc__
+    queue.__doc__ = Operations.queue.__doc__
 
     @property
     def frames(self) -> FrameExchange:

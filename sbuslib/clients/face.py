@@ -14,9 +14,9 @@ from ..limits import ClientLimits, check_seconds
 from ..wire import control
 from ..wire.modes import Hard, Order, Soft, mode_keys
 from .connection import ClientConnection, Event
+from .operations import Operations
 from .runtime import Runtime
 from .session import Session
-from .verbs import Verbs
 
 logger = logging.getLogger("sbuslib.clients")
 
@@ -74,7 +74,7 @@ class ClientFace:
             on_notice=on_notice,
         )
         # its verbs
-        self._core = Verbs(self._connection, None if descriptor_folder is None else os.fspath(descriptor_folder))
+        self._core = Operations(self._connection, None if descriptor_folder is None else os.fspath(descriptor_folder))
         self._headers = self._connection.session.headers  # the session's own, by key
         self._inbox = self._connection.session.inbox  # the session's own
         self._begin()

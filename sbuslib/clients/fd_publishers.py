@@ -19,9 +19,9 @@ from ..limits import check_count, check_seconds, check_users
 from ..wire.offers import MAGIC, META_BYTES, Offer, encode_offer
 from ..wire.packets import Key, as_key
 from ..wire.text import printable
-from .basics import Basics, mailbox_of
+from .basic_operations import BasicOperations, mailbox_of
 from .fd_subscriptions import AioDescriptors, AioFiles, AioFrames
-from .objects import starting
+from .handles import starting
 
 PAUSE: Final = 0.25
 """Seconds between two offers of a file."""
@@ -34,11 +34,11 @@ MOST_IN_PACKET: Final = 98_304
 
 
 class _Exchange:
-    def __init__(self, verbs: Basics) -> None:
-        self._verbs = verbs
+    def __init__(self, operations: BasicOperations) -> None:
+        self._operations = operations
 
     def _check(self, key: Key, meta: bytes) -> bytes:
-        self._verbs.connection.session.check_publishable(key := as_key(key))
+        self._operations.connection.session.check_publishable(key := as_key(key))
         if not isinstance(meta, bytes):
             raise PayloadError(f"meta is bytes, not {type(meta).__name__}")
         if len(meta) > META_BYTES:
@@ -47,9 +47,9 @@ class _Exchange:
 
     async def _offer(self, key: bytes, offer: Offer, token: bytes) -> None:
         """Publish that something is handed out."""
-        descriptor_store = self._verbs.descriptor_store
+        descriptor_store = self._operations.descriptor_store
         try:
-            await self._verbs.publish(key, encode_offer(descriptor_store.named(offer, token)))
+            await self._operations.publish(key, encode_offer(descriptor_store.named(offer, token)))
         except BaseException:
             descriptor_store.take_back(token)
             raise
@@ -73,13 +73,13 @@ class AioFrameExchange(_Exchange):
         """
         view = bytes_of(frame)
         if view.nbytes <= MOST_IN_PACKET and not meta and bytes(view[: len(MAGIC)]) != MAGIC:
-            await self._verbs.publish(key, frame if type(frame) is bytes else bytes(view))
+            await self._operations.publish(key, frame if type(frame) is bytes else bytes(view))
             return
         key, offer = self._check(key, meta), Offer("frame", view.nbytes, meta)
         if view.nbytes <= MOST_IN_PACKET:
-            await self._verbs.publish(key, encode_offer(offer, view))
+            await self._operations.publish(key, encode_offer(offer, view))
         else:
-            await self._offer(key, offer, self._verbs.descriptor_store.offer_frame(view))
+            await self._offer(key, offer, self._operations.descriptor_store.offer_frame(view))
 
     @starting
     async def subscribe(self, *patterns: Key, most: int = MOST_BYTES) -> AioFrames:
@@ -94,8 +94,8 @@ class AioFrameExchange(_Exchange):
         Raises as ``subscribe`` of the client.
         """
         check_count(most, "most")
-        await self._verbs.tell_senders()
-        frames = AioFrames(self._verbs, mailbox_of(patterns), most)
+        await self._operations.tell_senders()
+        frames = AioFrames(self._operations, mailbox_of(patterns), most)
         await frames.open()
         return frames
 
@@ -113,7 +113,7 @@ class AioDescriptorExchange(_Exchange):
             fd = descriptor if isinstance(descriptor, int) else descriptor.fileno()
         except AttributeError:
             raise UsageError(f"a descriptor is a number, or has a fileno(), not {descriptor!r}") from None
-        await self._offer(key, Offer("descriptor", 0, meta), self._verbs.descriptor_store.offer_descriptor(fd))
+        await self._offer(key, Offer("descriptor", 0, meta), self._operations.descriptor_store.offer_descriptor(fd))
 
     @starting
     async def subscribe(self, *patterns: Key, users: Iterable[int] = ()) -> AioDescriptors:
@@ -125,8 +125,8 @@ class AioDescriptorExchange(_Exchange):
         Raises as ``subscribe`` of the client.
         """
         trusted = check_users(users, "users") | {os.geteuid()}
-        await self._verbs.tell_senders()
-        descriptors = AioDescriptors(self._verbs, mailbox_of(patterns), trusted)
+        await self._operations.tell_senders()
+        descriptors = AioDescriptors(self._operations, mailbox_of(patterns), trusted)
         await descriptors.open()
         return descriptors
 
@@ -150,7 +150,7 @@ class AioFileExchange(_Exchange):
         check_seconds(timeout, "timeout")
         if not isinstance(name, str | None):
             raise UsageError(f"name is text, or None, not {name!r}")
-        key, descriptor_store, offered = self._check(key, b""), self._verbs.descriptor_store, -inf
+        key, descriptor_store, offered = self._check(key, b""), self._operations.descriptor_store, -inf
 
         # Receivers say in other threads how it goes; an eventfd wakes the caller.
         fd, found = open_file(source)
@@ -163,9 +163,9 @@ class AioFileExchange(_Exchange):
             offer = encode_offer(descriptor_store.named(Offer("file", os.fstat(fd).st_size, called), token))
             while not transfer.is_over(now := monotonic()):
                 if now - offered >= PAUSE:  # for those who have come since
-                    await self._verbs.publish(key, offer)
+                    await self._operations.publish(key, offer)
                     offered = now
-                if await self._verbs.connection.runtime.wait_readable(changes, PAUSE):
+                if await self._operations.connection.runtime.wait_readable(changes, PAUSE):
                     os.eventfd_read(changes)
             return transfer.result(printable(key))
         finally:
@@ -190,7 +190,7 @@ class AioFileExchange(_Exchange):
         """
         check_count(most, "most")
         check_seconds(timeout, "timeout")
-        await self._verbs.tell_senders()
-        files = AioFiles(self._verbs, mailbox_of(patterns), folder, most, timeout)
+        await self._operations.tell_senders()
+        files = AioFiles(self._operations, mailbox_of(patterns), folder, most, timeout)
         await files.open()
         return files

@@ -27,10 +27,10 @@ from ..recipes.mailbox import Mailbox
 from ..wire.offers import FAILED, MOST_TOKENS, Offer, decode_offer
 from ..wire.packets import Message
 from ..wire.text import plainly
-from .basics import Basics
+from .basic_operations import BasicOperations
 from .connection import ClientConnection
+from .handles import Subscribed
 from .leadership import time_left
-from .objects import Subscribed
 
 MOST_KNOWN: Final = 1_024
 """Files that a receiver remembers to have seen: their offers come again."""
@@ -81,8 +81,8 @@ class FdSubscription(Subscribed[T]):
     :param users: whose is taken; ``None``: everybody's.
     """
 
-    def __init__(self, verbs: Basics, mailbox: Mailbox, users: Container[int] | None = None) -> None:
-        super().__init__(verbs, mailbox)
+    def __init__(self, operations: BasicOperations, mailbox: Mailbox, users: Container[int] | None = None) -> None:
+        super().__init__(operations, mailbox)
         self._users = users
         self._ready: deque[T | DescriptorError] = deque()  # for the application, oldest first
 
@@ -93,7 +93,7 @@ class FdSubscription(Subscribed[T]):
         again for the next. Raises :exc:`TimeoutError` after ``timeout`` seconds without a message, and
         :exc:`~sbuslib.errors.DisconnectedError` as a subscription does.
         """
-        deadline = self._verbs.connection.deadline(timeout)
+        deadline = self._operations.connection.deadline(timeout)
         while True:
             try:
                 found = self._ready.popleft()
@@ -117,11 +117,11 @@ class FdSubscription(Subscribed[T]):
         the next.
         """
         # 1. What the first message says. It may have it all.
-        mailbox, leadership = self._mailbox, self._verbs.connection.leadership
+        mailbox, leadership = self._mailbox, self._operations.connection.leadership
         if (message := mailbox.take()) is None:
             if mailbox.closed:
                 raise DisconnectedError("the subscription was taken back")
-            if not await self._verbs.wait_until(lambda: bool(self._ready) or mailbox.is_ready(), timeout):
+            if not await self._operations.wait_until(lambda: bool(self._ready) or mailbox.is_ready(), timeout):
                 raise TimeoutError(f"nothing came within {timeout} s")
             return
         try:
@@ -165,10 +165,10 @@ class FdSubscription(Subscribed[T]):
         a time.
         """
         try:
-            user = _user_behind(self._verbs.connection, messages[0])
+            user = _user_behind(self._operations.connection, messages[0])
             if self._users is not None and user not in self._users:
                 raise DescriptorError("descriptor of another user")
-            descriptors = await self._verbs.descriptor_client.fetch(offers, user)
+            descriptors = await self._operations.descriptor_client.fetch(offers, user)
         except DescriptorError as error:
             return [self._miss(message, error) for message in messages]
         return [
@@ -183,7 +183,7 @@ class FdSubscription(Subscribed[T]):
         except (DescriptorError, OSError) as error:
             close_elsewhere([fd], user)
             if isinstance(error, DescriptorError):
-                self._verbs.descriptor_client.refuse(user)
+                self._operations.descriptor_client.refuse(user)
             return self._miss(message, error if isinstance(error, DescriptorError) else DescriptorError(plainly(error)))
 
     @abstractmethod
@@ -198,8 +198,8 @@ class FdSubscription(Subscribed[T]):
 class AioFrames(FdSubscription[Frame]):
     """The frames that are published under patterns. What ``client.frames.subscribe`` returns."""
 
-    def __init__(self, verbs: Basics, mailbox: Mailbox, most: int) -> None:
-        super().__init__(verbs, mailbox)
+    def __init__(self, operations: BasicOperations, mailbox: Mailbox, most: int) -> None:
+        super().__init__(operations, mailbox)
         self._most = most  # bytes of the largest frame that is taken
 
     def _read(self, message: Message) -> Frame | Offer:
@@ -243,13 +243,13 @@ class AioFiles(Subscribed[ReceivedFile]):
 
     def __init__(
         self,
-        verbs: Basics,
+        operations: BasicOperations,
         mailbox: Mailbox,
         folder: str | os.PathLike[str] | None,
         most: int,
         timeout: float,
     ) -> None:
-        super().__init__(verbs, mailbox)
+        super().__init__(operations, mailbox)
         self._folder = folder  # where files appear
         self._most = most  # bytes of the largest that is taken
         self._timeout = timeout  # seconds for which a copy may stand still
@@ -268,7 +268,7 @@ class AioFiles(Subscribed[ReceivedFile]):
         and
         :exc:`OSError` when one cannot be had or written. Call it again for the others.
         """
-        deadline = self._verbs.connection.deadline(timeout)
+        deadline = self._operations.connection.deadline(timeout)
         while self._copying is None:
             message = await self._receive(time_left(deadline))
             offer = self._read(message)
@@ -281,7 +281,7 @@ class AioFiles(Subscribed[ReceivedFile]):
 
         # A caller that is interrupted here leaves the copy to its next call.
         try:
-            file = await copying.wait(self._verbs.connection.runtime.wait_readable, self._timeout)
+            file = await copying.wait(self._operations.connection.runtime.wait_readable, self._timeout)
         except DescriptorError as error:
             await self._stop_copying()
             raise self._miss(message, error) from None
@@ -304,8 +304,8 @@ class AioFiles(Subscribed[ReceivedFile]):
 
     async def _begin_copy(self, message: Message, offer: Offer) -> None:
         """Begin to copy a file, unless it is too large, which its sender is told."""
-        user = _user_behind(self._verbs.connection, message)
-        sock, fd = await self._verbs.descriptor_client.visit(offer, user)
+        user = _user_behind(self._operations.connection, message)
+        sock, fd = await self._operations.descriptor_client.visit(offer, user)
 
         # A file of another user is read only where that cannot stall: its owner may have it anywhere.
         try:
@@ -324,14 +324,14 @@ class AioFiles(Subscribed[ReceivedFile]):
             sock.close()
             close_elsewhere([fd], user)
             if isinstance(error, DescriptorError):
-                self._verbs.descriptor_client.refuse(user)
+                self._operations.descriptor_client.refuse(user)
             if not isinstance(error, UsageError):
                 raise
 
     async def _stop_copying(self) -> None:
         if self._copying is not None:
             copying, self._copying = self._copying[0], None
-            await copying.stop(self._verbs.connection.runtime.wait_readable)
+            await copying.stop(self._operations.connection.runtime.wait_readable)
 
 
 def _name(offer: Offer) -> str:

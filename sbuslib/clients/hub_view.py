@@ -15,8 +15,8 @@ from ..statistics import (
 )
 from ..wire import control
 from ..wire.packets import Key, as_key
-from .basics import Basics
-from .objects import starting
+from .basic_operations import BasicOperations
+from .handles import starting
 from .present import AioInterest, watch_interest
 from .session import Session
 
@@ -56,13 +56,13 @@ class AioHubView(Offers):
     Each question raises :exc:`TimeoutError` and :exc:`~sbuslib.errors.DisconnectedError`.
     """
 
-    def __init__(self, verbs: Basics) -> None:
-        super().__init__(verbs.connection.session)
-        self._verbs = verbs
+    def __init__(self, operations: BasicOperations) -> None:
+        super().__init__(operations.connection.session)
+        self._operations = operations
 
     async def whoami(self) -> bytes:
         """Ask for this client's credential key, ``!/cred/<gid>/<uid>/<pid>``."""
-        return await self._verbs.whoami()
+        return await self._operations.whoami()
 
     async def is_wanted(self, key: Key, *, timeout: float | None = None) -> bool | None:
         """Whether ``key`` has addressees now, as far as the hub knows; ``None`` where it cannot tell in time.
@@ -72,7 +72,7 @@ class AioHubView(Offers):
         A hub knows what is wanted in its whole tree, and tells nothing of keys that this client may not publish to.
         Raises :exc:`~sbuslib.errors.KeyFormatError`.
         """
-        return await self._verbs.is_wanted(key, timeout=timeout)
+        return await self._operations.is_wanted(key, timeout=timeout)
 
     @starting
     async def watch_interest(self, pattern: Key) -> AioInterest:
@@ -81,7 +81,7 @@ class AioHubView(Offers):
         Changes are coalesced. *None* where the hub does not know, and for keys to which this client may not publish.
         Raises :exc:`~sbuslib.errors.StateError` for a hub that does not say so, and as :meth:`is_wanted`.
         """
-        return await watch_interest(self._verbs, pattern)
+        return await watch_interest(self._operations, pattern)
 
     async def statistics(self) -> HubStatistics:
         """Its counts. Raises :exc:`~sbuslib.errors.StateError` when it has none or does not trust this user with
@@ -134,10 +134,10 @@ class AioHubView(Offers):
 
     @property
     def _address(self) -> str:
-        return self._verbs.connection.address
+        return self._operations.connection.address
 
     async def _ask(self, key: bytes, what: str, payload: bytes = b"") -> bytes:
-        self._verbs.connection.check_caller()
+        self._operations.connection.check_caller()
         if not self.session.can(key):
             raise StateError(f"{self._address}: this hub cannot {what}")
-        return await self._verbs.connection.ask(lambda: self.session.ask(key, payload))
+        return await self._operations.connection.ask(lambda: self.session.ask(key, payload))

@@ -25,9 +25,9 @@ from ..recipes.queue import (
 from ..recipes.request import Requester
 from ..recipes.work import DONE, FAILED, REJECTED, Work
 from ..wire.packets import Key, as_key
-from .basics import Basics
+from .basic_operations import BasicOperations
 from .batch import check_pair, in_parts
-from .objects import AioService, starting
+from .handles import AioService, starting
 
 
 class AnyHeldJob:
@@ -97,8 +97,8 @@ class AioWorker(AioService):
     Jobs may be ended in any order. ``stop``, and the end of a ``with``, give all back that are not ended.
     """
 
-    def __init__(self, verbs: Basics, work: Work) -> None:
-        super().__init__(verbs, work.mailbox, lambda: [work.keep()])
+    def __init__(self, operations: BasicOperations, work: Work) -> None:
+        super().__init__(operations, work.mailbox, lambda: [work.keep()])
         self.work = work  # its part in the queue
 
     async def start(self) -> None:
@@ -122,7 +122,7 @@ class AioWorker(AioService):
 
     async def take(self, timeout: float | None) -> Job:
         """The next job, oldest first. Raises as :meth:`receive`."""
-        client, work = self._verbs.connection, self.work
+        client, work = self._operations.connection, self.work
         deadline = client.deadline(timeout)
         while (job := work.take()) is None:
             if self._mailbox.closed:
@@ -148,7 +148,7 @@ class AioWorker(AioService):
         try:
             return await self.take(None)
         except DisconnectedError:
-            if self._mailbox.closed or self._verbs.connection.is_closed:
+            if self._mailbox.closed or self._operations.connection.is_closed:
                 return None
             raise
 
@@ -179,10 +179,10 @@ class AioJobQueue:
     Raises :exc:`~sbuslib.errors.UsageError` for what is no name.
     """
 
-    def __init__(self, verbs: Basics, name: Key, ask: Callable[[], Requester]) -> None:
-        self._verbs = verbs
+    def __init__(self, operations: BasicOperations, name: Key, ask: Callable[[], Requester]) -> None:
+        self._operations = operations
         self._name = as_key(name, "name")  # one segment of a key
-        self._separator = verbs.connection.session.separator  # of keys, on this hub
+        self._separator = operations.connection.session.separator  # of keys, on this hub
         check_name(self._name, self._separator)
         self._ask = ask  # the questions of this client
 
@@ -204,7 +204,7 @@ class AioJobQueue:
         """
         pairs = [check_pair((key, payload))]
         await submit(
-            self._verbs, self._ask(), self._name, pairs, self._separator, timeout, delay, expires, priority, id
+            self._operations, self._ask(), self._name, pairs, self._separator, timeout, delay, expires, priority, id
         )
 
     async def submit_many(
@@ -229,7 +229,7 @@ class AioJobQueue:
         for part in in_parts(jobs, SUBMITTED):
             pairs = map(check_pair, part)
             await submit(
-                self._verbs, self._ask(), self._name, pairs, self._separator, timeout, delay, expires, priority
+                self._operations, self._ask(), self._name, pairs, self._separator, timeout, delay, expires, priority
             )
 
     async def status(self, *, timeout: float | None = 10.0) -> QueueState:
@@ -237,14 +237,14 @@ class AioJobQueue:
 
         Raises as :meth:`purge`.
         """
-        return await status(self._verbs, self._ask(), self._name, self._separator, timeout)
+        return await status(self._operations, self._ask(), self._name, self._separator, timeout)
 
     async def peek(self, *, timeout: float | None = 10.0) -> list[Job]:
         """The oldest jobs, waiting or held, which stay where they are: up to 1,024, and up to 256 KiB or one.
 
         Raises as :meth:`purge`.
         """
-        return await peek(self._verbs, self._ask(), self._name, self._separator, timeout)
+        return await peek(self._operations, self._ask(), self._name, self._separator, timeout)
 
     async def purge(self, *, number: int | None = None, timeout: float | None = 10.0) -> int:
         """Have all jobs forgotten that no worker holds, or one of them, by its ``number``; how many there were.
@@ -252,19 +252,19 @@ class AioJobQueue:
         Raises :exc:`~sbuslib.errors.NoServerError`, :exc:`TimeoutError`, and :exc:`~sbuslib.errors.AnswerError` unless
         the service trusts this user.
         """
-        return await purge(self._verbs, self._ask(), self._name, self._separator, timeout, number)
+        return await purge(self._operations, self._ask(), self._name, self._separator, timeout, number)
 
     def _make_work(self, room: int, trusted: Iterable[int]) -> Work:
-        own, tag = self._verbs.connection.session.credentials, os.urandom(8).hex().encode()
+        own, tag = self._operations.connection.session.credentials, os.urandom(8).hex().encode()
         return Work(
-            self._verbs,
+            self._operations,
             own,
             self._separator,
             tag,
             self._name,
             room,
             trusted,
-            self._verbs.connection.runtime.make_lock(),
+            self._operations.connection.runtime.make_lock(),
         )
 
     @starting
@@ -282,12 +282,12 @@ class AioJobQueue:
 
         Raises :exc:`~sbuslib.errors.UsageError`.
         """
-        verbs = self._verbs
-        verbs.check_function(function, "job")
+        operations = self._operations
+        operations.check_function(function, "job")
         check_count(at_once, "at_once")
         work = self._make_work(room, trusted)
-        await verbs.tell_senders()
-        worker = AioService(verbs, work.mailbox, lambda: work.parts(function, at_once))
+        await operations.tell_senders()
+        worker = AioService(operations, work.mailbox, lambda: work.parts(function, at_once))
         await worker.start()
         return worker
 
@@ -299,7 +299,7 @@ class AioJobQueue:
         ends them elsewhere; else :meth:`work` is simpler. Parameters and errors are those of :meth:`work`.
         """
         work = self._make_work(room, trusted)
-        await self._verbs.tell_senders()
-        worker = AioWorker(self._verbs, work)
+        await self._operations.tell_senders()
+        worker = AioWorker(self._operations, work)
         await worker.start()
         return worker

@@ -12,7 +12,7 @@ from typing import Generic, Self, TypeVar
 from ..errors import DisconnectedError, RefusedError, StateError, UsageError
 from ..wire.packets import Key, as_key
 from ..wire.presence import INFO_BYTES, INTEREST_WATCH, PRESENCE_ON
-from .basics import Basics
+from .basic_operations import BasicOperations
 from .watching import InterestWatch, PresenceEvent, PresenceWatch, Present, Watch
 
 T = TypeVar("T")
@@ -24,8 +24,8 @@ class AioPresence:
     After a reconnection it is present again.
     """
 
-    def __init__(self, verbs: Basics, key: bytes, info: bytes) -> None:
-        self._verbs = verbs
+    def __init__(self, operations: BasicOperations, key: bytes, info: bytes) -> None:
+        self._operations = operations
         self.key = key
         """Under which it is present."""
         self.info = info
@@ -33,8 +33,8 @@ class AioPresence:
 
     async def begin(self) -> None:
         """Be present, in force when this returns. Raises :exc:`~sbuslib.errors.RefusedError`."""
-        connection, session = self._verbs.connection, self._verbs.connection.session
-        _check(self._verbs, PRESENCE_ON, "know who is present")
+        connection, session = self._operations.connection, self._operations.connection.session
+        _check(self._operations, PRESENCE_ON, "know who is present")
         if self.key in session.watching.present:
             raise StateError(f"{connection.address}: this client is present under {self.key!r} already")
 
@@ -54,7 +54,7 @@ class AioPresence:
 
     async def leave(self) -> None:
         """Be present no more: others are told that it was closed."""
-        connection = self._verbs.connection
+        connection = self._operations.connection
         if not connection.is_closed:
             with suppress(DisconnectedError):  # with its connection it has gone
                 await connection.change(lambda: connection.session.watching.leave(self.key))
@@ -69,16 +69,16 @@ class AioPresence:
 class AioWatch(Generic[T]):
     """Events about what a client watches. The end of its ``with`` ends it."""
 
-    def __init__(self, verbs: Basics, watch: Watch[T]) -> None:
-        self._verbs = verbs
+    def __init__(self, operations: BasicOperations, watch: Watch[T]) -> None:
+        self._operations = operations
         self._watch = watch
 
     async def open(self) -> None:
         """Watch, and wait until the hub has said how things are. Raises :exc:`TimeoutError`."""
-        connection = self._verbs.connection
+        connection = self._operations.connection
         connection.stay()
         try:
-            await self._verbs.watch(self._watch)
+            await self._operations.watch(self._watch)
             await connection.until(
                 lambda: self._watch.is_known,
                 connection.deadline(connection.timeout),
@@ -104,7 +104,7 @@ class AioWatch(Generic[T]):
         Raises :exc:`TimeoutError` after ``timeout`` seconds, and :exc:`~sbuslib.errors.DisconnectedError` when it was
         ended.
         """
-        connection, events = self._verbs.connection, self._watch.events
+        connection, events = self._operations.connection, self._watch.events
         deadline = connection.deadline(timeout)
         while True:
             with suppress(IndexError):
@@ -118,7 +118,7 @@ class AioWatch(Generic[T]):
         try:
             return (await self.receive(),)
         except DisconnectedError:
-            if self._watch.closed or self._verbs.connection.is_closed:
+            if self._watch.closed or self._operations.connection.is_closed:
                 return None
             raise
 
@@ -129,7 +129,7 @@ class AioWatch(Generic[T]):
 
     async def close(self) -> None:
         """Watch no more."""
-        await self._verbs.unwatch(self._watch)
+        await self._operations.unwatch(self._watch)
 
     async def __aenter__(self) -> Self:
         return self
@@ -165,39 +165,39 @@ class AioPresent(AioWatch[PresenceEvent]):
         return self._watch.is_whole
 
 
-async def be_present(verbs: Basics, key: Key, info: bytes) -> AioPresence:
+async def be_present(operations: BasicOperations, key: Key, info: bytes) -> AioPresence:
     """As ``presence`` of a client."""
     key = as_key(key)
-    verbs.connection.session.check_publishable(key)
+    operations.connection.session.check_publishable(key)
     if not isinstance(info, bytes) or len(info) > INFO_BYTES:
         raise UsageError(f"info is at most {INFO_BYTES:,} bytes, not {info!r:.100}")
-    presence = AioPresence(verbs, key, info)
+    presence = AioPresence(operations, key, info)
     await presence.begin()
     return presence
 
 
-async def watch_presences(verbs: Basics, pattern: Key) -> AioPresent:
+async def watch_presences(operations: BasicOperations, pattern: Key) -> AioPresent:
     """As ``present`` of a client."""
-    _check(verbs, PRESENCE_ON, "know who is present")
+    _check(operations, PRESENCE_ON, "know who is present")
     watch = PresenceWatch(as_key(pattern, "pattern"))
-    present = AioPresent(verbs, watch)
+    present = AioPresent(operations, watch)
     await present.open()
     if watch.refused:
         await present.close()
-        raise RefusedError(f"{verbs.connection.address}: the hub refused this: {watch.refused}", watch.refused)
+        raise RefusedError(f"{operations.connection.address}: the hub refused this: {watch.refused}", watch.refused)
     return present
 
 
-async def watch_interest(verbs: Basics, pattern: Key) -> AioInterest:
+async def watch_interest(operations: BasicOperations, pattern: Key) -> AioInterest:
     """As ``hub.watch_interest`` of a client."""
-    _check(verbs, INTEREST_WATCH, "say when a key is wanted")
-    interest = AioInterest(verbs, InterestWatch(as_key(pattern, "pattern")))
+    _check(operations, INTEREST_WATCH, "say when a key is wanted")
+    interest = AioInterest(operations, InterestWatch(as_key(pattern, "pattern")))
     await interest.open()
     return interest
 
 
-def _check(verbs: Basics, feature: bytes, what: str) -> None:
+def _check(operations: BasicOperations, feature: bytes, what: str) -> None:
     """Raise :exc:`~sbuslib.errors.StateError` for a hub that cannot do something."""
-    verbs.connection.check_caller()
-    if not verbs.connection.session.can(feature):
-        raise StateError(f"{verbs.connection.address}: this hub does not {what}")
+    operations.connection.check_caller()
+    if not operations.connection.session.can(feature):
+        raise StateError(f"{operations.connection.address}: this hub does not {what}")

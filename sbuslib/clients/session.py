@@ -41,8 +41,8 @@ from ..wire.packets import (
 )
 from ..wire.presence import PRESENCE_ON
 from ..wire.text import printable
+from .hub_requests import HubQuestion, PatternRequest
 from .mailboxes import Mailboxes
-from .questions import HubQuestion, PatternRequest
 from .watching import Watching
 
 if TYPE_CHECKING:

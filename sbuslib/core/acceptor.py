@@ -22,7 +22,7 @@ from ..limits import Limits
 from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control
-from .callbacks import log
+from .callback_errors import log
 from .clients import Clients
 from .context import Context
 from .outbound import READ

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from ..policy import Policy, Scope, Verb
 from ..secrets import Credentials
-from .callbacks import log, tell_event_loop
+from .callback_errors import log, tell_event_loop
 from .quotas import Account
 
 Authorize: TypeAlias = Callable[[Credentials, Verb, bytes], bool]

@@ -15,7 +15,7 @@ from ..kernel.users import name_of_user
 from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control
-from .callbacks import log
+from .callback_errors import log
 from .connection import Connection
 from .context import Context
 from .fan_out import FanOuts

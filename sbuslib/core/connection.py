@@ -19,7 +19,7 @@ from ..reasons import Reason
 from ..secrets import Credentials
 from ..statistics import ClientStatistics
 from ..wire.packets import MSG
-from .callbacks import tell_event_loop
+from .callback_errors import tell_event_loop
 from .context import Context
 from .fan_out import FanOuts
 from .messages import Received

@@ -23,7 +23,7 @@ from ..errors import PacketError, StateError
 from ..kernel.sockets import Listener
 from ..wire.addresses import PathAddress
 from .acceptor import Acceptor
-from .callbacks import log
+from .callback_errors import log
 from .clients import LAST_TURNS, Clients
 from .connection import Connection
 from .context import Context

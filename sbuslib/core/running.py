@@ -14,10 +14,10 @@ from ..kernel.packet_writer import PacketWriter
 from ..limits import Limits
 from ..reasons import Reason
 from ..secrets import Credentials
+from .charged_work import ChargedWork
 from .delivery_barrier import DeliveryBarrier
 from .protocols import Receiver
 from .scheduler import Scheduler
-from .user_work import UserWork
 
 PASSED_WAIT: Final = 1.0
 """Seconds that an answer to ``hub/sync passed`` waits for a receiver that takes nothing: see
@@ -45,7 +45,7 @@ class Running:
         """Where packets are received. Its content is good until the end of the turn that received it."""
         self.writer = PacketWriter()  # of packets that do not lie in the area
         self.scheduler = Scheduler(self.loop)  # which user has the next turn
-        self.work = UserWork(self.scheduler, limits.turn_time)  # what a user's changes cause
+        self.work = ChargedWork(self.scheduler, limits.turn_time)  # what a user's changes cause
         self.delivery_barrier = DeliveryBarrier(self.after, PASSED_WAIT)  # receivers for which messages wait
         self.emptied = Event()
         """Set whenever nothing waits for some receiver any more."""

@@ -20,7 +20,7 @@ from ..errors import SbusError, UsageError
 from ..kernel.users import resolve_users, resolve_users_and_groups
 from ..wire import control
 from .authorization import Authorize
-from .callbacks import log
+from .callback_errors import log
 from .connection import Connection
 from .context import Context
 from .protocols import Receiver

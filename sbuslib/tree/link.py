@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import Final, Literal, TypeAlias
 
-from ..core.callbacks import log
+from ..core.callback_errors import log
 from ..core.protocols import Receiver, Routes
 from ..core.publisher import Publisher
 from ..core.router import CACHED_HEADER_BYTES

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from time import monotonic, time
 from typing import Final
 
-from ..core.callbacks import log
+from ..core.callback_errors import log
 from ..core.context import Context
 from ..core.protocols import Receiver
 from ..wire.control import UNCERTAIN, LossReport, Lost, encode_loss_reports

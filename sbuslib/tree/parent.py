@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 from gevent.event import Event as Changed
 
-from ..core.callbacks import log
+from ..core.callback_errors import log
 from ..core.connection import Connection
 from ..core.protocols import Routes
 from ..core.violations import Violations

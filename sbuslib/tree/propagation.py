@@ -1,7 +1,8 @@
 """What the other hubs are told of the patterns that are wanted, and in whose turns.
 
 Links that have to be told something stand in a queue, and are told it in turns of the user whose change it was
-(:class:`~sbuslib.core.user_work.UserWork`). A change that the hub above makes counts as one of the hub's own user.
+(:class:`~sbuslib.core.charged_work.ChargedWork`). A change that the hub above makes counts as one of the hub's own
+user.
 """
 
 from __future__ import annotations

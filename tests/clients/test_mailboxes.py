@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sbuslib.clients import mailboxes
-from sbuslib.clients.questions import PatternRequest
+from sbuslib.clients.hub_requests import PatternRequest
 from sbuslib.clients.session import Session
 from sbuslib.limits import KNOWN_KEYS
 from sbuslib.recipes.mailbox import Mailbox

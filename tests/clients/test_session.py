@@ -6,7 +6,7 @@ import mmap
 
 import pytest
 
-from sbuslib.clients.questions import PatternRequest
+from sbuslib.clients.hub_requests import PatternRequest
 from sbuslib.clients.session import MOST_CAUSES, MOST_NOTICES, OTHER_CAUSES, Session
 from sbuslib.errors import KeyFormatError, PayloadError, PeerError
 from sbuslib.limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES

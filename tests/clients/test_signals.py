@@ -49,7 +49,7 @@ def test_after_any_number_of_signals_the_client_is_usable(server: HubThread, add
     with blocking.Client(address, timeout=PATIENCE) as client, blocking.Client(address) as other:
         client.subscribe(b"a")
         served = client.serve(b"b", lambda question: question.payload)
-        verbs: list[Callable[[], object]] = [
+        operations: list[Callable[[], object]] = [
             client.sync,
             lambda: client.receive(timeout=0.0002),
             lambda: client.request(b"b", b"x", timeout=0.01),
@@ -59,7 +59,7 @@ def test_after_any_number_of_signals_the_client_is_usable(server: HubThread, add
         with storm() as raised:
             while len(raised) < 2_000:
                 with suppress(InterruptedVerbError, TimeoutError):
-                    random.choice(verbs)()
+                    random.choice(operations)()
 
         # Threads that wait, too, get what they wait for.
         assert other.request(b"b", b"y", timeout=PATIENCE) == b"y"

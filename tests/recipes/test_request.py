@@ -24,7 +24,7 @@ from support import PATIENCE, HubThread, choose, eventually, own_key
 from worlds import STRANGER, World
 
 from sbuslib import Client, aio, blocking
-from sbuslib.clients import verbs
+from sbuslib.clients import operations
 from sbuslib.clients.endpoint import Endpoint
 from sbuslib.errors import (
     AnswerError,
@@ -170,7 +170,7 @@ def test_a_question_whose_caller_gave_up_is_not_answered(
     server: HubThread, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = 0.0
-    monkeypatch.setattr(verbs, "monotonic", lambda: monotonic() + late)
+    monkeypatch.setattr(operations, "monotonic", lambda: monotonic() + late)
     one, other, another = make(), make(), make()
     wait, go = waits(one)
     seen: list[bytes] = []

@@ -463,8 +463,8 @@ def test_jobs_are_ended_in_any_order_from_any_thread(server: HubThread, serve: S
         assert {job.sender for job in jobs} == {client.credentials}
         assert (client.queue("mail").status().held, mail.status().waiting) == (6, 0)
         results: list[bool] = []
-        verbs = (jobs[5].done, jobs[0].done, jobs[3].reject)
-        threads = [threading.Thread(target=lambda verb=verb: results.append(verb())) for verb in verbs]
+        operations = (jobs[5].done, jobs[0].done, jobs[3].reject)
+        threads = [threading.Thread(target=lambda verb=verb: results.append(verb())) for verb in operations]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -27,14 +27,14 @@ from ..wire.packets import Key, Message, as_key
 from ..wire.presence import INTEREST_WATCH
 from .batch import Pair, encode_many, in_parts
 from .connection import ClientConnection
-from .questions import PatternRequest, SyncScope
+from .hub_requests import PatternRequest, SyncScope
 from .watching import InterestWatch, Watch
 
 MOST_POSTED: Final = 64
 """Messages that wait for others, to go in one packet."""
 
 
-class Basics:
+class BasicOperations:
     """What one client can do at least. ``connection`` is its connection."""
 
     def __init__(self, connection: ClientConnection, descriptor_folder: str | None = None) -> None:

@@ -18,7 +18,7 @@ from ..limits import check_count
 from ..recipes.mailbox import Mailbox, called
 from ..wire.packets import Key, Message, as_key
 from ..wire.text import printable
-from .basics import Basics, mailbox_of
+from .basic_operations import BasicOperations, mailbox_of
 
 logger = logging.getLogger("sbuslib.clients")
 
@@ -67,14 +67,14 @@ def starting(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Starting[
 class _Background:
     """Works in the background until its mailbox is closed. An error of the work is raised where its end is awaited."""
 
-    def __init__(self, verbs: Basics, mailbox: Mailbox) -> None:
-        self._verbs = verbs
+    def __init__(self, operations: BasicOperations, mailbox: Mailbox) -> None:
+        self._operations = operations
         self._mailbox = mailbox  # what the work reads
         self._running: list[Any] = []  # greenlets, threads or tasks
         self._errors: list[Exception] = []  # what ended some of them
 
     def _begin(self, works: Sequence[Coroutine[Any, Any, None]]) -> None:
-        client = self._verbs.connection
+        client = self._operations.connection
         client.begun[self] = self._stop
         self._mailbox.is_worked = True
         self._running = [client.runtime.start(self._run(work)) for work in works]
@@ -84,19 +84,19 @@ class _Background:
             await work
         except Exception as error:
             self._errors.append(error)
-            if not self._verbs.connection.is_closed:
+            if not self._operations.connection.is_closed:
                 logger.error("what a client had begun has ended: %s", error)
 
     async def _end(self) -> None:
         """Close the mailbox, and wait until the work has ended."""
         if not self._mailbox.closed:
-            await self._verbs.close_mailbox(self._mailbox)
+            await self._operations.close_mailbox(self._mailbox)
         await self._join()
 
     async def _join(self) -> None:
-        self._verbs.connection.begun.pop(self, None)
+        self._operations.connection.begun.pop(self, None)
         for running in self._running:
-            await self._verbs.connection.runtime.join(running)
+            await self._operations.connection.runtime.join(running)
 
     async def _stop(self) -> None:
         await self._end()
@@ -104,8 +104,8 @@ class _Background:
     async def wait(self) -> None:
         """Wait until it has ended. Raises the error that ended it."""
         for running in self._running:
-            await self._verbs.connection.runtime.join(running)
-        if self._errors and not self._verbs.connection.is_closed:
+            await self._operations.connection.runtime.join(running)
+        if self._errors and not self._operations.connection.is_closed:
             raise self._errors[0]
 
     async def __aenter__(self) -> Self:
@@ -123,14 +123,14 @@ class Subscribed(_Background, Generic[T]):
     What comes while the queue is full is lost, and counted.
     """
 
-    def __init__(self, verbs: Basics, mailbox: Mailbox) -> None:
-        super().__init__(verbs, mailbox)
+    def __init__(self, operations: BasicOperations, mailbox: Mailbox) -> None:
+        super().__init__(operations, mailbox)
         self._has_queue = False  # whether messages go into the mailbox
         self._is_taken_back = False
 
     async def open(self) -> None:
         """Subscribe, with messages into the queue. Raises as ``subscribe`` does."""
-        await self._verbs.open_mailbox(self._mailbox)
+        await self._operations.open_mailbox(self._mailbox)
         self._has_queue = True
 
     @property
@@ -160,7 +160,7 @@ class Subscribed(_Background, Generic[T]):
             except DescriptorError:
                 continue
             except DisconnectedError:
-                if self._is_taken_back or self._verbs.connection.is_closed:
+                if self._is_taken_back or self._operations.connection.is_closed:
                     return None
                 raise
 
@@ -176,14 +176,14 @@ class Subscribed(_Background, Generic[T]):
         """Take the subscription back: nothing more comes. With ``on_message``, what came is handed over first."""
         if self._is_taken_back:
             return
-        self._verbs.connection.check_caller()
+        self._operations.connection.check_caller()
         self._is_taken_back = True
         if self._has_queue:
             await self._end()
             return
         self._mailbox.closed = True
-        if not self._verbs.connection.is_closed:
-            await self._verbs.unsubscribe(self._mailbox.patterns)
+        if not self._operations.connection.is_closed:
+            await self._operations.unsubscribe(self._mailbox.patterns)
 
     async def _stop(self) -> None:
         await self.unsubscribe()
@@ -197,11 +197,11 @@ class Subscribed(_Background, Generic[T]):
         if not self._has_queue:
             self._has_queue = True
             if not self._is_taken_back:
-                self._verbs.take_over(self._mailbox)
+                self._operations.take_over(self._mailbox)
         return self._mailbox
 
     async def _receive(self, timeout: float | None) -> Message:
-        client, mailbox = self._verbs.connection, self._take_over()
+        client, mailbox = self._operations.connection, self._take_over()
         deadline = client.deadline(timeout)
         while (message := mailbox.take()) is None:  # another caller may have taken it meanwhile
             if mailbox.closed:
@@ -222,15 +222,15 @@ class AioSubscription(Subscribed[Message]):
     lost, and counted. Until then its messages are :meth:`receive`'s of the client.
     """
 
-    def __init__(self, verbs: Basics, mailbox: Mailbox) -> None:
-        super().__init__(verbs, mailbox)
+    def __init__(self, operations: BasicOperations, mailbox: Mailbox) -> None:
+        super().__init__(operations, mailbox)
         self.take = mailbox.take  # the quick way while something is here
 
     def start(self, on_message: Callable[[Message], object] | None) -> None:
         """The queue has the messages; a function is given them, if there is one."""
         self._has_queue = True
         if on_message is not None:
-            self._verbs.connection.stay()
+            self._operations.connection.stay()
             self._begin([self._call(on_message)])
 
     async def receive(self, *, timeout: float | None = None) -> Message:
@@ -262,7 +262,7 @@ class AioSubscription(Subscribed[Message]):
         more = mailbox_of(patterns).patterns
         if self._is_taken_back:
             raise DisconnectedError("the subscription was taken back")
-        await self._verbs.add_to(self._mailbox, more)
+        await self._operations.add_to(self._mailbox, more)
 
     async def remove(self, *patterns: Key) -> None:
         """Take some patterns back. Once it returns nothing more comes under them; what came before is here.
@@ -272,11 +272,11 @@ class AioSubscription(Subscribed[Message]):
         gone = mailbox_of(patterns).patterns
         if left := Counter(gone) - Counter(self.patterns):
             raise UsageError(f"not subscribed to {', '.join(map(printable, left))}")
-        await self._verbs.remove_from(self._mailbox, gone)
+        await self._operations.remove_from(self._mailbox, gone)
 
     def matched(self, key: Key) -> tuple[bytes, ...]:
         """The patterns of this subscription that match a key: of a message, those that it came for."""
-        return self._mailbox.matching(as_key(key), self._verbs.connection.session.separator)
+        return self._mailbox.matching(as_key(key), self._operations.connection.session.separator)
 
     async def _call(self, on_message: Callable[[Message], object]) -> None:
         while (message := await self.next()) is not None:
@@ -290,15 +290,15 @@ class AioService(_Background):
     """Answers questions in the background. What ``client.serve`` returns."""
 
     def __init__(
-        self, verbs: Basics, mailbox: Mailbox, works: Callable[[], Sequence[Coroutine[Any, Any, None]]]
+        self, operations: BasicOperations, mailbox: Mailbox, works: Callable[[], Sequence[Coroutine[Any, Any, None]]]
     ) -> None:
-        super().__init__(verbs, mailbox)
+        super().__init__(operations, mailbox)
         self._works = works  # what runs side by side
 
     async def start(self) -> None:
         """Begin. Raises as ``subscribe`` does."""
-        self._verbs.connection.stay()
-        await self._verbs.open_mailbox(self._mailbox)
+        self._operations.connection.stay()
+        await self._operations.open_mailbox(self._mailbox)
         self._begin(self._works())
 
     async def _end(self) -> None:
@@ -306,10 +306,10 @@ class AioService(_Background):
         left who could give it."""
         if not self._mailbox.closed:
             try:
-                await self._verbs.divert(self._mailbox)
+                await self._operations.divert(self._mailbox)
                 await self._join()
             finally:  # also where the caller gives up, or the hub is slow
-                await self._verbs.close_mailbox(self._mailbox)
+                await self._operations.close_mailbox(self._mailbox)
         await self._join()
 
     async def stop(self) -> None:

@@ -17,8 +17,8 @@ from fds.visits import STRANGER
 from support import PATIENCE, HubThread, PlainDaemon, own_key
 
 from sbuslib import Client, Limits, aio, blocking
-from sbuslib.clients import questions
-from sbuslib.clients.basics import MOST_POSTED
+from sbuslib.clients import hub_requests
+from sbuslib.clients.basic_operations import MOST_POSTED
 from sbuslib.errors import (
     AddressError,
     DisconnectedError,
@@ -301,7 +301,7 @@ async def test_a_wrong_payload_is_refused_under_a_key_that_was_used_before(bus: 
 @script
 async def test_a_wildcard_of_another_broker_is_warned_of(bus: Bus, server: HubThread) -> None:
     client = await bus.client()
-    questions._warned_of.clear()
+    hub_requests._warned_of.clear()
     for pattern, here in {
         "mqtt/#": "mqtt/",
         "n.*.x.>": r"n/\*/x/",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbuslib.clients.questions import HubQuestion, SyncScope
+from sbuslib.clients.hub_requests import HubQuestion, SyncScope
 from sbuslib.clients.session import Session
 from sbuslib.wire import control
 from sbuslib.wire.packets import Control, encode_control, parse

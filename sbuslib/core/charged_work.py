@@ -23,7 +23,7 @@ class _Job(NamedTuple):
     on_end: Callable[[], None]
 
 
-class UserWork:
+class ChargedWork:
     """The jobs of all users.
 
     :param turn_time: seconds after which a turn ends, between two steps.

@@ -8,8 +8,8 @@ import gevent
 import pytest
 from support import eventually
 
+from sbuslib.core.charged_work import ChargedWork
 from sbuslib.core.scheduler import Scheduler
-from sbuslib.core.user_work import UserWork
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def nothing() -> None:
 
 @pytest.mark.parametrize("turn_time", [0.0, 1e6])
 def test_the_jobs_of_a_user_take_turns_until_all_are_done(scheduler: Scheduler, turn_time: float) -> None:
-    work, done = UserWork(scheduler, turn_time), list[str]()
+    work, done = ChargedWork(scheduler, turn_time), list[str]()
     work.add(1, job(done, "a", 3), nothing)
     work.add(1, job(done, "b", 2), nothing)
     assert work.waits
@@ -42,7 +42,7 @@ def test_the_jobs_of_a_user_take_turns_until_all_are_done(scheduler: Scheduler, 
 
 
 def test_a_user_with_much_work_does_not_keep_another_waiting(scheduler: Scheduler) -> None:
-    work, done = UserWork(scheduler, 0.0), list[str]()
+    work, done = ChargedWork(scheduler, 0.0), list[str]()
     work.add(1, job(done, "much", 100_000), nothing)
     work.add(2, job(done, "little", 1), nothing)
     eventually(lambda: "little" in done)
@@ -60,7 +60,7 @@ def test_a_job_says_that_it_has_ended_whether_it_was_done_failed_or_was_cleared(
 
     told: list[object] = []
     monkeypatch.setattr(gevent.get_hub(), "handle_error", lambda context, kind, value, trace: told.append(value))
-    work, done, ended = UserWork(scheduler, 0.0), list[str](), list[str]()
+    work, done, ended = ChargedWork(scheduler, 0.0), list[str](), list[str]()
     work.add(1, fail(), lambda: ended.append("bad"))
     work.add(1, job(done, "good", 5), lambda: ended.append("good"))
     eventually(lambda: not work.waits)
@@ -75,7 +75,7 @@ def test_a_job_says_that_it_has_ended_whether_it_was_done_failed_or_was_cleared(
 
 
 def test_what_begins_as_a_job_ends_is_done_unless_all_work_is_cleared(scheduler: Scheduler) -> None:
-    work, done = UserWork(scheduler, 0.0), list[str]()
+    work, done = ChargedWork(scheduler, 0.0), list[str]()
     work.add(1, job(done, "a", 1), lambda: work.add(1, job(done, "b", 1), nothing))
     eventually(lambda: not work.waits)
     assert done == ["a", "b"]

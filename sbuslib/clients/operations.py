@@ -17,17 +17,17 @@ from ..recipes.server import Server
 from ..secrets import Namespace, stranger
 from ..wire import control
 from ..wire.packets import Key, Message, as_key
-from .basics import Basics, mailbox_of
+from .basic_operations import BasicOperations, mailbox_of
 from .connection import ClientConnection
+from .handles import AioService, AioSubscription, starting
 from .job_queue import AioJobQueue
-from .objects import AioService, AioSubscription, starting
 from .present import AioPresence, AioPresent, be_present, watch_presences
 
 Handler: TypeAlias = Callable[[Message], object]
 """Is called with each message; with asyncio it may be a coroutine function."""
 
 
-class Verbs(Basics):
+class Operations(BasicOperations):
     """The verbs of one client."""
 
     def __init__(self, connection: ClientConnection, descriptor_folder: str | None = None) -> None:
