@@ -54,7 +54,7 @@ class News:
 
 
 class LossReports:
-    """What one hub knows of the losses in its tree. Implements :class:`~sbuslib.core.delivery_barrier.Waiting`.
+    """What one hub knows of the losses in its tree. Implements :class:`~sbuslib.core.delivery_barrier.Pending`.
 
     :param hub_id: under which this hub counts.
     :param tell: tells clients, and the hubs below, what is new.

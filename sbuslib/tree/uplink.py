@@ -47,7 +47,7 @@ _TAKEN: Final = 512
 
 class Uplink:
     """The hub above as a receiver. Implements :class:`~sbuslib.core.protocols.Receiver` and
-    :class:`~sbuslib.core.delivery_barrier.Waiting`.
+    :class:`~sbuslib.core.delivery_barrier.Pending`.
 
     A hub below is told that its messages were passed on when the hub above has acknowledged them, or that they were
     lost.
