@@ -11,13 +11,12 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from .arguments import ADDRESSES, Parser, add_verbosity, nearest
-from .console import finish
-
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterator, Sequence
+
+    from .arguments import Parser
 
 GROUPS = {
     "messages": "messages",
@@ -115,6 +114,7 @@ Ctrl-C and a closed pipe end commands that only show or publish by the signal, w
 def build_parser() -> Parser:
     """The parser of ``sbus`` itself: what it shows of all commands."""
     from .. import __version__
+    from .arguments import ADDRESSES, Parser
 
     parser = Parser(
         prog="sbus",
@@ -139,6 +139,8 @@ def build_parser() -> Parser:
 
 def command_parser(name: str) -> Parser:
     """The parser of one command. Loads its module."""
+    from .arguments import ADDRESSES, Parser, add_verbosity
+
     _, module, help = COMMANDS[name]
     parser = Parser(prog=f"sbus {name}", description=f"{help[0].upper()}{help[1:]}.")
     functions, of = import_module(f"{__package__}.{module}"), name.replace(" ", "_")
@@ -190,6 +192,8 @@ def _refuse(words: Sequence[str]) -> None:
 
 def _refuse_command(name: str, rest: list[str]) -> None:
     """Say what stands in place of a command that there is not; the verbs of a family, where only a verb is missing."""
+    from .arguments import Parser, add_verbosity, nearest
+
     verbs = {word.split()[1]: row[2] for word, row in COMMANDS.items() if word.startswith(f"{name} ")}
     if verbs:
         listed = "\n".join(["verbs:", *(f"  {verb:<10}{help}" for verb, help in verbs.items())])
@@ -223,5 +227,25 @@ def every_parser() -> Iterator[tuple[str, Parser]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``sbus``; its exit status."""
-    arguments = parse(sys.argv[1:] if argv is None else argv)
+    words = sys.argv[1:] if argv is None else argv
+    failure: BaseException | None = None
+    if words[:1] == ["pub"]:
+        from .pub import publish_plainly
+
+        try:
+            if publish_plainly(words[1:]):
+                return 0
+        except (OSError, KeyboardInterrupt) as error:
+            failure = error
+
+    # Any other command; and what went wrong above is told as that of any.
+    from .console import finish
+
+    def fail(_: Namespace) -> None:
+        assert failure is not None
+        raise failure
+
+    arguments = parse(words)
+    if failure is not None:
+        arguments.run = fail
     return finish("sbus", arguments)

@@ -1,4 +1,4 @@
-"""``sbus pub``. A single message is published without the modules of a client.
+"""``sbus pub``. A single message is published without the modules of a client, and mostly without argparse.
 
 These, and msgspec, take longer to load than Python itself takes to start. So this imports next to nothing, and leaves
 everything that is out of the ordinary to a client, errors included.
@@ -6,15 +6,17 @@ everything that is out of the ordinary to a client, errors included.
 
 from __future__ import annotations
 
+import os
 from _socket import AF_UNIX, MSG_NOSIGNAL, SOCK_SEQPACKET, socket
 
-from ..errors import DisconnectedError
-from .arguments import Parser, add, add_address
-from .console import yield_to_signals
+from ..wire.defaults import default_addresses
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Sequence
+
+    from .arguments import Parser
 
 _SHORT = 65_536
 """Bytes of a packet for which the send buffer of any socket has room."""
@@ -25,6 +27,8 @@ _KICKED = b"CMSG notice/kicked\0"
 
 def add_pub(parser: Parser) -> None:
     """Complete the parser of the command."""
+    from .arguments import add, add_address
+
     parser.description = (
         "Publish a message, or many, and return once the hub has taken all. A word that starts with a hyphen is an "
         "option, unless -- comes before it."
@@ -51,6 +55,8 @@ def add_pub(parser: Parser) -> None:
 
 
 def run_pub(arguments: Namespace) -> None:
+    from .console import yield_to_signals
+
     if arguments.payload == b"-":
         arguments.lines, arguments.payload = True, None
     sources = [arguments.lines, arguments.stdin, arguments.file is not None, arguments.json]
@@ -65,7 +71,7 @@ def run_pub(arguments: Namespace) -> None:
 
     if arguments.payload is not None and not arguments.verbose:
         yield_to_signals()
-        if _publish_once(arguments):
+        if _publish_once(arguments.address, arguments.key, arguments.payload):
             return
     from . import messages
 
@@ -76,11 +82,22 @@ def run_pub(arguments: Namespace) -> None:
         client.sync()
 
 
-def _publish_once(arguments: Namespace) -> bool:
-    from ..wire.defaults import default_addresses
+def publish_plainly(words: Sequence[str]) -> bool:
+    """Run ``sbus pub`` with ``[-a ADDRESS] KEY PAYLOAD``. ``False``: nothing was sent, also for any other words."""
+    match words:
+        case [key, payload]:
+            address = None
+        case ["-a" | "--address" | "--bus", address, key, payload] if not address.startswith("-"):
+            pass
+        case _:
+            return False
+    is_plain = not (key.startswith("-") or payload.startswith("-"))
+    return is_plain and _publish_once(address, os.fsencode(key), os.fsencode(payload))
 
-    addresses = default_addresses() if arguments.address is None else [arguments.address]
-    return any(publish_once(address, arguments.key, arguments.payload) for address in addresses)
+
+def _publish_once(address: str | None, key: bytes, payload: bytes) -> bool:
+    addresses = default_addresses() if address is None else [address]
+    return any(publish_once(one, key, payload) for one in addresses)
 
 
 def publish_once(address: str, key: bytes, payload: bytes, timeout: float = 10.0) -> bool:
@@ -123,6 +140,8 @@ def publish_once(address: str, key: bytes, payload: bytes, timeout: float = 10.0
             if answer.startswith(_KICKED):
                 reason = answer[len(_KICKED) :].decode(errors="replace")
             if not answer:
+                from ..errors import DisconnectedError
+
                 why = f" ({reason})" if reason else ""
                 raise DisconnectedError(f"{address}: the hub closed the connection{why}", reason)
     finally:

@@ -47,7 +47,7 @@ SLOW = {"typing", "msgspec", "socket", "logging", "shutil", "gevent"}
     ("words", "does", "never"),
     [
         ("sbuslib --help", "sbuslib.cli.main", SLOW | {"_socket", "sbuslib.cli.tables"}),
-        ("sbuslib pub -a {}/bus key payload", "_socket", SLOW | {"sbuslib.blocking"}),
+        ("sbuslib pub -a {}/bus key payload", "_socket", SLOW | {"sbuslib.blocking", "argparse"}),
         ("sbuslib journal verify {}/journal", "sbuslib.journal.account", {"gevent", "pyspark", "pyarrow", "asyncio"}),
         ("sbuslib.cli.daemon --version", "sbuslib.cli.console", {"gevent"}),
     ],
