@@ -39,7 +39,7 @@ def main() -> None:
                 message = subscription.receive(timeout=10)
                 print(name, "sees", message.key.decode(), message.payload.decode())
 
-            # Secrets cross the tree: a credential key names one process, under the key of each link above it.
+            # Secrets cross the tree: a credential key names one process, under the key of each link to the parent it.
             box = alice.hub.whoami() + b"/box"
             mine = alice.subscribe(box)
             print("alice is two floors down:", alice.hub.whoami().count(b"!/cred/") == 2)

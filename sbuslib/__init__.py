@@ -9,7 +9,7 @@
             client.publish("room/1/temp", b"21.5")
             print(rooms.receive(timeout=5).payload)
 
-``Hub`` serves a bus in this process, ``Relay`` joins it to the hub above, ``Topic`` gives payloads a type, and the
+``Hub`` serves a bus in this process, ``Relay`` joins it to the parent, ``Topic`` gives payloads a type, and the
 errors are in ``sbuslib.errors``. ``docs/index.md`` lists what there is to read.
 
 Names are loaded when they are first used (:pep:`562`), so that ``sbuslib.blocking`` does not pull in

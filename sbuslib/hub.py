@@ -156,7 +156,7 @@ class Hub:
         """Those that are connected. An embedder does not need it: recorders do."""
         self._review = Review(context, self.clients.connections)  # of what clients hold, after a reload
         self.tree = Tree(context, self.clients, settings.relays)
-        """The hubs above and below. An embedder does not need it: relays do."""
+        """The parents and children. An embedder does not need it: relays do."""
         self.reporter = Reporter(context, self.clients, self.tree)
         """Gathers statistics. An embedder does not need it: daemons do."""
         self.reloads = Reloads(self._review)

@@ -166,15 +166,15 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     sync_wait: float = 2.0
     """Seconds for which a hub/sync of the whole tree waits for other hubs, before it is answered as partial."""
     link_wait: float = 10.0
-    """Seconds within which a hub above has to answer while a relay joins or leaves it."""
+    """Seconds within which a parent has to answer while a relay joins or leaves it."""
     link_pause: float = 0.05
     """Shortest pause before a relay joins again, in seconds. The next one is drawn at random, and may be longer."""
     link_pause_most: float = 5.0
     """Longest pause before a relay joins again, in seconds. A link that lasts for so long is stable."""
     link_buffer: int = 16 * 1024 * 1024
-    """Bytes kept for the hub above while it is away or slow: as many as for a slow receiver."""
+    """Bytes kept for the parent while it is away or slow: as many as for a slow receiver."""
     link_packets: int = 262_144
-    """Packets kept for the hub above while it is away or slow. Even an empty packet takes memory."""
+    """Packets kept for the parent while it is away or slow. Even an empty packet takes memory."""
     link_notices: float = 1.0
     """Seconds between two times that a hub passes on what was lost. One notice goes to many clients."""
     link_patterns: int = 65_536

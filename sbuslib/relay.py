@@ -43,11 +43,11 @@ class Relay:
     **Greenlets:** one, which dials and waits. What passes between the hubs does so in callbacks of the event loop, as
     between clients. One relay a hub, in the hub's thread; it ends with the hub.
 
-    :param upstream: the address of the hub above, or several, which are tried in order. It stays with the first that it
+    :param upstream: the address of the parent, or several, which are tried in order. It stays with the first that it
         could join until that link ends.
     :param export: patterns that may go up; ``None``: all. Secrets always may.
     :param import_: patterns that may come down, likewise.
-    :param upstream_user: name or id of the user that the hub above must run as.
+    :param upstream_user: name or id of the user that the parent must run as.
     :param client_limits: how to dial, see :class:`~sbuslib.limits.ClientLimits`.
 
     Raises :exc:`~sbuslib.errors.UsageError`.
@@ -67,8 +67,8 @@ class Relay:
         self._client_limits = client_limits if client_limits is not None else ClientLimits()  # for dialling
         self._upstream_user = upstream_user
         self._dialers = self._make_dialers(upstream, upstream_user)  # in the order in which they are tried
-        self.above = Parent(hub.tree, self, _patterns("export", export), _patterns("import_", import_))
-        """What is known of the hub above."""
+        self.parent = Parent(hub.tree, self, _patterns("export", export), _patterns("import_", import_))
+        """What is known of the parent."""
 
         self._link: ParentLink | None = None  # the last one
         self._greenlet: gevent.Greenlet[..., object] | None = None  # dials and waits
@@ -82,36 +82,36 @@ class Relay:
 
     @property
     def _is_started(self) -> bool:
-        return self.above.state != "stopped"
+        return self.parent.state != "stopped"
 
     @property
     def state(self) -> LinkState:
         """How the link is: one of :data:`~sbuslib.tree.parent.STATES`."""
-        return self.above.state
+        return self.parent.state
 
     @property
     def epoch(self) -> int:
         """How many times it has joined."""
-        return self.above.epoch
+        return self.parent.epoch
 
     # -- lifecycle ----------------------------------------------------------------------------------
 
     def start(self) -> Relay:
-        """Begin to look for the hub above; this relay itself. Returns at once.
+        """Begin to look for the parent; this relay itself. Returns at once.
 
         Raises :exc:`~sbuslib.errors.StateError` when the hub is not started or has a relay.
         """
         if self._is_started:
             raise StateError("this relay is started already")
         self.hub.context.check_here()
-        self.above.start()
+        self.parent.start()
         self._may_dial.set()
         self.service = Supervisor(f"relay to {self._address}", self.stop)
         self._greenlet = self.service.spawn(self._run)
         return self
 
     def stop(self) -> None:
-        """Leave the hub above; the hub is a root again. Stopping one that is not started does nothing.
+        """Leave the parent; the hub is a root again. Stopping one that is not started does nothing.
 
         Raises :exc:`~sbuslib.errors.StateError` in another thread than the hub's.
         """
@@ -122,12 +122,12 @@ class Relay:
             self._greenlet.kill(block=self._greenlet is not gevent.getcurrent())
         if self._link is not None:
             self._link.end("stopped")
-        self.above.on("stop")
+        self.parent.on("stop")
 
     close = stop
 
     def leave(self, timeout: float) -> bool:
-        """Leave the hub above in good order, and join none until :meth:`join_again`. Waits.
+        """Leave the parent in good order, and join none until :meth:`join_again`. Waits.
 
         What was sent up is acknowledged, and what is published then is kept. Returns whether that took at most
         ``timeout`` seconds: else the link is ended, and what was not acknowledged is uncertain.
@@ -138,9 +138,9 @@ class Relay:
             return True
         link.leave("this hub leaves")
         deadline = monotonic() + timeout
-        while self.above.link is link and (left := deadline - monotonic()) > 0:
-            self.above.wait_for_change(left)
-        has_left = self.above.link is not link
+        while self.parent.link is link and (left := deadline - monotonic()) > 0:
+            self.parent.wait_for_change(left)
+        has_left = self.parent.link is not link
         link.end("this hub leaves")
         return has_left
 
@@ -166,14 +166,14 @@ class Relay:
                 if not self._is_started:
                     self.service.check()
                     raise StateError(f"{self!r}: start it first")
-                self.above.wait_for_change()
+                self.parent.wait_for_change()
 
     def _make_dialers(
         self, upstream: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], user: int | str | None
     ) -> list[Dialer]:
         addresses = [upstream] if isinstance(upstream, (str, os.PathLike)) else list(upstream)
         if not addresses:
-            raise UsageError("a relay needs the address of a hub above")
+            raise UsageError("a relay needs the address of a parent")
         return [Dialer(address, user, self._client_limits) for address in addresses]
 
     def reconfigure(
@@ -197,11 +197,11 @@ class Relay:
         if self._is_started:
             self.hub.context.check_here()
         stays = self._upstream_user == upstream_user and self._address in [dialer.address for dialer in dialers]
-        stays = stays and self.above.import_ == imports
-        self._dialers, self._upstream_user, self.above.import_ = dialers, upstream_user, imports
-        self.above.interest.set_export(exports)
-        self.above.tree.propagation.want_any()
-        self.above.tree.presences.look_at_link(self.above.up)
+        stays = stays and self.parent.import_ == imports
+        self._dialers, self._upstream_user, self.parent.import_ = dialers, upstream_user, imports
+        self.parent.interest.set_export(exports)
+        self.parent.tree.propagation.want_any()
+        self.parent.tree.presences.look_at_link(self.parent.up)
         if self._is_started and not stays:
             self._moving = True
             if self._link is not None:
@@ -223,7 +223,7 @@ class Relay:
                     break  # there are other addresses now
 
             if not self._moving:
-                self.above.on("missed")
+                self.parent.on("missed")
                 if self._somebody:
                     gevent.sleep(backoff.next())
                 else:
@@ -239,10 +239,10 @@ class Relay:
             sock = dialer.dial()
         except (OSError, SbusError) as error:
             if isinstance(error, NoHubError):
-                self.above.found_nobody(dialer.address)
+                self.parent.found_nobody(dialer.address)
             else:
                 self._somebody = True
-            self.above.report(f"{dialer.address}: {plainly(error)}")
+            self.parent.report(f"{dialer.address}: {plainly(error)}")
             return None
 
         if not self._may_dial.is_set():  # no more
@@ -250,31 +250,31 @@ class Relay:
             return None
         self._address = dialer.address
         self._somebody = True
-        self._link = link = ParentLink(self.above, sock, dialer.address)
+        self._link = link = ParentLink(self.parent, sock, dialer.address)
         try:
             joined_at = self._stay(link)
         except BaseException:
             link.end("stopped")
             raise
         if self._may_dial.is_set():  # else it left as it was told to
-            self.above.report(f"{dialer.address}: {link.why}")
+            self.parent.report(f"{dialer.address}: {link.why}")
         return monotonic() - joined_at if joined_at is not None else None
 
     def _stay(self, link: ParentLink) -> float | None:
-        """Wait for the end of a link, and while the hub above has to answer, not for long. Returns when this joined."""
-        above = self.above
+        """Wait for the end of a link, and while the parent has to answer, not for long. Returns when this joined."""
+        parent = self.parent
         joined_at: float | None = None
         waits, deadline = "", 0.0
         link.begin()
-        while above.link is link:
+        while parent.link is link:
             if link.is_joined and joined_at is None:
                 joined_at = monotonic()
 
             # It has some time for each of its answers.
-            before, waits = waits, WAITS.get(above.step, "")
+            before, waits = waits, WAITS.get(parent.step, "")
             if waits != before:
                 deadline = monotonic() + self.hub.limits.link_wait
-            if not above.wait_for_change(max(0.0, deadline - monotonic()) if waits else None):
+            if not parent.wait_for_change(max(0.0, deadline - monotonic()) if waits else None):
                 link.end(waits)
         return joined_at
 
@@ -282,15 +282,15 @@ class Relay:
 
     def statistics(self) -> RelayStatistics:
         """What this relay did and holds at this instant."""
-        above = self.above
+        parent = self.parent
         return RelayStatistics(
-            **msgspec.structs.asdict(above.statistics()),
+            **msgspec.structs.asdict(parent.statistics()),
             path=tuple(hub_id.decode(errors="replace") for hub_id in self.hub.tree.path),
-            announced=len(above.interest),
-            waiting_bytes=above.up.waiting_bytes,
-            secrets=above.secrets,
-            lost_above=above.downstream.total.total(),
-            dropped=dict(above.dropped.counts),
+            announced=len(parent.interest),
+            waiting_bytes=parent.up.waiting_bytes,
+            secrets=parent.secrets,
+            lost_by_parent=parent.downstream.total.total(),
+            dropped=dict(parent.dropped.counts),
         )
 
     def __repr__(self) -> str:

@@ -185,7 +185,7 @@ class Namespace:
 def stranger(sender: bytes | None, own: bytes, separator: bytes, trusted: frozenset[int] = frozenset()) -> int | None:
     """The first user on the way from a sender to the process ``own`` who is not trusted; ``None`` if all are.
 
-    Trusted are that process's own user, root, and some more. What a hub below says of its clients is worth as much as
+    Trusted are that process's own user, root, and some more. What a child says of its clients is worth as much as
     the user of that hub. A hub that tells no senders is taken at its word. A service charges this user for what the
     sender says.
     """

@@ -104,16 +104,16 @@ class UserStatistics(_Statistics, frozen=True, kw_only=True):
 
 
 class LinkStatistics(_Statistics, frozen=True, kw_only=True):
-    """One link of a hub, to the hub above or from a hub below.
+    """One link of a hub, to the parent or from a child.
 
-    The counts of a link below begin anew when its relay connects. Losses that a hub below reports count only if it is
+    The counts of a link to a child begin anew when its relay connects. Losses that a child reports count only if it is
     trusted.
     """
 
     direction: str = ""
-    """``above`` for the link to the hub above, ``below`` for that of a hub below."""
+    """``above`` for the link to the parent, ``below`` for that of a child."""
     number: Count = 0
-    """The number of the relay as a client; 0 for the link above."""
+    """The number of the relay as a client; 0 for the link to the parent."""
     uid: Annotated[int, msgspec.Meta(ge=-1, le=2**32)] = -1
     """User of the process at the other end, by the kernel's word; -1: unknown."""
     pid: Annotated[int, msgspec.Meta(ge=-1, le=2**32)] = -1
@@ -125,9 +125,11 @@ class LinkStatistics(_Statistics, frozen=True, kw_only=True):
     address: str = ""
     """Where that hub listens, as it says."""
     state: str = ""
-    """Of the link above as in [`Relay.statistics()`](api.md); below ``joined``, or ``lagging`` while questions wait."""
+    """Of the link to the parent as in [`Relay.statistics()`](api.md); below ``joined``, or ``lagging`` while questions
+    wait.
+    """
     epoch: Count = 0
-    """Goes up when the link is made anew; of a hub below as it claims."""
+    """Goes up when the link is made anew; of a child as it claims."""
     mode: str = ""
     """How the upper hub [serves](relay.md#who-learns-what) the lower: ``announce``, ``prune`` or ``plain``."""
     patterns: Count = 0
@@ -156,13 +158,13 @@ class RelayStatistics(LinkStatistics, frozen=True, kw_only=True):
     path: tuple[str, ...] = ()
     """The hubs from this one to the root."""
     announced: int = 0
-    """Patterns that the hub above announced."""
+    """Patterns that the parent announced."""
     waiting_bytes: int = 0
     """Bytes of the messages that wait to go up."""
     secrets: bool = False
-    """Whether secret messages cross: not where the hub above refused the pattern for them."""
-    lost_above: int = 0
-    """Messages that the hub above lost because this one was slow to read."""
+    """Whether secret messages cross: not where the parent refused the pattern for them."""
+    lost_by_parent: int = 0
+    """Messages that the parent lost because this one was slow to read."""
     dropped: dict[str, int] = {}
     """Wrong packets from above, by reason."""
 

@@ -303,7 +303,7 @@ def world(syscalls: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
     """Hubs by name, which form trees and have clients of several users. All end with the test."""
     made = World(folder)
     monkeypatch.setattr(uplink, "ACK_PAUSE", 0.001)
-    monkeypatch.setattr(parent_link, "ALIVE_PAUSE", 60.0)  # tests that play the hub above are not asked that in between
+    monkeypatch.setattr(parent_link, "ALIVE_PAUSE", 60.0)  # tests that play the parent are not asked that in between
     monkeypatch.setattr(acceptor, "peer_credentials", made.credentials)
     yield made
     made.close()

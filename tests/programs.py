@@ -63,7 +63,7 @@ def wait_until(condition: Callable[[], object], what: str = "what the test waits
 
 
 class Programs:
-    """Hubs by name, each a process of its own: ``sbusd``, or ``sbus-relay`` where there is a hub above.
+    """Hubs by name, each a process of its own: ``sbusd``, or ``sbus-relay`` where there is a parent.
 
     They are forked from a process that has imported what they need, so each is there in some milliseconds.
     """

@@ -107,7 +107,7 @@ OWN = b"!/cred/7/7/9"
         (b"!/cred/7/7/3/!/cred/1/2/4", OWN, Credentials(1, 2, 4)),  # behind a hub of our own user
         (b"!/cred/1/2/3/!/cred/0/0/4", OWN, Credentials(1, 2, 3)),  # a hub of user 2 could name anybody
         (b"!/cred/7/7/3/!/cred/1/2/3/!/cred/7/7/4", OWN, Credentials(1, 2, 3)),
-        (b"!/cred/5/5/1/!/cred/1/2/3", b"!/cred/5/5/1/" + OWN, Credentials(1, 2, 3)),  # at a hub below that of user 5
+        (b"!/cred/5/5/1/!/cred/1/2/3", b"!/cred/5/5/1/" + OWN, Credentials(1, 2, 3)),  # at a child that of user 5
         (b"!/cred/5/5/1/!/cred/1/2/3", OWN, Credentials(5, 5, 1)),
         (b"!/cred/0/0/3/!/cred/65534/65534/0", OWN, UNKNOWN),
         (b"!/cred/0/0", OWN, UNKNOWN),

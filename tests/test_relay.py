@@ -29,10 +29,10 @@ def test_bad_arguments_of_a_relay_change_nothing(world: World, options: dict[str
     for wrong, text in ((relay, "started already"), (second, "one relay a hub"), (early, "not started")):
         with pytest.raises(StateError, match=text):
             wrong.start()
-    client, above = world.client("left"), world.client("top")
+    client, parent = world.client("left"), world.client("top")
     client.subscribe(b"k")
     settle(client)
-    above.publish(b"k")
+    parent.publish(b"k")
     assert client.receive(timeout=PATIENCE).key == b"k"
 
 
@@ -166,7 +166,7 @@ def test_a_hub_that_is_restarted_again_and_again_is_joined_soon(world: World, mo
     world.hub("left", limits=msgspec.structs.replace(FAST, link_pause=0.001, link_pause_most=600.0))
     relay = world.relay("left", "top")
     tries: list[str] = []
-    monkeypatch.setattr(relay.above, "report", tries.append)
+    monkeypatch.setattr(relay.parent, "report", tries.append)
     for epoch in (2, 3, 4):
         world.hubs["top"].stop(0)
         tries.clear()
@@ -182,7 +182,7 @@ def test_a_chain_of_hubs_waits_for_no_long_pause_in_whatever_order_they_start(wo
         world.hub(f"h{n}", limits=PATIENT)
         if n:
             world.relay(f"h{n}", "none", f"h{n - 1}", wait=False)
-        eventually(lambda: all(relay.above.settled for relay in world.relays.values()))
+        eventually(lambda: all(relay.parent.settled for relay in world.relays.values()))
     eventually(lambda: all(relay.state == "joined" for relay in world.relays.values()))
     eventually(lambda: len(world.hubs["h6"].tree.path) == 7)
 

@@ -62,8 +62,8 @@ class World:
         """Hubs, each below the one before."""
         for name in names:
             self.hub(name)
-        for above, below in pairwise(names):
-            self.relay(below, above)
+        for parent, below in pairwise(names):
+            self.relay(below, parent)
 
     def client(self, name: str, **options: Any) -> Client:
         return self._stack.enter_context(Client(self.address(name), **options))
@@ -119,11 +119,11 @@ def received(client: Client) -> list[Message]:
     return found
 
 
-def join(world: World, above: FakeHub, **limits: Any) -> Peer:
+def join(world: World, parent: FakeHub, **limits: Any) -> Peer:
     """Have the hub ``left`` join a fake hub at ``top``. Returns the fake hub's end of the link."""
     world.hub("left", limits=msgspec.structs.replace(FAST, prefix_wait=0.001, **limits))
     relay = world.relay("left", "top", wait=False)
-    link = above.accept()
+    link = parent.accept()
     greet_relay(link)
     link.send(b"CMSG interest/complete")
     relay.wait(PATIENCE)

@@ -29,7 +29,7 @@ class Daemon:
 
     def __init__(self, address: str, pids: list[int], below: str | None = None) -> None:
         self.address = address
-        #: Where receivers connect, which may be a hub below.
+        #: Where receivers connect, which may be a child.
         self.below = below if below is not None else address
         self.pids = pids
 

@@ -18,7 +18,7 @@ def add_ping(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
         "Ask a hub for an answer, again and again, and show how long each takes: until it is there, all that a client "
-        "has said is in force. With --tree, the hubs above and below have to answer too; those of users that are not "
+        "has said is in force. With --tree, its parent and children answer, too; those of users that are not "
         "trusted are not waited for. When the hub goes away, it says so and waits for it."
     )
     parser.epilog = (

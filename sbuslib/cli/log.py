@@ -26,7 +26,7 @@ SHARE: Final = 0.001
 """Share of the time that may go into looking."""
 
 ASK_LOOKS: Final = 3
-"""After so many looks the hubs below are asked for an answer: else nobody would find that one is stopped."""
+"""After so many looks the children are asked for an answer: else nobody would find that one is stopped."""
 
 LINKS_A_LOOK: Final = 16
 """Links of which one look says what became of them. The rest is a number: a hub that starts may have a thousand."""
@@ -62,8 +62,8 @@ class HubLog:
         self._hub = hub
         self._counts = _counts_of(hub)  # lost until the last look, by user and cause
         self._losing: dict[tuple[int, str], _Losing] = {}  # what is being lost
-        self._links: dict[int, tuple[str, str]] = {}  # name and state of each link below, by its number
-        self._looks = 0  # since the hubs below were asked
+        self._links: dict[int, tuple[str, str]] = {}  # name and state of each link to a child, by its number
+        self._looks = 0  # since the children were asked
         self._not_before = 0.0  # when the next look may be
         self._timer: Any = hub.context.running.loop.timer(LOOK_SECONDS, LOOK_SECONDS)
         self._timer.start(self.look)
@@ -87,11 +87,11 @@ class HubLog:
         seen = self._hub.statistics(clients=False)
         self._look_at_losses(seen, began if now is None else now)
         self._hub.replacement.handed_on.update(self.handed_on)
-        self._look_at_links([link for link in seen.per_link if link.direction == "below"])
+        self._look_at_links([link for link in seen.per_link if link.direction == "child"])
         self._looks += 1
         if self._links and self._looks >= ASK_LOOKS:
             self._looks = 0
-            self._hub.tree.sync_below(lambda scope: None)
+            self._hub.tree.sync_children(lambda scope: None)
         self._not_before = began + (monotonic() - began) / SHARE
 
     def _look_at_losses(self, seen: HubStatistics, now: float, *, ends: bool = False) -> None:

@@ -255,7 +255,7 @@ def tell_notice(notice: control.Notice) -> None:
         complain("sbus", f"{notice.count:,} messages were lost: {printable(notice.cause.encode())}")
     elif isinstance(notice, control.Away):
         seconds = notice.until - notice.since
-        complain("sbus", f"a hub above was away for {seconds:.1f} s: what came there meanwhile was lost")
+        complain("sbus", f"a parent was away for {seconds:.1f} s: what came there meanwhile was lost")
     elif isinstance(notice, control.Withdrawn):
         for pattern in notice.patterns:
             complain("sbus", f"the hub no longer lets this program subscribe to '{printable(pattern)}'")

@@ -45,7 +45,7 @@ examples:
 def build_parser() -> Parser:
     """The arguments of ``sbus-relay``."""
     parser = Parser(prog="sbus-relay", description=_DESCRIPTION, epilog=_EPILOG)
-    add(parser, "--upstream ADDRESS", "the hub above; may be repeated, then they are tried in order", action="append")
+    add(parser, "--upstream ADDRESS", "the parent; may be repeated, then they are tried in order", action="append")
     add_address(parser, "--listen", metavar="WHERE", help="the address where to listen, unless the file has it")
     add_patterns(parser, "export", "let only what matches go up, besides secrets", file_may_have=True)
     add_patterns(parser, "import", "let only what matches go down, besides secrets", file_may_have=True)

@@ -1,4 +1,4 @@
-"""``sbus stat``: what a hub does, and what was lost and why; each client of it, or the tree of hubs below it."""
+"""``sbus stat``: what a hub does, and what was lost and why; each client of it, or the tree of children it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def add_stat(parser: Parser) -> None:
         "Counts begin when the hub is made, those of a client when it connects, those of a link when it is made. A hub "
         "tells this to its own user, root, and the users of --trusted.\n\n"
         "With --clients, show every client. Number 0 is the program that serves the hub.\n\n"
-        "With --tree, show a hub and the hubs below it, with what passed over each link: up from the lower hub, and "
-        "down to it. Hubs below are asked at the address that their relays say, if they run as the same user as the "
+        "With --tree, show a hub and the children it, with what passed over each link: up from the lower hub, and "
+        "down to it. Children are asked at the address that their relays say, if they run as the same user as the "
         "relay; of others, only the link is shown. Lag is for how long a hub owes an answer."
     )
     parser.epilog = (
@@ -154,19 +154,19 @@ def _tree(arguments: Namespace) -> None:
 
 def draw(seen: SeenHub, before: SeenHub | None = None, span: float = 1.0) -> Iterator[str]:
     """The lines that show a tree; with what was seen a ``span`` in seconds before, also how fast messages pass."""
-    above = seen.above
-    if above is not None:
-        where = tables.plain(above.address) or "a hub"
-        yield f"(below {where}: {', '.join(_link(above, None, span))})"
+    parent = seen.parent
+    if parent is not None:
+        where = tables.plain(parent.address) or "a hub"
+        yield f"(below {where}: {', '.join(_link(parent, None, span))})"
     yield f"{tables.plain(seen.statistics.address)}: {_sum_up(seen)}"
     yield from _branches(seen, before, span, "")
 
 
 def _branches(seen: SeenHub, before: SeenHub | None, span: float, margin: str) -> Iterator[str]:
-    earlier = {} if before is None else {one.link.number: one for one in before.below}
+    earlier = {} if before is None else {one.link.number: one for one in before.children}
     same_hub = before is not None and before.statistics.hub_id == seen.statistics.hub_id
-    for one in seen.below:
-        last = one is seen.below[-1]
+    for one in seen.children:
+        last = one is seen.children[-1]
         old = earlier.get(one.link.number) if same_hub else None
         if old is not None and (old.link.pid, old.link.epoch) != (one.link.pid, one.link.epoch):
             old = None  # another link has its number: this hub was started anew
@@ -183,7 +183,7 @@ def _branches(seen: SeenHub, before: SeenHub | None, span: float, margin: str) -
         if one.hub is None:
             yield f"{below}   {tables.plain(one.why)}"
         else:
-            yield f"{below}{'│' if one.hub.below else ' '}  {_sum_up(one.hub)}"
+            yield f"{below}{'│' if one.hub.children else ' '}  {_sum_up(one.hub)}"
             yield from _branches(one.hub, None if old is None else old.hub, span, below)
 
 
@@ -193,7 +193,7 @@ def _sum_up(seen: SeenHub) -> str:
 
 
 def _link(link: LinkStatistics, before: SeenLink | None, span: float) -> list[str]:
-    """What is told of a link, as its upper hub sees it, or its lower hub if it is the link above."""
+    """What is told of a link, as its upper hub sees it, or its lower hub if it is the link to its parent."""
     parts = [tables.plain(link.state), tables.plain(link.mode)]
     old = None if before is None else before.link
     for name in ("up", "down"):
@@ -217,7 +217,7 @@ def _carried(seen: SeenLink) -> list[str]:
     """Which way the key goes that was asked about."""
     if seen.link.carries is None:
         return []
-    up = seen.hub.above.carries if seen.hub is not None and seen.hub.above is not None else None
+    up = seen.hub.parent.carries if seen.hub is not None and seen.hub.parent is not None else None
     ways = ["up"] * bool(up) + ["down"] * seen.link.carries
     unknown = " (up: not known)" if up is None else ""
     return [f"key: {' and '.join(ways) or 'neither'}{unknown}"]

@@ -206,7 +206,7 @@ def to_json(look: Look, view: View) -> str:
 def add_web(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
-        "Show the bus on a live page: rates, queues and losses of clients and users, the hubs above and below, and the "
+        "Show the bus on a live page: rates, queues and losses of clients and users, its parent and children, and the "
         "messages of a pattern. Print the address of the page, and serve it until Ctrl-C. Open it in a browser on this "
         "machine, or through ssh -L. The page cannot change anything, and shows no secrets. Whoever has its address "
         "may look: there is a random token in it. The hub must trust the user that runs this."

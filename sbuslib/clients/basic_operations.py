@@ -184,7 +184,7 @@ class BasicOperations:
     async def sync(self, scope: str = "local") -> SyncScope:
         """Wait until all that this client said is in force. Returns how far: ``local``, ``tree`` or ``partial``.
 
-        With ``tree``, hubs below of users that are not trusted are not waited for: ``trusted_only`` of the answer tells
+        With ``tree``, children of users that are not trusted are not waited for: ``trusted_only`` of the answer tells
         whether there are any.
 
         Raises :exc:`TimeoutError` and :exc:`~sbuslib.errors.DisconnectedError`.

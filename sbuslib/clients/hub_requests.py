@@ -14,7 +14,7 @@ from ..wire.packets import check_key
 from ..wire.text import printable
 
 _WILDCARDS = {b"#", b">", b"**"}
-_ALL_BELOW = re.compile(rb"(?:(.*)([./]))?(#|>|\*\*)", re.DOTALL)
+_ALL_CHILDREN = re.compile(rb"(?:(.*)([./]))?(#|>|\*\*)", re.DOTALL)
 """All below some key, as MQTT, NATS and patterns of files write it: what is above, the separator, the wildcard."""
 
 _warned_of: set[bytes] = set()  # patterns
@@ -25,7 +25,7 @@ def warn_of_wildcard(pattern: bytes, separator: bytes) -> None:
     how = "* is one segment, and a pattern that ends with the separator matches all below"
 
     # 1. At the end: NATS cuts keys at the full stop, MQTT and patterns of files at the slash.
-    if (found := _ALL_BELOW.fullmatch(pattern.replace(separator, b"/"))) is not None:
+    if (found := _ALL_CHILDREN.fullmatch(pattern.replace(separator, b"/"))) is not None:
         start, stop, foreign = found.groups()
         here = printable(start.replace(stop, separator) + separator) if start else "the empty pattern"
         how = f"NATS and MQTT write it so; here it is {here}"
@@ -73,7 +73,7 @@ class SyncScope(str):
     """How far all that a client said is in force: ``local``, ``tree`` or ``partial``."""
 
     trusted_only = False
-    """Whether hubs below were not waited for, because the hubs above them do not trust their users."""
+    """Whether children were not waited for, because the parents them do not trust their users."""
 
     @classmethod
     def of(cls, answer: bytes) -> Self:

@@ -68,10 +68,10 @@ class Neighbours(Protocol):
         """Answer a ``hub/sync``. Raises :exc:`~sbuslib.errors.PacketError` where too many wait."""
 
     def add_link(self, publisher: Publisher, said: bytes) -> None:
-        """A client says that it is the relay of a hub below, and names that hub."""
+        """A client says that it is the relay of a child, and names that hub."""
 
     def note_address(self, client: Outbound, address: bytes) -> None:
-        """A client that is the relay of a hub below says where its hub listens."""
+        """A client that is the relay of a child says where its hub listens."""
 
     def forget(self, client: Outbound) -> None:
         """A client has left, which may be such a relay."""
@@ -205,7 +205,7 @@ class ClientRole:
             case control.TAKE_OVER:
                 self._replacement.ask(client)
 
-            # What only a hub below says.
+            # What only a child says.
             case control.INTEREST_ON:
                 self._neighbours.add_link(publisher, packet.payload or b"")
             case control.INTEREST_ADDRESS:

@@ -1,12 +1,12 @@
 """The receivers for which messages wait on a hub, and when all messages that wait now have been passed on.
 
 Messages that a hub has handed to the kernel arrive even if the hub is killed. Messages that wait in its own memory do
-not. The relay of a hub below has to tell what was lost with its master. So it is told that its messages were taken only
+not. The relay of a child has to tell what was lost with its master. So it is told that its messages were taken only
 after those that went into a queue have left it (``hub/sync`` of scope ``passed``).
 
 A client that stopped reading would keep every relay waiting. So no relay waits longer than
 :data:`~.running.PASSED_WAIT` for a client, until nothing waits for that client. If the hub is killed meanwhile, the
-messages in that client's queue are lost with it. The hub above, and the hubs below of trusted users, are waited for
+messages in that client's queue are lost with it. The parent, and the children of trusted users, are waited for
 however long it takes: many clients are behind each.
 """
 

@@ -352,7 +352,7 @@ class FanOuts:
         context = self._context
         alike: dict[Account, list[Outbound]] = {}
         for receiver in receivers:
-            # A hub below does its own fan-out. A client that has left is in routes for a moment.
+            # A child does its own fan-out. A client that has left is in routes for a moment.
             if isinstance(receiver, Outbound) and not (receiver.is_link or receiver.closed):
                 alike.setdefault(receiver.account, []).append(receiver)
         return {

@@ -59,7 +59,7 @@ class Outbound:
     account: Account
     _running: Running = field(init=False)
     closed: bool = False
-    is_link: bool = False  # whether the client is a hub below
+    is_link: bool = False  # whether the client is a child
     takes_batches: bool = False
     wants_notices: bool = False
     kicked: bool = False  # by its hub
@@ -325,7 +325,7 @@ class Outbound:
 
     @property
     def is_hub(self) -> bool:
-        """Whether this is a hub below that may be waited for. Implements :class:`~.delivery_barrier.Pending`."""
+        """Whether this is a child that may be waited for. Implements :class:`~.delivery_barrier.Pending`."""
         return self.is_link and self.credentials.uid in self._context.trusted
 
     @property
@@ -356,7 +356,7 @@ class Outbound:
         return self._context.router.namespace.credential_key(self.credentials)
 
     def become_link(self, owner: Sender) -> None:
-        """This client is a hub below: what ``owner`` publishes never comes back, and it gets the full buffer."""
+        """This client is a child: what ``owner`` publishes never comes back, and it gets the full buffer."""
         self.is_link = True
         self.set_echo(owner)
         self.grow(anyway=True)

@@ -90,7 +90,7 @@ class Undelivered(Generic[Which]):
 
 
 class Role(Protocol):
-    """What a connection is: a client, a link from a hub below, the link to the hub above."""
+    """What a connection is: a client, a link from a child, the link to the parent."""
 
     is_link: bool
     """Whether a violation by one of many clients behind it is only counted, by :meth:`drop`."""

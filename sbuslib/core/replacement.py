@@ -1,6 +1,6 @@
 """A hub is replaced under its clients: what the old one gives, and what the new one makes of it.
 
-First the hubs below leave, while everybody is served. All else happens in one go, in which neither hub serves anybody.
+First the children leave, while everybody is served. All else happens in one go, in which neither hub serves anybody.
 The old hub finishes what is half done, so that its state is packets that wait and nothing else, and gives it away, as
 :mod:`.handover` says. The new one makes a connection of each that it is given, charges it to its user, and reads on
 where the old one stopped.
@@ -36,7 +36,7 @@ from .records import VERSION, HubRecord
 from .settings import Reloads
 
 LEAVE_WAIT: Final = 1.0
-"""Seconds that hubs below have to leave in good order."""
+"""Seconds that children have to leave in good order."""
 
 
 class ChildLinks(Protocol):
@@ -52,7 +52,7 @@ class ChildLinks(Protocol):
         ...
 
     def leave_all(self, timeout: float) -> object:
-        """End the links to all hubs below in good order, and let none join. Waits."""
+        """End the links to all children in good order, and let none join. Waits."""
 
     def join_again(self) -> None:
         """Let hubs join again."""
@@ -118,7 +118,7 @@ class Replacement:
         if client.credentials.pid <= 0:
             return "the process that asks is in another namespace of process ids"
         if self._tree.has_relay:
-            return "it is joined to a hub above, and a relay cannot be taken over yet"
+            return "it is joined to a parent, and a relay cannot be taken over yet"
         if self._listener is None:
             return "it is stopping"
         return "another process takes it over" if self._is_asked else ""

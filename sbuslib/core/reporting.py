@@ -30,7 +30,7 @@ LINKS_PAGE: Final = 100
 
 
 class About(Protocol):
-    """What the hub's tree knows of the hub, and its links to hubs above and below."""
+    """What the hub's tree knows of the hub, and its links to parents and children."""
 
     hub_id: bytes
     dropped: Violations

@@ -56,7 +56,7 @@ class Router(Generic[S]):
         self.watch: Callable[[S, Account, Pattern, bool], None] | None = None
         """Called with each plain pattern that a subscriber begins (``True``) or ceases (``False``) to hold."""
         self.adjust: Callable[[bytes, bool, tuple[S, ...]], tuple[S, ...]] | None = None
-        """The receivers of a key, which may be secret, besides or but for the hub above."""
+        """The receivers of a key, which may be secret, besides or but for the parent."""
         self.presumed: S | None = None
         """Who is sent everything as long as nobody knows what it wants."""
         self.on_interest: Callable[[Pattern | None, Account | None], None] | None = None
@@ -276,7 +276,7 @@ class Router(Generic[S]):
         return found if self.adjust is None else self.adjust(key, secret, found)
 
     def _look_up(self, key: bytes) -> tuple[S, ...]:
-        # 1. Subscribers, the hub above, and who listens in.
+        # 1. Subscribers, the parent, and who listens in.
         secret = self.namespace.check_key(key)
         found = self._receivers(key, secret)
         if self._taps:

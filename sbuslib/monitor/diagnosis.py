@@ -66,16 +66,16 @@ _CAUSES: Final = {
     "overflow": "their receivers read too slowly: sbus stat --clients --sort lost shows which",
     "quota": "what waits for one user, or comes from one, is bounded by limits",
     "oversize": "the packet is longer than the receiver's connection takes: raise net.core.wmem_max",
-    "upstream": "the hub above was away or slow for too long: sbus doctor there says why",
+    "upstream": "the parent was away or slow for too long: sbus doctor there says why",
 }
 """What to do about messages that were lost. Other causes are what the receivers asked for, or left behind."""
 
 _STATES: Final = {
-    "loop": "the hub above is below this one: give its relay another --upstream",
-    "deep": "the hub above is too deep in its tree: join a hub nearer to the root",
+    "loop": "the parent is below this one: give its relay another --upstream",
+    "deep": "the parent is too deep in its tree: join a hub nearer to the root",
     "stopped": "start its relay again",
 }
-"""What to do about a link that is not joined; about other states, to look at the hub above."""
+"""What to do about a link that is not joined; about other states, to look at the parent."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -154,8 +154,8 @@ def _reach(address: str) -> tuple[str, str]:
 def _forbidden(path: str) -> str:
     """Which folder or socket keeps us out."""
     steps = [path]
-    while (above := os.path.dirname(steps[0])) not in ("", steps[0]):
-        steps.insert(0, above)
+    while (parent := os.path.dirname(steps[0])) not in ("", steps[0]):
+        steps.insert(0, parent)
     closed = next((one for one in steps[:-1] if not os.access(one, os.X_OK, effective_ids=True)), path)
     try:
         found = os.stat(closed)
@@ -382,8 +382,8 @@ def _links(client: Client, timeout: float, seen: set[bytes]) -> Iterator[Finding
         return
 
     seen.add(features.hub_id)
-    about, above = f"links of {client.address}", features.path[1:]
-    path = f"below {printable(b', '.join(above))}" if above else "the root of its tree"
+    about, parent = f"links of {client.address}", features.path[1:]
+    path = f"below {printable(b', '.join(parent))}" if parent else "the root of its tree"
     yield Finding("ok", about, f"hub {printable(features.hub_id)} is {path}")
 
     try:
@@ -394,7 +394,7 @@ def _links(client: Client, timeout: float, seen: set[bytes]) -> Iterator[Finding
         return
 
     for link in links:
-        name = f"to {link.address}" if link.direction == "above" else f"from {link.address or link.credentials}"
+        name = f"to {link.address}" if link.direction == "parent" else f"from {link.address or link.credentials}"
         if link.state == "joined":
             yield Finding("ok", about, f"{name}: joined")
         elif link.state == "lagging":
@@ -403,7 +403,7 @@ def _links(client: Client, timeout: float, seen: set[bytes]) -> Iterator[Finding
             advice = _STATES.get(link.state, f"sbus doctor -a {link.address}")
             yield Finding("problem", about, f"{name}: {link.state}", advice)
         yield from _losses(f"lost {name}", link)
-        if link.direction == "above" and link.state == "joined":
+        if link.direction == "parent" and link.state == "joined":
             try:
                 with Client(link.address, hub_user=link.uid, timeout=timeout) as upper:
                     yield from _links(upper, timeout, seen)

@@ -81,13 +81,13 @@ class Rates:
         """The hubs of a tree but the one looked at: a row of each one's link, by depth.
 
         ``to`` is the place in this list of the hub that it is joined to, -1 for the hub looked at. ``level`` is how far
-        below that it is; -1 for the hub above. ``why`` tells why a hub could not be asked.
+        below that it is; -1 for the parent. ``why`` tells why a hub could not be asked.
         """
-        places = [] if seen.above is None else [_Place(seen.above, seen.statistics.hub_id, -1, -1, "")]
+        places = [] if seen.parent is None else [_Place(seen.parent, seen.statistics.hub_id, -1, -1, "")]
         queue = deque([(seen, -1, 0)])
         while queue:
             hub, at, level = queue.popleft()
-            for one in hub.below:
+            for one in hub.children:
                 if one.hub is not None:
                     queue.append((one.hub, len(places), level + 1))
                 places.append(_Place(one.link, hub.statistics.hub_id, at, level + 1, one.why))
@@ -165,7 +165,7 @@ def _client(client: ClientStatistics) -> Row:
 
 def _link(link: LinkStatistics) -> Row:
     return _counted(link) | {
-        # What a hub below says of itself may be anything, or nothing.
+        # What a child says of itself may be anything, or nothing.
         "name": link.address or link.hub or link.credentials,
         "address": link.address or "-",
         "user": name_of_user(link.uid) if link.uid >= 0 else "-",

@@ -1,6 +1,6 @@
 """A look at a tree of hubs, from one of them downwards.
 
-Each hub tells of its own links only, and those who trust it: ``hub/links``. So each hub below is asked in turn, at the
+Each hub tells of its own links only, and those who trust it: ``hub/links``. So each child is asked in turn, at the
 address that its relay claims. An answer counts only if the hub there runs as the user that the kernel named to the hub
 above, and is below that hub by its own path.
 """
@@ -30,15 +30,15 @@ SLOW: Final = 5
 
 
 class SeenHub(msgspec.Struct, frozen=True, kw_only=True):
-    """A hub: what it tells of itself, less its clients and users; its link to a hub above, and those to hubs below."""
+    """A hub: what it tells of itself, less its clients and users; its link to a parent, and those to children."""
 
     statistics: HubStatistics
-    above: LinkStatistics | None
-    below: tuple[SeenLink, ...]
+    parent: LinkStatistics | None
+    children: tuple[SeenLink, ...]
 
 
 class SeenLink(msgspec.Struct, frozen=True, kw_only=True):
-    """A link, as the upper hub tells it, and the hub below; or ``why`` that could not be asked."""
+    """A link, as the upper hub tells it, and the child; or ``why`` that could not be asked."""
 
     link: LinkStatistics
     hub: SeenHub | None
@@ -74,16 +74,16 @@ class _Survey:
         return msgspec.structs.replace(client.hub.statistics(), per_client=(), per_user=(), per_link=()), links
 
     def _look(self, statistics: HubStatistics, links: list[LinkStatistics], user: int, depth: int) -> SeenHub:
-        above = [link for link in links if link.direction == "above"]
-        below = [link for link in links if link.direction == "below"]
+        parent = [link for link in links if link.direction == "parent"]
+        children = [link for link in links if link.direction == "child"]
         return SeenHub(
             statistics=statistics,
-            above=above[0] if above else None,
-            below=tuple(self._follow(link, statistics.hub_id, user, depth) for link in below),
+            parent=parent[0] if parent else None,
+            children=tuple(self._follow(link, statistics.hub_id, user, depth) for link in children),
         )
 
     def _follow(self, link: LinkStatistics, hub_id: str, user: int, depth: int) -> SeenLink:
-        """Ask the hub below a link. What is below the hub of a user is the doing of that user, whatever it claims."""
+        """Ask the child a link. What is below the hub of a user is the doing of that user, whatever it claims."""
         found, why = None, ""
 
         # 1. Whom this is charged to, and whether to ask at all.

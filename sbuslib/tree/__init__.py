@@ -1,1 +1,1 @@
-"""Hubs above and below: what a tree of hubs needs beside the hubs."""
+"""Links to the parent hub and the child hubs, and what a tree of hubs needs beside them."""

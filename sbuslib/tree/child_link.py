@@ -1,4 +1,4 @@
-"""The hubs below, as a hub knows them: their relays are clients that said ``interest/on``.
+"""The children, as a hub knows them: their relays are clients that said ``interest/on``.
 
 A link of a user that is trusted is told which patterns all others want. Another must not learn that: it is told which
 of its own keys nobody wants, and neither asked nor waited for. The relay of anybody else is a client like any other,
@@ -25,7 +25,7 @@ from .interest import Changes
 from .link import Link, Mode
 from .link_context import LinkContext
 from .pruning import PRUNED_BYTES, PrunedKeys
-from .remote_senders import RemoteSender, SendersBelow, take_wrapped
+from .remote_senders import ChildSenders, RemoteSender, take_wrapped
 
 PRUNES_A_SECOND: Final = 8_192
 """Most keys in a second that a link is told not to send, so that endless new keys cost little."""
@@ -35,13 +35,13 @@ _UNANSWERED = 64
 
 
 class ChildLink(Link):
-    """The role of the relay of a hub below.
+    """The role of the relay of a child.
 
     :param hub: stands for that hub, over several links.
     """
 
     def __init__(
-        self, link_context: LinkContext, publisher: Publisher, mode: Mode, behind: SendersBelow, hub: Hashable
+        self, link_context: LinkContext, publisher: Publisher, mode: Mode, behind: ChildSenders, hub: Hashable
     ) -> None:
         outbound = publisher.outbound
         uid, pid = outbound.credentials.uid, outbound.credentials.pid
@@ -78,7 +78,7 @@ class ChildLink(Link):
     # -- what comes from the link -------------------------------------------------------------------
 
     def key_of(self, credentials: Credentials) -> bytes:
-        """That of somebody unknown behind it: the hub below names those whom it knows."""
+        """That of somebody unknown behind it: the child names those whom it knows."""
         return self._behind.unknown
 
     def note_dropped(self, reason: Reason, times: int) -> bool:
@@ -113,7 +113,7 @@ class ChildLink(Link):
                 self._as_client.act_on(publisher, packet)
 
     def _begin_presences(self) -> None:
-        """The hub below is about to tell who is present there, and wants to be told the same."""
+        """The child is about to tell who is present there, and wants to be told the same."""
         if self.presence_cursor is None:
             presences, account = self.link_context.presences, self.outbound.account
             self.presence_cursor = presences.begin_link(
@@ -136,7 +136,7 @@ class ChildLink(Link):
     def _narrow(self, pattern: bytes) -> list[bytes]:
         """What the link may subscribe to in place of a pattern: itself, or the parts that its user may read.
 
-        A hub below subscribes for all of its clients, and one of them may ask for everything. Subscriptions are
+        A child subscribes for all of its clients, and one of them may ask for everything. Subscriptions are
         counted, so what several patterns have in common stays until each was taken back.
         """
         outbound = self.outbound
@@ -300,7 +300,7 @@ class PlainLink(ClientRole):
     is_relay = True
     longest = PACKET_BYTES + CONTROL_EXTRA
 
-    def __init__(self, publisher: Publisher, behind: SendersBelow) -> None:
+    def __init__(self, publisher: Publisher, behind: ChildSenders) -> None:
         role = publisher.role
         assert isinstance(role, ClientRole)
         super().__init__(*role.parts)

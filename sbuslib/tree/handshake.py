@@ -1,4 +1,4 @@
-"""What a hub above says of itself when a relay greets it, and what about that ends the link.
+"""What a parent says of itself when a relay greets it, and what about that ends the link.
 
 Everything here comes from another process, so it is checked, and bounded, before anything else sees it.
 """
@@ -17,13 +17,13 @@ _SHOWN = 80
 
 
 class LinkError(PeerError):
-    """This hub cannot join the hub above, or the hub above has gone."""
+    """This hub cannot join the parent, or the parent has gone."""
 
 
 class ApartError(LinkError):
-    """This hub has to stay apart from the hub above, and is the root of its own tree.
+    """This hub has to stay apart from the parent, and is the root of its own tree.
 
-    :param state: ``loop``: joining would put this hub above itself; ``deep``: the tree would be deeper than
+    :param state: ``loop``: joining would put this parent itself; ``deep``: the tree would be deeper than
         :attr:`~sbuslib.limits.Limits.path_hubs`.
     """
 
@@ -49,12 +49,12 @@ def check_features(features: control.Features, hub_id: bytes, separator: bytes, 
 
 
 def check_key(key: bytes, namespace: Namespace) -> bytes:
-    """The credential key of a link, as the hub above tells it. Raises :exc:`LinkError` when it is none."""
+    """The credential key of a link, as the parent tells it. Raises :exc:`LinkError` when it is none."""
     if not namespace.chain(key):
         raise LinkError(f"its answer to whoami is no credential key: {printable(key[:_SHOWN])}")
     return key
 
 
 def is_unknown(key: bytes, namespace: Namespace) -> bool:
-    """Whether the kernel could not tell the hub above all ids in our credential key: it is in other namespaces."""
+    """Whether the kernel could not tell the parent all ids in our credential key: it is in other namespaces."""
     return None in namespace.chain(key)[-1].known()

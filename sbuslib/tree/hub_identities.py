@@ -1,7 +1,7 @@
 """Which hub is behind a link, so that a hub that comes back is known.
 
 A relay says who its hub is when it joins (``interest/on``): an *instance*, which stays the same when the hub's process
-is started again, and an *epoch*, which is later for each new process. A hub may come back while the hub above still
+is started again, and an *epoch*, which is later for each new process. A hub may come back while the parent still
 reads its old connection. Then the old link is *retired* first: what came over it is read to its end, and only then the
 new one joins. So nobody behind the new link is sent what the same hub has sent over the old one, and the messages of
 both stay in order.
@@ -46,7 +46,7 @@ class Hello(NamedTuple):
     id: bytes
     epoch: int
     links: int
-    """How many links of trusted users the hub above had, as far as this one was told; 0: it does not know."""
+    """How many links of trusted users the parent had, as far as this one was told; 0: it does not know."""
 
     def encode(self) -> bytes:
         """The payload of ``interest/on``."""
@@ -91,7 +91,7 @@ def new_epoch() -> int:
 
 
 class HubIdentities:
-    """The hubs below that have said who they are.
+    """The children that have said who they are.
 
     :param join: has a hub join whose old link has ended.
     """

@@ -145,7 +145,7 @@ class Interest:
         return self._page
 
     def encode(self, changes: Changes) -> list[bytes]:
-        """What is said to a link below. Most links are told the same: so that is encoded once."""
+        """What is said to a link to a child. Most links are told the same: so that is encoded once."""
         if changes != self._said[0]:
             self._said = changes, encode_changes(changes)
         return self._said[1]

@@ -13,7 +13,7 @@ from ..core.outbound import Outbound
 from ..core.protocols import Receiver
 from ..core.violations import Violations
 from ..wire import control
-from .link_protocols import Above, Below
+from .link_protocols import ChildPort, ParentPort
 from .loss_reports import LossReports, News
 from .presences import Presences
 from .propagation import InterestPropagation
@@ -24,21 +24,21 @@ from .tree_sync import Questions
 class LinkContext:
     """A hub's place in its tree, as its links know it. :class:`~sbuslib.tree.tree.Tree` is the rest.
 
-    :param links: those to the hubs below.
+    :param links: those to the children.
     """
 
-    def __init__(self, context: Context, clients: Clients, links: Mapping[Outbound, Below]) -> None:
+    def __init__(self, context: Context, clients: Clients, links: Mapping[Outbound, ChildPort]) -> None:
         self.context = context
         self.clients = clients
         self.hub_id = secrets.token_hex(8).encode()
         """16 hexadecimal digits that no other hub has."""
         self._links = links
-        self.above: Above | None = None
-        """The hub above, while a relay is started."""
+        self.parent: ParentPort | None = None
+        """The parent, while a relay is started."""
         self.propagation = InterestPropagation(context)  # which links have to be told something
         self.dropped = Violations(context.limits.logged_violations)
         """Packets that links should not have sent."""
-        self.questions = Questions(context, links, lambda: self.above)  # that clients and hubs asked
+        self.questions = Questions(context, links, lambda: self.parent)  # that clients and hubs asked
         self.startup_barrier = StartupBarrier(
             context, links.values, lambda: self.questions.knows_prefix, self._on_settled
         )
@@ -61,8 +61,8 @@ class LinkContext:
     @property
     def _is_whole(self) -> bool:
         """Whether all other hubs of the tree are joined, as far as this one can know."""
-        above = self.above
-        return self.startup_barrier.done and (above is None or above.stands_apart or above.tells_presences)
+        parent = self.parent
+        return self.startup_barrier.done and (parent is None or parent.stands_apart or parent.tells_presences)
 
     def _on_settled(self) -> None:
         self.propagation.mark_all()
@@ -79,7 +79,7 @@ class LinkContext:
         return [connection.outbound for connection in self.clients.connections.values()]
 
     def pass_notice(self, notice: control.Lost | control.Away, origin: Receiver | None) -> None:
-        """Messages were lost on their way down: tell clients that asked for notices, and all hubs below."""
+        """Messages were lost on their way down: tell clients that asked for notices, and all children."""
         for connection in self.everybody():
             if connection is not origin:
                 connection.notify(notice.encode())
@@ -90,8 +90,8 @@ class LinkContext:
             inbox.notify(notice)
 
     def _tell_losses(self, news: list[News]) -> None:
-        """Tell clients and the hubs below of losses on the way up: each link of those that it did not report."""
-        # 1. Hubs below tell apart what they know already.
+        """Tell clients and the children of losses on the way up: each link of those that it did not report."""
+        # 1. Children tell apart what they know already.
         encoded = [(one.report.encode(), one.origin) for one in news]
         origins = {origin for _, origin in encoded}
         packets = control.encode_loss_reports([report for report, _ in encoded])

@@ -1,4 +1,4 @@
-"""What the parts of this folder know of a link, and of the hub above: so that no file imports another in a circle."""
+"""What the parts of this folder know of a link, and of the parent: so that no file imports another in a circle."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Neighbour(Protocol):
         """Ask for an answer once all that is wanted here is in force there. Returns a token; empty: it is not asked."""
 
 
-class Below(Neighbour, Protocol):
-    """The link to a hub below."""
+class ChildPort(Neighbour, Protocol):
+    """The link to a child."""
 
     synced: bool
     """Whether it has told all that is wanted below it."""
@@ -51,10 +51,10 @@ class Below(Neighbour, Protocol):
 
 
 class Joiner(Protocol):
-    """The relay, which joins one hub above after another."""
+    """The relay, which joins one parent after another."""
 
     def leave(self, timeout: float) -> bool:
-        """Leave the hub above in good order, and join none. Returns whether that took at most so many seconds."""
+        """Leave the parent in good order, and join none. Returns whether that took at most so many seconds."""
 
     def join_again(self) -> None:
         """Join a hub again after :meth:`leave`."""
@@ -63,8 +63,8 @@ class Joiner(Protocol):
         """The hub stops."""
 
 
-class Above(Protocol):
-    """The hub above, whether or not there is a link to it."""
+class ParentPort(Protocol):
+    """The parent, whether or not there is a link to it."""
 
     relay: Joiner
 

@@ -1,11 +1,11 @@
 """The losses on the way up of a whole tree, as its hubs report them to each other: :class:`LossReports`.
 
 Each hub counts what it lost itself, ever, by cause. It reports its *total* to all hubs, and each hub passes on what is
-new to it. So a report may come again and counts once. A hub reports to the hub above until that one has acknowledged
-it, which it does when its own hub above has (``hub/sync`` of scope ``passed``). So no report is lost with a hub that is
-killed: the hub below reports again to the next process.
+new to it. So a report may come again and counts once. A hub reports to the parent until that one has acknowledged
+it, which it does when its own parent has (``hub/sync`` of scope ``passed``). So no report is lost with a hub that is
+killed: the child reports again to the next process.
 
-That process knows no totals. A report says of which part the hub above knows for certain; of which it may know, since
+That process knows no totals. A report says of which part the parent knows for certain; of which it may know, since
 it was told so over an earlier link; and of which it cannot know yet. A hub that was started after the first of these
 losses tells its clients of the part in the middle that it is uncertain: the process before may have told them.
 """
@@ -31,7 +31,7 @@ _COUNTS: Final = 16_384
 
 @dataclass(slots=True)
 class _Count:
-    """The messages that one hub has lost for one cause, and what the hub above knows of them."""
+    """The messages that one hub has lost for one cause, and what the parent knows of them."""
 
     total: int
     acknowledged: int
@@ -57,7 +57,7 @@ class LossReports:
     """What one hub knows of the losses in its tree. Implements :class:`~sbuslib.core.delivery_barrier.Pending`.
 
     :param hub_id: under which this hub counts.
-    :param tell: tells clients, and the hubs below, what is new.
+    :param tell: tells clients, and the children, what is new.
     :param has_settled: whether those are back that the process before had. Until then, they are told nothing: a hub
         that comes back later would not learn of it.
     """
@@ -78,7 +78,7 @@ class LossReports:
         self._tell = tell
         self._has_settled = has_settled
         self._counts: dict[tuple[bytes, str], _Count] = {}  # by hub and cause
-        self._open: dict[tuple[bytes, str], None] = {}  # those of which the hub above does not know for certain
+        self._open: dict[tuple[bytes, str], None] = {}  # those of which the parent does not know for certain
         self._news: dict[tuple[bytes, str], News] = {}  # not passed on yet
         self._since = time()  # what was lost later and is not known here, nobody has told here
         self._changes = 0  # so far
@@ -86,10 +86,10 @@ class LossReports:
         self._next_at = 0.0  # when news may be passed on again, by the monotonic clock
         self._waits = False  # whether they will be
 
-        self._say: Callable[..., None] | None = None  # to the hub above, while it is joined and believes this hub
+        self._say: Callable[..., None] | None = None  # to the parent, while it is joined and believes this hub
         self._ask: Callable[[OnAnswer], None] = lambda answer: None  # what it has passed on
-        self._has_above = False  # whether there is a hub above that believes this one, joined or not
-        self._on_known: Callable[[], None] = lambda: None  # called when the hub above knows more
+        self._has_parent = False  # whether there is a parent that believes this one, joined or not
+        self._on_known: Callable[[], None] = lambda: None  # called when the parent knows more
         self._hurries = False  # whether news are passed on at once, since all links are about to end
 
     # -- what is lost -------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class LossReports:
         self.take(LossReport(self._hub_id(), lost.cause, before, before, before + lost.count, lost.since), None)
         self.pass_on()
 
-    def take(self, report: LossReport, origin: Receiver | None, is_above: bool = False) -> LossReport | None:
+    def take(self, report: LossReport, origin: Receiver | None, is_parent: bool = False) -> LossReport | None:
         """Another hub has reported, over the link ``origin``. Returns the part that is new here."""
         key = report.hub, report.cause
         count = self._counts.get(key)
@@ -118,14 +118,14 @@ class LossReports:
             return None
         news = LossReport(report.hub, report.cause, known, sure, report.total, report.since)
 
-        # 2. Count it. The hub above may know as much as those below were told that it does.
+        # 2. Count it. The parent may know as much as those below were told that it does.
         if count is None:
             self._make_room()
             count = self._counts[key] = _Count(known, known, report.reported_before, known, report.since)
         if count.acknowledged == count.total:
             count.since = report.since
         count.total = report.total
-        if is_above or not self._has_above:
+        if is_parent or not self._has_parent:
             count.acknowledged = count.reported_before = count.reported = count.total
             self._open.pop(key, None)
         else:
@@ -140,7 +140,7 @@ class LossReports:
         return news
 
     def _make_room(self) -> None:
-        """Forget the oldest count where there are too many. What the hub above may not know of it is uncertain then."""
+        """Forget the oldest count where there are too many. What the parent may not know of it is uncertain then."""
         if len(self._counts) < _COUNTS:
             return
         key = next(key for key in self._counts if key[0] != self._hub_id())
@@ -173,15 +173,15 @@ class LossReports:
         self.pass_on()
 
     def pass_on(self) -> None:
-        """Pass on what is new: to clients and the hubs below now, or as soon as this hub has settled."""
+        """Pass on what is new: to clients and the children now, or as soon as this hub has settled."""
         if self._news and (self._hurries or self._has_settled()):
             news, self._news = self._news, {}
             self._next_at = monotonic() + self._context.limits.link_notices
             self._tell(list(news.values()))
-        self._tell_above()
+        self._tell_parent()
 
-    def _tell_above(self) -> None:
-        """Report to the hub above what it was not told over this link, and have it acknowledged."""
+    def _tell_parent(self) -> None:
+        """Report to the parent what it was not told over this link, and have it acknowledged."""
         if self._say is not None:
             open_counts = [
                 (key, self._counts[key]) for key in self._open if self._counts[key].total > self._counts[key].reported
@@ -207,7 +207,7 @@ class LossReports:
         self._ask(note)
 
     def _acknowledge(self, reports: Iterable[LossReport], changes: int) -> None:
-        """The hub above knows so much."""
+        """The parent knows so much."""
         for report in reports:
             key = report.hub, report.cause
             count = self._counts.get(key)
@@ -229,13 +229,13 @@ class LossReports:
 
     @property
     def own(self) -> int:
-        """Messages that this hub has lost itself, of which the hub above does not know for certain."""
+        """Messages that this hub has lost itself, of which the parent does not know for certain."""
         own = [self._counts[key] for key in self._open if key[0] == self._hub_id()] if self._open else []
         return sum(count.total - count.acknowledged for count in own)
 
     @property
     def queued(self) -> int:
-        """Changes that the hub above does not know for certain, or that were not passed on."""
+        """Changes that the parent does not know for certain, or that were not passed on."""
         return self._changes - self._done
 
     @property
@@ -243,16 +243,16 @@ class LossReports:
         """Changes that are none of these any more."""
         return self._done
 
-    # -- the hub above ------------------------------------------------------------------------------
+    # -- the parent ------------------------------------------------------------------------------
 
     def attach(self, on_known: Callable[[], None]) -> None:
-        """From now on there is a hub above, joined or not, which has to know all. ``on_known``: it knows more."""
-        self._has_above = True
+        """From now on there is a parent, joined or not, which has to know all. ``on_known``: it knows more."""
+        self._has_parent = True
         self._on_known = on_known
 
     def detach(self) -> None:
         """There is none any more, or it does not believe this hub: nobody above has to know."""
-        self._has_above = False
+        self._has_parent = False
         for key in self._open:
             count = self._counts[key]
             count.acknowledged = count.reported_before = count.reported = count.total
@@ -260,7 +260,7 @@ class LossReports:
         self._settle()
 
     def begin_link(self, say: Callable[..., None], ask: Callable[[OnAnswer], None]) -> None:
-        """This hub has joined: report all of which the hub above does not know for certain."""
+        """This hub has joined: report all of which the parent does not know for certain."""
         self._say, self._ask = say, ask
         open_counts = [(key, self._counts[key]) for key in self._open]
         lost: Counter[str] = Counter()
@@ -270,7 +270,7 @@ class LossReports:
             lost[cause] += count.total - count.reported_before
         for cause, number in lost.items():
             if number:
-                text = "sbus hub at %s: %d messages to the hub above: %s"
+                text = "sbus hub at %s: %d messages to the parent: %s"
                 log(logging.WARNING, text, self._context.address(), number, cause)
         self._report(open_counts)
 

@@ -1,7 +1,7 @@
-"""The hub above, over one link after another and in the outages between: :class:`Parent`.
+"""The parent, over one link after another and in the outages between: :class:`Parent`.
 
 It has what outlives a link (:class:`~sbuslib.tree.parent_link.ParentLink`): the state, which a table says
-(:mod:`sbuslib.tree.states`), what the hub above wants (:mod:`sbuslib.tree.parent_interest`), and the messages that are
+(:mod:`sbuslib.tree.states`), what the parent wants (:mod:`sbuslib.tree.parent_interest`), and the messages that are
 kept for it (:mod:`sbuslib.tree.uplink`). :class:`sbuslib.relay.Relay` dials.
 """
 
@@ -33,8 +33,8 @@ from .uplink import Uplink
 
 LinkState: TypeAlias = Literal["stopped", "connecting", "joining", "joined", "outage", "loop", "deep"]
 STATES: tuple[LinkState, ...] = ("stopped", "connecting", "joining", "joined", "outage", "loop", "deep")
-"""States of the link to the hub above, as they are told: ``connecting`` until it first joins, ``outage`` between two
-links, ``loop`` while the hub above is below this one, and ``deep`` while it is so deep in its tree that no hub may
+"""States of the link to the parent, as they are told: ``connecting`` until it first joins, ``outage`` between two
+links, ``loop`` while the parent is below this one, and ``deep`` while it is so deep in its tree that no hub may
 join it."""
 
 JOINING: Final[dict[State, str]] = {
@@ -43,7 +43,7 @@ JOINING: Final[dict[State, str]] = {
     "placing": "its path to the root is not settled",
     "heard": "its path to the root is not settled",
 }
-"""States in which this hub waits to join, and what is said if the hub above does not answer soon."""
+"""States in which this hub waits to join, and what is said if the parent does not answer soon."""
 
 JOINED: Final[frozenset[State]] = frozenset({"joined", "settling", "resuming", "open", "emptying", "leaving", "left"})
 """States in which this hub has joined."""
@@ -52,14 +52,14 @@ WAITS: Final[dict[State, str]] = {
     **JOINING,
     **dict.fromkeys(("emptying", "leaving", "left"), "it did not acknowledge what was sent to it"),
 }
-"""All states in which the hub above has to answer soon, and what is said if it does not. States with one text wait
+"""All states in which the parent has to answer soon, and what is said if it does not. States with one text wait
 together."""
 
 _NOBODY: Final = Credentials(gid=-1, uid=-1, pid=-1)
 
 
 class Parent:
-    """The hub above, as long as a relay is started. Implements :class:`~sbuslib.tree.link_protocols.Above`.
+    """The parent, as long as a relay is started. Implements :class:`~sbuslib.tree.link_protocols.ParentPort`.
 
     :param export: patterns that may go up; ``None``: all.
     :param import_: patterns that may come down, likewise.
@@ -81,22 +81,22 @@ class Parent:
         """Patterns that may come down over the next link."""
         self.step: State = "stopped"  # of the table
         self.apart: ApartError | None = None
-        """Why this hub stays apart from the hub above, until it joins one."""
+        """Why this hub stays apart from the parent, until it joins one."""
         self.address = ""
-        """Where the hub above listens that was dialled last."""
+        """Where the parent listens that was dialled last."""
         self.secrets = True
         """Whether secrets cross: not where that hub does not know the ids of this process, or no extensions."""
 
         self.link: Link | None = None
         """The link at hand, whether or not this hub has joined over it."""
         self.patterns = 0
-        """Subscriptions at the hub above."""
+        """Subscriptions at the parent."""
         self.epoch = 0
         """How many times this hub has joined."""
         self.links_beside = 0
-        """How many links of trusted users the hub above has, as it says."""
+        """How many links of trusted users the parent has, as it says."""
         self.downstream = LinkLosses(self.context, lambda lost: tree.pass_notice(lost, self.up))
-        """Messages for this hub that the hub above lost."""
+        """Messages for this hub that the parent lost."""
         self.dropped = Violations(self.context.limits.logged_violations)
         """Packets from above that should not have come."""
         self.away_since = 0.0
@@ -177,7 +177,7 @@ class Parent:
 
     @property
     def scope_alone(self) -> bytes:
-        """What is known of the tree without the hub above. A hub that stands apart is the root of its tree."""
+        """What is known of the tree without the parent. A hub that stands apart is the root of its tree."""
         return control.SCOPE_TREE if self.stands_apart else b"partial"
 
     def wait_for_change(self, timeout: float | None = None) -> bool:
@@ -191,7 +191,7 @@ class Parent:
             log(logging.WARNING, "sbus hub at %s: relay to %s", self.context.address(), reason)
 
     def log_what_is_open(self, uid: int) -> None:
-        """Log once that all that is wanted goes up, if the hub above is that of another user: that may not be meant."""
+        """Log once that all that is wanted goes up, if the parent is that of another user: that may not be meant."""
         if uid != os.getuid() and not self.interest.is_bounded and not self._logged_open:
             self._logged_open = True
             text = "sbus hub at %s: what is wanted above goes up to the hub of user %s at %s: name what may with export"
@@ -242,7 +242,7 @@ class Parent:
 
     @property
     def said(self) -> Hello:
-        """What the hub above is told of this hub."""
+        """What the parent is told of this hub."""
         return Hello(self._id, self._process, self.links_beside)
 
     def is_sending(self) -> bool:
@@ -262,7 +262,7 @@ class Parent:
         peer = self._connection.credentials if self._connection is not None else _NOBODY
 
         return LinkStatistics(
-            direction="above",
+            direction="parent",
             number=0,
             uid=peer.uid,
             pid=peer.pid,

@@ -1,10 +1,10 @@
-"""Which messages go up: what the hub above wants of what is published here, and may have.
+"""Which messages go up: what the parent wants of what is published here, and may have.
 
 It wants everything, or what it announced, but for keys that it said nobody wants. ``export=`` bounds that, but not
 secrets: those of clients below this hub stay, all others go up.
 
-The hub above holds that in the router of this hub, as any subscriber does, so that the links below are told of it as of
-any other. While the link is broken it goes on to hold what it held. What it has not announced anew, when it has said
+The parent holds that in the router of this hub, as any subscriber does, so that the links to children are told of it as
+of any other. While the link is broken it goes on to hold what it held. What it has not announced anew, when it has said
 all that it wants, is taken back in small steps (:meth:`ParentInterest.settle`). What came from above is never sent back
 (:meth:`~sbuslib.tree.link.Link.look_up`).
 """
@@ -32,7 +32,7 @@ def index(patterns: Iterable[bytes] | None, separator: bytes) -> Subscriptions[b
 
 
 class ParentInterest:
-    """What the hub above wants. It is taken to want everything until it has said all for the first time.
+    """What the parent wants. It is taken to want everything until it has said all for the first time.
 
     :param holder: what stands for it in the router.
     :param account: what it holds is charged to this one.
@@ -102,7 +102,7 @@ class ParentInterest:
         self._router.reconsider_all()
 
     def _adjust(self, key: bytes, secret: bool, found: Routes) -> Routes:
-        """The receivers of a key that the router found, without the hub above if it may not have it, and with secrets
+        """The receivers of a key that the router found, without the parent if it may not have it, and with secrets
         that go up."""
         if not secret:
             may_go = key not in self.pruned and self.may_export(key)
@@ -113,7 +113,7 @@ class ParentInterest:
         return found if ours or not self._takes_secrets() else (*found, self._holder)
 
     def begin_anew(self) -> bool:
-        """Another link: what the hub above said before holds until it has said all, but for the keys that it pruned.
+        """Another link: what the parent said before holds until it has said all, but for the keys that it pruned.
 
         Returns whether there were such keys.
         """
@@ -126,7 +126,7 @@ class ParentInterest:
         return bool(pruned)
 
     def settle(self, everything: bool) -> Iterator[None]:
-        """The hub above has said all that it wants; or it never will, and is sent everything.
+        """The parent has said all that it wants; or it never will, and is sent everything.
 
         What it has not announced anew is taken back, one pattern a step.
         """
@@ -138,7 +138,7 @@ class ParentInterest:
             yield
 
     def want_all(self, everything: bool) -> None:
-        """Whether the hub above is taken to want all that may go up."""
+        """Whether the parent is taken to want all that may go up."""
         self._everything = everything or self._too_many
         self._router.presumed = self._holder if self._everything else None
         former, self._all = self._all, self._export if self._everything else []
@@ -147,7 +147,7 @@ class ParentInterest:
         for pattern in former:
             self._router.unsubscribe(pattern, self._holder, self._account)
 
-    # -- what the hub above says --------------------------------------------------------------------
+    # -- what the parent says --------------------------------------------------------------------
 
     def announce(self, pattern: bytes) -> None:
         """Somebody above wants a pattern. Where that is one too many, everything goes up: that takes no memory."""

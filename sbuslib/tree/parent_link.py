@@ -1,6 +1,6 @@
-"""One link to the hub above: :class:`ParentLink`. What outlives it is in :mod:`sbuslib.tree.parent`.
+"""One link to the parent: :class:`ParentLink`. What outlives it is in :mod:`sbuslib.tree.parent`.
 
-The hub above is told everything anew over each link. What it said over the last one holds until it has said all.
+The parent is told everything anew over each link. What it said over the last one holds until it has said all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .link import MODES, Link
 from .open_questions import OnAnswer
 from .parent import Parent
 from .parent_interest import index
-from .presences import HUB_ABOVE
+from .presences import PARENT
 from .remote_senders import RemoteSender
 from .states import Event, LinkAction
 
@@ -38,59 +38,59 @@ _HELLO: Final = (control.FEATURES, control.ECHO_OFF, control.NOTICES_ON, control
 """What is said first. A hub without features does not answer the first: so its first answer tells that."""
 
 ALIVE_PAUSE: Final = 1.0
-"""Seconds between an answer of the hub above and the next question whether it is alive. When the link ends, messages
+"""Seconds between an answer of the parent and the next question whether it is alive. When the link ends, messages
 may be missing since the last question that it answered: either process may have been stopped since then."""
 
 
 class ParentLink(Link):
-    """The role of one connection to the hub above.
+    """The role of one connection to the parent.
 
     :param sock: is connected to ``address``.
     """
 
-    asks = False  # the hub above has asked already
+    asks = False  # the parent has asked already
 
-    def __init__(self, above: Parent, sock: socket.SocketType, address: str) -> None:
-        context, credentials = above.context, peer_credentials(sock)
+    def __init__(self, parent: Parent, sock: socket.SocketType, address: str) -> None:
+        context, credentials = parent.context, peer_credentials(sock)
         account = context.quotas.account(credentials.uid)
 
-        #: At the hub above this is a client; here it is read from and sent to as one.
-        self._connection = Connection(context, above.tree.clients.fan_outs, sock, credentials, account, self)
-        super().__init__(above.tree, self._connection, above.up, f"the hub above at {address}")
-        self._above = above  # what outlives this link
-        self._tree = above.tree  # of this hub
-        self._address = address  # of the hub above
-        self._separator = context.router.namespace.separator  # which the hub above has to have, too
+        #: At the parent this is a client; here it is read from and sent to as one.
+        self._connection = Connection(context, parent.tree.clients.fan_outs, sock, credentials, account, self)
+        super().__init__(parent.tree, self._connection, parent.up, f"the parent at {address}")
+        self._parent = parent  # what outlives this link
+        self._tree = parent.tree  # of this hub
+        self._address = address  # of the parent
+        self._separator = context.router.namespace.separator  # which the parent has to have, too
         self._features: control.Features | None = None  # None: it knows no extensions
         self._key = b""  # the credential key of this link
-        self._secrets = b""  # the pattern for secrets, once the hub above was asked for them
-        self._bounds = above.import_  # patterns that may come down; None: all
+        self._secrets = b""  # the pattern for secrets, once the parent was asked for them
+        self._bounds = parent.import_  # patterns that may come down; None: all
         self._imports = index(self._bounds, self._separator)  # the same, by key
-        self._questions_below = 0  # its questions that are open
+        self._child_questions = 0  # its questions that are open
         self._controls: deque[Control] = deque()  # to be acted on after the turn, since they may end the link
-        self._reason = ""  # why the hub above kicked this hub, if it said so
-        self._alive_at = 0.0  # when the hub above was asked last what it has answered, in seconds since the epoch
-        self._told_away = False  # whether others were told that the hub above was away, and is not yet back in full
+        self._reason = ""  # why the parent kicked this hub, if it said so
+        self._alive_at = 0.0  # when the parent was asked last what it has answered, in seconds since the epoch
+        self._told_away = False  # whether others were told that the parent was away, and is not yet back in full
         self.why = ""
         """Why the link ended."""
-        above.begin_link(self, self._connection, address)
-        above.up.connect(self._ask_what_passed, self._on)
+        parent.begin_link(self, self._connection, address)
+        parent.up.connect(self._ask_what_passed, self._on)
 
     # -- its life -----------------------------------------------------------------------------------
 
     @property
     def is_joined(self) -> bool:
         """Whether this hub has joined over this link."""
-        return self._above.joined is self
+        return self._parent.joined is self
 
     def begin(self) -> None:
-        """Greet the hub above."""
+        """Greet the parent."""
         self._on("connect")
 
     def leave(self, why: str) -> None:
         """Lose nothing that is on its way, and end the link.
 
-        The hub above ends it, once it has acknowledged all that was sent to it. What it has sent is received.
+        The parent ends it, once it has acknowledged all that was sent to it. What it has sent is received.
         """
         self.why = why
         self._on("leave")
@@ -102,13 +102,13 @@ class ParentLink(Link):
 
     def _on(self, event: Event) -> None:
         """Do what the table says."""
-        match self._above.on(event):
+        match self._parent.on(event):
             case LinkAction.GREET:
                 self.say(*map(encode_control, _HELLO))
             case LinkAction.ASK:
                 self._take_path()
                 # A link is told when the path above changes. So this comes first, and longer loops are found.
-                self.say(encode_control(control.INTEREST_ON, self._above.said.encode()))
+                self.say(encode_control(control.INTEREST_ON, self._parent.said.encode()))
             case LinkAction.PLACE:
                 self._take_position()
             case LinkAction.JOIN:
@@ -119,34 +119,34 @@ class ParentLink(Link):
             case LinkAction.TAKE_BACK:
                 self._take_back()
             case LinkAction.OPEN:
-                self._above.up.open(self.outbound)
+                self._parent.up.open(self.outbound)
                 self.mark()
             case LinkAction.EMPTY:
-                self._above.up.empty()
+                self._parent.up.empty()
             case LinkAction.HOLD:
-                self._above.up.hold()
+                self._parent.up.hold()
             case LinkAction.FINISH:
                 self._end_sending()
             case LinkAction.CLOSE:
                 self._close()
 
     def _take_position(self) -> None:
-        """Take a place below the hub above, subscribe to secrets, and ask what its path is then.
+        """Take a place below the parent, subscribe to secrets, and ask what its path is then.
 
         Of two hubs that join each other, at least one sees the loop: each has set its path before it asks.
         """
-        above = self._above
+        parent = self._parent
         self._take_path()
         is_known = not is_unknown(self._key, self.context.router.namespace)
-        if above.secrets and not is_known:
-            above.report(f"{self._address}: it does not know the ids of this process, so no secrets cross")
-        above.secrets = is_known
+        if parent.secrets and not is_known:
+            parent.report(f"{self._address}: it does not know the ids of this process, so no secrets cross")
+        parent.secrets = is_known
         if is_known:
             self._subscribe_to_secrets()
         self.say(encode_control(control.FEATURES), encode_control(control.SYNC, b"root\0root"))
 
     def _take_path(self) -> None:
-        """Check what the hub above says of itself. Raises :exc:`~sbuslib.tree.handshake.LinkError`."""
+        """Check what the parent says of itself. Raises :exc:`~sbuslib.tree.handshake.LinkError`."""
         features = self._features
         if features is not None:
             check_features(features, self._tree.hub_id, self._separator, self.context.limits.path_hubs)
@@ -156,12 +156,12 @@ class ParentLink(Link):
         return self._features is not None and word in self._features.words
 
     def _join(self) -> None:
-        above = self._above
-        above.epoch += 1
-        above.apart = None
+        parent = self._parent
+        parent.epoch += 1
+        parent.apart = None
         self.complete = not self._knows(control.INTEREST_ON)  # such a hub would not know the word
         if self._features is None:
-            above.secrets = False
+            parent.secrets = False
             self._tree.set_path(())
         if self._knows(control.BATCH_ON):
             self.say(encode_control(control.BATCH_ON))
@@ -175,28 +175,28 @@ class ParentLink(Link):
 
         # 2. Others are told of what was lost meanwhile.
         if self.mode == "announce":
-            self.link_context.loss_reports.attach(above.up.check_passed)
+            self.link_context.loss_reports.attach(parent.up.check_passed)
             self.link_context.loss_reports.begin_link(self.say, self._ask_what_passed)
-        else:  # the hub above does not believe this one
+        else:  # the parent does not believe this one
             self.link_context.loss_reports.detach()
-        above.up.losses.report()
-        above.log_what_is_open(self.outbound.credentials.uid)
+        parent.up.losses.report()
+        parent.log_what_is_open(self.outbound.credentials.uid)
 
         # 3. Nothing that is wanted here is in force above yet, where it was before.
         self._alive_at = time()
         self.context.running.after(ALIVE_PAUSE, self._ask_whether_alive)
-        if above.away_since:
+        if parent.away_since:
             self._ask_what_is_in_force()
 
-        # 4. Those who wait can be answered, and the hub above is told what is wanted.
+        # 4. Those who wait can be answered, and the parent is told what is wanted.
         self.link_context.questions.note_joined()
         self.mark()
 
     def _take_back(self) -> None:
-        """Take back what the hub above no longer wants, for which messages were kept in vain."""
+        """Take back what the parent no longer wants, for which messages were kept in vain."""
 
         def steps() -> Iterator[None]:
-            yield from self._above.interest.settle(everything=self.mode != "announce")
+            yield from self._parent.interest.settle(everything=self.mode != "announce")
 
         def on_end() -> None:
             if self.is_joined:
@@ -205,7 +205,7 @@ class ParentLink(Link):
         self.link_context.propagation.do_later(steps(), on_end)
 
     def _ask_whether_alive(self) -> None:
-        """Ask now and then what the hub above answers at once, after all that it has sent."""
+        """Ask now and then what the parent answers at once, after all that it has sent."""
         asked_at = time()
 
         def note(scope: bytes | None) -> None:
@@ -213,7 +213,7 @@ class ParentLink(Link):
                 self._alive_at = asked_at
                 self.context.running.after(ALIVE_PAUSE, self._ask_whether_alive)
 
-        if self.is_joined and self._above.step != "left":
+        if self.is_joined and self._parent.step != "left":
             self.say_question(self.questions.ask(self.questions.put(note, b"local")), b"local")
 
     def _ask_what_is_in_force(self) -> None:
@@ -225,56 +225,56 @@ class ParentLink(Link):
         self.context.running.after(self.context.limits.sync_wait, self._ask_what_is_in_force)
 
     def _note_in_force(self, scope: bytes | None) -> None:
-        """Tell others for how long the hub above was away.
+        """Tell others for how long the parent was away.
 
         Where a part of the tree does not answer, that is told at once, and the rest of the time when all have answered.
         """
         if scope is None:
             return  # the link has ended: the time goes on
-        above, now, is_whole = self._above, time(), scope in (control.SCOPE_TREE, control.SCOPE_TRUSTED)
+        parent, now, is_whole = self._parent, time(), scope in (control.SCOPE_TREE, control.SCOPE_TRUSTED)
         if is_whole or not self._told_away:
-            self.link_context.pass_notice(control.Away(above.away_since, now), above.up)
-            self._told_away, above.away_since = True, now
+            self.link_context.pass_notice(control.Away(parent.away_since, now), parent.up)
+            self._told_away, parent.away_since = True, now
         if is_whole:
-            above.away_since = 0.0
+            parent.away_since = 0.0
         else:
             self._ask_again()
 
     def end(self, why: str) -> None:
         """End the link, unless it has ended."""
-        if self._above.link is self:
+        if self._parent.link is self:
             self.why = self.why or why
             self._on("end")
 
     def _fail(self, error: LinkError) -> None:
-        """What the hub above said ends the link."""
+        """What the parent said ends the link."""
         self.why = str(error)
         if isinstance(error, ApartError):
-            self._above.apart = error
+            self._parent.apart = error
         self._on("loop" if isinstance(error, ApartError) else "end")
 
     def _close(self) -> None:
-        above = self._above
-        above.away_since = above.away_since or self._alive_at
+        parent = self._parent
+        parent.away_since = parent.away_since or self._alive_at
         self.link_context.propagation.forget(self)
         self.link_context.presences.end_link(self.receiver)
-        above.end_link()
+        parent.end_link()
         self._connection.close()
         self._tree.clients.finish(self.publisher)
         self._tree.set_path(())
 
-        # Nobody else will answer what waits for the hub above.
+        # Nobody else will answer what waits for the parent.
         self.questions.close()
         self.link_context.questions.note_joined()
 
     # -- what comes from above ----------------------------------------------------------------------
 
     def key_of(self, credentials: Credentials) -> bytes:
-        """Empty: who published is known only where the hub above tells."""
+        """Empty: who published is known only where the parent tells."""
         return b""
 
     def review(self, publisher: Publisher) -> Iterator[None]:
-        """Nothing: the hub above is not asked about."""
+        """Nothing: the parent is not asked about."""
         return iter(())
 
     def may_come(self, key: bytes, times: int) -> bool:
@@ -285,7 +285,7 @@ class ParentLink(Link):
             may = self.may_be_present(key)
         if not may:
             # No rubbish: a wider pattern may have been asked for, and the C daemon delivers secrets to wildcards.
-            self._above.dropped.counts["not asked for"] += times
+            self._parent.dropped.counts["not asked for"] += times
         return may
 
     def may_be_present(self, key: bytes) -> bool:
@@ -296,17 +296,17 @@ class ParentLink(Link):
         if name and not self.context.router.namespace.chain(name):
             raise PacketError(Reason.MALFORMED_SENDER)
         # Where no secrets cross, keys here begin as at a root: those from above would look like keys of clients here.
-        return RemoteSender(self.outbound.credentials, name if self._above.secrets else b"")
+        return RemoteSender(self.outbound.credentials, name if self._parent.secrets else b"")
 
     def note_dropped(self, reason: Reason, times: int) -> bool:
-        return self._above.dropped.note(reason, self._address, times)
+        return self._parent.dropped.note(reason, self._address, times)
 
     def violated(self, publisher: Publisher, reason: Reason) -> None:
-        """The hub above broke the protocol."""
+        """The parent broke the protocol."""
         self.ended(publisher, reason)
 
     def ended(self, publisher: Publisher, why: str) -> None:
-        """The hub above has gone. What it said before that still counts: acknowledgements, and why it kicked us."""
+        """The parent has gone. What it said before that still counts: acknowledgements, and why it kicked us."""
         self.after_turn(publisher)
         self.end(f"the link ended: {self._reason or why}")
 
@@ -328,7 +328,7 @@ class ParentLink(Link):
         super().after_turn(publisher)
 
     def _take_control(self, key: bytes, payload: bytes) -> None:
-        above = self._above
+        parent = self._parent
         match key:
             # What it says of itself and of this hub, while this hub joins.
             case control.WHOAMI:
@@ -338,13 +338,13 @@ class ParentLink(Link):
             case control.INTEREST_ON:
                 if payload not in MODES:
                     raise PacketError(Reason.UNKNOWN_MODE)
-                if above.step == "asking":
+                if parent.step == "asking":
                     self.mode = MODES[payload]
                     if self.mode != "plain" and self._knows(presence.PRESENCE_ON):
                         # Now, since it tells at once who is present. This hub tells it once it has joined.
                         presences = self.link_context.presences
                         self.presence_cursor = presences.begin_link(
-                            self.receiver, HUB_ABOVE, above.up.account, above.interest.may_export
+                            self.receiver, PARENT, parent.up.account, parent.interest.may_export
                         )
                         self.say(presences.greeting)
                     self._on("client" if self.mode == "plain" else "served")
@@ -356,17 +356,17 @@ class ParentLink(Link):
             # What it wants.
             case control.INTEREST_ADD:
                 for pattern in control.decode_patterns(payload):
-                    above.interest.announce(pattern)
+                    parent.interest.announce(pattern)
             case control.INTEREST_REMOVE:
                 for pattern in control.decode_patterns(payload):
-                    above.interest.take_back(pattern)
+                    parent.interest.take_back(pattern)
             case control.INTEREST_COMPLETE:
                 self._on("complete")
             case control.INTEREST_PRUNE:
                 if self.mode == "prune":
-                    above.interest.prune(payload)
+                    parent.interest.prune(payload)
             case control.INTEREST_GRAFT:
-                above.interest.graft(payload)
+                parent.interest.graft(payload)
                 self.link_context.propagation.want_key(payload)
             case control.SENDERS_ON:
                 self.outbound.set_senders(True)
@@ -376,7 +376,7 @@ class ParentLink(Link):
                 pass
             case control.INTEREST_LINKS:
                 if payload.isdigit() and len(payload) <= 6:
-                    above.links_beside = int(payload)
+                    parent.links_beside = int(payload)
             case control.INTEREST_WIDEN:
                 if isinstance(self.cursor, InterestCursor):
                     self.cursor.widen()
@@ -387,16 +387,16 @@ class ParentLink(Link):
                 self._take_question(payload)
             case control.INTEREST_LOST:
                 for report in control.decode_loss_reports(payload):
-                    self.link_context.loss_reports.take(report, above.up, is_above=True)
+                    self.link_context.loss_reports.take(report, parent.up, is_parent=True)
             case control.NOTICE_LOST | control.NOTICE_AWAY | control.NOTICE_KICKED | control.NOTICE_CREDENTIALS:
                 self._take_notice(control.decode_notice(key, payload))
             case _:
                 self.context.counts.ignored += 1
 
     def _take_key(self, payload: bytes) -> None:
-        """The hub above says who this one is. If it knows no extensions, that is also how it answers in order."""
+        """The parent says who this one is. If it knows no extensions, that is also how it answers in order."""
         self._key = check_key(payload, self.context.router.namespace)
-        if self._above.step != "greeting":
+        if self._parent.step != "greeting":
             self.questions.answer_oldest(control.SCOPE_TREE)
         elif self._features is None:
             self._on("plain")
@@ -410,7 +410,7 @@ class ParentLink(Link):
             if self.is_joined:
                 raise
             raise LinkError(f"its features cannot be read: {error.reason}") from None
-        if self._above.step != "greeting":
+        if self._parent.step != "greeting":
             self._take_path()
 
     def _take_notice(self, notice: control.Notice | None) -> None:
@@ -422,13 +422,13 @@ class ParentLink(Link):
                 if self.is_joined:
                     self._take_prefix()
             case control.Away() | control.Lost(cause=control.DOWNSTREAM):
-                self.link_context.pass_notice(notice, self._above.up)
-            case control.Lost():  # the messages were for this link, and the hub above could not queue them
-                self._above.downstream.note(control.DOWNSTREAM, notice.count, notice.since)
+                self.link_context.pass_notice(notice, self._parent.up)
+            case control.Lost():  # the messages were for this link, and the parent could not queue them
+                self._parent.downstream.note(control.DOWNSTREAM, notice.count, notice.since)
 
     def _take_prefix(self) -> None:
-        """Use our credential key on the hub above as our prefix. Where no secrets cross, this hub needs none."""
-        if self._above.secrets:
+        """Use our credential key on the parent as our prefix. Where no secrets cross, this hub needs none."""
+        if self._parent.secrets:
             self._subscribe_to_secrets()
         self._tree.set_prefix(self._secrets)
         self.context.router.reconsider_all()
@@ -439,11 +439,11 @@ class ParentLink(Link):
             self._secrets = secrets
             self.say(encode_subscribe(secrets))
 
-    # -- what the hub above is told -----------------------------------------------------------------
+    # -- what the parent is told -----------------------------------------------------------------
 
     @property
     def may_ask(self) -> bool:
-        return self._above.up.is_open  # messages that are kept come before a question that is younger
+        return self._parent.up.is_open  # messages that are kept come before a question that is younger
 
     def encode(self, changes: Changes) -> list[bytes]:
         packets: list[bytes] = []
@@ -454,7 +454,7 @@ class ParentLink(Link):
             mark, pattern = unmark(name)
             # Subscriptions are counted there: what several patterns have in common stays until each was taken back.
             parts = narrow(pattern, self._bounds, self._separator)
-            self._above.patterns += len(parts) if wanted else -len(parts)
+            self._parent.patterns += len(parts) if wanted else -len(parts)
             if mark and takes_marks:
                 parts = [mark + part for part in parts]
             packets += map(encode_subscribe if wanted else encode_unsubscribe, parts)
@@ -472,19 +472,19 @@ class ParentLink(Link):
         self.say(encode_control(control.WHOAMI) if plain else encode_control(control.SYNC, token + b"\0" + scope))
 
     def _ask_what_passed(self, on_answer: OnAnswer) -> None:
-        """Ask now what the hub above has passed on."""
+        """Ask now what the parent has passed on."""
         self.say_question(self.questions.ask(self.questions.put(on_answer, b"passed")), b"passed")
 
     def _take_question(self, token: bytes) -> None:
-        """The hub above asks when all that it told is in force below. It may do so before this hub has joined."""
+        """The parent asks when all that it told is in force below. It may do so before this hub has joined."""
         if len(token) > TOKEN_BYTES:
             raise PacketError(Reason.TOKEN_TOO_LONG)
-        if self._questions_below >= self.context.limits.queued_answers:
+        if self._child_questions >= self.context.limits.queued_answers:
             raise PacketError(Reason.TOO_MANY_QUESTIONS)
-        self._questions_below += 1
+        self._child_questions += 1
 
         def answer(scope: bytes) -> None:
-            self._questions_below -= 1
+            self._child_questions -= 1
             self.say(encode_control(control.INTEREST_SYNC, token + b"\0" + scope))
 
-        self._tree.sync_below(answer)
+        self._tree.sync_children(answer)

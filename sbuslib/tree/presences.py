@@ -60,8 +60,8 @@ GONE_A_STEP: Final = 128
 _ID_BYTES: Final = 64
 """Bytes of the id of a hub that are looked at."""
 
-HUB_ABOVE: Final = "above"
-"""Stands for the hub above among those beyond links."""
+PARENT: Final = "parent"
+"""Stands for the parent among those beyond links."""
 
 
 class _PresenceWatcher(PresenceCursor):

@@ -1,7 +1,7 @@
 """What the other hubs are told of the patterns that are wanted, and in whose turns.
 
 Links that have to be told something stand in a queue, and are told it in turns of the user whose change it was
-(:class:`~sbuslib.core.charged_work.ChargedWork`). A change that the hub above makes counts as one of the hub's own
+(:class:`~sbuslib.core.charged_work.ChargedWork`). A change that the parent makes counts as one of the hub's own
 user.
 """
 
@@ -27,7 +27,7 @@ TOLD_A_TURN: Final = 256
 
 TOLD_PATTERNS: Final = 1_048_576
 """Patterns that all links together are told, before they are replaced by wider ones. So many take some seconds to tell,
-and some 500 MB in the hubs below. Up to 16 links are told as many each as ``Limits.link_patterns`` allows."""
+and some 500 MB in the children. Up to 16 links are told as many each as ``Limits.link_patterns`` allows."""
 
 
 class InterestPropagation:
@@ -43,7 +43,7 @@ class InterestPropagation:
         self.started = False
         """Whether the hub listens."""
         self.own = os.getuid()
-        """What the hub above and the hub itself change is charged to this user: the hub's own."""
+        """What the parent and the hub itself change is charged to this user: the hub's own."""
 
         self._links: dict[Hashable, Neighbour] = {}  # all
         self._behind: OrderedDict[Hashable, None] = OrderedDict()  # may have to be told something
@@ -103,12 +103,12 @@ class InterestPropagation:
             self.wake(account.uid)
 
     def want_key(self, key: bytes) -> None:
-        """The hub above may want a key again that it had pruned: those below may have been told not to send it."""
+        """The parent may want a key again that it had pruned: those below may have been told not to send it."""
         self.mark(self.pruning.want_key(key))
         self.wake()
 
     def want_any(self) -> None:
-        """The hub above may want any key again."""
+        """The parent may want any key again."""
         self.pruning.look_at_all()
         self.wake()
 

@@ -1,7 +1,7 @@
 """Senders behind a link, and messages that come with them.
 
 What came over a link is never shown under the credential of the link itself: the hub at its other end names the sender,
-and what it does not name is shown as somebody *unknown* behind the link. A hub below may only name senders below its
+and what it does not name is shown as somebody *unknown* behind the link. A child may only name senders below its
 own credential key.
 """
 
@@ -25,7 +25,7 @@ from ..wire.batches import BATCH
 from ..wire.packets import MSG
 
 _KEYS: Final = 8
-"""Keys that a link has had, under as many prefixes of its hub, by which it may still name senders: when a hub above
+"""Keys that a link has had, under as many prefixes of its hub, by which it may still name senders: when a parent
 joins another, what was sent just before is on its way."""
 
 
@@ -38,7 +38,7 @@ class RemoteSender:
 
     :param credentials: of the link, which is all that the kernel vouches for.
     :param rest: what the hub at the other end adds to the credential key of the link.
-    :param namespace: of this hub, where that is a hub below; ``None``: the key is ``rest``, whatever the link's.
+    :param namespace: of this hub, where that is a child; ``None``: the key is ``rest``, whatever the link's.
     :param relay: what a receiver may hold back for it; ``None``: nothing, since others are behind a link.
     """
 
@@ -74,14 +74,14 @@ class RemoteSender:
         return self._relay.holdable_by(receiver) if self._relay is not None else None
 
 
-class SendersBelow:
-    """The senders behind the relay of one hub below, as that hub may name them."""
+class ChildSenders:
+    """The senders behind the relay of one child, as that hub may name them."""
 
     def __init__(self, outbound: Outbound, namespace: Namespace) -> None:
         self._outbound = outbound  # of the relay
         self._namespace = namespace  # of this hub
         self._keys = deque([outbound.key], maxlen=_KEYS)  # of the relay, that of now first
-        #: Whether the kernel cannot tell who the relay is. Then the hub below has no prefix, and names as a root does.
+        #: Whether the kernel cannot tell who the relay is. Then the child has no prefix, and names as a root does.
         self._is_stranger = None in outbound.credentials.known()
 
     def prefix_changed(self) -> None:
@@ -108,7 +108,7 @@ class SendersBelow:
             rest = name[len(own) :] if own is not None else b""
         if not namespace.chain(rest[1:]):
             raise ForgedError(Reason.FORGED_SENDER)
-        # As a whole, too: what this hub sends on has to be a key for the hub above, which would end the link to it.
+        # As a whole, too: what this hub sends on has to be a key for the parent, which would end the link to it.
         if not namespace.chain(outbound.key + rest):
             raise PacketError(Reason.MALFORMED_SENDER)
         return RemoteSender(outbound.credentials, rest, namespace, relay)

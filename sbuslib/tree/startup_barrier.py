@@ -1,4 +1,4 @@
-"""When a hub that was just started knows what is wanted: the hubs below send what they kept only after that.
+"""When a hub that was just started knows what is wanted: the children send what they kept only after that.
 
 What they kept is for subscribers of whom some are not back yet. So the hub waits until its prefix is known, which
 clients that come back ask for; until no link has come for a while; until each link has told all that is wanted below
@@ -16,7 +16,7 @@ from typing import Final
 from ..core.context import Context
 from ..wire.control import INTEREST_LINKS
 from ..wire.packets import encode_control
-from .link_protocols import Below
+from .link_protocols import ChildPort
 
 _LOOK: Final = 0.05
 """Seconds between two looks, once all time is over, at whether the prefix is known."""
@@ -39,7 +39,7 @@ class StartupBarrier:
     def __init__(
         self,
         context: Context,
-        links: Callable[[], Iterable[Below]],
+        links: Callable[[], Iterable[ChildPort]],
         knows_prefix: Callable[[], bool],
         on_settled: Callable[[], None],
     ) -> None:

@@ -1,4 +1,4 @@
-"""The states of the link to the hub above, as one table: what each event does in each state.
+"""The states of the link to the parent, as one table: what each event does in each state.
 
 Pure: no input or output. ``docs/relay.md`` draws the table. What is not in it has no effect.
 """
@@ -29,7 +29,7 @@ State: TypeAlias = Literal[
 STATES: Final[dict[State, str]] = {
     "stopped": "the relay is not started",
     "starting": "no hub was tried yet",
-    "greeting": "until the hub above has said who this one is",
+    "greeting": "until the parent has said who this one is",
     "asking": "until it has said how it serves this one",
     "placing": "until its path to the root is settled",
     "heard": "likewise; it has said all that it wants",
@@ -40,7 +40,7 @@ STATES: Final[dict[State, str]] = {
     "emptying": "what waits goes up before this hub leaves",
     "leaving": "until it has acknowledged all that was sent",
     "left": "until it ends the link",
-    "away": "no hub above",
+    "away": "no parent",
     "apart": "joining would make a loop, or too deep a tree",
 }
 """What each state means."""
@@ -76,10 +76,10 @@ EVENTS: Final[dict[Event, str]] = {
     "complete": "it has said all that it wants",
     "settled": "what it no longer wants is taken back",
     "empty": "nothing waits for it any more",
-    "leave": "this hub is to join another, or the hub above asks it to leave",
+    "leave": "this hub is to join another, or the parent asks it to leave",
     "acknowledged": "it has acknowledged messages and losses",
     "end": "the link has ended",
-    "loop": "the hub above is below this one, or too deep",
+    "loop": "the parent is below this one, or too deep",
     "missed": "no address could be joined for now",
     "gone": "nobody listens at the address any more",
     "stop": "the relay stops",

@@ -1,18 +1,19 @@
-"""A hub's place in a tree: the hubs below, the hub above, and what they have to know of each other.
+"""A hub's place in a tree: the children, the parent, and what they have to know of each other.
 
 The parts:
 
 * :mod:`sbuslib.tree.interest` decides, without I/O, which patterns each link has to hold,
   :mod:`sbuslib.tree.pruning` which keys one that must not learn these need not send, and
   :mod:`sbuslib.tree.propagation` in whose turns links are told.
-* :class:`sbuslib.tree.child_link.ChildLink` is the link to one hub below, :class:`sbuslib.tree.parent_link.ParentLink`
+* :class:`sbuslib.tree.child_link.ChildLink` is the link to one child, :class:`sbuslib.tree.parent_link.ParentLink`
 that to the
-  hub above, and :class:`sbuslib.tree.parent.Parent` what outlives it.
+  parent, and :class:`sbuslib.tree.parent.Parent` what outlives it.
 * :mod:`sbuslib.tree.loss_reports` knows what the hubs of the tree have lost, and who has to be told.
 * :mod:`sbuslib.tree.hub_identities` knows which hub is behind a link, and retires the old link of one that comes back.
 * :mod:`sbuslib.tree.tree_sync` knows who waits for an answer, and which hubs have to answer before.
-* :class:`Tree` is the rest: it has the links below and the path to the root. :class:`sbuslib.relay.Relay` gives it the
-  hub above.
+* :class:`Tree` is the rest: it has the links to children and the path to the root. :class:`sbuslib.relay.Relay` gives
+it the
+  parent.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from .child_link import ChildLink, PlainLink
 from .hub_identities import Hello, HubIdentities
 from .link import Mode
 from .link_context import LinkContext
-from .link_protocols import Above
-from .presences import HUB_ABOVE
-from .remote_senders import SendersBelow
+from .link_protocols import ParentPort
+from .presences import PARENT
+from .remote_senders import ChildSenders
 from .tree_sync import Reply
 
 ADDRESS_BYTES: Final = 256
-"""Longest address of a hub below, in bytes: that of a socket in the file system has at most 108."""
+"""Longest address of a child, in bytes: that of a socket in the file system has at most 108."""
 
 LINKS_OF_A_USER: Final = 8
 """Links that a user who is not trusted may have. A user has a hub or two, and each link costs memory: it holds a
@@ -55,17 +56,17 @@ class Tree(LinkContext):
     """What one hub knows of the tree that it belongs to. Used in the hub's thread only."""
 
     def __init__(self, context: Context, clients: Clients, relays: tuple[frozenset[int], frozenset[int]]) -> None:
-        self.links: dict[Outbound, ChildLink] = {}  # to hubs below; those in mode "plain" have none
+        self.links: dict[Outbound, ChildLink] = {}  # to children; those in mode "plain" have none
         super().__init__(context, clients, self.links)
         self.path: tuple[bytes, ...] = (self.hub_id,)
         """The hubs from this one to the root."""
         self.hub_identities = HubIdentities(context, clients, self._join)  # which hub is behind which relay
         self.addresses: dict[Outbound, str] = {}
-        """Where hubs below listen, as their relays say."""
+        """Where children listen, as their relays say."""
         self._relay_users, self._relay_groups = relays  # of whom hubs may join in mode "prune"
         self._links_of: Counter[int] = Counter()  # by user
-        #: The relays of hubs below, in whatever mode, and those who send over them.
-        self._told_path: dict[Outbound, SendersBelow] = {}
+        #: The relays of children, in whatever mode, and those who send over them.
+        self._told_path: dict[Outbound, ChildSenders] = {}
         self._all_left: Event | None = None  # set once no hub is below any more, while all have to leave
 
     # -- lifecycle ----------------------------------------------------------------------------------
@@ -82,16 +83,16 @@ class Tree(LinkContext):
     def stop(self) -> None:
         """The hub stops."""
         self.propagation.stop()
-        if self.above is not None:
-            self.above.relay.stop()
+        if self.parent is not None:
+            self.parent.relay.stop()
         self._forget_all()
 
     def abandon(self) -> None:
         """In the child of a fork."""
         self.propagation.stop()
-        if self.above is not None:
-            self.above.abandon()
-            self.above = None
+        if self.parent is not None:
+            self.parent.abandon()
+            self.parent = None
         self._forget_all()
 
     def leave_all(self, timeout: float) -> bool:
@@ -109,16 +110,16 @@ class Tree(LinkContext):
         left = not self._told_path or self._all_left.wait(timeout)
         for client in list(self._told_path):
             self.clients.close(client, "it did not leave in time")
-        if self.above is not None:
-            left = self.above.relay.leave(max(0.0, deadline - monotonic())) and left
+        if self.parent is not None:
+            left = self.parent.relay.leave(max(0.0, deadline - monotonic())) and left
         return left
 
     def join_again(self) -> None:
         """Links may join again after :meth:`leave_all`."""
         self._all_left = None
         self.loss_reports.hurry(False)
-        if self.above is not None:
-            self.above.relay.join_again()
+        if self.parent is not None:
+            self.parent.relay.join_again()
 
     def _forget_all(self) -> None:
         self.presences.clear()
@@ -128,15 +129,15 @@ class Tree(LinkContext):
         self._told_path.clear()
 
     def is_sending(self) -> bool:
-        """Whether something for the hub above waits and can still be sent."""
-        return self.above is not None and self.above.is_sending()
+        """Whether something for the parent waits and can still be sent."""
+        return self.parent is not None and self.parent.is_sending()
 
     @property
     def has_relay(self) -> bool:
         """Whether a relay joins this hub to one above."""
-        return self.above is not None
+        return self.parent is not None
 
-    # -- links below --------------------------------------------------------------------------------
+    # -- links to children --------------------------------------------------------------------------------
 
     def add_link(self, publisher: Publisher, said: bytes) -> None:
         """A client said ``interest/on``: answer in which mode it is served, and begin, once its old link has ended.
@@ -152,7 +153,7 @@ class Tree(LinkContext):
         if self._all_left is not None:
             self.context.running.kick_later(publisher.outbound, Reason.NO_LINKS_NOW)
             return
-        self._told_path[publisher.outbound] = SendersBelow(publisher.outbound, self.context.router.namespace)
+        self._told_path[publisher.outbound] = ChildSenders(publisher.outbound, self.context.router.namespace)
         decoded = Hello.decode(said)
         if publisher.outbound.credentials.uid in self.context.trusted:
             self.startup_barrier.note_link(decoded.links if decoded is not None else 0)
@@ -181,12 +182,12 @@ class Tree(LinkContext):
         self.propagation.wake(client.account.uid)
 
     def note_address(self, client: Outbound, address: bytes) -> None:
-        """The relay of a hub below says where its hub listens. It may say anything: this is only told to others."""
+        """The relay of a child says where its hub listens. It may say anything: this is only told to others."""
         if client in self._told_path and len(address) <= ADDRESS_BYTES:
             self.addresses[client] = address.decode(errors="replace")
 
     def relays(self) -> list[Connection]:
-        """The relays of hubs below, in whatever mode."""
+        """The relays of children, in whatever mode."""
         return [self.clients.connections[client] for client in self._told_path]
 
     def set_relays(self, users: frozenset[int], groups: frozenset[int]) -> None:
@@ -211,7 +212,7 @@ class Tree(LinkContext):
         if self._all_left is not None and not self._told_path:
             self._all_left.set()
 
-        # Where it is a hub below: once it has said who it is, it may come back.
+        # Where it is a child: once it has said who it is, it may come back.
         is_nobody = self.hub_identities.hub_of(client) is None
         self.hub_identities.forget(client)
         self.addresses.pop(client, None)
@@ -225,20 +226,20 @@ class Tree(LinkContext):
             self.startup_barrier.links_changed()
         self.questions.forget(client, link, client.account.uid)
 
-    # -- the hub above ------------------------------------------------------------------------------
+    # -- the parent ------------------------------------------------------------------------------
 
-    def attach(self, above: Above) -> None:
+    def attach(self, parent: ParentPort) -> None:
         """A relay begins. Raises :exc:`~sbuslib.errors.StateError` if the hub has one already."""
-        if self.above is not None:
+        if self.parent is not None:
             raise StateError(f"the hub at {self.context.address()} has a relay already: one relay a hub")
-        self.above = above
+        self.parent = parent
         self.questions.knows_prefix = False
         self.context.running.after(self.context.limits.prefix_wait, self._note_prefix)
 
     def detach(self) -> None:
         """The relay has ended for good: this hub is a root again."""
-        self.above = None
-        self.presences.give_up(HUB_ABOVE)
+        self.parent = None
+        self.presences.give_up(PARENT)
         self.set_path(())
         if self.propagation.started:
             self.set_prefix(b"")
@@ -248,9 +249,9 @@ class Tree(LinkContext):
         separator = self.context.router.namespace.separator
         return control.Features(frozenset(control.SUPPORTED), self.hub_id, self.path, separator).encode()
 
-    def set_path(self, above: tuple[bytes, ...]) -> None:
-        """Above this hub, the path to the root is ``above``: tell the relays below."""
-        path = (self.hub_id, *above)
+    def set_path(self, parent: tuple[bytes, ...]) -> None:
+        """Above this hub, the path to the root is ``parent``: tell the relays below."""
+        path = (self.hub_id, *parent)
         if path == self.path:
             return
         self.path = path
@@ -301,25 +302,26 @@ class Tree(LinkContext):
         """Answer a ``hub/sync``, at once or when the rest of the tree has answered."""
         self.questions.sync(client, self.links.get(client), client.account.uid, token, scope)
 
-    def sync_below(self, reply: Reply) -> None:
-        """The hub above asks to be told when all that it said is in force below."""
-        self.questions.sync_below(reply, self.propagation.own)
+    def sync_children(self, reply: Reply) -> None:
+        """The parent asks to be told when all that it said is in force below."""
+        self.questions.sync_children(reply, self.propagation.own)
 
     # -- statistics ---------------------------------------------------------------------------------
 
     def link_page(self, start: int, most: int | None, key: bytes | None = None) -> LinkPage:
-        """Up to ``most`` links from a number on, and which of them carry ``key``; the link above has the number 0.
+        """Up to ``most`` links from a number on, and which of them carry ``key``; the link to the parent has the number
+        0.
 
         Raises :exc:`~sbuslib.errors.ReservedKeyError` for a key under which nobody may publish.
         """
         receivers = self.context.router.route(b"%b%b\0" % (MSG, key)) if key is not None else None
-        above = [self.above.statistics(receivers)] if self.above is not None and not start else []
+        parent = [self.parent.statistics(receivers)] if self.parent is not None and not start else []
         connections = [connection for connection in self.relays() if connection.number >= start]
         connections.sort(key=lambda connection: connection.number)
         count = len(connections) if most is None else most
-        below = [self._statistics_of(connection, receivers) for connection in connections[:count]]
+        children = [self._statistics_of(connection, receivers) for connection in connections[:count]]
         following = connections[count].number if len(connections) > count else None
-        return LinkPage(links=(*above, *below), next=following)
+        return LinkPage(links=(*parent, *children), next=following)
 
     def _statistics_of(self, connection: Connection, receivers: Routes | None) -> LinkStatistics:
         outbound = connection.outbound
@@ -335,7 +337,7 @@ class Tree(LinkContext):
             uncertain = link.lost[control.UNCERTAIN]
             lost |= {cause: count for cause, count in link.lost.items() if cause != control.UNCERTAIN}
         return LinkStatistics(
-            direction="below",
+            direction="child",
             number=connection.number,
             uid=connection.credentials.uid,
             pid=connection.credentials.pid,

@@ -1,14 +1,14 @@
 """What clients ask that is answered later: about the tree, about the hub's place in it, and about themselves.
 
 A client asks by ``hub/sync`` when what it subscribed to, or published, is known in the whole tree. Its hub asks the
-hubs below and above, and answers when all of them have answered: ``tree``, or ``partial`` when one did not answer in
+children and the parent, and answers when all of them have answered: ``tree``, or ``partial`` when one did not answer in
 time. While this hub joins the one above, the question waits for that. One *round* of questions to the other hubs serves
 all clients of one user that have asked by then.
 
 A link of a user that this hub does not trust is told which keys are wanted again, but not asked: else its user could
 delay everybody. The answer says so (:data:`~sbuslib.wire.control.SCOPE_TRUSTED`).
 
-A hub below another gets its *prefix*, under which its clients' credential keys stand, from there: the credential key of
+A child another gets its *prefix*, under which its clients' credential keys stand, from there: the credential key of
 its own link, and a separator. Until the first one is known, for at most :attr:`~sbuslib.limits.Limits.prefix_wait`, a
 client that asks ``whoami`` waits.
 
@@ -26,7 +26,7 @@ from ..errors import PacketError
 from ..reasons import Reason
 from ..wire import control
 from ..wire.packets import encode_control
-from .link_protocols import Above, Below, Neighbour
+from .link_protocols import ChildPort, Neighbour, ParentPort
 
 Reply: TypeAlias = Callable[[bytes], None]
 """Called with the scope of the answer: ``tree``, ``partial`` and so on."""
@@ -48,15 +48,15 @@ class Questioner(Protocol):
 
 
 class _Round:
-    """One question to the hubs below and above: who asked for it, and which hubs have not answered yet.
+    """One question to the children and the parent: who asked for it, and which hubs have not answered yet.
 
-    :param requests: the replies to make, by who asked: the link to a hub below does not wait for its own answer.
+    :param requests: the replies to make, by who asked: the link to a child does not wait for its own answer.
     """
 
     def __init__(self, user: int, requests: dict[object, list[Reply]]) -> None:
         self.user = user
         self.requests = requests
-        self.waiting: dict[object, bytes] = {}  # links, with tokens, and the hub above while this hub joins it
+        self.waiting: dict[object, bytes] = {}  # links, with tokens, and the parent while this hub joins it
         self.partial: set[object] = set()  # links that did not say that all is known
         self.trusted_only = False  # whether some hub was not waited for, because it is not trusted
         self.timer: Any = None
@@ -79,14 +79,16 @@ class _Round:
 class Questions:
     """The open questions of one hub.
 
-    :param links: those to the hubs below.
-    :param above: the hub above, if this hub has a relay.
+    :param links: those to the children.
+    :param parent: the parent, if this hub has a relay.
     """
 
-    def __init__(self, context: Context, links: Mapping[Any, Below], above: Callable[[], Above | None]) -> None:
+    def __init__(
+        self, context: Context, links: Mapping[Any, ChildPort], parent: Callable[[], ParentPort | None]
+    ) -> None:
         self._context = context
         self._links = links
-        self._above = above
+        self._parent = parent
         self.knows_prefix = True
         """Whether the first prefix is known, or nobody waits for it any more."""
         self._until_prefix: dict[Questioner, list[Reply]] = {}  # who asked whoami
@@ -120,8 +122,8 @@ class Questions:
 
         return reply
 
-    def forget(self, asker: Questioner, link: Below | None, user: int) -> None:
-        """A client of ``user`` has gone, and with it perhaps the link to a hub below."""
+    def forget(self, asker: Questioner, link: ChildPort | None, user: int) -> None:
+        """A client of ``user`` has gone, and with it perhaps the link to a child."""
         if self._open.pop(asker, None):
             self._until_prefix.pop(asker, None)
             self._until_joined.pop(asker, None)
@@ -149,27 +151,27 @@ class Questions:
         waiting, self._until_joined = self._until_joined, {}
         for reply in [reply for replies in waiting.values() for reply in replies]:
             reply(b"root")
-        above = self._above()
-        for round_ in [round_ for round_ in self._rounds if above in round_.waiting]:
-            del round_.waiting[above]
-            self._ask_above(round_)
+        parent = self._parent()
+        for round_ in [round_ for round_ in self._rounds if parent in round_.waiting]:
+            del round_.waiting[parent]
+            self._ask_parent(round_)
             self._check(round_)
 
     # -- about the tree -----------------------------------------------------------------------------
 
-    def sync(self, asker: Questioner, link: Below | None, user: int, token: bytes, scope: bytes) -> None:
+    def sync(self, asker: Questioner, link: ChildPort | None, user: int, token: bytes, scope: bytes) -> None:
         """Answer a ``hub/sync`` of a client of ``user``, at once or when the rest of the tree has answered.
 
-        Where the client is the ``link`` to a hub below, that hub is not asked.
+        Where the client is the ``link`` to a child, that hub is not asked.
         """
-        above = self._above()
+        parent = self._parent()
         if scope == b"passed":
             reply = self._put_off(asker, lambda scope: control.encode_sync(token, scope))
             self._context.running.delivery_barrier.when_flushed(lambda: reply(b"passed"))
-        elif scope == b"root" and above is not None and not above.settled:
+        elif scope == b"root" and parent is not None and not parent.settled:
             reply = self._put_off(asker, lambda scope: control.encode_sync(token, scope))
             self._until_joined.setdefault(asker, []).append(reply)
-        elif scope == b"tree" and (above is not None or self._links):
+        elif scope == b"tree" and (parent is not None or self._links):
             reply = self._put_off(asker, lambda scope: control.encode_sync(token, scope))
             self._requests.setdefault(user, {}).setdefault(link or asker, []).append(reply)
             if user not in self._asked_by_clients:
@@ -180,11 +182,11 @@ class Questions:
     def _start_round(self, user: int) -> None:
         """Ask all other hubs, for the clients of a user."""
         self._asked_by_clients[user] = round_ = self._make_round(user, self._requests.pop(user))
-        self._ask_above(round_)
+        self._ask_parent(round_)
         self._check(round_)
 
-    def sync_below(self, reply: Reply, user: int) -> None:
-        """The hub above, whose changes count as those of ``user``, asks when all it told is in force below."""
+    def sync_children(self, reply: Reply, user: int) -> None:
+        """The parent, whose changes count as those of ``user``, asks when all it told is in force below."""
         self._check(self._make_round(user, {None: [reply]}))
 
     def _make_round(self, user: int, requests: dict[object, list[Reply]]) -> _Round:
@@ -195,17 +197,17 @@ class Questions:
         round_.timer = self._context.running.after(self._context.limits.sync_wait, lambda: self._time_out(round_))
         return round_
 
-    def _ask_above(self, round_: _Round) -> None:
-        above = self._above()
-        if above is None or above.stands_apart:
+    def _ask_parent(self, round_: _Round) -> None:
+        parent = self._parent()
+        if parent is None or parent.stands_apart:
             return
-        if above.joined is not None:
-            self._ask(round_, above.joined)
+        if parent.joined is not None:
+            self._ask(round_, parent.joined)
         else:
-            if above.settled:
-                round_.partial.add(above)
+            if parent.settled:
+                round_.partial.add(parent)
             else:
-                round_.waiting[above] = b""
+                round_.waiting[parent] = b""
 
     def _ask(self, round_: _Round, link: Neighbour) -> None:
         round_.trusted_only = round_.trusted_only or not link.trusted
@@ -217,12 +219,12 @@ class Questions:
             round_.partial.add(link)
 
     def _answered(self, round_: _Round, link: Neighbour, scope: bytes | None) -> None:
-        """A hub below or above answered a question, or its link has ended: nothing is below then."""
+        """A child or the parent answered a question, or its link has ended: nothing is below then."""
         if round_.waiting.pop(link, None) is None or round_ not in self._rounds:
             return
-        above = self._above()
-        if scope is None and above is not None and link.receiver is above.up:
-            scope = above.scope_alone
+        parent = self._parent()
+        if scope is None and parent is not None and link.receiver is parent.up:
+            scope = parent.scope_alone
         if scope == control.SCOPE_TRUSTED:
             round_.trusted_only = True
         elif scope not in (control.SCOPE_TREE, None):

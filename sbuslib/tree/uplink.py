@@ -1,9 +1,9 @@
-"""What goes to the hub above: :class:`Uplink`, one of the hub's receivers, which stays so when the link breaks.
+"""What goes to the parent: :class:`Uplink`, one of the hub's receivers, which stays so when the link breaks.
 
-What it cannot send it keeps: during an outage, until the hub above said what it wants, and while its socket is full.
-Beyond a bound the new message is lost. The hub above is asked now and then which messages it has passed on; its answer
+What it cannot send it keeps: during an outage, until the parent said what it wants, and while its socket is full.
+Beyond a bound the new message is lost. The parent is asked now and then which messages it has passed on; its answer
 *acknowledges* all that was sent before the question. What was sent and not acknowledged when the connection breaks is
-*uncertain*: the hub above may have passed it on, or not. It is never sent again.
+*uncertain*: the parent may have passed it on, or not. It is never sent again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .open_questions import OnAnswer
 from .states import Event, State
 
 ACK_MESSAGES: Final = 256
-"""Messages sent to the hub above before it is asked to acknowledge that it passed them on. When the link breaks, those
+"""Messages sent to the parent before it is asked to acknowledge that it passed them on. When the link breaks, those
 that were not acknowledged count as uncertain; an acknowledgement costs about as much as a message."""
 
 ACK_PAUSE: Final = 0.02
@@ -46,10 +46,10 @@ _TAKEN: Final = 512
 
 
 class Uplink:
-    """The hub above as a receiver. Implements :class:`~sbuslib.core.protocols.Receiver` and
+    """The parent as a receiver. Implements :class:`~sbuslib.core.protocols.Receiver` and
     :class:`~sbuslib.core.delivery_barrier.Pending`.
 
-    A hub below is told that its messages were passed on when the hub above has acknowledged them, or that they were
+    A hub below is told that its messages were passed on when the parent has acknowledged them, or that they were
     lost.
 
     :param reports: tells others of messages that were lost.
@@ -57,7 +57,7 @@ class Uplink:
     """
 
     closed = False
-    hands_on = False  # the hub above acknowledges what it has handed on
+    hands_on = False  # the parent acknowledges what it has handed on
     is_hub = True  # so it is waited for however long it takes
     in_order = True  # messages that wait are sent oldest first
 
@@ -66,14 +66,14 @@ class Uplink:
         self._reports = reports
         self._state = state
         self.account = Account(os.getuid(), context.limits)
-        """What the hub above wants is charged to itself: neither it nor the clients here take the other's room."""
+        """What the parent wants is charged to itself: neither it nor the clients here take the other's room."""
 
         self.offered = 0
         """Messages that were routed to it."""
         self.forwarded = 0
         """Messages that the kernel took."""
         self.acknowledged = 0
-        """Messages that the hub above has passed on, or that are uncertain."""
+        """Messages that the parent has passed on, or that are uncertain."""
         self.waiting: deque[tuple[Sender, bytes]] = deque()
         """Messages that are kept, with their senders, oldest first."""
         self.waiting_bytes = 0
@@ -82,10 +82,10 @@ class Uplink:
         """Messages that were lost on their way up, or may have been."""
 
         self._outbound: Outbound | None = None  # of the connection, while messages may be sent over it
-        self._ask: Callable[[OnAnswer], None] = lambda answer: None  # asks the hub above what it has passed on
+        self._ask: Callable[[OnAnswer], None] = lambda answer: None  # asks the parent what it has passed on
         self._on: Callable[[Event], None] = lambda event: None  # has the link do what the table says
         self._watcher: SendWatcher | None = None  # while anything waits that may be sent
-        self._asked = 0  # messages about which the hub above was asked
+        self._asked = 0  # messages about which the parent was asked
         self._open_acks = 0  # questions that it has not answered
         self._asks_later = False  # whether it will be asked after a pause
         self._too_long = False  # whether the kernel said so of what was sent last
@@ -102,12 +102,12 @@ class Uplink:
 
     @property
     def takes_batches(self) -> bool:
-        """Whether the hub above was told that many messages may be in one packet."""
+        """Whether the parent was told that many messages may be in one packet."""
         return self._outbound is not None and self._outbound.takes_batches
 
     @property
     def _wraps(self) -> bool:
-        """Whether the hub above wants messages with their sender."""
+        """Whether the parent wants messages with their sender."""
         return self._outbound is not None and self._outbound.wants_senders
 
     # -- messages -----------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class Uplink:
         except OSError as error:  # the reading half learns of the end
             self._too_long = error.errno == errno.EMSGSIZE
 
-        # While the hub above has not acknowledged it, this hub cannot say that all was passed on.
+        # While the parent has not acknowledged it, this hub cannot say that all was passed on.
         if sent:
             first = self.forwarded == self.acknowledged
             self.forwarded += sent
@@ -198,7 +198,7 @@ class Uplink:
         self._update()
 
     def _is_wanted(self, packet: bytes) -> bool:
-        """Whether the hub above still wants a message that was kept. If not, and that is a loss, it is counted."""
+        """Whether the parent still wants a message that was kept. If not, and that is a loss, it is counted."""
         header = packet[: packet.find(b"\0") + 1]
         try:
             if self in self._context.router.route(header):
@@ -238,11 +238,11 @@ class Uplink:
     # -- the connection -----------------------------------------------------------------------------
 
     def connect(self, ask: Callable[[OnAnswer], None], on: Callable[[Event], None]) -> None:
-        """There is a link to the hub above. Messages wait until :meth:`open`."""
+        """There is a link to the parent. Messages wait until :meth:`open`."""
         self._ask, self._on = ask, on
 
     def open(self, outbound: Outbound) -> None:
-        """The hub above said what it wants: send what was kept, and what comes."""
+        """The parent said what it wants: send what was kept, and what comes."""
         self._outbound = outbound
         self._send_kept()
 
@@ -288,7 +288,7 @@ class Uplink:
         self._consider_asking(waited=True)
 
     def _acknowledge(self, count: int) -> None:
-        """The hub above has passed on the first ``count`` messages."""
+        """The parent has passed on the first ``count`` messages."""
         self._open_acks -= 1
         self.acknowledged = max(self.acknowledged, count)
         self._consider_asking(waited=self._outbound is None)
@@ -307,7 +307,7 @@ class Uplink:
 
     @property
     def queued(self) -> int:
-        """Messages that wait or were not acknowledged, and lost ones of which the hub above may not know."""
+        """Messages that wait or were not acknowledged, and lost ones of which the parent may not know."""
         return len(self.waiting) + self.forwarded - self.acknowledged + self.losses.untold + self._reports.own
 
     @property

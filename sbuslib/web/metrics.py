@@ -44,7 +44,7 @@ _GAUGES: Final = frozenset(
 """Fields that may fall. All others are counted since the beginning."""
 
 _LINK: Final = ("direction", "uid", "pid")
-"""What hubs below say of themselves is no label, as it may say anything."""
+"""What children say of themselves is no label, as it may say anything."""
 
 _ZEROS: Final = dict.fromkeys(CAUSES, 0)
 """The first loss has a value before it, from which a rate can be told."""

@@ -34,7 +34,7 @@ BATCH_ON = b"batch/on"
 BATCH_OFF = b"batch/off"
 MONITOR_ON = b"monitor/on"
 
-# Between a hub and the relays of the hubs below it: docs/relay.md.
+# Between a hub and the relays of the children it: docs/relay.md.
 INTEREST_ON = b"interest/on"
 INTEREST_ADD = b"interest/add"
 INTEREST_REMOVE = b"interest/remove"
@@ -51,7 +51,7 @@ INTEREST_LOST = b"interest/lost"
 SCOPE_TREE = b"tree"
 """A scope of a ``hub/sync``: all hubs up to the root, and those below them."""
 SCOPE_TRUSTED = b"tree\0trusted"
-"""The same in an answer, but hubs of users that the hubs above them do not trust were not waited for."""
+"""The same in an answer, but hubs of users that the parents them do not trust were not waited for."""
 
 RELOAD = b"hub/reload"
 TAKE_OVER = b"hub/take-over"
@@ -238,7 +238,7 @@ class LossReport(msgspec.Struct, frozen=True):
 
 
 class Away(msgspec.Struct, frozen=True):
-    """``notice/away``: a hub above was away from ``since`` to ``until`` (seconds since the epoch).
+    """``notice/away``: a parent was away from ``since`` to ``until`` (seconds since the epoch).
 
     What was published above it meanwhile did not come down, and nobody knows how much that was.
     """

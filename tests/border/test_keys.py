@@ -68,10 +68,10 @@ def test_a_pattern_with_nul_is_refused() -> None:
         (None, None, b""),
         (b"!/cred/1/2/3", None, b"!/cred/1/2"),
         (b"!/cred/1/2/3", b"!/cred/9/9/9", b"!/cred/1/2"),
-        (b"!/cred/1/2/3/!/cred/4/5/6", b"!/cred/9/9/9", b"!/cred/1/2"),  # a client of a hub below
+        (b"!/cred/1/2/3/!/cred/4/5/6", b"!/cred/9/9/9", b"!/cred/1/2"),  # a client of a child
         (b"!/cred/1/2/3/!/cred/4/5/6", b"!/cred/1/2/3/!/cred/9/9/9", b"!/cred/1/2/3/!/cred/4/5"),
         (b"!/cred/1/2/3/!/cred/4/5/6/!/cred/7/8/9", b"!/cred/1/2/3/!/cred/9/9/9", b"!/cred/1/2/3/!/cred/4/5"),
-        (b"!/cred/1/2/4/!/cred/4/5/6", b"!/cred/1/2/3/!/cred/9/9/9", b"!/cred/1/2"),  # handed down by the hub above
+        (b"!/cred/1/2/4/!/cred/4/5/6", b"!/cred/1/2/3/!/cred/9/9/9", b"!/cred/1/2"),  # handed down by the parent
         (b"!.cred.1.2.3", None, b""),  # another separator than was given: all senders are one user
     ],
 )

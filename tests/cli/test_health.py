@@ -146,7 +146,7 @@ def test_it_ends_when_nothing_comes(run: Run, bus: HubThread, path: str) -> None
 
 
 def test_each_culprit_is_found_by_one_command(run: Run, path: str, folder: str) -> None:
-    """Who floods, who does not read, whose quota is full, and a hub below that does not answer."""
+    """Who floods, who does not read, whose quota is full, and a child that does not answer."""
     os.chmod(folder, 0o755)
     limits = Limits(queued_packets=3, user_queued_packets=12, sync_wait=0.01)
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""``sbus-relay`` as a program: it joins a hub above, and ends."""
+"""``sbus-relay`` as a program: it joins a parent, and ends."""
 
 from __future__ import annotations
 

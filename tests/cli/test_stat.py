@@ -145,7 +145,7 @@ def test_a_tree_is_drawn_with_its_load(run: Run, programs: Programs) -> None:
         below = run("sbuslib", "tree", "-a", leaf).stdout.splitlines()
         assert below[0] == f"(below {left}: joined, announce, up 0, down 1,200, 1 pattern)"
         told = json.loads(run("sbuslib", "tree", "-a", top, "--json").stdout)
-        assert msgspec.convert(told, SeenHub).below[0].link.down == 1_200
+        assert msgspec.convert(told, SeenHub).children[0].link.down == 1_200
         assert "/s)" in run("sbuslib", "tree", "-a", top, "--window", "0.01").stdout
 
 

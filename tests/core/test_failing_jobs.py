@@ -131,9 +131,9 @@ def test_the_connection_of_a_publisher_that_left_is_given_back_although_its_rest
 def test_what_waits_for_the_hub_above_goes_up_although_its_old_patterns_could_not_be_taken_back(
     world: World, break_once: Break
 ) -> None:
-    with FakeHub(world.address("top")) as above:
+    with FakeHub(world.address("top")) as parent:
         break_once(ParentInterest, "settle")
-        link = join(world, above)
+        link = join(world, parent)
         link.send(b"CMSG interest/add\0a")
         hub = world.hubs["left"]
         eventually(lambda: b"a" in hub.context.router.all_patterns())

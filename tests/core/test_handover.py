@@ -205,7 +205,7 @@ def test_a_relay_says_that_it_cannot_be_taken_over(programs: Programs) -> None:
     programs.start("bus")
     programs.start("below", "bus")
     programs.wait_until_joined("below")
-    with pytest.raises(errors.StateError, match="joined to a hub above"):
+    with pytest.raises(errors.StateError, match="joined to a parent"):
         Hub(programs.address("below"), take_over=True).start()
 
 

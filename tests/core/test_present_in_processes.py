@@ -51,11 +51,11 @@ def test_nobody_goes_where_a_hub_is_taken_over(programs: Programs) -> None:
     programs.start("below", "bus")
     programs.wait_until_joined("below")
     with contextlib.ExitStack() as stack:
-        above, below = (stack.enter_context(Client(programs.address(name))) for name in ("bus", "below"))
-        held = [stack.enter_context(client.presence(key)) for client, key in ((above, b"above"), (below, b"below"))]
-        watches = [stack.enter_context(client.present(b"")) for client in (above, below)]
+        parent, below = (stack.enter_context(Client(programs.address(name))) for name in ("bus", "below"))
+        held = [stack.enter_context(client.presence(key)) for client, key in ((parent, b"above"), (below, b"below"))]
+        watches = [stack.enter_context(client.present(b"")) for client in (parent, below)]
         while any(len(watch.members) < len(held) for watch in watches):
-            for client in (above, below):
+            for client in (parent, below):
                 client.sync("tree")
         for watch in watches:
             with contextlib.suppress(TimeoutError):
@@ -66,7 +66,7 @@ def test_nobody_goes_where_a_hub_is_taken_over(programs: Programs) -> None:
             programs.take_over("bus")
             programs.wait_until_joined("below")
             key = b"last %d" % number
-            for client in (above, below):
+            for client in (parent, below):
                 with client.presence(key):
                     for watch in watches:
                         event = watch.receive(timeout=PATIENCE)

@@ -115,7 +115,7 @@ def test_a_share_that_is_used_up(bus: Bus, connect_as: ConnectAs) -> None:
 
 
 def test_a_link_keeps_its_full_buffer(bus: Bus, connect: Connect) -> None:
-    """Whatever the share: what is told to the hub below must not be lost."""
+    """Whatever the share: what is told to the child must not be lost."""
     hub = bus({}, send_buffers=1)
     link, other = connect(), connect()
     link.send(b"CMSG interest/on")

@@ -200,10 +200,10 @@ def test_hubs_below_lose_nothing(programs: Programs) -> None:
     programs.start("below", "bus")
     programs.wait_until_joined("below")
     with contextlib.ExitStack() as stack:
-        above = stack.enter_context(Client(programs.address("bus"))).subscribe(b"up")
+        parent = stack.enter_context(Client(programs.address("bus"))).subscribe(b"up")
         below = stack.enter_context(Client(programs.address("below")))
         below.sync("tree")
         for number in range(3):
             take_over(programs)
             below.publish(b"up", b"%d" % number)
-            assert above.receive(timeout=PATIENCE).payload == b"%d" % number
+            assert parent.receive(timeout=PATIENCE).payload == b"%d" % number

@@ -196,7 +196,7 @@ def test_a_recorder_of_scope_tree_records_messages_of_all_hubs(
     assert {record.sender: record.payload for record in records} == {
         one.credentials: one.credentials for one in (here, *others)
     }
-    # Hubs below of our own user and root are taken at their word. Who is above is not for the kernel here to tell.
+    # Children of our own user and root are taken at their word. Who is above is not for the kernel here to tell.
     assert [(record.gid, record.uid, record.pid) for record in records] == [triple, (None, None, None), triple]
 
 

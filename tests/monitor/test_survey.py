@@ -31,7 +31,7 @@ def claim(folder: str) -> Iterator[Claim]:
         def claim(address: str) -> SeenLink:
             relay.send(b"CMSG interest/address\0" + os.fsencode(address))
             relay.barrier()
-            (seen,) = survey(top.hub.address).below
+            (seen,) = survey(top.hub.address).children
             assert seen.link.address == address
             return seen
 
@@ -40,13 +40,13 @@ def claim(folder: str) -> Iterator[Claim]:
 
 def shape(seen: SeenHub) -> dict[str, object]:
     """The names of the hubs, one below the other."""
-    return {os.path.basename(one.link.address): None if one.hub is None else shape(one.hub) for one in seen.below}
+    return {os.path.basename(one.link.address): None if one.hub is None else shape(one.hub) for one in seen.children}
 
 
 def test_a_tree_is_seen_whole_and_what_it_would_carry(programs: Programs) -> None:
     programs.start("top")
-    for name, above in (("left", "top"), ("right", "top"), ("leaf", "left")):
-        programs.start(name, above)
+    for name, parent in (("left", "top"), ("right", "top"), ("leaf", "left")):
+        programs.start(name, parent)
         programs.wait_until_joined(name)
     with Client(programs.address("leaf")) as client, Client(programs.address("top")) as publisher:
         client.subscribe(b"room/")
@@ -55,36 +55,36 @@ def test_a_tree_is_seen_whole_and_what_it_would_carry(programs: Programs) -> Non
         client.receive(timeout=20)
         seen = survey(programs.address("top"), b"room/1")
         assert shape(seen) == {"left": {"leaf": {}}, "right": {}}
-        assert seen.above is None
-        left, right = seen.below
+        assert seen.parent is None
+        left, right = seen.children
         assert (left.link.carries, right.link.carries, left.why, right.why) == (True, False, "", "")
         assert left.hub is not None
-        (leaf,) = left.hub.below
+        (leaf,) = left.hub.children
         assert leaf.link.carries
         assert leaf.link.down == left.link.down == 1
         assert leaf.hub is not None
-        assert leaf.hub.above is not None
-        assert leaf.hub.above.down == 1
+        assert leaf.hub.parent is not None
+        assert leaf.hub.parent.down == 1
         assert leaf.hub.statistics.per_client == ()
         with pytest.raises(KeyFormatError):
             survey(programs.address("top"), b"a/!/b")
 
         def goes_up() -> bool | None:
-            above = survey(programs.address("leaf"), b"room/1").above
-            return above.carries if above is not None else None
+            parent = survey(programs.address("leaf"), b"room/1").parent
+            return parent.carries if parent is not None else None
 
-        wait_until(lambda: goes_up() is False, "the hub above says that nobody else wants the key")
-        below = survey(programs.address("left"))
-        assert below.above is not None
-        assert below.above.address == programs.address("top")
-        assert shape(below) == {"leaf": {}}
+        wait_until(lambda: goes_up() is False, "the parent says that nobody else wants the key")
+        children = survey(programs.address("left"))
+        assert children.parent is not None
+        assert children.parent.address == programs.address("top")
+        assert shape(children) == {"leaf": {}}
 
 
 def test_so_many_hubs_are_asked_and_no_more(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["top", "a", "b", "c"]
     programs.start("top")
-    for above, name in pairwise(names):
-        programs.start(name, above)
+    for parent, name in pairwise(names):
+        programs.start(name, parent)
     programs.wait_until_joined("c")
     monkeypatch.setattr(surveys, "DEEPEST", 3)
     assert shape(survey(programs.address("top"))) == {"a": {"b": {"c": None}}}
@@ -96,7 +96,7 @@ def test_a_claim_to_be_another_hub_is_not_believed(claim: Claim, folder: str) ->
     with HubThread(f"{folder}/other") as other:
         seen = claim(other.hub.address)
         assert (seen.hub, seen.why) == (None, f"{other.hub.address}: another hub listens there")
-    assert claim(f"{folder}/top").why == f"{folder}/top: another hub listens there", "the hub above itself"
+    assert claim(f"{folder}/top").why == f"{folder}/top: another hub listens there", "the parent itself"
 
 
 def test_a_claim_that_leads_nowhere_is_told(claim: Claim) -> None:
@@ -120,7 +120,7 @@ def test_hubs_that_do_not_answer_are_waited_for_a_few_times(folder: str, monkeyp
             relay = stack.enter_context(Peer(top.hub.address))
             relay.send(b"CMSG interest/on", b"CMSG interest/address\0" + os.fsencode(f"{folder}/silent"))
             relay.barrier()
-        told = [seen.why for seen in survey(top.hub.address, timeout=1).below]
+        told = [seen.why for seen in survey(top.hub.address, timeout=1).children]
     assert told[0].startswith(f"{folder}/silent: nothing came in time")
     assert told[1:] == [f"not asked: hubs of user {os.getuid()} take too long"] * 2
 
@@ -133,7 +133,7 @@ def test_a_claim_to_the_address_of_another_user_is_not_believed(folder: str) -> 
         with relay:
             relay.send(b"CMSG interest/on", b"CMSG interest/address\0" + os.fsencode(victim.hub.address))
             relay.barrier()
-            (seen,) = survey(top.hub.address).below
+            (seen,) = survey(top.hub.address).children
             assert (seen.hub, seen.link.uid) == (None, TENANT)
             assert seen.why == f"{victim.hub.address}: its hub runs as user 0, not {TENANT}"
         with acting_as(TENANT), pytest.raises(StateError, match=r"not trusted .* ask for --trusted"):

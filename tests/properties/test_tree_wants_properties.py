@@ -29,13 +29,13 @@ class Model:
     """A tree: which hub is above which, and what clients want on each."""
 
     def __init__(self) -> None:
-        self.above: dict[int, int] = {}
+        self.parent: dict[int, int] = {}
         self.wants: dict[int, Counter[bytes]] = {0: Counter()}
 
     def side(self, hub: int, without: int) -> set[int]:
         """The hubs that are reached from one without crossing to another."""
         reached = {hub}
-        links = {*self.above.items(), *((above, below) for below, above in self.above.items())}
+        links = {*self.parent.items(), *((above, below) for below, above in self.parent.items())}
         while more := {b for a, b in links if a in reached and {a, b} != {hub, without}} - reached:
             reached |= more
         return reached
@@ -77,11 +77,11 @@ class WantsMachine(RuleBasedStateMachine):
         new, above = max(hubs) + 1, hubs[place % len(hubs)]
         self.world.hub(str(new))
         self.world.relay(str(new), str(above))
-        self.model.above[new], self.model.wants[new] = above, Counter()
+        self.model.parent[new], self.model.wants[new] = above, Counter()
 
     @rule(place=st.integers(0, HUBS))
     def depart(self, place: int) -> None:
-        leaves = [hub for hub in self.model.wants if hub and hub not in self.model.above.values()]
+        leaves = [hub for hub in self.model.wants if hub and hub not in self.model.parent.values()]
         if not leaves:
             return
         hub = leaves[place % len(leaves)]
@@ -90,15 +90,15 @@ class WantsMachine(RuleBasedStateMachine):
             one[1].close()
         self.world.relays[str(hub)].stop()
         self.world.hubs[str(hub)].stop(0)
-        del self.model.above[hub], self.model.wants[hub]
+        del self.model.parent[hub], self.model.wants[hub]
 
     @rule(place=st.integers(0, HUBS))
     def break_a_link(self, place: int) -> None:
-        if self.model.above:
-            relay = self.world.relays[str(list(self.model.above)[place % len(self.model.above)])]
+        if self.model.parent:
+            relay = self.world.relays[str(list(self.model.parent)[place % len(self.model.parent)])]
             epoch = relay.epoch
-            assert relay.above.link is not None
-            relay.above.link.outbound.socket.shutdown(2)
+            assert relay.parent.link is not None
+            relay.parent.link.outbound.socket.shutdown(2)
             eventually(lambda: relay.epoch > epoch)
 
     @rule(place=st.integers(0, HUBS), patterns=st.lists(st.sampled_from(PATTERNS), max_size=3))
@@ -122,8 +122,8 @@ class WantsMachine(RuleBasedStateMachine):
         """What a hub holds for a neighbour."""
         tree = self.world.hubs[str(hub)].tree
         patterns = tree.context.router.plain_patterns_of
-        if self.model.above.get(hub) == other:
-            return set(patterns(self.world.relays[str(hub)].above.up))
+        if self.model.parent.get(hub) == other:
+            return set(patterns(self.world.relays[str(hub)].parent.up))
         for link in tree.links.values():
             if tree.addresses.get(link.outbound) == self.world.address(str(other)):
                 return set(patterns(link.outbound))
@@ -131,7 +131,7 @@ class WantsMachine(RuleBasedStateMachine):
 
     @rule()
     def is_at_rest(self) -> None:
-        for below, above in self.model.above.items():
+        for below, above in self.model.parent.items():
             self.world.relays[str(below)].wait(PATIENCE)
             for hub, other in ((below, above), (above, below)):
                 due = self.model.wanted(other, hub)

@@ -35,7 +35,7 @@ class Tree:
     """
 
     def __init__(self, above: list[int], random: Random) -> None:
-        """``above[n]`` is the hub above hub n+1; hub 0 is the root."""
+        """``above[n]`` is the parent hub n+1; hub 0 is the root."""
         self.random = random
         self.neighbours: list[list[int]] = [[] for _ in range(len(above) + 1)]
         for below, one in enumerate(above, 1):

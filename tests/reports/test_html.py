@@ -216,7 +216,7 @@ def test_a_reader_searches_sorts_and_reads_a_curve(browser: Any, screenshots: st
 def test_no_column_and_no_bar_is_cut_off(browser: Any, screenshots: str, tmp_path: Path, width: int) -> None:
     """On a screen, and on a phone."""
     page = HtmlPage("Accounts", "A table of nine columns.")
-    rows = [("link", "9f2c41d07a55e8b3 \N{RIGHTWARDS ARROW} a hub below", *[1_234_567] * 7)]
+    rows = [("link", "9f2c41d07a55e8b3 \N{RIGHTWARDS ARROW} a child", *[1_234_567] * 7)]
     names = ("published", "routed", "delivered", "waiting", "recorded", "lost", "unknown")
     numbers = [(name, "count") for name in names]
     page.section("All", "Of a test.", table(rows, ("what", "text"), ("name", "text"), *numbers, barred=2))

@@ -1,4 +1,4 @@
-"""What comes from the hub above."""
+"""What comes from the parent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_wrong_packet_from_above_is_logged_once_and_does_not_end_the_link(
         assert statistics.dropped == {reason: 3}
         told = [record.message for record in caplog.records]
         assert len(told) == 1
-        assert f"dropped what the hub above at {world.address('top')} sent: {reason}" in told[0]
+        assert f"dropped what the parent at {world.address('top')} sent: {reason}" in told[0]
 
 
 def test_an_acknowledgement_counts_although_the_link_ends_right_after_it(world: World) -> None:

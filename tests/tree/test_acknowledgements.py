@@ -33,7 +33,7 @@ def test_messages_without_acknowledgement_are_uncertain_and_not_sent_again(
                     acknowledged = messages
                     link.send(WHOAMI + b"\0!/cred/1/2/3")
         world.client("left").sync()
-        eventually(lambda: relay.above.up.acknowledged == acknowledged)
+        eventually(lambda: relay.parent.up.acknowledged == acknowledged)
         link.close()
         eventually(lambda: relay.state != "joined")
         assert relay.statistics().uncertain == 25 - acknowledged

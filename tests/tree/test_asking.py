@@ -62,7 +62,7 @@ def test_below_a_plain_daemon_a_sync_waits_until_the_daemon_has_acted(world: Wor
         assert link.receive() == b"SUB k"
         assert link.receive() == WHOAMI + b"\0"
         link.send(OWN)
-        eventually(lambda: relay.above.up.acknowledged == 1)
+        eventually(lambda: relay.parent.up.acknowledged == 1)
         assert not asked.ready(), "that was the acknowledgement"
         link.send(OWN)
         assert asked.get(timeout=PATIENCE) == "tree"

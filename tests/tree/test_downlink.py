@@ -1,4 +1,4 @@
-"""The hubs below: what their links may say, and what they are told."""
+"""The children: what their links may say, and what they are told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a relay joins the hub above: older daemons, refused secrets, and answers that make no sense."""
+"""How a relay joins the parent: older daemons, refused secrets, and answers that make no sense."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def test_messages_and_no_secrets_pass_below_a_daemon_that_refuses_them(world: Wo
         for name in ("left", "right"):
             world.hub(name)
             world.relay(name, "top")
-        above, (left, right) = world.peer("top"), map(world.client, ("left", "right"))
-        above.subscribe(b"")  # such a daemon delivers secrets to that
+        parent, (left, right) = world.peer("top"), map(world.client, ("left", "right"))
+        parent.subscribe(b"")  # such a daemon delivers secrets to that
         box = key_of(left) + b"/box"
         assert box.count(b"!/cred/") == 1, "there is no way to it from above"
         left.subscribe(b"k", box)
@@ -34,11 +34,11 @@ def test_messages_and_no_secrets_pass_below_a_daemon_that_refuses_them(world: Wo
             assert [client.receive(timeout=PATIENCE).payload for _ in range(100)] == [b"%d" % n for n in range(100)]
         world.client("left").publish(box, b"secret")
         assert left.receive(timeout=PATIENCE).payload == b"secret"
-        assert [above.receive() for _ in range(100)] == [b"MSG k\0%d" % n for n in range(100)] == daemon.published
+        assert [parent.receive() for _ in range(100)] == [b"MSG k\0%d" % n for n in range(100)] == daemon.published
 
         # And down.
-        above.publish(box, b"from above")
-        above.publish(b"k", b"down")
+        parent.publish(box, b"from above")
+        parent.publish(b"k", b"down")
         assert [client.receive(timeout=PATIENCE).payload for client in (left, right)] == [b"down", b"down"]
         settle(left, right)
         assert (received(left), received(right)) == ([], [])
@@ -76,11 +76,11 @@ def test_a_hub_above_that_cannot_tell_our_process_is_joined_without_secrets(
     statistics = relay.statistics()
     assert (statistics.mode, statistics.secrets, statistics.epoch) == ("announce", False, 1)
     assert "does not know the ids of this process, so no secrets cross" in caplog.text
-    client, above = world.client("left"), world.client("top")
+    client, parent = world.client("left"), world.client("top")
     assert key_of(client).count(b"!/cred/") == 1
     client.subscribe(b"k")
     settle(client)
-    above.publish(b"k", b"1")
+    parent.publish(b"k", b"1")
     assert client.receive(timeout=PATIENCE).payload == b"1"
 
 

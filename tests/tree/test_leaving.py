@@ -40,9 +40,9 @@ def test_messages_are_uncertain_if_the_hub_that_is_left_does_not_acknowledge_the
 
 def test_all_links_of_a_hub_that_stops_leave_and_lose_nothing(world: World) -> None:
     world.chain("top", "left", "below")
-    above, below = world.client("top"), world.client("below")
-    above.subscribe(b"k")
-    settle(above, below)
+    parent, below = world.client("top"), world.client("below")
+    parent.subscribe(b"k")
+    settle(parent, below)
     below.publish_many([(b"k", b"%d" % n) for n in range(2_000)])
     world.hubs["left"].stop(PATIENCE)
     below.publish_many([(b"k", b"%d" % n) for n in range(2_000, 2_100)])
@@ -53,7 +53,7 @@ def test_all_links_of_a_hub_that_stops_leave_and_lose_nothing(world: World) -> N
     world.hub("left")
     world.relay("left", "top")
     for n in range(2_100):
-        assert above.receive(timeout=PATIENCE).payload == b"%d" % n
+        assert parent.receive(timeout=PATIENCE).payload == b"%d" % n
 
 
 def test_who_does_not_leave_in_time_is_disconnected_and_may_join_again_later(world: World) -> None:
@@ -80,7 +80,7 @@ def test_a_hub_that_leaves_reports_its_losses_first(world: World) -> None:
     with FakeHub(world.address("top")) as master:
         link = join(world, master, link_notices=600.0)
         relay = world.relays["left"]
-        relay.above.up.losses.note("upstream", 5, time())
+        relay.parent.up.losses.note("upstream", 5, time())
         leaving = gevent.spawn(relay.leave, PATIENCE)
         assert b" upstream 0 0 5 " in receive_until(link, b"CMSG interest/lost")
         packet = receive_until(link, b"CMSG hub/sync\0p")
@@ -97,7 +97,7 @@ def test_a_hub_that_leaves_waits_no_longer_for_one_that_goes_on_talking(world: W
         link = join(world, master)
         hub, relay = world.hubs["left"], world.relays["left"]
         link.send(b"CMSG interest/add\0k")
-        eventually(lambda: len(relay.above.interest) == 1)
+        eventually(lambda: len(relay.parent.interest) == 1)
         world.client("left").publish(b"k")
         receive_until(link, b"MSG k")
         world.hub("other")

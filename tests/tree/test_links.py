@@ -28,13 +28,13 @@ def ask(peer: Peer, payload: bytes) -> LinkPage:
 
 
 def below(world: World, name: str) -> LinkStatistics:
-    (link,) = (link for link in world.hubs[name].statistics().per_link if link.direction == "below")
+    (link,) = (link for link in world.hubs[name].statistics().per_link if link.direction == "child")
     return link
 
 
-def above(world: World, name: str) -> LinkStatistics:
+def parent(world: World, name: str) -> LinkStatistics:
     link = world.hubs[name].statistics().per_link[0]
-    assert link.direction == "above"
+    assert link.direction == "parent"
     return link
 
 
@@ -49,7 +49,7 @@ def test_both_ends_of_a_link_tell_the_same_of_it(world: World) -> None:
     upper.publish(b"down/1")
     assert [upper.receive(timeout=PATIENCE).key for _ in range(5)][-1] == b"up/4"
     assert lower.receive(timeout=PATIENCE).key == b"down/1"
-    one, other = below(world, "top"), above(world, "left")
+    one, other = below(world, "top"), parent(world, "left")
     assert (one.up, other.up) == (5, 5)
     assert (one.down, other.down) == (1, 1)
     assert (one.state, other.state) == ("joined", "joined")
@@ -94,10 +94,10 @@ def test_a_link_above_tells_for_how_long_it_waits_for_an_acknowledgement(world: 
         relay = world.relay("left", "top", wait=False)
         master.accept_relay()
         relay.wait(PATIENCE)
-        assert above(world, "left").lag == 0
+        assert parent(world, "left").lag == 0
         world.client("left").publish(b"k")
-        eventually(lambda: above(world, "left").lag)
-        assert (above(world, "left").mode, above(world, "left").hub) == ("plain", "")
+        eventually(lambda: parent(world, "left").lag)
+        assert (parent(world, "left").mode, parent(world, "left").hub) == ("plain", "")
 
 
 @pytest.mark.parametrize(("uid", "mode"), [(None, "announce"), (TENANT, "prune"), (STRANGER, "plain")])
@@ -186,7 +186,7 @@ def test_each_of_many_links_is_told_once(world: World, monkeypatch: pytest.Monke
         peer.send(b"CMSG interest/on")
         peer.barrier()
     told = client.hub.links()
-    assert [link.direction for link in told] == ["above", *["below"] * 5]
+    assert [link.direction for link in told] == ["parent", *["child"] * 5]
     assert [link.number for link in told] == [0, 2, 4, 6, 8, 10]
     assert [link.number for link in client.hub.links(most=4)] == [0, 2, 4, 6]
     assert client.hub.statistics().per_link == (), "they are too many for a page"

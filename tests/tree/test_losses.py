@@ -87,10 +87,10 @@ def test_what_is_lost_or_uncertain_on_its_way_up_is_told_in_the_whole_tree(
     settle(*watched.clients.values())
     watched.clients["h1"].publish(b"k")
     eventually(lambda: relay.statistics().up == 1)
-    assert relay.above.link is not None
-    relay.above.link.outbound.socket.shutdown(SHUT_RDWR)
+    assert relay.parent.link is not None
+    relay.parent.link.outbound.socket.shutdown(SHUT_RDWR)
     eventually(lambda: watched.lost("uncertain") == dict.fromkeys(watched.clients, 1))
-    world.relays["h2"].above.up.losses.note("upstream", 7, time())
+    world.relays["h2"].parent.up.losses.note("upstream", 7, time())
     eventually(lambda: watched.lost("upstream") == dict.fromkeys(watched.clients, 7))
     assert watched.lost("downstream") == dict.fromkeys(watched.clients, 0)
 
@@ -110,8 +110,8 @@ def test_what_a_hub_above_loses_for_a_hub_below_is_told_to_all_below(world: Worl
     count = sum(link.lost.values())
     assert count
     eventually(lambda: watched.lost("downstream") == {"h0": 0, "h1": count, "h2": count, "beside": 0})
-    assert world.relays["h1"].statistics().lost_above == count
-    assert world.relays["h2"].statistics().lost_above == 0, "it was lost above h1"
+    assert world.relays["h1"].statistics().lost_by_parent == count
+    assert world.relays["h2"].statistics().lost_by_parent == 0, "it was lost above h1"
 
 
 def test_all_below_are_told_when_the_hub_above_was_away(world: World) -> None:
@@ -189,12 +189,12 @@ def test_a_report_before_all_hubs_are_back_is_passed_on_to_those_that_come_later
         world.hub(name)
     for name in ("left", "right"):
         world.relay(name, "top")
-    eventually(lambda: world.relays["left"].above.links_beside == 2)
+    eventually(lambda: world.relays["left"].parent.links_beside == 2)
     watched = Watched(world, "top", "left", "right")
     world.relays["right"].stop()
     watched.clients.pop("top").close()
     world.hubs["top"].stop(0)
-    world.relays["left"].above.up.losses.add("upstream", 5, time())
+    world.relays["left"].parent.up.losses.add("upstream", 5, time())
 
     top: Hub = world.hub("top", limits=msgspec.structs.replace(FAST, settle=1.0))  # it waits for two links
     eventually(lambda: bool(top.tree.loss_reports.queued))
@@ -229,7 +229,7 @@ def test_a_report_that_no_hub_makes_is_dropped(world: World, report: bytes) -> N
 def test_a_report_of_losses_is_made_again_until_the_hub_above_has_acknowledged_it(world: World) -> None:
     with FakeHub(world.address("top")) as master:
         link = join(world, master)
-        up, hub = world.relays["left"].above.up, world.hubs["left"].hub_id
+        up, hub = world.relays["left"].parent.up, world.hubs["left"].hub_id
         up.losses.add("upstream", 5, 1.5)
         up.losses.report()
         assert receive_until(link, b"CMSG interest/lost") == b"CMSG interest/lost\0%b upstream 0 0 5 1.500000" % hub
@@ -291,20 +291,20 @@ def test_a_report_of_losses_counts_once_and_as_uncertain_where_clients_may_have_
 
 def test_a_hub_acknowledges_reports_that_the_hub_above_has_acknowledged(world: World) -> None:
     with FakeHub(world.address("top")) as master:
-        above = join(world, master)
+        parent = join(world, master)
         link = world.link("left")
         link.send(b"CMSG interest/lost\0low upstream 0 0 9 1.5", b"CMSG hub/sync\0token\0passed")
-        assert receive_until(above, b"CMSG interest/lost") == b"CMSG interest/lost\0low upstream 0 0 9 1.500000"
-        packet = receive_until(above, b"CMSG hub/sync\0p")
+        assert receive_until(parent, b"CMSG interest/lost") == b"CMSG interest/lost\0low upstream 0 0 9 1.500000"
+        packet = receive_until(parent, b"CMSG hub/sync\0p")
         link.barrier()
         assert not [one for one in link.pending() if one.startswith(b"CMSG hub/sync\0token")]
-        above.send(b"CMSG hub/sync\0%b\0passed" % packet.split(b"\0")[1])
+        parent.send(b"CMSG hub/sync\0%b\0passed" % packet.split(b"\0")[1])
         assert receive_until(link, b"CMSG hub/sync\0token")
 
 
 def test_a_hub_passes_on_what_the_process_before_may_have_passed_on(world: World) -> None:
     with FakeHub(world.address("top")) as master:
-        above = join(world, master)
+        parent = join(world, master)
         link = world.link("left")
         link.send(b"CMSG interest/lost\0low upstream 2 9 9 1.5")
-        assert receive_until(above, b"CMSG interest/lost") == b"CMSG interest/lost\0low upstream 2 9 9 1.500000"
+        assert receive_until(parent, b"CMSG interest/lost") == b"CMSG interest/lost\0low upstream 2 9 9 1.500000"

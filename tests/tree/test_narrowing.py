@@ -84,22 +84,22 @@ def test_secrets_pass_whatever_the_rules_say(world: World) -> None:
     world.uids["top"] = TENANT
     world.relay("left", "top")
     world.uids.clear()
-    above, below = world.client("top"), world.client("left")
-    for client in (above, below):
+    parent, below = world.client("top"), world.client("left")
+    for client in (parent, below):
         client.subscribe(client.hub.whoami() + b"/box")
-    settle(above, below)
-    above.publish(below.hub.whoami() + b"/box", b"down")
-    below.publish(above.hub.whoami() + b"/box", b"up")
-    assert (below.receive(timeout=PATIENCE).payload, above.receive(timeout=PATIENCE).payload) == (b"down", b"up")
+    settle(parent, below)
+    parent.publish(below.hub.whoami() + b"/box", b"down")
+    below.publish(parent.hub.whoami() + b"/box", b"up")
+    assert (below.receive(timeout=PATIENCE).payload, parent.receive(timeout=PATIENCE).payload) == (b"down", b"up")
 
 
 def test_a_slave_works_below_a_hub_with_rules_and_when_these_change(world: World) -> None:
     hub = world.hub("top", relays=[TENANT], authorize=policy())
     world.hub("left")
-    above, below = world.client("top"), world.client("left")
+    parent, below = world.client("top"), world.client("left")
     world.uids["top"] = TENANT
     relay = world.relay("left", "top")
-    above.subscribe(b"")
+    parent.subscribe(b"")
     everything = below.subscribe(b"", b"weather/", b"host/load")
     for epoch, subscribe, keys in (
         (1, (b"tenants/%u/", b"host/"), [b"host/load", b"host/x"]),
@@ -112,14 +112,14 @@ def test_a_slave_works_below_a_hub_with_rules_and_when_these_change(world: World
         hub.reconfigure(relays=[TENANT], authorize=policy(RULES[0], rule))
         assert hub.reviewed(PATIENCE)
         eventually(lambda: (relay.epoch, relay.state) == (epoch, "joined"))  # noqa: B023
-        settle(above, below)
+        settle(parent, below)
         for key in (b"weather/x", b"host/x", b"host/load", b"other"):
-            above.publish(key)
-            assert above.receive(timeout=PATIENCE).key == key
+            parent.publish(key)
+            assert parent.receive(timeout=PATIENCE).key == key
         settle(below)
         assert sorted(below.receive(timeout=PATIENCE).key for _ in keys) == keys
     below.publish(b"host/reboot")
     below.publish(b"tenants/ann/x")
-    assert above.receive(timeout=PATIENCE).key == b"tenants/ann/x"
+    assert parent.receive(timeout=PATIENCE).key == b"tenants/ann/x"
     everything.unsubscribe()
     eventually(lambda: held(world) == [])

@@ -1,4 +1,4 @@
-"""What is kept for the hub above, and the count of what was lost."""
+"""What is kept for the parent, and the count of what was lost."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def test_messages_beyond_the_bound_are_lost_counted_and_told(world: World) -> No
     statistics = relay.statistics()
     assert (statistics.waiting, statistics.lost, statistics.uncertain) == (10, {"upstream": 15}, 0)
     world.hub("top", limits=msgspec.structs.replace(FAST, settle=0.2, link_notices=0.01))
-    above: list[object] = []
-    client = world.client("top", on_notice=above.append)
+    parent: list[object] = []
+    client = world.client("top", on_notice=parent.append)
     client.subscribe(b"k")
     eventually(lambda: relay.statistics().up == 10)
-    eventually(lambda: (publisher.sync(), client.sync(), notices and above)[2])
+    eventually(lambda: (publisher.sync(), client.sync(), notices and parent)[2])
     assert [(n.cause, n.count) for n in notices if hasattr(n, "cause")] == [("upstream", 15)]  # type: ignore[attr-defined]
     assert len(received(client)) == 10
 

@@ -1,4 +1,4 @@
-"""What the hub above wants, and which messages go up for that."""
+"""What the parent wants, and which messages go up for that."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from sbuslib.tree.parent_interest import ParentInterest
 
 
 class Above:
-    """The hub above, as a holder of patterns."""
+    """The parent, as a holder of patterns."""
 
     credentials = Credentials(gid=os.getgid(), uid=os.getuid(), pid=1)
 
 
 class Demanded:
-    """What a hub above wants of a hub, and how that is heard of."""
+    """What a parent wants of a hub, and how that is heard of."""
 
     def __init__(self, world: World, export: list[bytes] | None = None, **numbers: int) -> None:
         limits = msgspec.structs.replace(FAST, **numbers)
         self.router: Any = world.hub("top", limits=limits).context.router
         self.told: list[tuple[bytes, bool]] = []
-        self.above, self.account = Above(), Account(os.getuid(), limits)
-        self.interest = ParentInterest(self.router, self.above, self.account, export, lambda: True, 2)  # type: ignore[arg-type]
+        self.parent, self.account = Above(), Account(os.getuid(), limits)
+        self.interest = ParentInterest(self.router, self.parent, self.account, export, lambda: True, 2)  # type: ignore[arg-type]
         self.interest.begin()
         self.settle()
         self.router.watch = lambda subscriber, account, pattern, wanted: self.told.append((pattern.raw, wanted))
 
     def settle(self) -> None:
-        """The hub above has said all that it wants."""
+        """The parent has said all that it wants."""
         for _ in self.interest.settle(everything=False):
             pass
 
     def wants(self, key: bytes) -> bool:
         header = b"MSG %b\0" % key
         found = self.router.routes.get(header)  # as publishers do
-        return self.above in (self.router.route(header) if found is None else found)
+        return self.parent in (self.router.route(header) if found is None else found)
 
 
 def test_an_announced_pattern_is_wanted_until_it_is_removed(world: World) -> None:
@@ -84,7 +84,7 @@ def test_what_is_announced_anew_after_an_outage_changes_nothing(world: World) ->
     assert one.told[1:] == [(b"room/", True), (b"room/", False)], "those below are asked for no more than may go up"
     one.interest.end()
     assert one.account.is_clear()
-    assert not one.router.count(one.above)
+    assert not one.router.count(one.parent)
 
 
 def test_the_keys_that_nobody_above_wants_are_bounded(world: World) -> None:

@@ -1,4 +1,4 @@
-"""The hub above: what goes up to it and comes down from it, over one connection after another."""
+"""The parent: what goes up to it and comes down from it, over one connection after another."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_hub_that_stood_apart_is_in_an_outage_once_the_hub_above_has_gone(worl
     eventually(lambda: relay.state == "loop")
     world.relays["b"].stop()
     world.hubs["b"].stop(0)
-    # The try that meets the end of the hub above does not tell yet that nobody is there. The next one does.
+    # The try that meets the end of the parent does not tell yet that nobody is there. The next one does.
     client = world.client("a")
     eventually(lambda: client.sync("tree") == "partial")
     assert relay.state in ("connecting", "outage")
@@ -64,11 +64,11 @@ def test_a_secret_of_a_client_here_never_goes_up(world: World) -> None:
 def test_changed_exports_and_imports_apply_at_once(world: World, relays: tuple[int, ...]) -> None:
     world.hub("top", relays=relays)
     world.hub("left")
-    above, below = world.client("top"), world.client("left")
+    parent, children = world.client("top"), world.client("left")
     world.uids["top"] = relays[0] if relays else os.getuid()
     relay = world.relay("left", "top", export=[b"a/"], import_=[b"c/"])
-    above.subscribe(b"", b"b/1")
-    wanted = below.subscribe(b"*/x", b"c/1")
+    parent.subscribe(b"", b"b/1")
+    wanted = children.subscribe(b"*/x", b"c/1")
     for epoch, export, import_, up, down in (
         (1, [b"a/"], [b"c/"], [b"a/1"], [b"c/1", b"c/x"]),
         (2, [b"b/", b"a/*"], None, [b"a/1", b"b/1"], [b"c/1", b"c/x", b"d/x"]),
@@ -79,17 +79,17 @@ def test_changed_exports_and_imports_apply_at_once(world: World, relays: tuple[i
     ):
         relay.reconfigure(world.address("top"), export=export, import_=import_)
         eventually(lambda: (relay.epoch, relay.state) == (epoch, "joined"))  # noqa: B023
-        settle(above, below)
-        received(above)
+        settle(parent, children)
+        received(parent)
         for key in (b"a/1", b"b/1", b"c/2"):
-            below.publish(key)
-        settle(below, above)
-        assert keys_at(above) == up
+            children.publish(key)
+        settle(children, parent)
+        assert keys_at(parent) == up
         for key in (b"c/1", b"c/x", b"d/x", b"d/1"):
-            above.publish(key)
-        settle(above, below)
-        assert keys_at(below) == down
-        received(above)
+            parent.publish(key)
+        settle(parent, children)
+        assert keys_at(children) == down
+        received(parent)
     assert relay.statistics().uncertain == 0, "another import_ makes the relay leave in good order"
     assert relay.statistics().patterns == 2
     wanted.unsubscribe()
@@ -125,7 +125,7 @@ def test_all_patterns_are_told_again_however_many(world: World) -> None:
     world.hub("left", limits=msgspec.structs.replace(FAST, queued_answers=64))
     world.relay("left", "top")
     client = world.client("left")
-    count = 3 * 64  # more than may wait for the hub above at a time
+    count = 3 * 64  # more than may wait for the parent at a time
     for n in range(count):
         run(client._connection.change(lambda n=n: [b"SUB k/%d" % n]))  # type: ignore[misc]
     settle(client)

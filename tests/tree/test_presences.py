@@ -87,40 +87,40 @@ def test_what_the_rules_refuse_is_refused_and_nothing_else_ends(world: World) ->
 
 def test_a_link_that_comes_back_in_time_is_no_event(world: World) -> None:
     world.chain("top", "left")
-    above, below = world.client("top"), world.client("left")
-    settle(above, below)
-    watches = above.present(b""), below.present(b"")
-    with above.presence(b"above"), below.presence(b"below"):
+    parent, below = world.client("top"), world.client("left")
+    settle(parent, below)
+    watches = parent.present(b""), below.present(b"")
+    with parent.presence(b"above"), below.presence(b"below"):
         for watch in watches:
             assert {next_event(watch)[0], next_event(watch)[0]} == {b"above", b"below"}
-        world.relays["left"].above.joined.outbound.socket.shutdown(2)  # type: ignore[union-attr]
+        world.relays["left"].parent.joined.outbound.socket.shutdown(2)  # type: ignore[union-attr]
         eventually(lambda: world.relays["left"].statistics().epoch == 2)
-        eventually(lambda: above.sync("tree") == below.sync("tree") == "tree")
-        with above.presence(b"last"):
+        eventually(lambda: parent.sync("tree") == below.sync("tree") == "tree")
+        with parent.presence(b"last"):
             assert [next_event(watch) for watch in watches] == [(b"last", True, "")] * 2
             # Each is known under the key that it has now.
-            eventually(lambda: above.sync() and seen(watches[0]) == [b"above", b"below", b"last"])
-            eventually(lambda: above.sync() and below.credentials in {one.sender for one in watches[0].members})
+            eventually(lambda: parent.sync() and seen(watches[0]) == [b"above", b"below", b"last"])
+            eventually(lambda: parent.sync() and below.credentials in {one.sender for one in watches[0].members})
 
 
 def test_what_went_while_the_link_was_away_has_gone_when_it_is_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.chain("top", "left")
-    above, below, leaver = world.client("top"), world.client("left"), world.client("left")
-    settle(above, below)
-    watch = above.present(b"")
+    parent, below, leaver = world.client("top"), world.client("left"), world.client("left")
+    settle(parent, below)
+    watch = parent.present(b"")
     stays, goes = below.presence(b"stays"), leaver.presence(b"goes")
     assert {next_event(watch)[0], next_event(watch)[0]} == {b"stays", b"goes"}
     world.relays["left"].stop()
     leaver.close()
     eventually(lambda: len(world.hubs["left"].tree.presences) == 1)
-    with above.present(b"") as partial:
+    with parent.present(b"") as partial:
         assert (seen(partial), partial.is_whole) == ([b"goes", b"stays"], False)
     world.relay("left", "top")
     assert next_event(watch) == (b"goes", False, "unknown")
-    settle(above, below)
-    with above.present(b"") as whole:
+    settle(parent, below)
+    with parent.present(b"") as whole:
         assert (seen(whole), whole.is_whole) == ([b"stays"], True)
     stays.leave()
     assert next_event(watch) == (b"stays", False, "closed")
@@ -132,10 +132,10 @@ def test_a_hub_that_does_not_come_back_is_given_up(world: World, monkeypatch: py
     world.chain("top", "left")
     world.hub("other")
     world.relay("other", "top")
-    above, below, beside = world.client("top"), world.client("left"), world.client("other")
-    settle(above, below, beside)
-    watches = above.present(b""), beside.present(b""), below.present(b"")
-    with below.presence(b"below"), above.presence(b"above"):
+    parent, below, beside = world.client("top"), world.client("left"), world.client("other")
+    settle(parent, below, beside)
+    watches = parent.present(b""), beside.present(b""), below.present(b"")
+    with below.presence(b"below"), parent.presence(b"above"):
         for watch in watches:
             assert {next_event(watch)[0], next_event(watch)[0]} == {b"below", b"above"}
         world.relays["left"].stop()
@@ -148,8 +148,8 @@ def test_a_hub_that_does_not_come_back_is_given_up(world: World, monkeypatch: py
 
 def test_a_hub_that_began_anew_has_others(world: World) -> None:
     world.chain("top", "left")
-    above = world.client("top")
-    watch = above.present(b"")
+    parent = world.client("top")
+    watch = parent.present(b"")
     below = world.client("left", reconnect=True)
     presence = below.presence(b"worker", info=b"1")
     before = watch.receive(timeout=PATIENCE).member
@@ -186,11 +186,11 @@ def test_a_stranger_may_only_hold_and_know_what_its_rules_allow(world: World) ->
     world.uids["top"] = OTHER
     world.relay("low", "top")
     world.uids.clear()
-    above, below = world.client("top"), world.client("low")
+    parent, below = world.client("top"), world.client("low")
     inside = below.present(b"")
-    outside = above.present(b"")
-    with below.presence(b"host/1"), below.presence(b"tenant/1"), above.presence(b"host/2"), above.presence(b"x"):
-        settle(above, below)
+    outside = parent.present(b"")
+    with below.presence(b"host/1"), below.presence(b"tenant/1"), parent.presence(b"host/2"), parent.presence(b"x"):
+        settle(parent, below)
         assert seen(outside) == [b"host/2", b"tenant/1", b"x"]
         eventually(lambda: below.sync() and seen(inside) == [b"host/1", b"host/2", b"tenant/1"])
 
@@ -270,16 +270,16 @@ def test_only_what_a_relay_exports_and_imports_is_known_beyond_it(world: World) 
     world.hub("top")
     world.hub("low")
     relay = world.relay("low", "top", export=[b"out/"], import_=[b"in/"])
-    above, below = world.client("top"), world.client("low")
-    outside, inside = above.present(b""), below.present(b"")
-    holders = [client.presence(key) for client in (above, below) for key in (b"in/1", b"out/1", b"host/1")]
-    settle(above, below)
+    parent, below = world.client("top"), world.client("low")
+    outside, inside = parent.present(b""), below.present(b"")
+    holders = [client.presence(key) for client in (parent, below) for key in (b"in/1", b"out/1", b"host/1")]
+    settle(parent, below)
     everybody = [b"host/1", b"in/1", b"out/1"]
-    eventually(lambda: above.sync() and seen(outside) == sorted([*everybody, b"out/1"]))
+    eventually(lambda: parent.sync() and seen(outside) == sorted([*everybody, b"out/1"]))
     eventually(lambda: below.sync() and seen(inside) == sorted([*everybody, b"in/1"]))
     relay.reconfigure(world.address("top"), export=[b"host/"], import_=[b"in/"])
-    settle(above, below)
-    eventually(lambda: above.sync() and seen(outside) == sorted([*everybody, b"host/1"]))
+    settle(parent, below)
+    eventually(lambda: parent.sync() and seen(outside) == sorted([*everybody, b"host/1"]))
     assert len(holders) == 6
 
 
@@ -343,11 +343,11 @@ def test_what_comes_down_takes_no_room_of_clients_here(world: World) -> None:
     world.hub("top")
     world.hub("left", limits=msgspec.structs.replace(FAST, user_patterns=2))
     world.relay("left", "top")
-    above, below = world.client("top"), world.client("left")
-    settle(above, below)
+    parent, below = world.client("top"), world.client("left")
+    settle(parent, below)
     for key in (b"1", b"2"):
-        above.presence(key)
-    settle(above, below)
+        parent.presence(key)
+    settle(parent, below)
     eventually(lambda: len(world.hubs["left"].tree.presences) == 2)
     below.subscribe(b"a", b"b")
     assert below.epoch == 1

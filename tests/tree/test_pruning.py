@@ -1,4 +1,4 @@
-"""Keys that a hub below is told not to send, and when it is told to send them again."""
+"""Keys that a child is told not to send, and when it is told to send them again."""
 
 from __future__ import annotations
 

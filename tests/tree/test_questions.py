@@ -44,8 +44,8 @@ def test_a_question_before_the_first_connection_waits_for_it(world: World, liste
     hub = world.hub("left")
     client = world.client("left")
     world.relay("left", "top", wait=False)
-    assert hub.tree.above is not None
-    assert not hub.tree.above.settled, "it has not dialled yet"
+    assert hub.tree.parent is not None
+    assert not hub.tree.parent.settled, "it has not dialled yet"
     assert client.sync("tree") == answer
     assert not hub.tree.questions._rounds
 
@@ -70,9 +70,9 @@ def test_questions_while_hubs_join_leave_no_link_partial(world: World) -> None:
     world.hub("top")
     client = world.client("top")
     names = [f"below{n}" for n in range(5)]
-    for above, name in zip(["top", *names], names, strict=False):
+    for parent, name in zip(["top", *names], names, strict=False):
         world.hub(name)
-        world.relay(name, above, wait=False)
+        world.relay(name, parent, wait=False)
         asked = [gevent.spawn(client.sync, "tree") for _ in range(3)]
         assert [one.get(timeout=PATIENCE) for one in asked] == ["tree"] * 3
     settle(client, *map(world.client, names))

@@ -111,7 +111,7 @@ class PresenceMachine(RuleBasedStateMachine):
 
     @rule(n=st.integers(1, HUBS - 1))
     def break_a_link(self, n: int) -> None:
-        joined = self.world.relays[str(n)].above.joined
+        joined = self.world.relays[str(n)].parent.joined
         if joined is not None:
             joined.outbound.socket.shutdown(2)
 

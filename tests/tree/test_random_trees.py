@@ -26,7 +26,7 @@ MOST_HUBS = 7
 DEPTH = 3
 LIMITS = msgspec.structs.replace(FAST, link_patterns=4, pruned_keys=2, prefix_wait=0.01)
 """So few patterns that interest is widened now and then, and so few keys that the oldest makes room. A client of a hub
-whose hub above is stopped waits for its credential key: many that wait for long take longer than a test may."""
+whose parent is stopped waits for its credential key: many that wait for long take longer than a test may."""
 
 segment = st.sampled_from([b"a", b"b", b"*", b"**"])
 users = st.sampled_from([0, RELAY, OTHER])
@@ -46,7 +46,7 @@ class TreeMachine(RuleBasedStateMachine):
         self.world = World(self.folder)
         self.patch.setattr(uplink, "ACK_PAUSE", 0.001)
         self.patch.setattr(acceptor, "peer_credentials", self.world.credentials)
-        self.above: dict[int, int] = {}
+        self.parent: dict[int, int] = {}
         self.clients: dict[Client, tuple[int, list[bytes], list[bytes]]] = {}
         self.subscribed: defaultdict[tuple[Client, bytes], list[Subscription]] = defaultdict(list)
         self.numbers = count()
@@ -63,25 +63,25 @@ class TreeMachine(RuleBasedStateMachine):
         depth = {0: 1}
         self.start_hub(0)
         self.connect(0, [])
-        for n, (above, user, wanted) in enumerate(hubs, 1):
+        for n, (parent, user, wanted) in enumerate(hubs, 1):
             parents = [hub for hub in depth if depth[hub] < DEPTH]
-            self.above[n] = parents[above % len(parents)]
-            depth[n] = depth[self.above[n]] + 1
+            self.parent[n] = parents[parent % len(parents)]
+            depth[n] = depth[self.parent[n]] + 1
             self.start_hub(n)
             self.join_anew(n, user)
             self.connect(n, wanted)
 
     @property
     def size(self) -> int:
-        return len(self.above) + 1
+        return len(self.parent) + 1
 
     def start_hub(self, n: int) -> None:
         self.world.hub(str(n), limits=LIMITS, relays=[RELAY])
         self.start_link(n)
 
     def start_link(self, n: int) -> None:
-        if n in self.above:
-            self.world.relay(str(n), str(self.above[n]), wait=False)
+        if n in self.parent:
+            self.world.relay(str(n), str(self.parent[n]), wait=False)
 
     def is_up(self, n: int) -> bool:
         return self.world.hubs[str(n)].started
@@ -101,22 +101,22 @@ class TreeMachine(RuleBasedStateMachine):
     @rule(n=st.integers(1, MOST_HUBS))
     def break_a_link(self, n: int) -> None:
         relay = self.world.relays.get(str(n))
-        if relay is not None and relay.above.joined is not None:
-            relay.above.joined.outbound.socket.shutdown(2)
+        if relay is not None and relay.parent.joined is not None:
+            relay.parent.joined.outbound.socket.shutdown(2)
 
     @rule(n=st.integers(1, MOST_HUBS), user=users)
     def join_anew(self, n: int, user: int) -> None:
-        if n in self.above and self.is_up(n):
-            self.world.uids[str(self.above[n])] = user  # for whom the hub above takes the next one that comes
+        if n in self.parent and self.is_up(n):
+            self.world.uids[str(self.parent[n])] = user  # for whom the parent takes the next one that comes
             self.world.relays[str(n)].stop()
             self.start_link(n)
-            if self.is_up(self.above[n]):
+            if self.is_up(self.parent[n]):
                 self.world.relays[str(n)].wait(PATIENCE) if self.reaches_the_root(n) else None
             self.world.uids.clear()
 
     def reaches_the_root(self, n: int) -> bool:
-        while n in self.above:
-            n = self.above[n]
+        while n in self.parent:
+            n = self.parent[n]
             if not self.is_up(n):
                 return False
         return True
@@ -161,15 +161,15 @@ class TreeMachine(RuleBasedStateMachine):
         for n in range(self.size):
             if not self.is_up(n):
                 self.start_hub(n)
-        for n in self.above:
+        for n in self.parent:
             eventually(lambda: self.world.relays[str(n)].state == "joined")  # noqa: B023
-        relays = [self.world.relays[str(n)] for n in self.above]
+        relays = [self.world.relays[str(n)] for n in self.parent]
         for client in self.clients:
             eventually(lambda: client.sync("tree") == "tree")  # noqa: B023
-        eventually(lambda: all(not relay.above.up.waiting for relay in relays))
+        eventually(lambda: all(not relay.parent.up.waiting for relay in relays))
         for _ in range(DEPTH * 2):
             settle(*self.clients)
-        eventually(lambda: all(relay.above.step == "open" for relay in relays))
+        eventually(lambda: all(relay.parent.step == "open" for relay in relays))
 
     @rule(some=st.lists(keys, min_size=1, max_size=6))
     def delivers_what_one_hub_would(self, some: list[bytes]) -> None:

@@ -60,7 +60,7 @@ def test_messages_that_waited_for_a_master_go_up_in_batches(world: World) -> Non
     got = [inbox.receive(timeout=PATIENCE) for _ in PAIRS]
     assert [(message.key, message.payload) for message in got] == PAIRS
     assert Counter(message.sender for message in got).most_common()[0][1] == len(PAIRS) // 2
-    eventually(lambda: relay.above.up.acknowledged == len(PAIRS))
+    eventually(lambda: relay.parent.up.acknowledged == len(PAIRS))
     statistics = relay.statistics()
     assert (statistics.up, statistics.waiting, statistics.lost, statistics.uncertain) == (len(PAIRS), 0, {}, 0)
 

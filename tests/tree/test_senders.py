@@ -61,7 +61,7 @@ def test_what_was_kept_in_an_outage_has_its_sender(world: World) -> None:
     for n in range(20, 30):
         publisher.publish(b"k", b"%d" % n)
     publisher.sync()
-    up = world.relays["middle"].above.up
+    up = world.relays["middle"].parent.up
     eventually(lambda: len(up.waiting) == 30)
     world.hub("top")
     for n in range(30):
@@ -87,7 +87,7 @@ def test_a_hub_below_names_its_clients_however_it_is_served(world: World, user: 
     service.publish(b"k", b"down")
     for client in (service, publisher):
         message = client.receive(timeout=PATIENCE)
-        assert (message.payload, message.sender) == (b"down", key_of(service)), "nothing came back to the hub below"
+        assert (message.payload, message.sender) == (b"down", key_of(service)), "nothing came back to the child"
     assert key_of(publisher).count(b"!/cred/") == 2
     assert relay.epoch == 1
 
@@ -133,15 +133,15 @@ def test_a_sender_of_a_hub_whose_ids_the_kernel_cannot_tell_is_known_by_its_link
     world.uids["top"] = OVERFLOW_ID
     relay = world.relay("low", "top")
     world.uids.clear()
-    above, below = world.client("top", senders=True), world.client("low", senders=True)
-    above.subscribe(b"k")
+    parent, below = world.client("top", senders=True), world.client("low", senders=True)
+    parent.subscribe(b"k")
     below.subscribe(b"k")
-    settle(above, below)
+    settle(parent, below)
     below.publish(b"k")
     (link,) = world.hubs["top"].tree.links
-    assert above.receive(timeout=PATIENCE).sender == link.key + b"/" + key_of(below)
+    assert parent.receive(timeout=PATIENCE).sender == link.key + b"/" + key_of(below)
     assert below.receive(timeout=PATIENCE).sender == key_of(below)
-    above.publish(b"k")
+    parent.publish(b"k")
     assert below.receive(timeout=PATIENCE).sender == b"", "its key above would be that of another here"
     assert relay.epoch == 1
 

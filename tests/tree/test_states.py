@@ -1,4 +1,4 @@
-"""The table of the states of the link to the hub above, cell by cell."""
+"""The table of the states of the link to the parent, cell by cell."""
 
 from __future__ import annotations
 

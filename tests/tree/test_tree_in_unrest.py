@@ -6,9 +6,9 @@ the process that had that connection. No message ever comes under the credential
 Each tree is compared with one flat hub, to which the same is published and subscribed. What a subscriber receives of a
 publisher is in order, and nothing comes twice. What the flat hub would have delivered and does not come was lost: the
 publisher was told so, and the subscriber as well; or the publisher's own hub was killed before it had passed the
-message on. Nothing is kept on the way down: to the hubs above, a hub that is away is like a client that is away. So
+message on. Nothing is kept on the way down: to the parents, a hub that is away is like a client that is away. So
 this is not asked where a hub was away on the way down, or where the hub was away from which the way only leads down. A
-hub is away if it was killed, if the hub above was taken over, and if a hub above was started again while it was
+hub is away if it was killed, if the parent was taken over, and if a parent was started again while it was
 stopped: perhaps nobody else could tell that one to wait for it.
 
 ``SBUS_TREE_RUNS`` says how many runs there are, ``SBUS_TREE_SEED`` the number of the first.
@@ -75,7 +75,7 @@ class Run:
 
     def plant(self) -> None:
         for n in range(self.random.randint(2, 6)):
-            self.programs.start(str(n), self.choose_above(), "-o")
+            self.programs.start(str(n), self.choose_parent(), "-o")
         for name in self.programs.above:
             self.programs.wait_until_joined(name)
             self.populate(name)
@@ -84,7 +84,7 @@ class Run:
                 wait_until(lambda: subscriber.client.sync("tree") == "tree", "the tree knows it")  # noqa: B023
                 self.established.append((name, subscriber))
 
-    def choose_above(self) -> str | None:
+    def choose_parent(self) -> str | None:
         fit = [name for name in self.programs.above if len(self.path(name)) < DEPTH]
         return self.random.choice(fit) if fit else None
 
@@ -160,7 +160,7 @@ class Run:
             self.stopped[name] = now, now + self.random.uniform(0.0, STOPPED)
 
     def join(self) -> None:
-        above = self.choose_above()
+        above = self.choose_parent()
         name = str(len(self.programs.above))
         if above is not None and above in self.running():
             self.note(f"join {above} with", name)

@@ -1,4 +1,4 @@
-"""Which hubs above cannot be joined: those that are below, and those that are too deep."""
+"""Which parents cannot be joined: those that are below, and those that are too deep."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def joined(world: World) -> set[str]:
 def test_of_hubs_that_join_in_a_ring_one_stays_apart(world: World, order: tuple[str, ...], at_once: bool) -> None:
     names = sorted(order)
     for name in names:
-        # One of them never has a hub above it, and its clients need not wait for that.
+        # One of them never has a parent it, and its clients need not wait for that.
         world.hub(name, limits=msgspec.structs.replace(FAST, prefix_wait=0.01))
     for name in order:
         world.relay(name, names[(names.index(name) + 1) % len(names)], wait=False)
@@ -61,9 +61,9 @@ def test_of_hubs_that_join_in_a_ring_one_stays_apart(world: World, order: tuple[
 def test_a_diamond_is_no_loop(world: World, order: tuple[str, ...]) -> None:
     for name in "abcd":
         world.hub(name)
-    above = {"b": "a", "c": "a", "d": "bc"}
+    parent = {"b": "a", "c": "a", "d": "bc"}
     for name in order:
-        world.relay(name, *above[name], wait=False)
+        world.relay(name, *parent[name], wait=False)
     eventually(lambda: joined(world) == set("bcd"))
     clients = [world.client(name) for name in "abcd"]
     for client in clients:
@@ -81,8 +81,8 @@ def test_a_tree_that_is_too_deep_is_no_loop(world: World, caplog: pytest.LogCapt
     names = ["a", "b", "c", "d", "e"]
     for name in names:
         world.hub(name, limits=limits)
-    for below, above in zip(names[1:], names, strict=False):
-        relay = world.relay(below, above, wait=False)
+    for below, parent in zip(names[1:], names, strict=False):
+        relay = world.relay(below, parent, wait=False)
         eventually(lambda: relay.state in ("joined", "deep"))  # noqa: B023
     assert joined(world) == set("bce")
     (told,) = [record.message for record in caplog.records]

@@ -141,7 +141,7 @@ function showTable(name) {
 // -- the tree ---------------------------------------------------------------------------------------
 
 function showTree(now) {
-  // Each hub below stands under the one it is joined to: leaves side by side, the others over the middle of theirs.
+  // Each child stands under the one it is joined to: leaves side by side, the others over the middle of theirs.
   const svg = $("tree");
   const rows = now.tree.map((link) => ({ ...link, below: [] }));
   const top = { name: now.address, level: 0, below: [] };
