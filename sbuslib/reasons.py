@@ -37,7 +37,7 @@ class Reason(StrEnum):
     BATCH_OF_TOO_MUCH = "batch of too much"
     """Sent a batch whose messages come to more than 1,638,400 bytes."""
     NO_NUMBER = "no number of a client"
-    """Sent a ``hub/clients`` or ``hub/links`` with anything but a number of at most 18 digits."""
+    """Sent a ``hub/clients``, ``hub/patterns`` or ``hub/links`` with anything but a number of at most 18 digits."""
     MALFORMED_PRESENCE = "malformed presence"
     """Sent a ``presence/on`` or, as a link, a ``presence/add`` that is not laid out as one."""
     TOKEN_TOO_LONG = "token too long"

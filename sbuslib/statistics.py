@@ -11,12 +11,15 @@ from .errors import PeerError, StateError
 __all__ = [
     "ClientPage",
     "ClientStatistics",
+    "HeldPatterns",
     "HubStatistics",
     "LinkPage",
     "LinkStatistics",
+    "PatternPage",
     "RelayStatistics",
     "UserStatistics",
     "decode_clients",
+    "decode_held_patterns",
     "decode_links",
     "decode_statistics",
 ]
@@ -71,6 +74,30 @@ class ClientPage(_Statistics, frozen=True, kw_only=True):
     """Some clients of a hub."""
 
     clients: tuple[ClientStatistics, ...] = ()
+    """Clients, in the order of their numbers."""
+    next: Count | None = None
+    """Number from which to ask for more; ``None``: there are no more."""
+
+
+class HeldPatterns(_Statistics, frozen=True, kw_only=True):
+    """The patterns that one client holds, but for secret ones."""
+
+    number: Count = 0
+    """That of the client."""
+    credentials: str = ""
+    """Its credential key."""
+    is_link: bool = False
+    """Whether it is the relay of a hub below."""
+    count: Count = 0
+    """How many distinct patterns."""
+    patterns: tuple[bytes, ...] = ()
+    """These, or as many of them as one answer has room for."""
+
+
+class PatternPage(_Statistics, frozen=True, kw_only=True):
+    """The patterns of some clients of a hub."""
+
+    clients: tuple[HeldPatterns, ...] = ()
     """Clients, in the order of their numbers."""
     next: Count | None = None
     """Number from which to ask for more; ``None``: there are no more."""
@@ -236,6 +263,13 @@ def decode_links(encoded: bytes | None, address: str, start: int) -> LinkPage:
     """Read a hub's answer to ``hub/links`` from ``start`` on. Raises as :func:`decode_statistics`."""
     page = _decode(encoded, address, LinkPage)
     _check_progress(bool(page.links), start, page.next, address)
+    return page
+
+
+def decode_held_patterns(encoded: bytes | None, address: str, start: int) -> PatternPage:
+    """Read a hub's answer to ``hub/patterns`` from ``start`` on. Raises as :func:`decode_statistics`."""
+    page = _decode(encoded, address, PatternPage)
+    _check_progress(bool(page.clients), start, page.next, address)
     return page
 
 

@@ -20,6 +20,7 @@ from sbuslib.statistics import (
     LinkPage,
     UserStatistics,
     decode_clients,
+    decode_held_patterns,
     decode_links,
     decode_statistics,
 )
@@ -181,6 +182,40 @@ def test_statistics_and_clients_are_told_to_the_trusted_only(bus: Bus, connect_a
         friend.send(b"CMSG hub/clients\0" + number)
         assert friend.is_disconnected()
     assert list(hub.statistics().violations) == ["no number of a client"]
+
+
+def test_what_each_client_subscribes_to_is_told_to_the_trusted_only(bus: Bus, connect_as: ConnectAs) -> None:
+    bus({"mode": 0o777, "trusted": [1001]})
+    stranger, monitor, friend = connect_as(1002), connect_as(1003), connect_as(1001)
+    stranger.send(b"SUB a/*", b"SUB a/*", b"SUB \xff", b"SUB !/cred//1002//x", b"CMSG hub/patterns\x000")
+    assert stranger.receive() == b"CMSG hub/patterns\0"
+    monitor.send(b"CMSG monitor/on", b"SUB m/")
+    monitor.barrier()
+    friend.send(b"CMSG hub/patterns\x000")
+    page = decode_held_patterns(friend.receive().partition(b"\0")[2], "", 0)
+    assert {one.credentials.split("/")[3]: (one.count, one.patterns) for one in page.clients} == {
+        "1001": (0, ()),
+        "1002": (2, (b"a/*", b"\xff")),
+        "1003": (1, (b"m/",)),
+    }
+    assert not any(one.is_link for one in page.clients)
+
+
+def test_patterns_of_many_clients_are_told_once_and_too_many_are_counted(
+    bus: Bus, connect: Connect, client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus()
+    held = (3, 40, 0, 5)
+    for many in held:
+        peer = connect()
+        peer.send(*(b"SUB %0100d" % number for number in range(many)))
+        peer.barrier()
+    one = client()
+    key = len(one.hub.whoami())
+    monkeypatch.setattr(reporting, "PATTERN_BYTES", key + 100 + 10 * 104)
+    found = one.hub.patterns()
+    assert [(one.number, one.count) for one in found] == [*enumerate((*held, 0), 1)]
+    assert [len(one.patterns) for one in found] == [3, 10, 0, 5, 0]
 
 
 def test_a_client_that_gets_no_statistics_says_why(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .arguments import Parser, add
+from .arguments import Parser, add, add_address
 from .console import CONFIG_PLACE, EXIT_FAILURE, EXIT_SUCCESS, begin_to_show, tell
 
 if TYPE_CHECKING:
-    from ..reports.rehearsal import Flow, Rehearsal
+    from ..policy import Rule, Verb
+    from ..reports.rehearsal import Ending, Rehearsal
     from ..reports.sql import InDuckDB
+    from ..reports.traffic import Span
+    from ..statistics import HeldPatterns
     from .config import HubSettings
 
 _ROWS = 20
@@ -24,15 +29,16 @@ _KEY_BYTES = 200
 def add_config_check(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
-        "Check a configuration file, and try its rules on what a journal holds: which messages they would have refused "
-        "to whom, and which patterns matched nothing. Nothing is sent. Without FILE, it is that of the bus of the "
-        "machine. With --propose, no file is read: print the narrowest rules that would have allowed all of it. This "
-        "needs pip install 'sbuslib[report]'."
+        "Check a configuration file, and try its rules: which messages of a journal they would have refused to whom, "
+        "which subscriptions of a running hub would end, and which patterns match none of that. Nothing is sent. "
+        "Without FILE, it is that of the bus of the machine. With --propose, no file is read: print the narrowest "
+        "rules that would have allowed all of it. A journal needs pip install 'sbuslib[report]'. A hub tells its "
+        "subscriptions to its own user, root, and the users of --trusted."
     )
     parser.epilog = (
         "exit status:\n"
-        "  0   the file is correct, and nothing known would be refused\n"
-        "  1   something would be refused, or an error\n"
+        "  0   the file is correct, and nothing known would be refused or end\n"
+        "  1   something would be refused or end, or an error\n"
         "  2   the arguments are wrong, or what stands in the file\n"
         "\n"
         "examples:\n"
@@ -41,6 +47,7 @@ def add_config_check(parser: Parser) -> None:
     )
 
     add(parser, "[FILE]", "the file that the hub is to read (%(default)s)", dest="config", default=CONFIG_PLACE)
+    add_address(parser, help="the hub whose subscriptions are looked at")
     add(parser, "--journal DIR", "directory of a journal, or of a lake")
     add(parser, "--hub ID", "only what this hub recorded; else what all hubs did")
     add(parser, "--start WHEN", "leave out earlier records")
@@ -54,28 +61,46 @@ def add_config_check(parser: Parser) -> None:
 
 def run_config_check(arguments: Namespace) -> int:
     from ..errors import UsageError
-    from ..reports.sql import Choice, in_duckdb
     from .config import read_settings
 
     begin_to_show()
-    if arguments.propose and arguments.journal is None:
-        raise UsageError("--propose needs --journal: rules are made of what was recorded")
-    settings = None if arguments.propose else read_settings(arguments, of_any=True)
-    if settings is not None:
-        rules = "no rules, so everybody may do everything"
-        if settings.policy is not None:
-            rules = f"{len(settings.policy.rules):,} rules"
-        print(f"{arguments.config}: correct, {rules}")
-    if arguments.journal is None:
-        return EXIT_SUCCESS
+    if arguments.propose:
+        if arguments.journal is None:
+            raise UsageError("--propose needs --journal: rules are made of what was recorded")
+        return _propose(arguments)
+    settings = read_settings(arguments, of_any=True)
+    rules = "no rules, so everybody may do everything"
+    if settings.policy is not None:
+        rules = f"{len(settings.policy.rules):,} rules"
+    print(f"{arguments.config}: correct, {rules}")
+    return _rehearse(arguments, settings)
 
-    separator = _separator(arguments, settings)
+
+@contextmanager
+def _recorded(arguments: Namespace) -> Iterator[InDuckDB]:
+    from ..reports.sql import Choice, in_duckdb
+
     tell("counting ...")
     choice = Choice(arguments.hub, arguments.start, arguments.end)
     with in_duckdb(arguments.journal, choice, on_corrupt="skip") as recorded:
-        if settings is None:
-            return _propose(arguments, recorded, separator)
-        return _rehearse(arguments, recorded, settings)
+        yield recorded
+
+
+def _subscriptions(arguments: Namespace, separator: bytes) -> tuple[list[HeldPatterns] | None, str]:
+    """What the clients of the hub at hand subscribe to now, and its address; ``None``, and why it was not asked."""
+    from ..blocking import Client
+    from ..errors import SbusError, UsageError
+    from .console import explain
+
+    try:
+        with Client(arguments.address) as client:
+            if client.hub.separator != separator:
+                raise UsageError(f"{client.address}: this hub has another separator")
+            return client.hub.patterns(), client.address
+    except (SbusError, OSError) as error:
+        if arguments.address is not None:
+            raise
+        return None, explain(error)
 
 
 def _separator(arguments: Namespace, settings: HubSettings | None) -> bytes:
@@ -95,25 +120,43 @@ def _separator(arguments: Namespace, settings: HubSettings | None) -> bytes:
 # What the rules refuse
 
 
-def _rehearse(arguments: Namespace, recorded: InDuckDB, settings: HubSettings) -> int:
-    from ..reports.rehearsal import PolicyTrial, rehearse
+def _rehearse(arguments: Namespace, settings: HubSettings) -> int:
+    from ..reports.rehearsal import PolicyTrial, endings, rehearse
     from ..reports.traffic import span
 
-    trial = PolicyTrial(settings.policy, settings.users, settings.separator)
-    result, covered = rehearse(recorded, trial, settings.separator), span(recorded)
-    when_ = "" if covered is None else _between(covered.first_ns, covered.last_ns)
-    print(
-        f"{arguments.journal}: {result.messages:,} messages of {result.users:,} users under {result.keys:,} keys{when_}"
-    )
-    for line in (*_unknown(result), *_refused(result, arguments.rows), *_unmatched(result, arguments.rows)):
-        print(line)
-    return EXIT_FAILURE if result.refusals else EXIT_SUCCESS
+    trial, is_refused = PolicyTrial(settings.policy, settings.users, settings.separator), False
+    verbs: list[Verb] = []
+
+    # 1. What was recorded.
+    if arguments.journal is not None:
+        verbs.append("publish")
+        separator = _separator(arguments, settings)
+        with _recorded(arguments) as recorded:
+            result, covered = rehearse(recorded, trial, separator), span(recorded)
+        many = f"{result.messages:,} messages of {result.users:,} users under {result.keys:,} keys"
+        print(f"{arguments.journal}: {many}{'' if covered is None else _between(covered)}")
+        print("\n".join((*_unknown(result), *_refused(result, arguments.rows))))
+        is_refused = bool(result.refusals)
+
+    # 2. What is subscribed to now.
+    clients, where = _subscriptions(arguments, settings.separator)
+    if clients is None:
+        print(f"subscriptions: no hub was asked: {where}")
+    else:
+        verbs.append("subscribe")
+        found = endings(trial, clients, settings.separator)
+        print("\n".join(_ending(found, clients, where, arguments.rows)))
+        is_refused = is_refused or bool(found)
+
+    # 3. What none of that needs.
+    print("\n".join(_unmatched(trial.unmatched(*verbs), settings, verbs, arguments.rows)), end="")
+    return EXIT_FAILURE if is_refused else EXIT_SUCCESS
 
 
-def _between(first_ns: int, last_ns: int) -> str:
+def _between(covered: Span) -> str:
     from .journal import when
 
-    return f", from {when(first_ns)} to {when(last_ns)}"
+    return f", from {when(covered.first_ns)} to {when(covered.last_ns)}"
 
 
 def _unknown(result: Rehearsal) -> Iterator[str]:
@@ -142,26 +185,60 @@ def _refused(result: Rehearsal, rows: int) -> Iterator[str]:
     yield f"refused: {result.refused:,} messages, unless the hub's own program published them (no journal says so)"
     table: list[list[object]] = [["USER", "KEY", "FIRST", "LAST", "PROCESSES", "MESSAGES", "RULES"]]
     for one in result.refusals[:rows]:
-        key = one.key[:_KEY_BYTES].decode("utf-8", "surrogateescape") + "..." * (len(one.key) > _KEY_BYTES)
         first, last = when(one.first_ns), when(one.last_ns)
-        table.append([name_of_user(one.uid), key, first, last, len(one.processes), one.messages, one.why])
+        table.append([name_of_user(one.uid), _shown(one.key), first, last, len(one.processes), one.messages, one.why])
     yield from columns(table, left=4)
     yield from _more(len(result.refusals), rows)
     yield "Programs are not known: a journal has process ids alone."
 
 
-def _unmatched(result: Rehearsal, rows: int) -> Iterator[str]:
-    """The table of patterns that nothing matched, and of rules that have no others."""
-    from .tables import columns
+def _ending(found: list[Ending], clients: list[HeldPatterns], where: str, rows: int) -> Iterator[str]:
+    """The table of subscriptions that would end."""
+    from .tables import columns, name_of_user, plain
 
-    if not result.unmatched:
+    total = sum(client.count for client in clients)
+    held = f"{total:,} at {plain(where)}"
+    yield f"subscriptions: of {held}, {len(found):,} would end; links keep what their user may read"
+    if missing := total - sum(len(client.patterns) for client in clients):
+        yield f"unknown: {missing:,} of them, of clients that hold too many to be looked at"
+    if found:
+        table: list[list[object]] = [["USER", "PATTERN", "OF", "PROCESS", "RULES"]]
+        for one in found[:rows]:
+            kind = "link" if one.is_link else "client"
+            table.append([name_of_user(one.who.uid), _shown(one.pattern), kind, str(one.who.pid), one.why])
+        yield from columns(table, left=3)
+        yield from _more(len(found), rows)
+
+
+def _unmatched(
+    found: list[tuple[Rule, Verb, bytes]], settings: HubSettings, verbs: list[Verb], rows: int
+) -> Iterator[str]:
+    """The table of patterns that nothing matched, and the rules that have no others."""
+    from .tables import columns, plain
+
+    if not found:
         return
-    yield "unmatched: no message of a known sender needs these"
+    yield f"unmatched: nothing that is known needs these to {' or '.join(verbs)}"
     table: list[list[object]] = [["RULE", "VERB", "PATTERN"]]
-    for rule, verb, template in result.unmatched[:rows]:
-        table.append([rule.label, verb, f'"{template.decode("utf-8", "surrogateescape")}"'])
+    for rule, verb, template in found[:rows]:
+        table.append([rule.label, verb, f'"{_shown(template)}"'])
     yield from columns(table, left=2)
-    yield from _more(len(result.unmatched), rows)
+    yield from _more(len(found), rows)
+
+    needless, rules = set(found), settings.policy.rules if settings.policy is not None else ()
+    labels = [
+        rule.label
+        for rule in rules
+        if all((rule, verb, template) in needless for verb, templates in rule.templates() for template in templates)
+    ]
+    if labels:
+        yield f"whole rules that may go, as far as that shows: {', '.join(map(plain, labels))}"
+    yield ""
+
+
+def _shown(key: bytes) -> str:
+    """A key or pattern, of which a table shows the beginning."""
+    return key[:_KEY_BYTES].decode("utf-8", "surrogateescape") + "..." * (len(key) > _KEY_BYTES)
 
 
 def _more(count: int, rows: int) -> Iterator[str]:
@@ -173,27 +250,35 @@ def _more(count: int, rows: int) -> Iterator[str]:
 # What rules would allow it
 
 
-def _propose(arguments: Namespace, recorded: InDuckDB, separator: bytes) -> int:
-    from ..reports.proposal import allowing, rules_text
+def _propose(arguments: Namespace) -> int:
+    from ..reports.proposal import allowing, held, is_text, rules_text
     from ..reports.rehearsal import flows
     from ..reports.traffic import span
     from ..wire.text import printable
 
-    unknown, covered = 0, span(recorded)
+    # 1. What was published, and who subscribes to what.
+    separator = _separator(arguments, None)
+    with _recorded(arguments) as recorded:
+        covered, listed = span(recorded), list(flows(recorded, separator))
+    unknown = sum(flow.messages for flow in listed if not flow.users)
+    publish = allowing(listed, separator)
+    clients, where = _subscriptions(arguments, separator)
+    subscribe = held(clients or (), separator)
 
-    def known() -> Iterator[Flow]:
-        nonlocal unknown
-        for flow in flows(recorded, separator):
-            unknown += 0 if flow.users else flow.messages
-            yield flow
-
-    publish = allowing(known(), separator)
-    print(f"# Allows what {printable(arguments.journal.encode('utf-8', 'surrogateescape'))} holds", end="")
-    print("" if covered is None else _between(covered.first_ns, covered.last_ns))
+    # 2. What that is, and what is not known of it.
+    print(f"# publish: all that {printable(os.fsencode(arguments.journal))} holds", end="")
+    print("." if covered is None else f"{_between(covered)}.")
     if unknown:
-        print(f"# but for {unknown:,} messages whose sender nobody knows.")
-    print("# Who subscribed to what is not recorded: add subscribe = [...] to each rule.")
-    for line in rules_text({uid: _name(uid) for uid in publish}, publish, separator):
+        print(f"# But for {unknown:,} messages whose sender nobody knows.")
+    if clients is None:
+        print(f"# subscribe: not known, no hub was asked: {where}")
+    else:
+        print(f"# subscribe: what clients of {printable(os.fsencode(where))} hold now.")
+        written = sum(is_text(pattern) for client in clients for pattern in client.patterns)
+        if missing := sum(client.count for client in clients) - written:
+            print(f"# But for {missing:,} subscriptions that are not UTF-8, or of clients that hold too many.")
+    names = {uid: _name(uid) for uid in {**publish, **subscribe}}
+    for line in rules_text(names, publish, subscribe, separator):
         print(line)
     return EXIT_SUCCESS
 

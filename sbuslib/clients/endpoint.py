@@ -335,6 +335,7 @@ class HubView(Offers):
     watch_interest = making(WatchedInterest, AioHubView.watch_interest)
     statistics = blocking(AioHubView.statistics)
     clients = blocking(AioHubView.clients)
+    patterns = blocking(AioHubView.patterns)
     links = blocking(AioHubView.links)
     reload = blocking(AioHubView.reload)
 

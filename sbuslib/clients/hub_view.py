@@ -7,9 +7,11 @@ from ..limits import check_count
 from ..secrets import Credentials, credentials_of
 from ..statistics import (
     ClientStatistics,
+    HeldPatterns,
     HubStatistics,
     LinkStatistics,
     decode_clients,
+    decode_held_patterns,
     decode_links,
     decode_statistics,
 )
@@ -99,6 +101,17 @@ class AioHubView(Offers):
             clients += page.clients
             start = page.next
         return clients
+
+    async def patterns(self) -> list[HeldPatterns]:
+        """The patterns of each of its clients, but for secret ones. Raises as :meth:`statistics`."""
+        held: list[HeldPatterns] = []
+        start: int | None = 0
+        while start is not None:
+            answer = await self._ask(control.PATTERNS, "tell its clients' patterns", b"%d" % start)
+            page = decode_held_patterns(answer, self._address, start)
+            held += page.clients
+            start = page.next
+        return held
 
     async def links(self, key: Key | None = None, *, most: int | None = None) -> list[LinkStatistics]:
         """The counts of each of its links to other hubs, or of the first ``most``, and which of them carry ``key``.

@@ -167,7 +167,7 @@ class ClientRole:
             case control.MONITOR_ON if not context.router.count(client):  # else what it holds would have two names
                 client.is_monitor = True
             # What it asks.
-            case control.STATISTICS | control.CLIENTS | control.LINKS:
+            case control.STATISTICS | control.CLIENTS | control.PATTERNS | control.LINKS:
                 client.answer(encode_control(packet.key, self._tell(client, packet)))
             case control.FEATURES:
                 client.answer(encode_control(control.FEATURES, self._answers.features()))
@@ -229,6 +229,8 @@ class ClientRole:
             raise PacketError(Reason.NO_NUMBER)
         if packet.key == control.CLIENTS:
             return self._answers.clients(int(start))
+        if packet.key == control.PATTERNS:
+            return self._answers.patterns(int(start))
         return self._answers.links(int(start), key if nul else None)
 
     def review(self, publisher: Publisher) -> Iterator[None]:

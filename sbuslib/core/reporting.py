@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import copy
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Final, Protocol
 
 import msgspec
 
 from ..limits import PACKET_BYTES
-from ..statistics import ClientPage, ClientStatistics, HubStatistics, LinkPage, UserStatistics
+from ..statistics import (
+    ClientPage,
+    ClientStatistics,
+    HeldPatterns,
+    HubStatistics,
+    LinkPage,
+    PatternPage,
+    UserStatistics,
+)
 from .clients import Clients
 from .connection import Connection
 from .context import Context
@@ -27,6 +36,10 @@ PAGE: Final = 500
 
 LINKS_PAGE: Final = 100
 """Most links in one answer: each takes up to 4 KB, with an address that its hub claims."""
+
+
+PATTERN_BYTES: Final = 131_072
+"""Most bytes of patterns in one answer: in JSON they take a third more, and each client some hundred bytes."""
 
 
 class About(Protocol):
@@ -121,6 +134,29 @@ class Reporter:
         Raises :exc:`~sbuslib.errors.PacketError` for a key under which nobody may publish.
         """
         return msgspec.json.encode(self._about.link_page(start, LINKS_PAGE, key))
+
+    def patterns(self, start: int) -> bytes:
+        """The patterns of clients from a number on, as JSON of a :class:`~sbuslib.statistics.PatternPage`.
+
+        Of a client that holds more than fit one answer, as many as do.
+        """
+        router, page, room, following = self._context.router, list[HeldPatterns](), PATTERN_BYTES, None
+        for one in (one for one in self._clients.connections.values() if one.number >= start):
+            names, key = router.plain_patterns_of(one.outbound), one.outbound.key.decode()
+            patterns = [router.namespace.unmark(name)[1] for name in names]
+
+            # One that does not fit any more comes first in the next answer.
+            ends = list(accumulate((len(pattern) + 4 for pattern in patterns), initial=len(key) + 100))
+            if page and (ends[-1] > room or len(page) == PAGE):
+                following = one.number
+                break
+            some = tuple(patterns[: bisect_right(ends, PATTERN_BYTES) - 1])
+            is_link = one.outbound.is_link
+            page.append(
+                HeldPatterns(number=one.number, credentials=key, is_link=is_link, count=len(names), patterns=some)
+            )
+            room -= ends[-1]
+        return msgspec.json.encode(PatternPage(clients=tuple(page), next=following))
 
     def losers(self) -> dict[tuple[int, str], tuple[str, Outbound | LocalReceiver]]:
         """The receiver that lost most so far, by user and cause: its credential key, and it. Takes as long as

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from ..matcher import SEPARATOR, stars_after
-from ..secrets import Namespace
+from ..secrets import OVERFLOW_ID, Namespace
+from ..statistics import HeldPatterns
 from .rehearsal import Flow
 
 WRITTEN: Final = 20
@@ -102,26 +103,49 @@ def _starred(segment: bytes, stem: int, last: bool) -> bytes:
     return segment[:stem] + b"*" * (met + 1)
 
 
+def held(clients: Iterable[HeldPatterns], separator: bytes = SEPARATOR) -> dict[int, list[bytes]]:
+    """What a hub's clients subscribe to, by user, as far as it can be written."""
+    namespace, found = Namespace(separator), defaultdict[int, set[bytes]](set)
+    for client in clients:
+        for process in namespace.chain(client.credentials.encode())[-1:]:
+            found[process.uid].update(pattern for pattern in client.patterns if is_text(pattern))
+    return {uid: sorted(found[uid]) for uid in sorted(found) if uid != OVERFLOW_ID}
+
+
+def is_text(pattern: bytes) -> bool:
+    """Whether a pattern can be written into a file of rules."""
+    try:
+        pattern.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def rules_text(
-    names: Mapping[int, str | int], publish: Mapping[int, list[bytes]], separator: bytes = SEPARATOR
+    names: Mapping[int, str | int],
+    publish: Mapping[int, list[bytes]],
+    subscribe: Mapping[int, list[bytes]],
+    separator: bytes = SEPARATOR,
 ) -> Iterator[str]:
     """The lines of a file with a rule for each user.
 
-    :param names: how each user is written.
+    :param names: how each user is written: of all that may do anything.
     """
     if separator != SEPARATOR:
         yield f"separator = {_quoted(separator)}"
-    if not publish:
+    if not names:
         yield "rules = []"  # nobody may do anything: without any rules, everybody may do everything
-    for uid, patterns in publish.items():
+    for uid in sorted(names):
         yield ""
         yield "[[rules]]"
         yield f"users = [{_quoted(names[uid])}]"
-        if any(pattern.endswith(separator) or not pattern for pattern in patterns):
+        if any(pattern.endswith(separator) or not pattern for pattern in publish.get(uid, ())):
             yield "# What is empty or ends in the separator allows all that begins so: a key was so, or very long."
-        yield "publish = ["
-        yield from (f"    {_quoted(pattern.replace(b'%', b'%%'))}," for pattern in patterns)
-        yield "]"
+        for verb, patterns in ("publish", publish.get(uid)), ("subscribe", subscribe.get(uid)):
+            if patterns:
+                yield f"{verb} = ["
+                yield from (f"    {_quoted(pattern.replace(b'%', b'%%'))}," for pattern in patterns)
+                yield "]"
 
 
 def _quoted(value: str | int | bytes) -> str:

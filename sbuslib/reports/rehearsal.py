@@ -12,14 +12,16 @@ it is not known.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
 
+from ..covering import is_wider
 from ..matcher import SEPARATOR, Pattern, Subscriptions
 from ..policy import Grant, Policy, Rule, Verb
-from ..secrets import OVERFLOW_ID, Namespace
+from ..secrets import OVERFLOW_ID, Credentials, Namespace
+from ..statistics import HeldPatterns
 from .sql import Recorded
 
 _NO_USER = 2**32 - 1
@@ -107,8 +109,6 @@ class Rehearsal(msgspec.Struct, kw_only=True):
     """Distinct keys."""
     lost: list[MissingMessages] = []
     """What is not recorded, by cause."""
-    unmatched: list[tuple[Rule, Verb, bytes]] = []
-    """The patterns of rules that matched no message of a known sender, as they are written."""
 
     @property
     def refused(self) -> int:
@@ -128,46 +128,85 @@ class PolicyTrial:
         self._policy = policy  # ``None``: everybody may do everything
         self._users = users
         self._separator = separator
-        self._grants: dict[int, tuple[list[Grant], Subscriptions[int]]] = {}  # by user: for publish, and their index
-        self._answers: dict[tuple[int, bytes], bool] = {}  # by user and key
+        self._grants: dict[int, tuple[list[Grant], Subscriptions[int]]] = {}  # by user, and an index for publish
+        self._answers: dict[tuple[int, Verb, bytes], bool] = {}  # by user and key
         self._matched: set[tuple[int, int]] = set()  # users, with places among their grants
 
-    def may_publish(self, uid: int, key: bytes) -> bool:
-        """Whether a hub lets a user connect and publish under a key that is not reserved."""
-        answer = self._answers.get((uid, key))
+    def allows(self, uid: int, verb: Verb, key: bytes) -> bool:
+        """Whether a hub lets a user connect, and do this with a key or pattern that is not reserved."""
+        if self._users is not None and uid not in self._users:
+            return False
+        if self._policy is None:
+            return True
+        answer = self._answers.get((uid, verb, key))
         if answer is None:
-            may_connect = self._users is None or uid in self._users
-            answer = self._answers[uid, key] = may_connect and (self._policy is None or self._matches(uid, key))
+            places = self._matching(uid, verb, key)
+            self._matched.update((uid, place) for place in places)
+            answer = self._answers[uid, verb, key] = bool(places)
         return answer
 
-    def _matches(self, uid: int, key: bytes) -> bool:
-        matching = self._granted(uid)[1].subscribers(key)
-        self._matched.update((uid, place) for place in matching)
-        return bool(matching)
+    def _matching(self, uid: int, verb: Verb, key: bytes) -> Collection[int]:
+        """The places of the user's grants that allow it, each by itself."""
+        grants, index = self._granted(uid)
+        if verb == "publish":
+            return index.subscribers(key)
+        wanted = Pattern(key, self._separator)
+        return [
+            place
+            for place, grant in enumerate(grants)
+            if grant.verb == verb and is_wider(Pattern(grant.pattern, self._separator), wanted)
+        ]
 
     def _granted(self, uid: int) -> tuple[list[Grant], Subscriptions[int]]:
         if uid not in self._grants:
             assert self._policy is not None
-            grants = [grant for grant in self._policy.grants(uid) if grant.verb == "publish"]
+            grants = list(self._policy.grants(uid))
             index: Subscriptions[int] = Subscriptions(self._separator)
             for place, grant in enumerate(grants):
-                index.add(Pattern(grant.pattern, self._separator), place)
+                if grant.verb == "publish":
+                    index.add(Pattern(grant.pattern, self._separator), place)
             self._grants[uid] = grants, index
         return self._grants[uid]
 
-    def why(self, uid: int) -> str:
-        """Why a user was refused."""
+    def why(self, uid: int, verb: Verb) -> str:
+        """Why a user was refused something."""
         if self._users is not None and uid not in self._users:
             return "may not connect, unless it is the hub's own user"
-        labels = dict.fromkeys(grant.rule.label for grant in self._granted(uid)[0])
-        return f"not by {', '.join(labels)}" if labels else "no rule lets this user publish"
+        labels = dict.fromkeys(grant.rule.label for grant in self._granted(uid)[0] if grant.verb == verb)
+        return f"not by {', '.join(labels)}" if labels else f"no rule lets this user {verb}"
 
-    def unmatched(self) -> list[tuple[Rule, Verb, bytes]]:
-        """The patterns for publishing that matched nothing so far, as they are written."""
+    def unmatched(self, *verbs: Verb) -> list[tuple[Rule, Verb, bytes]]:
+        """The patterns of rules for these verbs that matched nothing so far, as they are written."""
         grants = (self._granted(uid)[0][place] for uid, place in self._matched)
-        matched = {(grant.rule, grant.template) for grant in grants}
-        rules = () if self._policy is None else self._policy.rules
-        return [(rule, "publish", one) for rule in rules for one in rule.publish if (rule, one) not in matched]
+        matched = {(grant.rule, grant.verb, grant.template) for grant in grants}
+        return [
+            (rule, verb, template)
+            for rule in (() if self._policy is None else self._policy.rules)
+            for verb, templates in rule.templates()
+            for template in templates
+            if verb in verbs and (rule, verb, template) not in matched
+        ]
+
+
+class Ending(NamedTuple):
+    """A subscription of the process ``who`` that a hub would withdraw; that of a link, it narrows."""
+
+    who: Credentials
+    is_link: bool
+    pattern: bytes
+    why: str
+
+
+def endings(trial: PolicyTrial, clients: Iterable[HeldPatterns], separator: bytes = SEPARATOR) -> list[Ending]:
+    """Of all that a hub's clients subscribe to, what would end."""
+    namespace = Namespace(separator)
+    return sorted(
+        Ending(who, client.is_link, pattern, trial.why(who.uid, "subscribe"))
+        for client in clients
+        for who in namespace.chain(client.credentials.encode())[-1:]
+        for pattern in client.patterns
+        if not trial.allows(who.uid, "subscribe", pattern)
+    )
 
 
 def rehearse(recorded: Recorded, trial: PolicyTrial, separator: bytes = SEPARATOR) -> Rehearsal:
@@ -188,7 +227,7 @@ def rehearse(recorded: Recorded, trial: PolicyTrial, separator: bytes = SEPARATO
         if not flow.users:
             result.unknown += flow.messages
             continue
-        answers = {trial.may_publish(uid, flow.key) for uid in flow.users}
+        answers = {trial.allows(uid, "publish", flow.key) for uid in flow.users}
         if answers == {True}:
             continue
         if len(answers) > 1:
@@ -201,7 +240,7 @@ def rehearse(recorded: Recorded, trial: PolicyTrial, separator: bytes = SEPARATO
             refusals[flow.uid, flow.key] = RefusedKey(
                 uid=flow.uid,
                 key=flow.key,
-                why=trial.why(flow.uid),
+                why=trial.why(flow.uid, "publish"),
                 messages=flow.messages,
                 first_ns=flow.first_ns,
                 last_ns=flow.last_ns,
@@ -214,7 +253,6 @@ def rehearse(recorded: Recorded, trial: PolicyTrial, separator: bytes = SEPARATO
 
     result.users, result.keys = len(users), len(keys)
     result.refusals = sorted(refusals.values(), key=lambda one: (-one.messages, one.uid, one.key))
-    result.unmatched = trial.unmatched()
     gaps = recorded.query(
         "SELECT cause, CAST(COALESCE(SUM(lost), 0) AS BIGINT), COUNT(*) - COUNT(lost) FROM sbus_recorded "
         "WHERE kind <> 'message' GROUP BY cause"

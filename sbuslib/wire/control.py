@@ -58,6 +58,7 @@ TAKE_OVER = b"hub/take-over"
 STATISTICS = b"hub/statistics"
 CLIENTS = b"hub/clients"
 LINKS = b"hub/links"
+PATTERNS = b"hub/patterns"
 NOTICES_ON = b"notices/on"
 NOTICES_OFF = b"notices/off"
 NOTICE_LOST = b"notice/lost"
@@ -108,6 +109,7 @@ SUPPORTED = (
     b"hub/clients",
     b"hub/features",
     b"hub/links",
+    b"hub/patterns",
     b"hub/reload",
     b"hub/statistics",
     b"hub/sync",

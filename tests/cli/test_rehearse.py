@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cli.conftest import Run
 from segments.journals import START_NS, Row, flip, segment
+from support import HubThread, Peer
+
+from sbuslib.kernel.users import name_of_user
 
 pytest.importorskip("duckdb")
+
+Connect = Callable[..., Peer]
 
 RULES = """\
 [[rules]]
@@ -47,7 +53,9 @@ def rules(tmp_path: Path) -> Path:
 
 def test_a_file_alone_is_checked(run: Run, rules: Path) -> None:
     done = run("sbuslib", "config", "check", str(rules))
-    assert (done.returncode, done.stdout) == (0, f"{rules}: correct, 2 rules\n")
+    first, second = done.stdout.splitlines()
+    assert (done.returncode, first) == (0, f"{rules}: correct, 2 rules")
+    assert second.startswith("subscriptions: no hub was asked: no hub at /run/sbus.socket")
     rules.write_text(RULES + "publsh = []")
     done = run("sbuslib", "config", "check", str(rules))
     assert (done.returncode, done.stdout) == (2, "")
@@ -92,7 +100,7 @@ def test_proposed_rules_refuse_nothing_of_the_journal(run: Run, rules: Path, jou
     segment(journal, 7, [row(b"secret/%u", uid=os.getuid()), unknown])
     done = run("sbuslib", "config", "check", "--journal", str(journal), "--propose")
     assert done.returncode == 0, done.stderr
-    assert "# but for 1 messages whose sender nobody knows." in done.stdout
+    assert "# But for 1 messages whose sender nobody knows." in done.stdout
     assert 'users = [4000]\npublish = [\n    "late/1",\n    "log/1",\n    "secret\\U0000001b*",\n]\n' in done.stdout
     assert '    "secret/%%u",\n' in done.stdout
 
@@ -111,6 +119,44 @@ def test_rules_and_journal_have_one_separator(run: Run, rules: Path, tmp_path: P
     assert run("sbuslib", "config", "check", str(rules), "--journal", place, "--separator", ".").returncode == 1
     done = run("sbuslib", "config", "check", "--journal", place, "--propose")
     assert '\nseparator = "."\n\n[[rules]]\nusers = [4000]\npublish = [\n    "log.1",\n]\n' in done.stdout
+
+
+def test_subscriptions_of_a_running_hub_that_would_end_are_shown(
+    run: Run, rules: Path, journal: Path, bus: HubThread, path: str, connect: Connect
+) -> None:
+    peer, link = connect(path), connect(path)
+    peer.send(b"SUB log/1", b"SUB late/*/x\x1b", b"SUB !/cred////x", b"SUB \xff")
+    link.send(b"CMSG interest/on", b"SUB far/")
+    for one in (peer, link):
+        one.barrier()
+    rules.write_text(f"{RULES}subscribe = ['late/', 'never/']\n\n[[rules]]\nusers = ['@daemon']\npublish = ['x']\n")
+    done = run("sbuslib", "config", "check", str(rules), "-a", path)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, lines[1]) == (
+        1,
+        f"subscriptions: of 4 at {path}, 3 would end; links keep what their user may read",
+    )
+    name = name_of_user(os.getuid())
+    assert sorted(" ".join(line.split()) for line in lines[3:6]) == sorted(
+        f"{name} {pattern} {of} {os.getpid()} not by {rules}:5"
+        for pattern, of in (("log/1", "client"), ("\\xff", "client"), ("far/", "link"))
+    )
+    assert [line.split()[1:] for line in lines[8:9]] == [["subscribe", '"never/"']]
+
+    # With a journal, the whole rule is needless; and rules that are made have what is subscribed to.
+    done = run("sbuslib", "config", "check", str(rules), "-a", path, "--journal", str(journal))
+    assert done.stdout.splitlines()[-1] == f"whole rules that may go, as far as that shows: {rules}:10"
+    done = run("sbuslib", "config", "check", "-a", path, "--journal", str(journal), "--propose")
+    assert "# But for 1 subscriptions that are not UTF-8" in done.stdout
+    assert 'subscribe = [\n    "far/",\n    "late/*/x\\U0000001b",\n    "log/1",\n]\n' in done.stdout
+    rules.write_text(done.stdout)
+    done = run("sbuslib", "config", "check", str(rules), "-a", path, "--journal", str(journal))
+    assert f"of 4 at {path}, 1 would end" in done.stdout
+
+
+def test_a_hub_that_does_not_answer_is_an_error_only_if_it_was_asked_for(run: Run, rules: Path, path: str) -> None:
+    assert run("sbuslib", "config", "check", str(rules), "-a", path).returncode == 1
+    assert run("sbuslib", "config", "check", str(rules)).returncode == 0
 
 
 def test_rules_are_made_of_a_journal(run: Run) -> None:

@@ -50,7 +50,8 @@ def test_what_would_be_refused_is_told_by_user_and_key_with_counts_and_times() -
         message(b"t/ann/x", at=4, **sent_by(ANN)),
     ]
     with in_memory(rows) as recorded:
-        result = rehearse(recorded, trial())
+        whole = trial()
+        result = rehearse(recorded, whole)
     assert [(one.uid, one.key, one.messages, one.processes) for one in result.refusals] == [
         (ANN, b"secret", 3, {9, 1001}),
         (ANN, b"t/bob/x", 1, {1001}),
@@ -60,7 +61,7 @@ def test_what_would_be_refused_is_told_by_user_and_key_with_counts_and_times() -
     assert (first.first_ns - START_NS, first.last_ns - START_NS) == (2 * 10**9, 5 * 10**9)
     assert [one.why for one in result.refusals] == ["not by new.toml:1, new.toml:5"] * 2 + ["not by new.toml:5"]
     assert (result.messages, result.users, result.keys, result.refused) == (7, 2, 4, 5)
-    assert [(rule.label, one) for rule, _, one in result.unmatched] == [
+    assert [(rule.label, one) for rule, _, one in whole.unmatched("publish")] == [
         ("new.toml:1", b"old/"),
         ("new.toml:5", b"late/"),
     ]
@@ -197,12 +198,13 @@ def test_rules_that_are_made_of_a_journal_refuse_nothing_of_it(
     ]
     recorded = Listed(rows)
     publish = allowing(flows(recorded, separator), separator)
-    text = "\n".join(rules_text({uid: uid for uid in publish}, publish, separator))
+    text = "\n".join(rules_text({uid: uid for uid in publish}, publish, {}, separator))
     assert all(one.isprintable() or one == "\n" for one in text)
     made = settings_of(text)
     assert made.separator == separator
 
-    result = rehearse(recorded, PolicyTrial(made.policy, made.users, separator), separator)
-    assert (result.refusals, result.unsure, result.unmatched) == ([], 0, [])
+    whole = PolicyTrial(made.policy, made.users, separator)
+    result = rehearse(recorded, whole, separator)
+    assert (result.refusals, result.unsure, whole.unmatched("publish")) == ([], 0, [])
     strange = {OVERFLOW_ID, 2**32 - 1}
     assert result.unknown + result.reserved == sum(bool(strange & {*way}) or b"!" in segments for way, segments in sent)
