@@ -136,8 +136,8 @@ class Connector:
         self._url = parse_url(url) if isinstance(url, str) else url  # of the bus
         self._options = {"reconnect": True} | self._url.options | options  # of the client
         self._lock = Lock()  # never held by who waits: greenlets of one thread may use this
-        self._client: Endpoint | None = None  # of the process of this id
-        self._process = 0
+        self._client: Endpoint | None = None
+        self._forks = 0  # that had been when it was made
         _connectors.add(self)
 
     def renew_lock(self) -> None:
@@ -151,13 +151,13 @@ class Connector:
         made = connect(self._url.address or "", threads=threads, **self._options)
         with self._lock:
             if (client := self._made()) is None:
-                self._client, self._process = made, os.getpid()
+                self._client, self._forks = made, _forks
                 return made
         made.close()  # another caller was first
         return client
 
     def _made(self) -> Endpoint | None:
-        return self._client if self._process == os.getpid() else None
+        return self._client if self._forks == _forks else None
 
     def close(self) -> None:
         """Close the client of this process, if it has one."""
@@ -167,11 +167,14 @@ class Connector:
 
 
 _connectors: WeakSet[Connector] = WeakSet()  # all that there are
+_forks = 0  # from the first process to this one: to ask the kernel who this is costs as much as to send
 
 
-def _renew_locks() -> None:
+def _forked() -> None:
+    global _forks
+    _forks += 1
     for connector in _connectors:
         connector.renew_lock()
 
 
-os.register_at_fork(after_in_child=_renew_locks)
+os.register_at_fork(after_in_child=_forked)

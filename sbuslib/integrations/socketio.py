@@ -22,6 +22,8 @@ from socketio.pubsub_manager import PubSubManager
 
 from .. import aio
 from ..clients.endpoint import Endpoint
+from ..clients.fd_publishers import MOST_IN_PACKET
+from ..clients.hub_view import Offers
 from ..connecting import Connector, parse_url
 from ..errors import SbusError
 from ..fds.memory import Frame
@@ -66,12 +68,12 @@ class _Manager:
     def _begin(self) -> None:
         """Set up what each manager has of its own."""
 
-    def _accepts(self, frame: Frame, client: Endpoint | aio.Client) -> bool:
+    def _accepts(self, frame: Frame, client: Endpoint | aio.Client, hub: Offers) -> bool:
         """Whether an emit comes from a user who may emit, and over hubs of such users alone.
 
         A hub without the extension for senders names nobody: then all emits are taken.
         """
-        who = stranger(frame.sender, client.credentials, client.hub.separator, self._users)
+        who = stranger(frame.sender, client.credentials, hub.separator, self._users)
         if who is not None:
             logger.warning("an emit of user %s is refused: name the user in users=", name_of_user(who))
         return who is None
@@ -124,17 +126,20 @@ class SbusManager(_Manager, PubSubManager):  # type: ignore[misc]  # python-sock
     def _publish(self, data: dict[str, Any]) -> None:
         payload = self.json.dumps(data).encode()
         try:
-            self._client().frames.publish(self._key, payload)
+            client = self._client()
+            (client if len(payload) <= MOST_IN_PACKET else client.frames).publish(self._key, payload)
         except (SbusError, TimeoutError) as error:
             self._get_logger().error("an emit does not reach other servers: %s", error)
 
     def _listen(self) -> Iterator[bytes]:
         while self._frames is None and not self._subscribe():
             self.server.sleep(PAUSE)
+        client = self._client()
+        hub = client.hub
         for frame in self._frames:
             with frame:
                 self._note_losses(self._frames.lost)
-                if self._accepts(frame, self._client()):
+                if self._accepts(frame, client, hub):
                     yield bytes(frame)
 
 
@@ -169,7 +174,8 @@ class AsyncSbusManager(_Manager, AsyncPubSubManager):  # type: ignore[misc]  # p
     async def _publish(self, data: dict[str, Any]) -> None:
         payload = self.json.dumps(data).encode()
         try:
-            await (await self._client()).frames.publish(self._key, payload)
+            client = await self._client()
+            await (client if len(payload) <= MOST_IN_PACKET else client.frames).publish(self._key, payload)
         except (SbusError, TimeoutError) as error:
             self._get_logger().error("an emit does not reach other servers: %s", error)
 
@@ -183,8 +189,10 @@ class AsyncSbusManager(_Manager, AsyncPubSubManager):  # type: ignore[misc]  # p
                 self._get_logger().error("no emits of other servers yet: %s", error)
                 await asyncio.sleep(PAUSE)
         self.listening.set()
+
+        hub = client.hub
         async for frame in frames:
             with frame:
                 self._note_losses(frames.lost)
-                if self._accepts(frame, client):
+                if self._accepts(frame, client, hub):
                     yield bytes(frame)
