@@ -54,7 +54,7 @@ _FOR_PARTS: Final = frozenset({"clients", "context", "replacement", "reporter", 
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """What a hub has from a start to the stop that follows, beside :class:`~sbuslib.core.running.Running`."""
+    """State of a hub from a start to the next stop, beside :class:`~sbuslib.core.running.Running`."""
 
     listener: Listener
     me: Embedder
@@ -88,16 +88,16 @@ class Hub:
         users that the socket lets in.
     :param trusted: names or ids of users who may ask for the statistics, and hold back publishers of other users with
         ``block``; the hub's own user and root always may.
-    :param relays: names or ids of users, and of groups as ``@name``, whose relays may join without learning what
-        anybody else wants: they are only told which of the keys that they published nobody wants.
+    :param relays: names or ids of users, and of groups as ``@name``, whose relays may join without learning
+        the interest of others: only their own keys that nobody wants are pruned on them.
     :param separator: the byte between the segments of a key.
     :param reuse: replace an empty file at the address, as a socket that nobody listens at always is.
     :param authorize: decides on each ``SUB`` and each new key of a ``MSG``; it is called in the event loop, so
         it must not block. A client that it refuses is disconnected.
     :param stop_when_empty: stop once the last client has left.
     :param limits: see :class:`~sbuslib.limits.Limits`.
-    :param replaceable: let a process of this user, or of root, take the hub over with all of its clients. What this
-        program subscribed to ends then, as if the hub was stopped: see :attr:`replaced_by`.
+    :param replaceable: let a process of this user, or of root, take the hub over with all of its clients. This
+        program's subscriptions end then, as if the hub was stopped: see :attr:`replaced_by`.
     :param take_over: take over the hub that serves the address, with its socket and all of its clients, who notice
         nothing. It has to be replaceable.
 
@@ -130,7 +130,7 @@ class Hub:
         if not isinstance(mode, int) or not 0 <= mode <= 0o777:
             raise UsageError(f"mode is permission bits, such as 0o770, not {mode!r}")
         self.limits = limits if limits is not None else Limits()
-        """What the hub allows."""
+        """The limits of the hub."""
         settings = Settings(users, trusted, relays, authorize)
         self._users = settings.users  # ids of those who may connect; ``None``: all that the socket lets in
         self._mode = mode
@@ -151,7 +151,7 @@ class Hub:
             separator=separator.encode() if isinstance(separator, str) else separator,
             address=lambda: self.address,
         )
-        """What the parts of this hub share. An embedder does not need it: relays and recorders do."""
+        """Shared state of this hub's parts. An embedder does not need it: relays and recorders do."""
         self.clients = Clients(context, self._on_last)
         """Those that are connected. An embedder does not need it: recorders do."""
         self._review = Review(context, self.clients.connections)  # of what clients hold, after a reload
@@ -160,10 +160,10 @@ class Hub:
         self.reporter = Reporter(context, self.clients, self.tree)
         """Gathers statistics. An embedder does not need it: daemons do."""
         self.reloads = Reloads(self._review)
-        """What is done where a trusted client says ``hub/reload``: set its ``function``."""
+        """Called when a trusted client sends ``hub/reload``: set its ``function``."""
         self.replacement = Replacement(context, self.clients, self.reloads, self.tree, replaceable, self._on_replaced)
         """How another process takes the hub over. An embedder does not need it: daemons do."""
-        # What clients begin as.
+        # The role with which clients begin.
         self._role = ClientRole(context, self.clients, self.tree, self.reporter, self.reloads, self.replacement)
 
     def __repr__(self) -> str:
@@ -263,7 +263,7 @@ class Hub:
             self.stop(stop_timeout)
 
     def stop(self, timeout: float = 1.0) -> None:
-        """Accept no more clients, deliver for at most ``timeout`` seconds what was sent, and close everything.
+        """Accept no more clients, deliver waiting messages for at most ``timeout`` seconds, and close everything.
 
         Stopping a hub that is not started does nothing. It may be started again.
         """
@@ -275,7 +275,7 @@ class Hub:
             run.stopped.wait()
             return
 
-        # Whatever fails here, all that follows is closed.
+        # If something fails here, the rest is closed all the same.
         run.is_stopping = True
         self.replacement.end()
         try:
@@ -334,11 +334,11 @@ class Hub:
         relays: Iterable[int | str] = (),
         authorize: Authorize | None = None,
     ) -> None:
-        """From now on serve by these settings, which mean what they mean to the constructor.
+        """Change these settings while serving. They mean the same as in the constructor.
 
         Clients that may no longer connect are disconnected, and relays that may learn less than before: they join
-        again. Subscriptions that ``authorize`` no longer allows are withdrawn: their clients stay, and are told if they
-        asked for notices. Nothing else is lost. It is all done when :meth:`reviewed` returns.
+        again. Subscriptions that ``authorize`` no longer allows are withdrawn: their clients stay, and get a notice if
+        they asked for notices. Nothing else is lost. It is all done when :meth:`reviewed` returns.
 
         Raises :exc:`~sbuslib.errors.UsageError`, before anything has changed, and
         :exc:`~sbuslib.errors.StateError`.
@@ -390,7 +390,7 @@ class Hub:
 
     @property
     def _here(self) -> _Run:
-        """What serves. Raises :exc:`~sbuslib.errors.StateError` where this thread may not use it."""
+        """The running hub. Raises :exc:`~sbuslib.errors.StateError` where this thread may not use it."""
         self.context.check_here()
         assert self._run is not None
         return self._run
@@ -417,7 +417,7 @@ class Hub:
             pairs: list[tuple[bytes, bytes]] = []
             try:
                 for key, payload in map(check_pair, part):
-                    me.encode(key, payload)  # which says what is wrong
+                    me.encode(key, payload)  # which raises the right error
                     pairs.append((key, payload))
             finally:
                 if pairs:
@@ -460,7 +460,7 @@ class Hub:
         return inbox
 
     def client(self, **options: Any) -> Client:
-        """A client of this hub, which has patterns such as ``request``, and may wait. Use it with ``with``.
+        """Return a client of this hub: it can ``request`` and the like, and may wait. Use it with ``with``.
 
         The options and errors are those of :class:`~sbuslib.Client`.
         """

@@ -1,7 +1,7 @@
-"""``Relay``: joins a hub, the slave, to the one above it, its master. Trees of hubs are made of relays.
+"""``Relay``: joins a hub, the child, to another one, its parent. Trees of hubs are made of relays.
 
-:class:`Relay` is a greenlet that dials, stays until the link ends, and dials again. What it joins the hub to, and what
-crosses, is in :mod:`sbuslib.tree.parent` and :mod:`sbuslib.tree.parent_link`.
+:class:`Relay` is a greenlet that dials, stays until the link ends, and dials again. The rest is in
+:mod:`sbuslib.tree.parent` and :mod:`sbuslib.tree.parent_link`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ __all__ = ["Relay"]
 
 
 class Relay:
-    """Joins ``hub`` to the one above it, for as long as it is started.
+    """Joins ``hub`` to its parent, for as long as it is started.
 
     ::
 
         relay = Relay(hub, upstream="/run/master.sock").start()
 
-    **Greenlets:** one, which dials and waits. What passes between the hubs does so in callbacks of the event loop, as
-    between clients. One relay a hub, in the hub's thread; it ends with the hub.
+    **Greenlets:** one, which dials and waits. Messages pass between the hubs in callbacks of the event loop, as between
+    clients. One relay a hub, in the hub's thread; it ends with the hub.
 
     :param upstream: the address of the parent, or several, which are tried in order. It stays with the first that it
         could join until that link ends.
@@ -68,7 +68,7 @@ class Relay:
         self._upstream_user = upstream_user
         self._dialers = self._make_dialers(upstream, upstream_user)  # in the order in which they are tried
         self.parent = Parent(hub.tree, self, _patterns("export", export), _patterns("import_", import_))
-        """What is known of the parent."""
+        """The parent, as this hub knows it."""
 
         self._link: ParentLink | None = None  # the last one
         self._greenlet: gevent.Greenlet[..., object] | None = None  # dials and waits
@@ -129,8 +129,8 @@ class Relay:
     def leave(self, timeout: float) -> bool:
         """Leave the parent in good order, and join none until :meth:`join_again`. Waits.
 
-        What was sent up is acknowledged, and what is published then is kept. Returns whether that took at most
-        ``timeout`` seconds: else the link is ended, and what was not acknowledged is uncertain.
+        Sent messages are acknowledged, and later ones are kept. Returns whether that took at most ``timeout`` seconds:
+        else the link is ended, and messages that were not acknowledged are uncertain.
         """
         self._may_dial.clear()
         link = self._link
@@ -256,7 +256,7 @@ class Relay:
         except BaseException:
             link.end("stopped")
             raise
-        if self._may_dial.is_set():  # else it left as it was told to
+        if self._may_dial.is_set():  # else it left on request
             self.parent.report(f"{dialer.address}: {link.why}")
         return monotonic() - joined_at if joined_at is not None else None
 
@@ -281,7 +281,7 @@ class Relay:
     # -- the rest -----------------------------------------------------------------------------------
 
     def statistics(self) -> RelayStatistics:
-        """What this relay did and holds at this instant."""
+        """Return counts of this relay, and what it holds at this instant."""
         parent = self.parent
         return RelayStatistics(
             **msgspec.structs.asdict(parent.statistics()),

@@ -1,8 +1,8 @@
-"""The children, as a hub knows them: their relays are clients that said ``interest/on``.
+"""Links to child hubs: their relays are clients that have sent ``interest/on``.
 
-A link of a user that is trusted is told which patterns all others want. Another must not learn that: it is told which
-of its own keys nobody wants, and neither asked nor waited for. The relay of anybody else is a client like any other,
-but for the senders that it names.
+To a link of a trusted user, all patterns that others want are announced. Another must not learn them: it gets only the
+keys of its own that nobody wants, and is neither asked nor waited for. The relay of anybody else is a client like any
+other, but for the senders that it names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .pruning import PRUNED_BYTES, PrunedKeys
 from .remote_senders import ChildSenders, RemoteSender, take_wrapped
 
 PRUNES_A_SECOND: Final = 8_192
-"""Most keys in a second that a link is told not to send, so that endless new keys cost little."""
+"""Most keys in a second that are pruned on a link, so that endless new keys cost little."""
 
 _UNANSWERED = 64
 """Questions that a link which lags may leave unanswered, before it is asked no more."""
@@ -49,7 +49,7 @@ class ChildLink(Link):
         self.mode = mode
         self.trusted = mode == "announce"  # others could delay everybody, and learn what is not theirs
         self.synced = False
-        """Whether it has told all that is wanted below it."""
+        """Whether it has announced all the interest of the hubs below it."""
         self.lost: Counter[str] = Counter()
         """Messages lost on their way up that a trusted link reported, by cause."""
         self._behind = behind  # those who send over it
@@ -64,9 +64,9 @@ class ChildLink(Link):
         outbound.become_link(publisher)
         publisher.fan_outs.forget()  # it is in no group any more
         cursor = link_context.propagation.begin(self, announces=self.trusted)
-        self.cursor = cursor  # what it has to be told
-        self._keys = cursor if isinstance(cursor, PrunedKeys) else None  # that it was told not to send
-        self._prunes = 0  # how many it was told so in the second at hand
+        self.cursor = cursor  # announcements that it has still to be sent
+        self._keys = cursor if isinstance(cursor, PrunedKeys) else None  # keys that were pruned on it
+        self._prunes = 0  # how many were pruned in this second
         self._second = 0.0  # when that began, by the monotonic clock
         self._hub = hub  # beyond the link
 
@@ -85,7 +85,7 @@ class ChildLink(Link):
         return self.link_context.dropped.note(reason, self.outbound.account.uid, times)
 
     def act_on(self, publisher: Publisher, packet: Packet) -> None:
-        """Act on a packet as on that of a client, but give the link what it may read of what it asks for."""
+        """Act on a packet as on a client's, but narrow its subscriptions to keys that the link may read."""
         namespace = self.context.router.namespace
         match packet:
             case Control(key=control.INTEREST_SYNC):
@@ -113,7 +113,7 @@ class ChildLink(Link):
                 self._as_client.act_on(publisher, packet)
 
     def _begin_presences(self) -> None:
-        """The child is about to tell who is present there, and wants to be told the same."""
+        """Begin presences: the child will announce its own, and wants those of others."""
         if self.presence_cursor is None:
             presences, account = self.link_context.presences, self.outbound.account
             self.presence_cursor = presences.begin_link(
@@ -131,13 +131,13 @@ class ChildLink(Link):
             self.outbound.account, self.outbound.credentials, "subscribe", key
         )
 
-    # -- what it may read ---------------------------------------------------------------------------
+    # -- permission to read -------------------------------------------------------------------------
 
     def _narrow(self, pattern: bytes) -> list[bytes]:
-        """What the link may subscribe to in place of a pattern: itself, or the parts that its user may read.
+        """Return what the link may subscribe to in place of a pattern: itself, or the parts that its user may read.
 
         A child subscribes for all of its clients, and one of them may ask for everything. Subscriptions are
-        counted, so what several patterns have in common stays until each was taken back.
+        counted, so the common part of several patterns stays until each of them has ended.
         """
         outbound = self.outbound
         mark, raw = self.context.router.namespace.unmark(pattern)
@@ -178,7 +178,7 @@ class ChildLink(Link):
     def review(self, publisher: Publisher) -> Iterator[None]:
         """``authorize=`` has changed: a link that gets something else now has to join again, and to ask anew.
 
-        It is told to send all keys again. It may no longer publish some, and must not learn which of these are wanted.
+        All its keys are grafted. It may no longer publish some, and must not learn which of these are wanted.
         """
         if self._keys is not None:
             self._keys.graft_all()
@@ -196,7 +196,7 @@ class ChildLink(Link):
 
     @property
     def pruned(self) -> int:
-        """How many keys it was told not to send."""
+        """Number of keys that are pruned on it."""
         return len(self._keys.keys) if self._keys is not None else 0
 
     def look_up(self, publisher: Publisher, header: bytes, times: int) -> Routes:
@@ -206,14 +206,14 @@ class ChildLink(Link):
         return receivers
 
     def _prune(self, keys: PrunedKeys, key: bytes) -> bool:
-        """Tell the link not to send a key that nobody else wants; ``False`` when that has to wait."""
+        """Prune a key that nobody else wants; ``False`` when that has to wait."""
         router, now = self.context.router, monotonic()
         if key in keys.keys or len(key) > PRUNED_BYTES or router.namespace.uses_reserved(key):
             return True
         if router.is_received(key, self.receiver):
             return True
 
-        # 1. Not more keys in a second than the link may be told.
+        # 1. Not more keys in a second than may be pruned.
         if now - self._second >= 1:
             self._second, self._prunes = now, 0
         if self._prunes >= PRUNES_A_SECOND or self.room <= 0:
@@ -228,10 +228,10 @@ class ChildLink(Link):
             self.say(encode_control(control.INTEREST_GRAFT, oldest))
         return True
 
-    # -- what it says of others ---------------------------------------------------------------------
+    # -- reports about others -----------------------------------------------------------------------
 
     def _take_reports(self, payload: bytes) -> None:
-        """Note losses below, which others are told. A link that is not trusted could make losses up."""
+        """Note losses below, for reports to others. A link that is not trusted could make losses up."""
         if not self.trusted:
             raise PacketError(Reason.UNTRUSTED_LOSSES)
         for report in control.decode_loss_reports(payload):
@@ -241,7 +241,7 @@ class ChildLink(Link):
                 self._count(control.UNCERTAIN, news.uncertain)
 
     def _count(self, cause: str, count: int) -> None:
-        self.lost[cause] = min(self.lost[cause] + count, control.MOST_LOST)  # whoever reads the count reads 64 bits
+        self.lost[cause] = min(self.lost[cause] + count, control.MOST_LOST)  # readers take 64 bits
 
     def remote_sender(self, name: bytes) -> RemoteSender:
         return self._behind.remote_sender(name)
@@ -257,7 +257,7 @@ class ChildLink(Link):
     def forget(self, publisher: Publisher) -> None:
         self._as_client.forget(publisher)
 
-    # -- what it is told ----------------------------------------------------------------------------
+    # -- answers ------------------------------------------------------------------------------------
 
     def encode(self, changes: Changes) -> list[bytes]:
         if self._keys is not None:
@@ -283,7 +283,7 @@ class ChildLink(Link):
         if self.trusted:
             self.say(encode_control(control.INTEREST_SYNC, token))
         else:
-            self.questions.answer(token, control.SCOPE_TREE)  # it was told what it has to send: that will do
+            self.questions.answer(token, control.SCOPE_TREE)  # it knows which keys to send: that will do
 
     def note_overdue(self, token: bytes) -> None:
         """A question was not answered in time: until the link answers it, other questions do not wait for the link.
@@ -295,7 +295,7 @@ class ChildLink(Link):
 
 
 class PlainLink(ClientRole):
-    """The role of a relay that is served as any client. It is one, but what it publishes is from those behind it."""
+    """The role of a relay that is served like any client, except that its messages are from the clients behind it."""
 
     is_relay = True
     longest = PACKET_BYTES + CONTROL_EXTRA

@@ -1,4 +1,4 @@
-"""What a parent says of itself when a relay greets it, and what about that ends the link.
+"""Handshake of a relay with a parent: checks the parent's answers, and which of them end the link.
 
 Everything here comes from another process, so it is checked, and bounded, before anything else sees it.
 """
@@ -49,12 +49,12 @@ def check_features(features: control.Features, hub_id: bytes, separator: bytes, 
 
 
 def check_key(key: bytes, namespace: Namespace) -> bytes:
-    """The credential key of a link, as the parent tells it. Raises :exc:`LinkError` when it is none."""
+    """Check a link's credential key from the parent. Raises :exc:`LinkError` when it is none."""
     if not namespace.chain(key):
         raise LinkError(f"its answer to whoami is no credential key: {printable(key[:_SHOWN])}")
     return key
 
 
 def is_unknown(key: bytes, namespace: Namespace) -> bool:
-    """Whether the kernel could not tell the parent all ids in our credential key: it is in other namespaces."""
+    """Return whether the kernel could not give the parent all ids of our credential key: it is in other namespaces."""
     return None in namespace.chain(key)[-1].known()

@@ -1,9 +1,9 @@
-"""Which hub is behind a link, so that a hub that comes back is known.
+"""Identities of the hubs behind links, so that a hub that comes back is recognized.
 
-A relay says who its hub is when it joins (``interest/on``): an *instance*, which stays the same when the hub's process
-is started again, and an *epoch*, which is later for each new process. A hub may come back while the parent still
+A relay names its hub when it joins (``interest/on``): an *instance*, which stays the same when the hub's process is
+started again, and an *epoch*, which is later for each new process. A hub may come back while the parent still
 reads its old connection. Then the old link is *retired* first: what came over it is read to its end, and only then the
-new one joins. So nobody behind the new link is sent what the same hub has sent over the old one, and the messages of
+new one joins. So no message that the hub sent over the old link comes back to it over the new one, and the messages of
 both stay in order.
 
 An instance belongs to the user that the kernel names, so no user can take the place of another's hub.
@@ -31,8 +31,8 @@ from ..reasons import Reason
 from ..wire.addresses import PathAddress, parse_address
 
 RETIRE_WAIT: Final = 1.0
-"""Seconds for which an old link may go on sending while a new link of the same hub waits. What its process sends later
-is dropped: the newest link counts. A process that has ended sends nothing more, so all that it sent is read."""
+"""Seconds for which an old link may go on sending while a new link of the same hub waits. Later messages of its process
+are dropped: the newest link counts. A process that has ended sends nothing more, so all that it sent is read."""
 
 Instance: TypeAlias = tuple[int, bytes]
 """A user, and an id that one of the user's hubs said."""
@@ -41,12 +41,12 @@ _SAID = re.compile(rb"([0-9a-f]{16}) ([0-9]{1,18})(?: ([0-9]{1,6}))?")
 
 
 class Hello(NamedTuple):
-    """What a relay says of its hub in ``interest/on``."""
+    """A relay's description of its hub, in ``interest/on``."""
 
     id: bytes
     epoch: int
     links: int
-    """How many links of trusted users the parent had, as far as this one was told; 0: it does not know."""
+    """How many links of trusted users the parent had, as far as this hub knows; 0: unknown."""
 
     def encode(self) -> bytes:
         """The payload of ``interest/on``."""
@@ -54,7 +54,7 @@ class Hello(NamedTuple):
 
     @classmethod
     def decode(cls, payload: bytes) -> Hello | None:
-        """What a payload says; ``None`` if it says nothing that means anything."""
+        """Decode a payload; ``None`` if it is not well-formed."""
         found = _SAID.fullmatch(payload)
         return cls(found[1], int(found[2]), int(found[3] or 0)) if found is not None else None
 
@@ -79,7 +79,7 @@ def stable_id(address: str, otherwise: bytes) -> bytes:
 
 
 def is_hung_up(sock: socket.SocketType) -> bool:
-    """Whether the other end has closed the connection. What it sent before may still be unread."""
+    """Return whether the other end has closed the connection. Earlier packets may still be unread."""
     waiter = get_original("select", "poll")()  # gevent's would yield where it has patched that
     waiter.register(sock.fileno(), 0)
     return any(events & select.POLLHUP for _, events in waiter.poll(0))
@@ -91,7 +91,7 @@ def new_epoch() -> int:
 
 
 class HubIdentities:
-    """The children that have said who they are.
+    """The children that have sent a hello.
 
     :param join: has a hub join whose old link has ended.
     """

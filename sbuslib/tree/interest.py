@@ -1,12 +1,12 @@
-"""Which patterns are wanted, by whom, and what each link has still to be told of that.
+"""Local interest: which patterns are wanted, by whom, and which changes each link has still to be sent.
 
-Who holds a pattern stands in the router's index, for all subscribers, links among them. Nothing is kept beside it: a
-link is told a pattern if anybody but itself holds it. Each link has a :class:`InterestCursor`, which knows what the
-other end holds, so that nothing is told twice, and which patterns it has to look at.
+The router's index has the holders of each pattern, for all subscribers, links among them. Nothing is kept beside it: a
+pattern is announced to a link if anybody but the link itself holds it. Each link has an :class:`InterestCursor`, which
+knows what the other end holds, so that nothing is announced twice, and which patterns it has to look at.
 
-A link that has to hold the empty pattern is told no other. The same holds for a link that was told more than ``most``
-patterns, until half as many are wanted by anybody: then more comes from it than is wanted, and never less. Single
-changes are not noted for it.
+To a link that has to hold the empty pattern no other is announced. The same holds for a link that holds more than
+``most`` patterns, until half as many are wanted by anybody: then more comes from it than is wanted, and never less.
+Single changes are not noted for it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Final, Protocol, TypeAlias
 from ..wire.control import encode_changes
 
 LOOKED_AT: Final = 4
-"""How many patterns are looked at for each change that may be told, before the next turn."""
+"""Patterns that are looked at for each change that may be announced, before the next turn."""
 
 _SPARE: Final = 1_024
 
 Changes: TypeAlias = list[tuple[bool, bytes]]
-"""What is to be told, in order: whether it is wanted, and the pattern."""
+"""Changes to announce, in order: whether the pattern is wanted, and the pattern."""
 
 
 class Index(Protocol):
-    """Who holds which pattern: the router."""
+    """An index of the holders of each pattern: the router."""
 
     @property
     def distinct_patterns(self) -> int:
@@ -36,11 +36,11 @@ class Index(Protocol):
         """These patterns."""
 
     def holders(self, pattern: bytes) -> Collection[Hashable]:
-        """Who holds just this pattern."""
+        """Return the holders of just this pattern."""
 
 
 class _Page:
-    """What some changes come to, for each link that does not alone hold any of these patterns."""
+    """Net result of some changes: the same for every link that is not the only holder of one of these patterns."""
 
     def __init__(self, patterns: list[bytes], router: Index) -> None:
         self.patterns = patterns
@@ -49,30 +49,30 @@ class _Page:
         self.wanted = frozenset(pattern for wanted, pattern in self.changes if wanted)  # of these
         self.unwanted = frozenset(holders.keys() - self.wanted)  # the others
         self.concerns = {holder for held in holders.values() if len(held) == 1 for holder in held}
-        """Who alone holds one of them."""
+        """Subscribers that are the only holder of one of them."""
 
 
 class Interest:
-    """The patterns that are wanted, and the links that are told of them.
+    """The patterns that are wanted, and the links to which they are announced.
 
-    :param most: how many patterns a link is told at most, besides the empty one.
+    :param most: the most patterns that are announced to a link, besides the empty one.
     """
 
     def __init__(self, router: Index, most: int) -> None:
         self._router = router
         self.holders = router.holders
-        """Who holds just a pattern."""
+        """Returns the holders of just one pattern."""
         self.most = most
         self.cursors: dict[Hashable, InterestCursor] = {}
         """By link."""
         self.listening: dict[Hashable, InterestCursor] = {}
-        """Those of links that are told single patterns."""
+        """Cursors of the links to which single patterns are announced."""
         self.has_news = False
         """Whether patterns have changed since all links were asked last to look at them."""
-        self._news: list[bytes] = []  # patterns that all links have to look at, and were not told to
+        self._news: list[bytes] = []  # patterns that no link has been made to look at yet
         self._all: list[bytes] | None = None  # all patterns, until one changes
-        self._page: _Page | None = None  # that a link was told last, until a pattern changes
-        self._said: tuple[Changes, list[bytes]] = [], []  # what a link was told last, and the packets that say so
+        self._page: _Page | None = None  # the page announced last, until a pattern changes
+        self._said: tuple[Changes, list[bytes]] = [], []  # changes announced last, and their packets
 
     def __len__(self) -> int:
         return self._router.distinct_patterns
@@ -84,17 +84,17 @@ class Interest:
         return self._all
 
     def by_others(self, pattern: bytes, link: Hashable) -> bool:
-        """Whether anybody but a link wants a pattern."""
+        """Return whether anybody but a link wants a pattern."""
         holders = self.holders(pattern)
         return len(holders) > (link in holders)
 
     def begin(self, link: Hashable) -> InterestCursor:
-        """What a link has to be told. Its other end knows nothing as yet."""
+        """Make the cursor of a new link. Its other end knows nothing as yet."""
         cursor = self.cursors[link] = InterestCursor(self, link)
         return cursor
 
     def forget(self, link: Hashable) -> None:
-        """A link has ended. After the last one, nobody says what changes until the next."""
+        """Forget a link that has ended. After the last one, changes are noted again from the next link on."""
         self.cursors.pop(link, None)
         self.listening.pop(link, None)
         if not self.cursors:
@@ -108,7 +108,7 @@ class Interest:
         self._all = self._page = None
         holders = self.holders(pattern)
 
-        # 1. Nobody else holds it: all have to learn that. Those that are told the empty pattern need no other.
+        # 1. Nobody else holds it: all links have to learn that, but for those that hold the empty pattern.
         if len(holders) == wanted:
             shrinks = not wanted and len(self) * 2 <= self.most
             if self.listening or shrinks or not pattern:
@@ -135,24 +135,24 @@ class Interest:
 
     @property
     def is_spread(self) -> bool:
-        """Whether all links were told to look at all changes."""
+        """Return whether all links look at all changes."""
         return not self._news
 
     def page(self, patterns: list[bytes]) -> _Page:
-        """What these patterns come to. Most links have to look at the same: so that is worked out once."""
+        """Return the net result of these patterns: computed once, since most links look at the same ones."""
         if self._page is None or self._page.patterns != patterns:
             self._page = _Page(patterns.copy(), self._router)
         return self._page
 
     def encode(self, changes: Changes) -> list[bytes]:
-        """What is said to a link to a child. Most links are told the same: so that is encoded once."""
+        """Encode changes for a child: once, since most links are sent the same."""
         if changes != self._said[0]:
             self._said = changes, encode_changes(changes)
         return self._said[1]
 
 
 class InterestCursor:
-    """What one link has still to be told. Its other end knows nothing as yet."""
+    """The changes that one link has still to be sent. At first its other end knows nothing."""
 
     def __init__(self, interest: Interest, link: Hashable) -> None:
         self._interest = interest
@@ -165,7 +165,7 @@ class InterestCursor:
         self._look_at_all()
 
     def look_at(self, patterns: list[bytes]) -> None:
-        """These patterns may have to be told."""
+        """Note patterns that may have to be announced."""
         if not self._for_all:
             self._later += patterns
             if len(self._later) > 2 * self._interest.most + _SPARE:  # the other end does not read
@@ -202,11 +202,11 @@ class InterestCursor:
 
     @property
     def is_told(self) -> bool:
-        """Whether all was told."""
+        """Whether everything was announced."""
         return self._is_level and (b"" in self.held) is self._for_all
 
     def take(self, count: int) -> tuple[Changes, bool]:
-        """Up to ``count`` changes to tell, and whether these are all: only so many patterns are looked at."""
+        """Take up to ``count`` changes, and whether these are all: only so many patterns are looked at."""
         interest, held, taken = self._interest, self.held, Changes()
         interest.spread()
         if self._for_all is not self._takes_all:
@@ -215,7 +215,7 @@ class InterestCursor:
             held.add(b"")
             taken.append((True, b""))
 
-        # 1. What most links are told.
+        # 1. The changes that most links are sent.
         if not self._for_all and self._at == len(self._all) and len(self._later) <= count and b"" not in held:
             page = interest.page(self._later)
             fits = len(held) + len(page.wanted) <= interest.most and self._link not in page.concerns
@@ -240,7 +240,7 @@ class InterestCursor:
                     (held.add if wanted else held.remove)(pattern)
                     taken.append((wanted, pattern))
 
-        # 3. What the empty pattern stood for was told.
+        # 3. The patterns that the empty one stood for were announced.
         if not self._for_all and b"" in held and self._is_level and len(taken) < count:
             held.remove(b"")
             taken.append((False, b""))

@@ -1,8 +1,8 @@
-"""One end of a link between two hubs: what both ends do alike.
+"""One end of a link between two hubs: the part that both ends share.
 
-Each end wants something of the other, and tells it: patterns. It is told the same, and treats that as what any client
-wants. What comes over a link comes with its sender, and goes to all receivers but the link itself. A wrong packet is
-dropped and counted: a link with hundreds of clients behind it does not end for one packet.
+Each end announces the patterns that it wants, and treats those of the other end like any client's subscriptions.
+Messages come over a link with their senders, and go to all receivers but the link itself. A wrong packet is dropped and
+counted: a link with hundreds of clients behind it does not end for one packet.
 :mod:`~sbuslib.tree.child_link` has the upper end, :mod:`~sbuslib.tree.parent_link` the lower one.
 """
 
@@ -29,7 +29,7 @@ from .remote_senders import ForgedError, RemoteSender, take_wrapped
 
 Mode: TypeAlias = Literal["announce", "prune", "plain"]
 MODES: Final[dict[bytes, Mode]] = {b"announce": "announce", b"prune": "prune", b"plain": "plain"}
-"""How the upper hub serves the lower one, as it is said."""
+"""Modes in which a parent serves a child, by their names on the wire."""
 
 _SENDERS: Final = 4_096
 """Senders behind one link that are remembered. When one more comes, all are forgotten, and made again as they come."""
@@ -54,20 +54,20 @@ class Link:
         self.context = link_context.context  # of the hub
         self.publisher = publisher
         self.outbound = publisher.outbound
-        """What sends to the other end."""
+        """Sends to the other end."""
         self.receiver = receiver
         self.name = name
 
         self.mode: Mode = "plain"
         """How the upper hub serves the lower one."""
         self.trusted = True
-        """Whether anybody waits for the other end."""
+        """Whether syncs wait for the other end's answer: only if its user is trusted."""
         self.complete = False
-        """Whether it was told all that is wanted for the first time, or need not be told that."""
+        """Whether all interest was announced to it for the first time, or need not be."""
         self.cursor: InterestCursor | PrunedKeys | None = None
-        """Which patterns, or keys, the other end has to be told."""
+        """Patterns, or pruned keys, that the other end has still to be sent."""
         self.presence_cursor: PresenceCursor | None = None
-        """Which presences it has to be told; ``None``: it takes no part in them."""
+        """Presences that it has still to be sent; ``None``: it takes no part in them."""
         self.questions = OpenQuestions()  # to the other end
         self.senders: dict[bytes, RemoteSender] = {}
         """Those behind it that have sent something, by what the other end calls them."""
@@ -78,7 +78,7 @@ class Link:
     # -- for either end to say ----------------------------------------------------------------------
 
     def encode(self, changes: Changes) -> list[bytes]:
-        """What is said of changes of what is wanted."""
+        """Encode changes of interest as control packets."""
         raise NotImplementedError
 
     @property
@@ -87,7 +87,7 @@ class Link:
         raise NotImplementedError
 
     def say_question(self, token: bytes) -> None:
-        """Ask the other end to answer when all that it was told is in force."""
+        """Ask the other end to answer when everything that it was sent is in force."""
         raise NotImplementedError
 
     def may_come(self, key: bytes, times: int) -> bool:
@@ -154,7 +154,7 @@ class Link:
             self.drop(error.reason)
 
     def _remote_sender_of(self, name: bytes) -> RemoteSender:
-        """Whom the other end calls so."""
+        """Return the sender to whom the other end gave this name."""
         sender = self.senders.get(name)
         if sender is None:
             sender = self.remote_sender(name)
@@ -169,14 +169,13 @@ class Link:
             self._to_log.append(reason)
 
     def after_turn(self, publisher: Publisher) -> None:
-        """Log what was dropped for the first time."""
+        """Log each reason for dropped packets once, the first time."""
         while self._to_log:
             text = "sbus hub at %s dropped what %s sent: %s (further ones are only counted)"
             log(logging.WARNING, text, self.context.address(), self.name, self._to_log.pop())
 
     def _take_presence(self, key: bytes, payload: bytes) -> bool:
-        """Act on what the other end says of who is there. Returns whether it did. Raises
-        :exc:`~sbuslib.errors.PacketError`."""
+        """Act on a packet about presences; ``False`` if it is another. Raises :exc:`~sbuslib.errors.PacketError`."""
         if self.presence_cursor is None:
             return False
 
@@ -201,14 +200,14 @@ class Link:
         """Whether the rules allow somebody behind this link to be present under a key."""
         return True
 
-    # -- what the other end is told -----------------------------------------------------------------
+    # -- announcements to the other end -------------------------------------------------------------
 
     def say(self, *packets: bytes) -> None:
         """Send or queue control packets. They are never lost while the link is there."""
         self.outbound.answer(*packets)
 
     def mark(self) -> None:
-        """There is something to tell that the hub itself has changed."""
+        """Note that the hub itself has changed something that has to be announced."""
         self.link_context.propagation.mark([self.receiver])
         self.link_context.propagation.wake()
 
@@ -219,11 +218,13 @@ class Link:
 
     @property
     def may_ask(self) -> bool:
-        """Whether questions that wait may be asked, once all is told."""
+        """Whether questions that wait may be asked, once everything is announced."""
         return True
 
     def ask(self, on_answer: OnAnswer) -> bytes:
-        """Ask the other end about the rest of the tree, once all is told. Returns the token; empty: it is not asked."""
+        """Ask the other end about the rest of the tree, once everything is announced. Returns the token; empty: not
+        asked.
+        """
         if self.has_too_many_questions:
             return b""
         token = self.questions.put(on_answer)
@@ -234,9 +235,9 @@ class Link:
         self.violated(self.publisher, Reason.ERROR_IN_THE_HUB)
 
     def announce(self, most: int) -> tuple[int, bool]:
-        """Tell up to ``most`` changes, as far as there is room, then ask what waited for that.
+        """Announce up to ``most`` changes, as far as there is room, then ask the questions that waited for that.
 
-        Returns how many, and whether there is more to tell, now or when the other end has read.
+        Returns how many, and whether there is more to announce, now or when the other end has read.
         """
         if self.outbound.closed:
             return 0, False
@@ -245,7 +246,7 @@ class Link:
             changes, is_told = self.cursor.take(most)
             if changes:
                 self.say(*self.encode(changes))
-            count = len(changes) if is_told else most  # what is not told was looked at as well
+            count = len(changes) if is_told else most  # patterns that were examined but not announced count, too
 
         cursor = self.presence_cursor
         if is_told and cursor is not None and not cursor.is_level:

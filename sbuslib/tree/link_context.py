@@ -1,4 +1,4 @@
-"""What the links of one hub share, and ask of it: :class:`LinkContext`."""
+"""State that the links of one hub share: :class:`LinkContext`."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ class LinkContext:
         self._links = links
         self.parent: ParentPort | None = None
         """The parent, while a relay is started."""
-        self.propagation = InterestPropagation(context)  # which links have to be told something
+        self.propagation = InterestPropagation(context)  # of local interest, to all links
         self.dropped = Violations(context.limits.logged_violations)
         """Packets that links should not have sent."""
         self.questions = Questions(context, links, lambda: self.parent)  # that clients and hubs asked
         self.startup_barrier = StartupBarrier(
             context, links.values, lambda: self.questions.knows_prefix, self._on_settled
         )
-        """Whether this hub knows what is wanted."""
+        """Whether this hub has the interest of its neighbours."""
         self.presences = Presences(context, lambda: self.hub_id, self._tell, lambda: self._is_whole)
-        """Who is there."""
+        """Presences in the tree."""
         self.watches = InterestWatches(context, lambda: self.startup_barrier.done)
-        """Who watches which keys are wanted."""
+        """Watches of interest."""
 
         self.loss_reports = LossReports(
             context, lambda: self.hub_id, self._tell_losses, lambda: self.startup_barrier.done
         )
-        """What is known of messages that the tree has lost on their way up."""
+        """Messages that the tree has lost on their way up, as far as hubs reported them."""
 
     def _tell(self, links: Iterable[Hashable], user: int) -> None:
         """Tell links what a user has changed."""
@@ -71,7 +71,7 @@ class LinkContext:
 
     @property
     def has_settled(self) -> bool:
-        """Whether this hub, which was started a while ago, knows what is wanted."""
+        """Whether this hub, which was started a while ago, has the interest of its neighbours."""
         return self.startup_barrier.done
 
     def everybody(self) -> list[Outbound]:
@@ -79,7 +79,7 @@ class LinkContext:
         return [connection.outbound for connection in self.clients.connections.values()]
 
     def pass_notice(self, notice: control.Lost | control.Away, origin: Receiver | None) -> None:
-        """Messages were lost on their way down: tell clients that asked for notices, and all children."""
+        """Pass on that messages were lost on their way down: to clients that asked for notices, and to all children."""
         for connection in self.everybody():
             if connection is not origin:
                 connection.notify(notice.encode())
@@ -91,7 +91,7 @@ class LinkContext:
 
     def _tell_losses(self, news: list[News]) -> None:
         """Tell clients and the children of losses on the way up: each link of those that it did not report."""
-        # 1. Children tell apart what they know already.
+        # 1. Children recognize reports that they have.
         encoded = [(one.report.encode(), one.origin) for one in news]
         origins = {origin for _, origin in encoded}
         packets = control.encode_loss_reports([report for report, _ in encoded])
@@ -102,7 +102,7 @@ class LinkContext:
             else:
                 link.say(*packets)
 
-        # 2. Clients are told of all hubs together.
+        # 2. Clients get one notice for all hubs together.
         lost: Counter[str] = Counter()
         since: dict[str, float] = {}
         for one in news:

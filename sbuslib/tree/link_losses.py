@@ -1,4 +1,4 @@
-"""The messages that one link lost: counted by cause, and told at most once in a while."""
+"""Messages that one link lost: counted by cause, and reported at most once in a while."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ..wire.control import UNCERTAIN, Lost
 
 
 class LinkLosses(Losses):
-    """The counts of one link. What was not told yet is told :attr:`~sbuslib.limits.Limits.link_notices` later.
+    """The counts of one link. New losses are reported :attr:`~sbuslib.limits.Limits.link_notices` later.
 
-    :param tell: tells others of losses.
+    :param tell: reports losses to others.
     """
 
     __slots__ = ("_context", "_tell", "_waits")
@@ -21,7 +21,7 @@ class LinkLosses(Losses):
         super().__init__()
         self._context = context
         self._tell = tell
-        self._waits = False  # whether what was lost will be told in a while
+        self._waits = False  # whether a report is due in a while
 
     @property
     def lost(self) -> dict[str, int]:
@@ -30,23 +30,23 @@ class LinkLosses(Losses):
 
     @property
     def uncertain(self) -> int:
-        """Messages of which it is not known whether they were lost."""
+        """Messages that may or may not have been lost."""
         return self.total[UNCERTAIN]
 
     @property
     def untold(self) -> int:
-        """Messages that were lost for certain, and not told yet."""
+        """Messages that were certainly lost, and not reported yet."""
         return sum(count for cause, (count, _) in self.unreported.items() if cause != UNCERTAIN)
 
     def note(self, cause: str, count: int, since: float) -> None:
-        """Count messages that were lost, and tell others in a while."""
+        """Count messages that were lost, and report them in a while."""
         self.add(cause, count, since)
         if not self._waits:
             self._waits = True
             self._context.running.after(self._context.limits.link_notices, self.report)
 
     def report(self) -> None:
-        """Tell others now of what was not told yet."""
+        """Report now what was not reported yet."""
         self._waits = False
         for each in self.take_report():
             self._tell(Lost(*each))

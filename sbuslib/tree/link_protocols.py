@@ -1,4 +1,4 @@
-"""What the parts of this folder know of a link, and of the parent: so that no file imports another in a circle."""
+"""Protocols of a link and of the parent, as other parts of this folder use them: they prevent circular imports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Neighbour(Protocol):
     """A link to another hub."""
 
     trusted: bool
-    """Whether anybody waits for its answers."""
+    """Whether syncs wait for its answers."""
     lagging: bool
     """Whether it let a question time out, and has not answered since."""
 
@@ -21,7 +21,7 @@ class Neighbour(Protocol):
 
     @property
     def receiver(self) -> Receiver:
-        """What routes hold for the other end."""
+        """The receiver object for the other end, in routes."""
 
     @property
     def room(self) -> int:
@@ -41,7 +41,7 @@ class ChildPort(Neighbour, Protocol):
     """The link to a child."""
 
     synced: bool
-    """Whether it has told all that is wanted below it."""
+    """Whether it has announced all the interest of the hubs below it."""
 
     def note_overdue(self, token: bytes) -> None:
         """It did not answer a question in time."""
@@ -70,7 +70,7 @@ class ParentPort(Protocol):
 
     @property
     def up(self) -> Receiver:
-        """What messages for it are routed to."""
+        """The receiver object for messages to it, in routes."""
 
     @property
     def joined(self) -> Neighbour | None:
@@ -86,11 +86,11 @@ class ParentPort(Protocol):
 
     @property
     def tells_presences(self) -> bool:
-        """Whether there is a link over which it tells who is present."""
+        """Whether there is a link over which it announces presences."""
 
     @property
     def scope_alone(self) -> bytes:
-        """What is known of the tree without it."""
+        """The scope of a sync without it."""
 
     def is_sending(self) -> bool:
         """Whether something waits that can be sent."""

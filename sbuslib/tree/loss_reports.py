@@ -1,13 +1,13 @@
-"""The losses on the way up of a whole tree, as its hubs report them to each other: :class:`LossReports`.
+"""Reports between the hubs of a tree about messages lost on their way up: :class:`LossReports`.
 
-Each hub counts what it lost itself, ever, by cause. It reports its *total* to all hubs, and each hub passes on what is
-new to it. So a report may come again and counts once. A hub reports to the parent until that one has acknowledged
+Each hub counts its own losses, ever, by cause. It reports its *total* to all hubs, and each hub passes on the part that
+is new to it. So a report may come again and counts once. A hub reports to the parent until that one has acknowledged
 it, which it does when its own parent has (``hub/sync`` of scope ``passed``). So no report is lost with a hub that is
 killed: the child reports again to the next process.
 
-That process knows no totals. A report says of which part the parent knows for certain; of which it may know, since
-it was told so over an earlier link; and of which it cannot know yet. A hub that was started after the first of these
-losses tells its clients of the part in the middle that it is uncertain: the process before may have told them.
+That process knows no totals. So a report has three parts: losses that the parent certainly knows; losses that it may
+know, from an earlier link; and losses that it cannot know yet. A hub that was started after the first of these losses
+reports the second part to its clients as uncertain: the process before may have reported it.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class _Count:
     acknowledged: int
     """Of so many it knows for certain."""
     reported_before: int
-    """Of so many it may know: it was told over earlier links."""
+    """Losses that it may know: they were reported over earlier links."""
     reported: int
-    """It was told of so many over the link of now, or knows of them for certain."""
+    """Losses that were reported over the present link, or that it certainly knows."""
     since: float
-    """When the first of those was lost of which it does not know for certain."""
+    """When the first of those was lost that it may not know."""
 
 
 @dataclass(slots=True)
 class News:
-    """What this hub has learned and not passed on yet: the part of a total that is new here."""
+    """Losses that this hub has learned and not passed on yet: the part of a total that is new here."""
 
     report: LossReport
     origin: Receiver | None
@@ -54,12 +54,12 @@ class News:
 
 
 class LossReports:
-    """What one hub knows of the losses in its tree. Implements :class:`~sbuslib.core.delivery_barrier.Pending`.
+    """The losses in a tree, as one hub knows them. Implements :class:`~sbuslib.core.delivery_barrier.Pending`.
 
     :param hub_id: under which this hub counts.
-    :param tell: tells clients, and the children, what is new.
-    :param has_settled: whether those are back that the process before had. Until then, they are told nothing: a hub
-        that comes back later would not learn of it.
+    :param tell: reports new losses to clients and to the children.
+    :param has_settled: whether the links of the process before are back. Until then nothing is reported: a hub that
+        comes back later would never get the report.
     """
 
     in_order = True
@@ -78,24 +78,24 @@ class LossReports:
         self._tell = tell
         self._has_settled = has_settled
         self._counts: dict[tuple[bytes, str], _Count] = {}  # by hub and cause
-        self._open: dict[tuple[bytes, str], None] = {}  # those of which the parent does not know for certain
+        self._open: dict[tuple[bytes, str], None] = {}  # those that the parent may not know
         self._news: dict[tuple[bytes, str], News] = {}  # not passed on yet
-        self._since = time()  # what was lost later and is not known here, nobody has told here
+        self._since = time()  # a later loss that is not known here was never reported here
         self._changes = 0  # so far
         self._done = 0  # of these, the first ones that are known above
         self._next_at = 0.0  # when news may be passed on again, by the monotonic clock
         self._waits = False  # whether they will be
 
         self._say: Callable[..., None] | None = None  # to the parent, while it is joined and believes this hub
-        self._ask: Callable[[OnAnswer], None] = lambda answer: None  # what it has passed on
+        self._ask: Callable[[OnAnswer], None] = lambda answer: None  # asks the parent which messages it has passed on
         self._has_parent = False  # whether there is a parent that believes this one, joined or not
         self._on_known: Callable[[], None] = lambda: None  # called when the parent knows more
         self._hurries = False  # whether news are passed on at once, since all links are about to end
 
-    # -- what is lost -------------------------------------------------------------------------------
+    # -- losses --------------------------------------------------------------------------------------
 
     def note(self, lost: Lost) -> None:
-        """This hub has lost messages on their way up: all are told now."""
+        """Note that this hub has lost messages on their way up, and report them to everybody now."""
         count = self._counts.get((self._hub_id(), lost.cause))
         before = count.total if count is not None else 0
         self.take(LossReport(self._hub_id(), lost.cause, before, before, before + lost.count, lost.since), None)
@@ -108,7 +108,7 @@ class LossReports:
         if origin is not None and report.hub == self._hub_id():
             return None  # nobody knows better
 
-        # 1. What is new. If this hub knows nothing of that one, the process before may have told what was told then.
+        # 1. The new part. If that hub is unknown here, the process before may have reported some of it.
         if count is not None:
             known = sure = count.total
         else:
@@ -118,7 +118,7 @@ class LossReports:
             return None
         news = LossReport(report.hub, report.cause, known, sure, report.total, report.since)
 
-        # 2. Count it. The parent may know as much as those below were told that it does.
+        # 2. Count it. The parent may know as much as the children were told.
         if count is None:
             self._make_room()
             count = self._counts[key] = _Count(known, known, report.reported_before, known, report.since)
@@ -140,7 +140,7 @@ class LossReports:
         return news
 
     def _make_room(self) -> None:
-        """Forget the oldest count where there are too many. What the parent may not know of it is uncertain then."""
+        """Forget the oldest count where there are too many. The part that the parent may not know is uncertain then."""
         if len(self._counts) < _COUNTS:
             return
         key = next(key for key in self._counts if key[0] != self._hub_id())
@@ -156,7 +156,7 @@ class LossReports:
     # -- passing it on ------------------------------------------------------------------------------
 
     def _pass_on_later(self) -> None:
-        """Pass on what is new, at most once in :attr:`~sbuslib.limits.Limits.link_notices`."""
+        """Pass on new losses, at most once in :attr:`~sbuslib.limits.Limits.link_notices`."""
         if not self._waits:
             self._waits = True
             pause = 0.0 if self._hurries else max(0.0, self._next_at - monotonic())
@@ -173,7 +173,7 @@ class LossReports:
         self.pass_on()
 
     def pass_on(self) -> None:
-        """Pass on what is new: to clients and the children now, or as soon as this hub has settled."""
+        """Pass on new losses: to clients and the children now, or as soon as this hub has settled."""
         if self._news and (self._hurries or self._has_settled()):
             news, self._news = self._news, {}
             self._next_at = monotonic() + self._context.limits.link_notices
@@ -181,7 +181,7 @@ class LossReports:
         self._tell_parent()
 
     def _tell_parent(self) -> None:
-        """Report to the parent what it was not told over this link, and have it acknowledged."""
+        """Report to the parent the losses that were not reported over this link, and have it acknowledge them."""
         if self._say is not None:
             open_counts = [
                 (key, self._counts[key]) for key in self._open if self._counts[key].total > self._counts[key].reported
@@ -229,7 +229,7 @@ class LossReports:
 
     @property
     def own(self) -> int:
-        """Messages that this hub has lost itself, of which the parent does not know for certain."""
+        """Messages that this hub has lost itself, and that the parent may not know of."""
         own = [self._counts[key] for key in self._open if key[0] == self._hub_id()] if self._open else []
         return sum(count.total - count.acknowledged for count in own)
 
@@ -260,7 +260,7 @@ class LossReports:
         self._settle()
 
     def begin_link(self, say: Callable[..., None], ask: Callable[[OnAnswer], None]) -> None:
-        """This hub has joined: report all of which the parent does not know for certain."""
+        """This hub has joined: report all losses that the parent may not know."""
         self._say, self._ask = say, ask
         open_counts = [(key, self._counts[key]) for key in self._open]
         lost: Counter[str] = Counter()

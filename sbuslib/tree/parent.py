@@ -33,7 +33,7 @@ from .uplink import Uplink
 
 LinkState: TypeAlias = Literal["stopped", "connecting", "joining", "joined", "outage", "loop", "deep"]
 STATES: tuple[LinkState, ...] = ("stopped", "connecting", "joining", "joined", "outage", "loop", "deep")
-"""States of the link to the parent, as they are told: ``connecting`` until it first joins, ``outage`` between two
+"""Public states of the link to the parent: ``connecting`` until it first joins, ``outage`` between two
 links, ``loop`` while the parent is below this one, and ``deep`` while it is so deep in its tree that no hub may
 join it."""
 
@@ -43,7 +43,7 @@ JOINING: Final[dict[State, str]] = {
     "placing": "its path to the root is not settled",
     "heard": "its path to the root is not settled",
 }
-"""States in which this hub waits to join, and what is said if the parent does not answer soon."""
+"""States in which this hub waits to join, and the text of the error if the parent does not answer soon."""
 
 JOINED: Final[frozenset[State]] = frozenset({"joined", "settling", "resuming", "open", "emptying", "leaving", "left"})
 """States in which this hub has joined."""
@@ -52,8 +52,8 @@ WAITS: Final[dict[State, str]] = {
     **JOINING,
     **dict.fromkeys(("emptying", "leaving", "left"), "it did not acknowledge what was sent to it"),
 }
-"""All states in which the parent has to answer soon, and what is said if it does not. States with one text wait
-together."""
+"""All states in which the parent has to answer soon, and the text of the error if it does not. States with one text
+wait together."""
 
 _NOBODY: Final = Credentials(gid=-1, uid=-1, pid=-1)
 
@@ -70,12 +70,12 @@ class Parent:
         self.relay = relay
         self.context = tree.context  # of this hub
         self.up = Uplink(self.context, tree.loss_reports, lambda: self.step)
-        """What routes hold for it."""
+        """The receiver object for it, in routes."""
         most = self.context.limits.pruned_keys
         self.interest = ParentInterest(
             self.context.router, self.up, self.up.account, export, lambda: self.secrets, most
         )
-        """What it wants of what is published here."""
+        """Its interest in messages that are published here."""
 
         self.import_ = import_
         """Patterns that may come down over the next link."""
@@ -116,7 +116,7 @@ class Parent:
     # -- its states ---------------------------------------------------------------------------------
 
     def on(self, event: Event) -> LinkAction:
-        """Take the step that the table says. What is the link's to do is returned."""
+        """Take the step of the table for an event. Returns the action that the link has to carry out."""
         before = self.step
         action, self.step = step(before, event)
         match action:
@@ -144,7 +144,7 @@ class Parent:
 
     @property
     def state(self) -> LinkState:
-        """How the link is, as it is told."""
+        """Public state of the link."""
         if self.step == "stopped":
             return "stopped"
         if self.step in JOINING:
@@ -172,12 +172,12 @@ class Parent:
 
     @property
     def tells_presences(self) -> bool:
-        """Whether there is a link over which it tells who is present."""
+        """Whether there is a link over which it announces presences."""
         return self.joined is not None and self.joined.presence_cursor is not None
 
     @property
     def scope_alone(self) -> bytes:
-        """What is known of the tree without the parent. A hub that stands apart is the root of its tree."""
+        """The scope of a sync without the parent. A hub that stands apart is the root of its tree."""
         return control.SCOPE_TREE if self.stands_apart else b"partial"
 
     def wait_for_change(self, timeout: float | None = None) -> bool:
@@ -242,14 +242,14 @@ class Parent:
 
     @property
     def said(self) -> Hello:
-        """What the parent is told of this hub."""
+        """The hello of this hub, for the parent."""
         return Hello(self._id, self._process, self.links_beside)
 
     def is_sending(self) -> bool:
         """Whether something waits that can be sent."""
         return self.up.is_open and bool(self.up.waiting)
 
-    # -- what is told of it -------------------------------------------------------------------------
+    # -- reports about it ---------------------------------------------------------------------------
 
     @property
     def received(self) -> int:

@@ -1,12 +1,12 @@
-"""Which messages go up: what the parent wants of what is published here, and may have.
+"""Interest of the parent: which messages that are published here go up.
 
-It wants everything, or what it announced, but for keys that it said nobody wants. ``export=`` bounds that, but not
+It wants everything, or the patterns that it announced, except keys that it pruned. ``export=`` bounds that, but not
 secrets: those of clients below this hub stay, all others go up.
 
-The parent holds that in the router of this hub, as any subscriber does, so that the links to children are told of it as
-of any other. While the link is broken it goes on to hold what it held. What it has not announced anew, when it has said
-all that it wants, is taken back in small steps (:meth:`ParentInterest.settle`). What came from above is never sent back
-(:meth:`~sbuslib.tree.link.Link.look_up`).
+The parent holds these patterns in the router of this hub, as any subscriber does, so they are announced to children as
+any others. While the link is broken the parent goes on to hold them. Patterns that it has not announced anew, once it
+has announced everything, are removed in small steps (:meth:`ParentInterest.settle`). Messages from the parent are never
+sent back to it (:meth:`~sbuslib.tree.link.Link.look_up`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .pruning import PRUNED_BYTES
 
 
 def index(patterns: Iterable[bytes] | None, separator: bytes) -> Subscriptions[bytes] | None:
-    """An index that tells whether a key matches any of ``patterns``; ``None`` for no bounds."""
+    """Return an index for matching keys with ``patterns``; ``None`` for no bounds."""
     if patterns is None:
         return None
     made: Subscriptions[bytes] = Subscriptions(separator)
@@ -32,13 +32,13 @@ def index(patterns: Iterable[bytes] | None, separator: bytes) -> Subscriptions[b
 
 
 class ParentInterest:
-    """What the parent wants. It is taken to want everything until it has said all for the first time.
+    """Interest of the parent. It counts as wanting everything until it has announced everything for the first time.
 
-    :param holder: what stands for it in the router.
-    :param account: what it holds is charged to this one.
+    :param holder: stands for it in the router.
+    :param account: the account to which its patterns are charged.
     :param export: the patterns that may go up, ``None`` for all.
     :param takes_secrets: whether secrets cross.
-    :param most: how many keys it may say that nobody wants.
+    :param most: how many keys it may prune.
     """
 
     def __init__(
@@ -97,7 +97,9 @@ class ParentInterest:
         self.abandon()
 
     def abandon(self) -> None:
-        """In the child of a fork, and at the end: only what is held stays, which leaves the router with the holder."""
+        """In the child of a fork, and at the end: keep only the held patterns, which leave the router with the
+        holder.
+        """
         self._router.adjust = self._router.presumed = None
         self._router.reconsider_all()
 
@@ -113,7 +115,8 @@ class ParentInterest:
         return found if ours or not self._takes_secrets() else (*found, self._holder)
 
     def begin_anew(self) -> bool:
-        """Another link: what the parent said before holds until it has said all, but for the keys that it pruned.
+        """Begin another link: earlier announcements hold until the parent has announced everything; earlier prunes do
+        not.
 
         Returns whether there were such keys.
         """
@@ -126,9 +129,9 @@ class ParentInterest:
         return bool(pruned)
 
     def settle(self, everything: bool) -> Iterator[None]:
-        """The parent has said all that it wants; or it never will, and is sent everything.
+        """The parent has announced everything; or it never will, and is sent everything.
 
-        What it has not announced anew is taken back, one pattern a step.
+        Patterns that it has not announced anew are removed, one a step.
         """
         self.want_all(everything)
         former, self._former = self._former, {}  # what links after this one announced is not among these

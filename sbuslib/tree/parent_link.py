@@ -1,6 +1,6 @@
-"""One link to the parent: :class:`ParentLink`. What outlives it is in :mod:`sbuslib.tree.parent`.
+"""One link to the parent: :class:`ParentLink`. State that outlives it is in :mod:`sbuslib.tree.parent`.
 
-The parent is told everything anew over each link. What it said over the last one holds until it has said all.
+Over each link everything is announced anew. The parent's earlier announcements hold until it has announced everything.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .remote_senders import RemoteSender
 from .states import Event, LinkAction
 
 _HELLO: Final = (control.FEATURES, control.ECHO_OFF, control.NOTICES_ON, control.SENDERS_ON, control.WHOAMI)
-"""What is said first. A hub without features does not answer the first: so its first answer tells that."""
+"""The first packets. A hub without features does not answer the first of them, so its first answer shows that."""
 
 ALIVE_PAUSE: Final = 1.0
 """Seconds between an answer of the parent and the next question whether it is alive. When the link ends, messages
@@ -68,9 +68,10 @@ class ParentLink(Link):
         self._imports = index(self._bounds, self._separator)  # the same, by key
         self._child_questions = 0  # its questions that are open
         self._controls: deque[Control] = deque()  # to be acted on after the turn, since they may end the link
-        self._reason = ""  # why the parent kicked this hub, if it said so
-        self._alive_at = 0.0  # when the parent was asked last what it has answered, in seconds since the epoch
-        self._told_away = False  # whether others were told that the parent was away, and is not yet back in full
+        self._reason = ""  # why the parent kicked this hub, if it gave a reason
+        # when the last question was asked that the parent has answered, in seconds since the epoch
+        self._alive_at = 0.0
+        self._told_away = False  # whether the outage was reported to others and is not yet over
         self.why = ""
         """Why the link ended."""
         parent.begin_link(self, self._connection, address)
@@ -90,7 +91,7 @@ class ParentLink(Link):
     def leave(self, why: str) -> None:
         """Lose nothing that is on its way, and end the link.
 
-        The parent ends it, once it has acknowledged all that was sent to it. What it has sent is received.
+        The parent ends it, once it has acknowledged everything that was sent to it. Its own last packets are received.
         """
         self.why = why
         self._on("leave")
@@ -107,7 +108,7 @@ class ParentLink(Link):
                 self.say(*map(encode_control, _HELLO))
             case LinkAction.ASK:
                 self._take_path()
-                # A link is told when the path above changes. So this comes first, and longer loops are found.
+                # The parent announces when the path above changes. So this comes first, and longer loops are found.
                 self.say(encode_control(control.INTEREST_ON, self._parent.said.encode()))
             case LinkAction.PLACE:
                 self._take_position()
@@ -146,7 +147,7 @@ class ParentLink(Link):
         self.say(encode_control(control.FEATURES), encode_control(control.SYNC, b"root\0root"))
 
     def _take_path(self) -> None:
-        """Check what the parent says of itself. Raises :exc:`~sbuslib.tree.handshake.LinkError`."""
+        """Check the parent's path. Raises :exc:`~sbuslib.tree.handshake.LinkError`."""
         features = self._features
         if features is not None:
             check_features(features, self._tree.hub_id, self._separator, self.context.limits.path_hubs)
@@ -159,7 +160,7 @@ class ParentLink(Link):
         parent = self._parent
         parent.epoch += 1
         parent.apart = None
-        self.complete = not self._knows(control.INTEREST_ON)  # such a hub would not know the word
+        self.complete = not self._knows(control.INTEREST_ON)  # an older hub would not know the packet
         if self._features is None:
             parent.secrets = False
             self._tree.set_path(())
@@ -169,11 +170,11 @@ class ParentLink(Link):
         if self._knows(control.LINKS):
             self.say(encode_control(control.INTEREST_ADDRESS, os.fsencode(os.path.abspath(self.context.address()))))
 
-        # 1. This hub has another prefix, and tells everything anew.
+        # 1. This hub has another prefix, and announces everything anew.
         self.cursor = self.link_context.propagation.begin(self, announces=True)
         self._take_prefix()
 
-        # 2. Others are told of what was lost meanwhile.
+        # 2. Losses of the meantime are reported to others.
         if self.mode == "announce":
             self.link_context.loss_reports.attach(parent.up.check_passed)
             self.link_context.loss_reports.begin_link(self.say, self._ask_what_passed)
@@ -188,7 +189,7 @@ class ParentLink(Link):
         if parent.away_since:
             self._ask_what_is_in_force()
 
-        # 4. Those who wait can be answered, and the parent is told what is wanted.
+        # 4. Questions that wait can be answered, and local interest is announced to the parent.
         self.link_context.questions.note_joined()
         self.mark()
 
@@ -225,9 +226,9 @@ class ParentLink(Link):
         self.context.running.after(self.context.limits.sync_wait, self._ask_what_is_in_force)
 
     def _note_in_force(self, scope: bytes | None) -> None:
-        """Tell others for how long the parent was away.
+        """Report to others for how long the parent was away.
 
-        Where a part of the tree does not answer, that is told at once, and the rest of the time when all have answered.
+        Where a part of the tree does not answer, one report is sent at once, and another when all have answered.
         """
         if scope is None:
             return  # the link has ended: the time goes on
@@ -247,7 +248,7 @@ class ParentLink(Link):
             self._on("end")
 
     def _fail(self, error: LinkError) -> None:
-        """What the parent said ends the link."""
+        """End the link for an answer of the parent."""
         self.why = str(error)
         if isinstance(error, ApartError):
             self._parent.apart = error
@@ -270,7 +271,7 @@ class ParentLink(Link):
     # -- what comes from above ----------------------------------------------------------------------
 
     def key_of(self, credentials: Credentials) -> bytes:
-        """Empty: who published is known only where the parent tells."""
+        """Empty: a publisher is known only where the parent names it."""
         return b""
 
     def review(self, publisher: Publisher) -> Iterator[None]:
@@ -306,7 +307,7 @@ class ParentLink(Link):
         self.ended(publisher, reason)
 
     def ended(self, publisher: Publisher, why: str) -> None:
-        """The parent has gone. What it said before that still counts: acknowledgements, and why it kicked us."""
+        """The parent has gone. Its last packets still count: acknowledgements, and why it kicked us."""
         self.after_turn(publisher)
         self.end(f"the link ended: {self._reason or why}")
 
@@ -330,7 +331,7 @@ class ParentLink(Link):
     def _take_control(self, key: bytes, payload: bytes) -> None:
         parent = self._parent
         match key:
-            # What it says of itself and of this hub, while this hub joins.
+            # The handshake, while this hub joins.
             case control.WHOAMI:
                 self._take_key(payload)
             case control.FEATURES:
@@ -341,7 +342,8 @@ class ParentLink(Link):
                 if parent.step == "asking":
                     self.mode = MODES[payload]
                     if self.mode != "plain" and self._knows(presence.PRESENCE_ON):
-                        # Now, since it tells at once who is present. This hub tells it once it has joined.
+                        # Now, since the parent announces presences at once. This hub announces its own once it has
+                        # joined.
                         presences = self.link_context.presences
                         self.presence_cursor = presences.begin_link(
                             self.receiver, PARENT, parent.up.account, parent.interest.may_export
@@ -353,7 +355,7 @@ class ParentLink(Link):
                 if not self.questions.answer(token, scope) and token == b"root":
                     self._on("placed")
 
-            # What it wants.
+            # Its interest.
             case control.INTEREST_ADD:
                 for pattern in control.decode_patterns(payload):
                     parent.interest.announce(pattern)
@@ -394,7 +396,7 @@ class ParentLink(Link):
                 self.context.counts.ignored += 1
 
     def _take_key(self, payload: bytes) -> None:
-        """The parent says who this one is. If it knows no extensions, that is also how it answers in order."""
+        """Take this hub's credential key. A parent without extensions also answers in order by this."""
         self._key = check_key(payload, self.context.router.namespace)
         if self._parent.step != "greeting":
             self.questions.answer_oldest(control.SCOPE_TREE)
@@ -439,7 +441,7 @@ class ParentLink(Link):
             self._secrets = secrets
             self.say(encode_subscribe(secrets))
 
-    # -- what the parent is told -----------------------------------------------------------------
+    # -- announcements to the parent -----------------------------------------------------------------
 
     @property
     def may_ask(self) -> bool:
@@ -476,7 +478,7 @@ class ParentLink(Link):
         self.say_question(self.questions.ask(self.questions.put(on_answer, b"passed")), b"passed")
 
     def _take_question(self, token: bytes) -> None:
-        """The parent asks when all that it told is in force below. It may do so before this hub has joined."""
+        """The parent asks when its announcements are in force below. It may do so before this hub has joined."""
         if len(token) > TOKEN_BYTES:
             raise PacketError(Reason.TOKEN_TOO_LONG)
         if self._child_questions >= self.context.limits.queued_answers:

@@ -1,4 +1,4 @@
-"""What a hub keeps of who is there: entries, the origins that hold them, and what others have still to be sent."""
+"""State of presences on a hub: entries, the origins that hold them, and cursors of those who are sent changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOOKED_AT: Final = 4
 """Presences that are looked at for each packet that may be sent, before the next step."""
 
 UNKNOWN: Final = b"unknown"
-"""Why a presence has gone that another hub no longer tells of: it went while the link was away."""
+"""Cause for a presence that another hub no longer announces: it went while the link was away."""
 
 
 class PresenceEntry:
@@ -32,7 +32,7 @@ class PresenceEntry:
         self.who = who  # whose it is
 
     def encode(self) -> bytes:
-        """The packet that says that it is there."""
+        """Encode the packet that announces it."""
         return Added(self.number, self.who.key, self.key, self.info).encode()
 
 
@@ -50,14 +50,14 @@ class PresenceOrigin:
         self.trusted = trusted
         self.entries: dict[int | bytes, PresenceEntry] = {}  # by the number that the other hub gave; of a client by key
         self.hub_id = b""  # of the process that gave the numbers
-        self.stale: set[int | bytes] = set()  # not yet told again over the link of now
+        self.stale: set[int | bytes] = set()  # not yet announced again over the present link
         self.is_complete = True  # whether all is known
         self.has_refused = False  # whether there was no room for some
         self.timer: Any = None  # runs from the end of a link until it is given up
 
 
 class PresenceCursor:
-    """One that is told who is present: which numbers it knows, and which it has still to be told.
+    """A link or client that is sent presences: the numbers that it knows, and those that it has still to be sent.
 
     :param wants: whether it may know of an entry, and wants to.
     """
@@ -70,7 +70,7 @@ class PresenceCursor:
         """Whether the other end knows all that it may and wants to."""
         self._dirty: dict[int, bytes] = {}  # to be looked at, in order; and why it has gone, if it has
         self._scan: Iterator[int] = iter(())  # numbers to be looked at first
-        self._endings: dict[bytes, Callable[[], bytes]] = {}  # what is said when nothing is left to be told, by name
+        self._endings: dict[bytes, Callable[[], bytes]] = {}  # packets to send when it is up to date, by name
 
     def look_at(self, number: int, cause: bytes) -> None:
         """Somebody came or changed, or has gone for this cause."""
@@ -81,7 +81,7 @@ class PresenceCursor:
         self._dirty[number] = cause
 
     def look_at_all(self, name: bytes = b"", ending: Callable[[], bytes] | None = None) -> None:
-        """Look at all entries; then say so, with this packet, once for each name."""
+        """Look at all entries; then send this packet, once for each name."""
         self.is_level = False
         self._scan = iter(list(self._table))
         self._dirty |= dict.fromkeys(self._sent - self._table.keys() - self._dirty.keys(), UNKNOWN)
@@ -89,7 +89,7 @@ class PresenceCursor:
             self._endings[name] = ending
 
     def drop_ending(self, name: bytes) -> None:
-        """Do not say that all was looked at."""
+        """Do not send the packet for this name."""
         self._endings.pop(name, None)
 
     def take(self, most: int) -> tuple[list[bytes], bool]:

@@ -1,17 +1,17 @@
-"""Who is there: keys that clients hold for as long as they are connected, known in the whole tree.
+"""Presences: keys that clients hold for as long as they are connected, known in the whole tree.
 
 Each hub has a table of all presences: of its own clients, and of those beyond each link, its *origins*. It gives each a
-number that it never uses again, and tells every link of those that did not come over it, and every client of those that
-it watches. A change is told in turns of whoever caused it to links, and in turns of whoever watches to clients, as fast
-as they read; what came and went meanwhile is not told at all.
+number that it never uses again, and announces to every link those that did not come over it, and to every client those
+that it watches. Changes are sent to links in turns of the user who caused them, and to clients in turns of their own
+user, as fast as they read; a presence that came and went meanwhile is not announced at all.
 
-**Whose a presence is** the hub of its client knows from the kernel, and each link on the way vouches for it as for a
-sender (:mod:`.remote_senders`). A presence counts as one pattern of its user; one beyond a link as one of the user of
-the link.
+**The owner of a presence** is known to the hub of its client from the kernel, and each link on the way names it as it
+names a sender (:mod:`.remote_senders`). A presence counts as one pattern of its user; one beyond a link as one of the
+user of the link.
 
-**When a link ends,** what is present beyond it is not known for a while. It stays in the table for
-:data:`GIVEN_UP` seconds, and lists are said to be ``partial``. If the same process of a hub joins again, it says what
-is present now, and nothing else has happened. Else all of that has gone, as ``unreachable``.
+**When a link ends,** the presences beyond it are uncertain for a while. They stay in the table for :data:`GIVEN_UP`
+seconds, and lists are marked ``partial``. If the same process of a hub joins again, it announces its presences, and
+only differences are reported. Else all of them have gone, as ``unreachable``.
 
 Source: the liveliness tokens of Zenoh, which a session declares, and which are gone when it is; and
 ``NameOwnerChanged`` of D-Bus.
@@ -69,7 +69,7 @@ class _PresenceWatcher(PresenceCursor):
 
     def __init__(self, table: dict[int, PresenceEntry], separator: bytes) -> None:
         super().__init__(table, lambda entry: bool(self.index.subscribers(entry.key)))
-        self.patterns: dict[bytes, Pattern] = {}  # what it watches
+        self.patterns: dict[bytes, Pattern] = {}  # the patterns that it watches
         self.index: Subscriptions[None] = Subscriptions(separator)  # the same, by key
         self.feed: ClientFeed  # sends it what has changed
 
@@ -77,7 +77,7 @@ class _PresenceWatcher(PresenceCursor):
 class Presences:
     """The presences that one hub knows.
 
-    :param mark: has links told what changed, in turns of the user who changed it.
+    :param mark: has changes sent to links, in turns of the user who caused them.
     :param is_whole: whether the tree is known but for presences.
     """
 
@@ -133,7 +133,7 @@ class Presences:
         try:
             watcher = self._watcher(client, raw)
         except PacketError as error:
-            shown = raw[: self._context.limits.pattern_bytes]  # the answer is no longer than what is allowed
+            shown = raw[: self._context.limits.pattern_bytes]  # the answer is no longer than a pattern may be
             client.answer(encode_control(PRESENCE_COMPLETE, error.reason.encode() + b"\0" + shown))
             return
         client.answer(encode_control(PRESENCE_BEGIN, raw))
@@ -141,7 +141,9 @@ class Presences:
         watcher.feed.wake()
 
     def _watcher(self, client: Outbound, raw: bytes) -> _PresenceWatcher:
-        """A client as one that watches a pattern. Raises :exc:`~sbuslib.errors.PacketError` for what it may not."""
+        """Return the watcher of a client, for one more pattern. Raises :exc:`~sbuslib.errors.PacketError` where it may
+        not.
+        """
         context, watcher = self._context, self._watchers.get(client)
         pattern = context.router.cut(raw)
         allowed = context.authorization.allows(client.account, client.credentials, "subscribe", raw)
@@ -198,12 +200,12 @@ class Presences:
                 self._context.quotas.give_pattern(client.account, pattern)
 
     def held(self, client: Outbound) -> dict[bytes, bytes]:
-        """The keys under which a client is present, with what it says of itself."""
+        """Return the keys under which a client is present, with its info."""
         origin = self._origins.get(client)
         return {entry.key: entry.info for entry in origin.entries.values()} if origin is not None else {}
 
     def watched(self, client: Outbound) -> list[bytes]:
-        """What a client watches."""
+        """Return the patterns that a client watches."""
         watcher = self._watchers.get(client)
         return list(watcher.patterns) if watcher is not None else []
 
@@ -218,7 +220,7 @@ class Presences:
         *,
         trusted: bool = True,
     ) -> PresenceCursor:
-        """A hub joins. Returns what it has to be told.
+        """Begin a link. Returns its cursor.
 
         :param hub: stands for that hub, over several links.
         :param may_know: whether it may know of a key.
@@ -242,11 +244,11 @@ class Presences:
 
     @property
     def greeting(self) -> bytes:
-        """What is said first over a link: which process gives the numbers."""
+        """First packet over a link: it names the process that gives the numbers."""
         return encode_control(PRESENCE_BEGIN, self._hub_id())
 
     def end_link(self, link: Receiver, *, for_good: bool = False) -> None:
-        """A link has ended. What is beyond it is not known from here on, and in the end it has gone."""
+        """End a link. The presences beyond it are uncertain from here on, and gone in the end."""
         origin, _ = self._links.pop(link, (None, None))
         if origin is None:
             return
@@ -268,7 +270,7 @@ class Presences:
         self._retire(origin, UNREACHABLE)
 
     def take_begin(self, link: Receiver, hub_id: bytes) -> None:
-        """The other hub is about to tell all. Numbers of another process of it mean nothing any more."""
+        """Begin the other hub's list. Numbers of another process of it mean nothing any more."""
         origin, _ = self._links[link]
         hub_id = hub_id[:_ID_BYTES]
         if hub_id != origin.hub_id:
@@ -296,7 +298,7 @@ class Presences:
         self._take_out(origin, said.number, said.cause)
 
     def take_complete(self, link: Receiver) -> None:
-        """The other hub has told all: what it did not tell again has gone meanwhile."""
+        """End the other hub's list: presences that are not in it have gone meanwhile."""
         origin, _ = self._links[link]
         stale, origin.stale = origin.stale, set()
         self._retire_some(origin, stale, UNKNOWN)
@@ -376,17 +378,17 @@ class Presences:
                 if not number % GONE_A_STEP:
                     yield
 
-        def on_end() -> None:  # what is left, where the hub stops
+        def on_end() -> None:  # the rest, where the hub stops
             for name in list(origin.entries):
                 self._take_out(origin, name, cause)
 
-        # The first at once: so they are told before those that come in their place.
+        # The first at once: so they are announced before those that come in their place.
         work = steps()
         if next(work, self) is not self:
             self._context.running.work.add(origin.account.uid, work, on_end)
 
     def _retire_some(self, origin: PresenceOrigin, names: Iterable[int | bytes], cause: bytes) -> None:
-        """Some of an origin have gone: whatever it says under the same numbers from here on are others."""
+        """Remove some of an origin: the same numbers stand for others from here on."""
         former = PresenceOrigin(origin.holder, origin.account)
         former.entries = {name: origin.entries.pop(name) for name in names if name in origin.entries}
         self._retire(former, cause)
@@ -457,7 +459,7 @@ class Presences:
         return self._last
 
     def clear(self) -> None:
-        """The hub stops: nobody is told anything any more."""
+        """The hub stops: send nothing more."""
         self._links.clear()
         self._watching = Subscriptions(self._context.router.namespace.separator)
         for origin in list(self._origins.values()):

@@ -1,8 +1,7 @@
-"""What the other hubs are told of the patterns that are wanted, and in whose turns.
+"""Interest propagation: announces local interest to other hubs, in turns of the user whose change it was.
 
-Links that have to be told something stand in a queue, and are told it in turns of the user whose change it was
-(:class:`~sbuslib.core.charged_work.ChargedWork`). A change that the parent makes counts as one of the hub's own
-user.
+Links that are behind stand in a queue, and are sent announcements in turns of that user
+(:class:`~sbuslib.core.charged_work.ChargedWork`). A change that the parent makes counts as one of the hub's own user.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from .link_protocols import Neighbour
 from .pruning import PrunedKeys, Pruning
 
 TOLD_A_TURN: Final = 256
-"""Changes that links are told in one step of a user's turn, up to as many more: about a millisecond."""
+"""Changes announced to links in one step of a user's turn, up to as many more: about a millisecond."""
 
 TOLD_PATTERNS: Final = 1_048_576
-"""Patterns that all links together are told, before they are replaced by wider ones. So many take some seconds to tell,
-and some 500 MB in the children. Up to 16 links are told as many each as ``Limits.link_patterns`` allows."""
+"""Patterns that are announced to all links together, before wider ones replace them. So many take seconds to announce,
+and some 500 MB in the children. Up to 16 links get as many each as ``Limits.link_patterns`` allows."""
 
 
 class InterestPropagation:
-    """The links, by what routes hold for them, and which of them have to be told something."""
+    """Announces interest to the links, and knows which of them are behind."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -39,25 +38,25 @@ class InterestPropagation:
         """Which patterns links have to hold."""
         router = context.router
         self.pruning = Pruning(router.is_received, context.limits.pruned_keys)
-        """Which keys links were told not to send."""
+        """Keys that are pruned, by link."""
         self.started = False
         """Whether the hub listens."""
         self.own = os.getuid()
-        """What the parent and the hub itself change is charged to this user: the hub's own."""
+        """The hub's own user, to whom changes of the parent and the hub itself are charged."""
 
         self._links: dict[Hashable, Neighbour] = {}  # all
-        self._behind: OrderedDict[Hashable, None] = OrderedDict()  # may have to be told something
-        self._full: dict[Hashable, None] = {}  # have to read before they can be told more
-        self._awake: set[int] = set()  # users in whose turns links are told, now or soon
+        self._behind: OrderedDict[Hashable, None] = OrderedDict()  # may be behind
+        self._full: dict[Hashable, None] = {}  # have to read before they can be sent more
+        self._awake: set[int] = set()  # users in whose turns interest is announced, now or soon
         self._waiting: set[int] = set()  # users whose changes wait for room on a link
-        self._rests_until = 0.0  # when links may be told again, by the monotonic clock
+        self._rests_until = 0.0  # when announcements may go on, by the monotonic clock
 
     def start(self) -> None:
         """The hub listens."""
         self.started = True
 
     def stop(self) -> None:
-        """The hub stops: nothing is told any more."""
+        """The hub stops: announce nothing more."""
         self.started = False
         self._behind.clear()
         self._full.clear()
@@ -67,7 +66,7 @@ class InterestPropagation:
     # -- links --------------------------------------------------------------------------------------
 
     def begin(self, link: Neighbour, announces: bool) -> InterestCursor | PrunedKeys:
-        """A link begins. Returns which patterns it has to be told, or which keys."""
+        """Begin a link. Returns its cursor for patterns, or for pruned keys."""
         self._links[link.receiver] = link
         cursor = (self.interest if announces else self.pruning).begin(link.receiver)
         self._count_links()
@@ -83,7 +82,7 @@ class InterestPropagation:
         self._count_links()
 
     def _count_links(self) -> None:
-        """Choose how many patterns each link is told at most, and whether changes have to be noted at all."""
+        """Choose the most patterns announced to each link, and whether changes have to be noted at all."""
         count = len(self.interest.cursors)
         self._context.router.watch = self._on_want if self._links else None
         most = min(self._context.limits.link_patterns, max(1, TOLD_PATTERNS // max(1, count)))
@@ -103,7 +102,7 @@ class InterestPropagation:
             self.wake(account.uid)
 
     def want_key(self, key: bytes) -> None:
-        """The parent may want a key again that it had pruned: those below may have been told not to send it."""
+        """The parent may want a key again that it had pruned: graft it on the links where it is pruned."""
         self.mark(self.pruning.want_key(key))
         self.wake()
 
@@ -118,17 +117,17 @@ class InterestPropagation:
         return self.interest.has_news or self.pruning.has_news
 
     def mark(self, links: Iterable[Hashable]) -> None:
-        """These links may have to be told something. Somebody has to :meth:`wake` then."""
+        """Note links that may be behind. The caller has to :meth:`wake` then."""
         for link in links:
             if link not in self._full:
                 self._behind[link] = None
 
     def mark_all(self) -> None:
-        """All links have to be told something that the hub itself has changed."""
+        """Note that the hub itself has changed something that all links have to be sent."""
         self.mark(self._links)
         self.wake()
 
-    # -- telling ------------------------------------------------------------------------------------
+    # -- announcing ---------------------------------------------------------------------------------
 
     def wake(self, user: int | None = None) -> None:
         """Tell others what a user has changed, in turns of that user; ``None``: the hub itself has."""
@@ -149,10 +148,10 @@ class InterestPropagation:
         self._context.running.work.add(self.own, steps, on_end)
 
     def _tell_all(self) -> Iterator[None]:
-        """Tell each link that is behind now all, or as much as there is room for.
+        """Announce to each link that is behind all that it lacks, or as much as there is room for.
 
-        Then nobody is told anything for as long as that took: a client that subscribes to much goes on meanwhile, and
-        links are told many changes at once.
+        Then nothing is announced for as long as that took: a client that subscribes to much goes on meanwhile, and
+        links are sent many changes at once.
         """
         for kind in (self.interest, self.pruning):
             if kind.has_news:
@@ -167,7 +166,7 @@ class InterestPropagation:
                 try:
                     told, has_more = link.announce(TOLD_A_TURN)
                 except BaseException:
-                    link.give_up()  # a bug of ours: nobody knows what it was told
+                    link.give_up()  # a bug of ours: its state is unknown
                     raise
                 changes += 1 + told
                 if has_more:
@@ -180,7 +179,7 @@ class InterestPropagation:
         self._rests_until = now + min(now - began, SEND_RETRY)
 
     def _go_on(self, user: int) -> None:
-        """All were told, or one could not be."""
+        """Go on once all links are up to date, or one has failed."""
         self._awake.discard(user)
         if self._full:
             self._wait_for_room(user)

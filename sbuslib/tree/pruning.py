@@ -1,6 +1,6 @@
-"""Keys that nobody wants: a link in mode ``prune``, once it sent such a key, is told not to send it.
+"""Pruning: a link in mode ``prune`` that has sent a key that nobody wants is asked not to send it again.
 
-It is told to send it again when somebody wants it. A pattern that matches one key is looked up among all of these keys.
+The key is grafted when somebody wants it. A pattern that matches one key is looked up among all of these keys.
 For any other, each link looks at all of its keys, some at a time, in turns of the user who subscribed. All patterns
 that come meanwhile need one more look.
 """
@@ -16,14 +16,14 @@ from ..matcher import Pattern
 from .interest import Changes
 
 PRUNED_BYTES: Final = 256
-"""Longest key that a link is told not to send. Longer ones are rare, and sent always."""
+"""Longest key that is pruned, in bytes. Longer ones are rare, and sent always."""
 
 
 class Pruning:
     """The links in mode ``prune``.
 
     :param is_received: whether anybody but a link receives a key.
-    :param most: how many keys a link is told not to send at most.
+    :param most: how many keys may be pruned on a link.
     """
 
     def __init__(self, is_received: Callable[[bytes, Receiver], bool], most: int) -> None:
@@ -32,7 +32,7 @@ class Pruning:
         self.cursors: dict[Receiver, PrunedKeys] = {}
         """By link."""
         self.by_key: dict[bytes, set[PrunedKeys]] = {}
-        """The links that were told not to send a key."""
+        """The links on which a key is pruned."""
         self.looks = 0
         """Goes up when all links have to look at all of their keys."""
         self.has_news = False
@@ -72,19 +72,19 @@ class Pruning:
 
 
 class PrunedKeys:
-    """The keys that one link was told not to send, and those that it has to be told to send again."""
+    """The keys that are pruned on one link, and those that have still to be grafted."""
 
     def __init__(self, pruning: Pruning, link: Receiver) -> None:
         self.link = link
         self.keys: dict[bytes, None] = {}
         """Oldest first."""
         self._pruning = pruning
-        self._grafts: dict[bytes, None] = {}  # keys that it has to be told to send again
+        self._grafts: dict[bytes, None] = {}  # keys that have still to be grafted
         self._later: list[bytes] = []  # keys to be looked at, the last one first
         self._looks = pruning.looks  # when all keys were looked at last
 
     def add(self, key: bytes) -> bytes | None:
-        """The link is told not to send a key. Returns another that it is told to send again, as there are too many."""
+        """Prune a key on the link. Returns another one that has to be grafted, if there are too many."""
         self.keys[key] = None
         self._grafts.pop(key, None)
         self._pruning.by_key.setdefault(key, set()).add(self)
@@ -102,18 +102,18 @@ class PrunedKeys:
             del self._pruning.by_key[key]
 
     def graft(self, key: bytes) -> None:
-        """The link has to be told to send a key again."""
+        """Note that a key has to be grafted."""
         self._discard(key)
         self._grafts[key] = None
 
     def graft_all(self) -> None:
-        """The link has to be told to send all keys again, whether anybody wants them or not."""
+        """Note that all keys have to be grafted, whether anybody wants them or not."""
         for key in list(self.keys):
             self.graft(key)
 
     @property
     def is_told(self) -> bool:
-        """Whether the link was told of all that is wanted."""
+        """Whether everything was sent to the link."""
         return not self._grafts and not self._later and (self._looks == self._pruning.looks or not self.keys)
 
     def take(self, count: int) -> tuple[Changes, bool]:

@@ -1,7 +1,7 @@
 """Senders behind a link, and messages that come with them.
 
-What came over a link is never shown under the credential of the link itself: the hub at its other end names the sender,
-and what it does not name is shown as somebody *unknown* behind the link. A child may only name senders below its
+A message from a link never bears the credentials of the link itself: the hub at its other end names the sender, and
+where it names none, the sender is *unknown*. A child may only name senders below its
 own credential key.
 """
 
@@ -26,7 +26,7 @@ from ..wire.packets import MSG
 
 _KEYS: Final = 8
 """Keys that a link has had, under as many prefixes of its hub, by which it may still name senders: when a parent
-joins another, what was sent just before is on its way."""
+joins another, packets from just before are still on their way."""
 
 
 class ForgedError(PacketError):
@@ -34,12 +34,12 @@ class ForgedError(PacketError):
 
 
 class RemoteSender:
-    """Somebody behind a link, as the hub at its other end says. Implements :class:`~sbuslib.core.protocols.Sender`.
+    """A sender behind a link, named by the hub at its other end. Implements :class:`~sbuslib.core.protocols.Sender`.
 
-    :param credentials: of the link, which is all that the kernel vouches for.
-    :param rest: what the hub at the other end adds to the credential key of the link.
+    :param credentials: of the link, which is all that the kernel guarantees.
+    :param rest: the part that the hub at the other end adds to the credential key of the link.
     :param namespace: of this hub, where that is a child; ``None``: the key is ``rest``, whatever the link's.
-    :param relay: what a receiver may hold back for it; ``None``: nothing, since others are behind a link.
+    :param relay: the publisher that a receiver may pause for it; ``None``: none, since others are behind a link.
     """
 
     __slots__ = ("_namespace", "_prefix", "_relay", "_wrapper", "credentials", "rest")
@@ -63,7 +63,7 @@ class RemoteSender:
 
     @property
     def wrapper(self) -> bytes:
-        """What goes before its packets on the way to a receiver that asked for senders."""
+        """The bytes before its packets, for a receiver that asked for senders."""
         prefix = self._namespace.prefix if self._namespace is not None else b""
         if prefix is not self._prefix:
             self._wrapper, self._prefix = control.wrapper_from(self.key), prefix
@@ -81,7 +81,7 @@ class ChildSenders:
         self._outbound = outbound  # of the relay
         self._namespace = namespace  # of this hub
         self._keys = deque([outbound.key], maxlen=_KEYS)  # of the relay, that of now first
-        #: Whether the kernel cannot tell who the relay is. Then the child has no prefix, and names as a root does.
+        #: Whether the kernel does not know who the relay is. Then the child has no prefix, and names as a root does.
         self._is_stranger = None in outbound.credentials.known()
 
     def prefix_changed(self) -> None:

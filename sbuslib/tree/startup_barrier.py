@@ -1,9 +1,9 @@
-"""When a hub that was just started knows what is wanted: the children send what they kept only after that.
+"""Startup barrier: children send kept messages only once a hub that was just started has the interest of its links.
 
-What they kept is for subscribers of whom some are not back yet. So the hub waits until its prefix is known, which
-clients that come back ask for; until no link has come for a while; until each link has told all that is wanted below
-it; and until as many links have come as there were before. Each link says how many these were, since it was told by the
-process that has ended. The hub gives up waiting in the end. Only links of trusted users are waited for, and believed:
+Some of the subscribers to these messages may not be back yet. So the hub waits until its prefix is known, which clients
+that come back ask for; until no link has come for a while; until each link has announced all the interest below it; and
+until as many links have come as there were before. Each link reports that number, which it got from the process that
+has ended. The hub gives up waiting in the end. Only links of trusted users are waited for, and believed:
 others could delay everybody.
 """
 
@@ -22,14 +22,14 @@ _LOOK: Final = 0.05
 """Seconds between two looks, once all time is over, at whether the prefix is known."""
 
 _MOST: Final = 10
-"""How many times :attr:`~sbuslib.limits.Limits.settle` a hub waits in all. What is sent up waits as long."""
+"""How many times :attr:`~sbuslib.limits.Limits.settle` a hub waits in all. Messages to it wait as long."""
 
 COUNT_PAUSE: Final = 0.2
-"""Seconds for which changes of the number of links are gathered, since each link is told."""
+"""Seconds for which changes of the number of links are gathered, since each link is informed."""
 
 
 class StartupBarrier:
-    """Whether a hub knows what is wanted.
+    """Whether a hub has the interest of its links, after a start.
 
     :param links: the links of now.
     :param knows_prefix: whether the hub's first prefix is known, or nobody waits for it any more.
@@ -51,7 +51,7 @@ class StartupBarrier:
         """Whether it knows."""
         self._expected = 0  # links of trusted users
         self._quiet_at = self._end_at = 0.0  # when no link has come for a while, and when it waits no longer
-        self._counting = False  # whether the links are about to be told how many they are
+        self._counting = False  # whether the number of links is about to be sent
 
     def begin(self) -> None:
         """The hub listens."""
@@ -78,7 +78,7 @@ class StartupBarrier:
             self._context.running.after(COUNT_PAUSE, self._tell_count)
 
     def _tell_count(self) -> None:
-        """Tell trusted links how many they are, so that they can say so to the process that follows this one.
+        """Send the number of trusted links to each of them, so that they can report it to the next process of this hub.
 
         Those that this one still waits for count: the next one has to wait for them, too.
         """
@@ -90,7 +90,7 @@ class StartupBarrier:
                 link.say(encode_control(INTEREST_LINKS, b"%d" % count))
 
     def check(self) -> None:
-        """A link has told all that is wanted below it, or has ended."""
+        """Look again: a link has announced all its interest, or has ended."""
         now = monotonic()
         if self.done or not self._context.is_serving or now < self._quiet_at or not self._knows_prefix():
             return

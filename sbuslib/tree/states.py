@@ -1,6 +1,6 @@
-"""The states of the link to the parent, as one table: what each event does in each state.
+"""State machine of the link to the parent, as one table.
 
-Pure: no input or output. ``docs/relay.md`` draws the table. What is not in it has no effect.
+Pure: no input or output. ``docs/relay.md`` draws the table. An event that is not in it has no effect.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STATES: Final[dict[State, str]] = {
     "away": "no parent",
     "apart": "joining would make a loop, or too deep a tree",
 }
-"""What each state means."""
+"""Meaning of each state."""
 
 Event: TypeAlias = Literal[
     "start",
@@ -84,11 +84,11 @@ EVENTS: Final[dict[Event, str]] = {
     "gone": "nobody listens at the address any more",
     "stop": "the relay stops",
 }
-"""What each event means."""
+"""Meaning of each event."""
 
 
 class LinkAction(Enum):
-    """What is done at a step."""
+    """Action of a step."""
 
     NOTHING = "nothing"
     BEGIN = "begin to keep messages"
@@ -167,5 +167,5 @@ STEPS: Final[dict[tuple[State, Event], tuple[LinkAction, State]]] = {
 
 
 def step(state: State, event: Event) -> tuple[LinkAction, State]:
-    """What an event does in a state, and which state follows."""
+    """Return the action for an event in a state, and the next state."""
     return STEPS.get((state, event), (LinkAction.NOTHING, state))

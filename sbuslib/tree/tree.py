@@ -1,19 +1,18 @@
-"""A hub's place in a tree: the children, the parent, and what they have to know of each other.
+"""A hub's part of a tree: its children, its parent, and what passes between them.
 
 The parts:
 
 * :mod:`sbuslib.tree.interest` decides, without I/O, which patterns each link has to hold,
   :mod:`sbuslib.tree.pruning` which keys one that must not learn these need not send, and
-  :mod:`sbuslib.tree.propagation` in whose turns links are told.
+  :mod:`sbuslib.tree.propagation` announces interest, in turns of the users.
 * :class:`sbuslib.tree.child_link.ChildLink` is the link to one child, :class:`sbuslib.tree.parent_link.ParentLink`
-that to the
-  parent, and :class:`sbuslib.tree.parent.Parent` what outlives it.
-* :mod:`sbuslib.tree.loss_reports` knows what the hubs of the tree have lost, and who has to be told.
-* :mod:`sbuslib.tree.hub_identities` knows which hub is behind a link, and retires the old link of one that comes back.
-* :mod:`sbuslib.tree.tree_sync` knows who waits for an answer, and which hubs have to answer before.
+  that to the parent, and :class:`sbuslib.tree.parent.Parent` outlives it.
+* :mod:`sbuslib.tree.loss_reports` has the losses of all hubs of the tree, and reports them.
+* :mod:`sbuslib.tree.hub_identities` has the identity of the hub behind a link, and retires the old link of one that
+comes back.
+* :mod:`sbuslib.tree.tree_sync` has the clients that wait for an answer, and the hubs that have to answer before.
 * :class:`Tree` is the rest: it has the links to children and the path to the root. :class:`sbuslib.relay.Relay` gives
-it the
-  parent.
+  it the parent.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ table of keys."""
 
 
 class Tree(LinkContext):
-    """What one hub knows of the tree that it belongs to. Used in the hub's thread only."""
+    """A hub's part of the tree that it belongs to. Used in the hub's thread only."""
 
     def __init__(self, context: Context, clients: Clients, relays: tuple[frozenset[int], frozenset[int]]) -> None:
         self.links: dict[Outbound, ChildLink] = {}  # to children; those in mode "plain" have none
@@ -65,7 +64,7 @@ class Tree(LinkContext):
         """Where children listen, as their relays say."""
         self._relay_users, self._relay_groups = relays  # of whom hubs may join in mode "prune"
         self._links_of: Counter[int] = Counter()  # by user
-        #: The relays of children, in whatever mode, and those who send over them.
+        #: The relays of children, in any mode, and the senders behind them.
         self._told_path: dict[Outbound, ChildSenders] = {}
         self._all_left: Event | None = None  # set once no hub is below any more, while all have to leave
 
@@ -140,13 +139,13 @@ class Tree(LinkContext):
     # -- links to children --------------------------------------------------------------------------------
 
     def add_link(self, publisher: Publisher, said: bytes) -> None:
-        """A client said ``interest/on``: answer in which mode it is served, and begin, once its old link has ended.
+        """Act on ``interest/on``: answer in which mode the client is served, and begin, once its old link has ended.
 
-        Any client may say so. A client that must not learn what others want gets no link. The hub only tells it when
-        the path to the root changes, so that loops are found. Raises :exc:`~sbuslib.errors.PacketError` where a user
-        who is not trusted has as many links as it may.
+        Any client may send that. A client that must not learn the interest of others gets no link. The hub only sends
+        it changes of the path to the root, so that loops are found. Raises :exc:`~sbuslib.errors.PacketError` where a
+        user who is not trusted has as many links as it may.
 
-        :param said: who the hub of this client is, see :mod:`sbuslib.tree.hub_identities`.
+        :param said: the hello of this client's hub, see :mod:`sbuslib.tree.hub_identities`.
         """
         if publisher.outbound in self._told_path:
             return
@@ -182,12 +181,12 @@ class Tree(LinkContext):
         self.propagation.wake(client.account.uid)
 
     def note_address(self, client: Outbound, address: bytes) -> None:
-        """The relay of a child says where its hub listens. It may say anything: this is only told to others."""
+        """Note the address at which a child listens. It may claim any: the address is only shown to others."""
         if client in self._told_path and len(address) <= ADDRESS_BYTES:
             self.addresses[client] = address.decode(errors="replace")
 
     def relays(self) -> list[Connection]:
-        """The relays of children, in whatever mode."""
+        """The relays of children, in any mode."""
         return [self.clients.connections[client] for client in self._told_path]
 
     def set_relays(self, users: frozenset[int], groups: frozenset[int]) -> None:
@@ -212,7 +211,7 @@ class Tree(LinkContext):
         if self._all_left is not None and not self._told_path:
             self._all_left.set()
 
-        # Where it is a child: once it has said who it is, it may come back.
+        # A child that has sent its hello may come back.
         is_nobody = self.hub_identities.hub_of(client) is None
         self.hub_identities.forget(client)
         self.addresses.pop(client, None)
@@ -245,12 +244,12 @@ class Tree(LinkContext):
             self.set_prefix(b"")
 
     def features(self) -> bytes:
-        """What this hub answers to ``hub/features``."""
+        """The answer of this hub to ``hub/features``."""
         separator = self.context.router.namespace.separator
         return control.Features(frozenset(control.SUPPORTED), self.hub_id, self.path, separator).encode()
 
     def set_path(self, parent: tuple[bytes, ...]) -> None:
-        """Above this hub, the path to the root is ``parent``: tell the relays below."""
+        """Set the path from the parent to the root, and announce it to the relays of children."""
         path = (self.hub_id, *parent)
         if path == self.path:
             return
@@ -262,8 +261,8 @@ class Tree(LinkContext):
     def set_prefix(self, prefix: bytes) -> None:
         """Credential keys of this hub's clients begin with ``prefix`` from now on.
 
-        Keys under another prefix may be those of other clients now, so subscriptions to them are taken back. Clients
-        that asked for notices are told their new key and can subscribe again; other clients are disconnected.
+        Keys under another prefix may be those of other clients now, so subscriptions to them end. Clients that asked
+        for notices are sent their new key and can subscribe again; other clients are disconnected.
         """
         router = self.context.router
         changed = router.namespace.prefix != prefix
@@ -303,7 +302,7 @@ class Tree(LinkContext):
         self.questions.sync(client, self.links.get(client), client.account.uid, token, scope)
 
     def sync_children(self, reply: Reply) -> None:
-        """The parent asks to be told when all that it said is in force below."""
+        """The parent asks when its announcements are in force below."""
         self.questions.sync_children(reply, self.propagation.own)
 
     # -- statistics ---------------------------------------------------------------------------------

@@ -1,15 +1,15 @@
-"""What clients ask that is answered later: about the tree, about the hub's place in it, and about themselves.
+"""Requests of clients that are answered later: ``hub/sync``, and ``whoami`` while the hub has no prefix yet.
 
-A client asks by ``hub/sync`` when what it subscribed to, or published, is known in the whole tree. Its hub asks the
+A client asks by ``hub/sync`` when its subscriptions, or messages, have reached the whole tree. Its hub asks the
 children and the parent, and answers when all of them have answered: ``tree``, or ``partial`` when one did not answer in
 time. While this hub joins the one above, the question waits for that. One *round* of questions to the other hubs serves
 all clients of one user that have asked by then.
 
-A link of a user that this hub does not trust is told which keys are wanted again, but not asked: else its user could
-delay everybody. The answer says so (:data:`~sbuslib.wire.control.SCOPE_TRUSTED`).
+A link of a user that this hub does not trust gets grafts, but is not asked: else its user could delay everybody. The
+answer shows that (:data:`~sbuslib.wire.control.SCOPE_TRUSTED`).
 
-A child another gets its *prefix*, under which its clients' credential keys stand, from there: the credential key of
-its own link, and a separator. Until the first one is known, for at most :attr:`~sbuslib.limits.Limits.prefix_wait`, a
+A child gets its *prefix*, with which its clients' credential keys begin, from the parent: the credential key of its own
+link, and a separator. Until the first one is known, for at most :attr:`~sbuslib.limits.Limits.prefix_wait`, a
 client that asks ``whoami`` waits.
 
 No client may have more than :attr:`~sbuslib.limits.Limits.queued_answers` questions open.
@@ -57,7 +57,7 @@ class _Round:
         self.user = user
         self.requests = requests
         self.waiting: dict[object, bytes] = {}  # links, with tokens, and the parent while this hub joins it
-        self.partial: set[object] = set()  # links that did not say that all is known
+        self.partial: set[object] = set()  # links that did not answer for the whole of their part
         self.trusted_only = False  # whether some hub was not waited for, because it is not trusted
         self.timer: Any = None
 
@@ -108,7 +108,9 @@ class Questions:
         self._until_joined.clear()
 
     def _put_off(self, asker: Questioner, encode: Callable[[bytes], bytes]) -> Reply:
-        """What answers a client's question later. Raises :exc:`~sbuslib.errors.PacketError` when it has too many."""
+        """Return a function that answers a client's question later. Raises :exc:`~sbuslib.errors.PacketError` when it
+        has too many.
+        """
         self._open[asker] += 1
         if self._open[asker] > self._context.limits.queued_answers:
             raise PacketError(Reason.UNREAD_ANSWERS)
@@ -186,7 +188,7 @@ class Questions:
         self._check(round_)
 
     def sync_children(self, reply: Reply, user: int) -> None:
-        """The parent, whose changes count as those of ``user``, asks when all it told is in force below."""
+        """The parent, whose changes count as those of ``user``, asks when its announcements are in force below."""
         self._check(self._make_round(user, {None: [reply]}))
 
     def _make_round(self, user: int, requests: dict[object, list[Reply]]) -> _Round:
@@ -236,7 +238,6 @@ class Questions:
             if link in round_.waiting:
                 link.note_overdue(round_.waiting[link])
         self._check(round_, anyway=True)
-        # Nobody else may say so here: a client asks, and a link answers, in the middle of a turn.
 
     def _check(self, round_: _Round, anyway: bool = False) -> None:
         if round_.reply(anyway) and round_ in self._rounds:

@@ -1,9 +1,9 @@
-"""What goes to the parent: :class:`Uplink`, one of the hub's receivers, which stays so when the link breaks.
+"""Messages to the parent: :class:`Uplink`, a receiver of the hub, which remains one while the link is broken.
 
-What it cannot send it keeps: during an outage, until the parent said what it wants, and while its socket is full.
-Beyond a bound the new message is lost. The parent is asked now and then which messages it has passed on; its answer
-*acknowledges* all that was sent before the question. What was sent and not acknowledged when the connection breaks is
-*uncertain*: the parent may have passed it on, or not. It is never sent again.
+It keeps messages that it cannot send: during an outage, until the parent has announced its interest, and while the
+socket is full. Beyond a bound the new message is lost. The parent is asked now and then which messages it has passed
+on; its answer *acknowledges* all that were sent before the question. A message that was sent and not acknowledged when
+the connection breaks is *uncertain*: the parent may have passed it on, or not. It is never sent again.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Uplink:
     """The parent as a receiver. Implements :class:`~sbuslib.core.protocols.Receiver` and
     :class:`~sbuslib.core.delivery_barrier.Pending`.
 
-    A hub below is told that its messages were passed on when the parent has acknowledged them, or that they were
-    lost.
+    The messages of a child count as passed on, or as lost, once the parent has acknowledged or this hub has lost
+    them.
 
-    :param reports: tells others of messages that were lost.
+    :param reports: reports lost messages to others.
     :param state: that of the link, by the table.
     """
 
@@ -66,7 +66,7 @@ class Uplink:
         self._reports = reports
         self._state = state
         self.account = Account(os.getuid(), context.limits)
-        """What the parent wants is charged to itself: neither it nor the clients here take the other's room."""
+        """The parent's own account: neither it nor the clients here take the other's room."""
 
         self.offered = 0
         """Messages that were routed to it."""
@@ -82,13 +82,13 @@ class Uplink:
         """Messages that were lost on their way up, or may have been."""
 
         self._outbound: Outbound | None = None  # of the connection, while messages may be sent over it
-        self._ask: Callable[[OnAnswer], None] = lambda answer: None  # asks the parent what it has passed on
+        self._ask: Callable[[OnAnswer], None] = lambda answer: None  # asks the parent which messages it has passed on
         self._on: Callable[[Event], None] = lambda event: None  # has the link do what the table says
         self._watcher: SendWatcher | None = None  # while anything waits that may be sent
         self._asked = 0  # messages about which the parent was asked
         self._open_acks = 0  # questions that it has not answered
         self._asks_later = False  # whether it will be asked after a pause
-        self._too_long = False  # whether the kernel said so of what was sent last
+        self._too_long = False  # whether the kernel refused the last message as too long
 
     @property
     def credentials(self) -> Credentials:
@@ -102,7 +102,7 @@ class Uplink:
 
     @property
     def takes_batches(self) -> bool:
-        """Whether the parent was told that many messages may be in one packet."""
+        """Whether batches were announced to the parent."""
         return self._outbound is not None and self._outbound.takes_batches
 
     @property
@@ -150,7 +150,7 @@ class Uplink:
         except OSError as error:  # the reading half learns of the end
             self._too_long = error.errno == errno.EMSGSIZE
 
-        # While the parent has not acknowledged it, this hub cannot say that all was passed on.
+        # While the parent has not acknowledged it, not all is passed on.
         if sent:
             first = self.forwarded == self.acknowledged
             self.forwarded += sent
@@ -160,7 +160,7 @@ class Uplink:
         return sent
 
     def _take(self) -> list[tuple[Sender, bytes]]:
-        """The next messages that were kept: as many as go into one packet, of one sender where that is told."""
+        """Take the next kept messages: as many as go into one packet, of one sender where senders are sent."""
         items: list[tuple[Sender, bytes]] = []
         size = 0
         while self.waiting and len(items) < _TAKEN:
@@ -173,7 +173,7 @@ class Uplink:
         return items
 
     def _send_kept(self) -> None:
-        """Send what was kept, until the kernel takes no more. What nobody above wants any more is left out."""
+        """Send kept messages, until the kernel takes no more. Those that nobody above wants any more are left out."""
         while self._outbound is not None and self.waiting:
             items = [item for item in self._take() if self._is_wanted(item[1])]
             if not items:
@@ -242,7 +242,7 @@ class Uplink:
         self._ask, self._on = ask, on
 
     def open(self, outbound: Outbound) -> None:
-        """The parent said what it wants: send what was kept, and what comes."""
+        """The parent has announced its interest: send kept messages, and new ones."""
         self._outbound = outbound
         self._send_kept()
 
@@ -299,7 +299,7 @@ class Uplink:
             self._reports.note(lost)
 
     def check_passed(self) -> None:
-        """Messages or losses were acknowledged: so those below may be told that theirs were passed on."""
+        """Messages or losses were acknowledged: so questions of children may be answered."""
         self._context.running.delivery_barrier.note(self, bool(self.queued))
         self._context.running.delivery_barrier.check()
         if self.acknowledged == self.forwarded and not self._reports.queued:
@@ -307,7 +307,7 @@ class Uplink:
 
     @property
     def queued(self) -> int:
-        """Messages that wait or were not acknowledged, and lost ones of which the parent may not know."""
+        """Messages that wait or were not acknowledged, and lost ones that the parent may not know of."""
         return len(self.waiting) + self.forwarded - self.acknowledged + self.losses.untold + self._reports.own
 
     @property
