@@ -21,7 +21,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     ``messages`` is how many were published, and ``deliveries`` how many should have come. ``received`` came, ``lost``
     did not, and ``disorder`` came out of the publisher's order or with a wrong length. ``seconds`` is the time from the
     first to the last message, ``cpu`` the CPU time of the daemon in seconds. ``median`` and ``p99`` are the seconds of
-    a round trip. ``churned`` is how many patterns were subscribed to during the run.
+    a round trip, and ``one_core`` whether load and daemon shared a core when it ended. ``churned`` is how many patterns
+    were subscribed to during the run.
     """
 
     messages: int
@@ -34,6 +35,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     churned: int = 0
     median: float | None = None
     p99: float | None = None
+    one_core: bool | None = None
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):

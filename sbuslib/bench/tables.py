@@ -85,7 +85,9 @@ def rows(results: Results, target: str = "hub") -> list[list[str]]:
 
         # Of a round trip its time, of all else the rate; and how much did not come, if anything.
         if scenario.job == "trip":
+            shared = [run.one_core for run in results.runs(*ours).values() if run.one_core is not None]
             rate = spread(results.figure(*ours, "trip"), micro) + " µs"
+            rate += f", {sum(shared)} of {len(shared)} on one core" if shared else ""
         else:
             rate = spread(results.figure(*ours, "rate"), count)
         if lost := results.lost(*ours):

@@ -434,6 +434,8 @@ class ClientConnection:
             if self._reconnect and self.state is State.UP and self.session.has_to_renew:
                 await self.change(self.session.renew)
             self._hand_out_notices()
+            if ready():
+                return
 
     def _hand_out_notices(self) -> None:
         notices = self.session.notices
