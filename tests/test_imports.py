@@ -15,7 +15,7 @@ PACKAGE = ROOT / "sbuslib"
 FLOORS = [
     "errors lazy limits matcher reasons secrets shares statistics",
     "covering wire",
-    "border kernel policy segments",
+    "federation kernel policy segments",
     "fds recipes",
     "core clients lake",
     "client blocking aio topic",
@@ -32,8 +32,8 @@ FLOORS = [
 ENTRANCES = {"__init__", "__main__"}
 
 PURE = """
-border wire.batches wire.columns wire.control wire.modes wire.offers wire.packets wire.text errors limits covering
-matcher policy statistics secrets topic recipes lazy fds.transfers clients.batch clients.mailboxes clients.hub_requests
+federation wire.batches wire.columns wire.control wire.modes wire.offers wire.packets wire.text errors limits covering
+matcher policy statistics secrets topic recipes lazy fds.transfers clients.batch clients.mailboxes clients.questions
 clients.session clients.reconnect core.outbox core.quotas core.router core.violations tree.interest tcp.forwarding
 tcp.framing tcp.limits tcp.peer_statistics tcp.substrings segments.encoding segments.layout segments.decoding
 services.queue_entries services.queue_rules bench.results bench.scenarios bench.tables

@@ -6,7 +6,7 @@ The hub is never waited for by the broker, nor the broker by the hub: between th
 
 **In.** What the broker sends is published on the bus before the broker hears that it was taken.
 
-**Circles and spares** are settled among the bridges and gateways of a bus, see :mod:`sbuslib.border.fellows`.
+**Circles and spares** are settled among the bridges and gateways of a bus, see :mod:`sbuslib.federation.fellows`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from time import monotonic, time, time_ns
 from typing import Any, Final, Self
 
 from ..aio import Client
-from ..border.crossing import Crossing
-from ..border.fellows import BEAT_SECONDS, COUNT_MOST, SETTLE_SECONDS, BridgeStatistics, Fellows
-from ..border.keys import CONTROL, LOST, Border, Excluded, bus_of
 from ..covering import overlap
 from ..errors import SbusError, UsageError
+from ..federation.fellows import BEAT_SECONDS, COUNT_MOST, SETTLE_SECONDS, BridgeStatistics, Fellows
+from ..federation.import_export import CONTROL, LOST, DropReason, ImportExportFilter, bus_of
+from ..federation.subject_mapping import SubjectMapping
 from ..matcher import matches
 from ..secrets import process_of
 from ..wire.packets import Message
@@ -51,7 +51,7 @@ _PART_SECONDS: Final = 1.0
 """How long a bridge that ends tries to tell the bus what it has lost."""
 _TELL_SECONDS: Final = 10.0
 """Losses are told no more often."""
-_TOO_LONG: Final = Excluded.NAME_TOO_LONG, Excluded.PAYLOAD_TOO_LONG, Excluded.MESSAGE_TOO_LONG
+_TOO_LONG: Final = DropReason.NAME_TOO_LONG, DropReason.PAYLOAD_TOO_LONG, DropReason.MESSAGE_TOO_LONG
 """Why messages are refused that the rules let cross, and that the other side cannot hold: they are lost."""
 _UNFIT: Final = re.compile(r"[^0-9A-Za-z._-]")
 
@@ -124,8 +124,10 @@ class AioBridge:
         client, options = await self._client, self._options
         separator = client.hub.separator
         self._bus, lasting = bus_of(client.hub.features, socket.gethostname(), client.address)
-        border = partial(Border, separator=separator, certain=client.hub.features is not None, strict=True)
-        exported, imported = border(self._export), border(self._import)
+        make_filter = partial(
+            ImportExportFilter, separator=separator, certain=client.hub.features is not None, strict=True
+        )
+        exported, imported = make_filter(self._export), make_filter(self._import)
         broker = self._broker = make_broker(self._url, options, separator, self._warn)
         if not broker.has_origins:
             _check_apart(exported.patterns, imported.patterns, separator)
@@ -137,7 +139,9 @@ class AioBridge:
         setup = repr((place, sorted(self._export), sorted(self._import), options.prefix, options.stream))
         group = blake2b(setup.encode(), digest_size=8).hexdigest()
         self._fellows = Fellows(self._id, group, f"bridge to {place}", client.credentials, separator, self._refused)
-        self._crossing = Crossing(broker.mapping, exported, imported, broker.fits, self._refused, _KEYS, self._fellows)
+        self._mapping = SubjectMapping(
+            broker.name_format, exported, imported, broker.fits, self._refused, _KEYS, self._fellows
+        )
         await client.subscribe(CONTROL)
         await self._say_here()
         await asyncio.sleep(SETTLE_SECONDS)
@@ -229,13 +233,13 @@ class AioBridge:
             await asyncio.sleep(0)  # the broker has its turn, also while the bus always has more
 
     def _put(self, messages: Sequence[Message]) -> None:
-        crossing = self._crossing
+        mapping = self._mapping
         for message in messages:
             if message.key == CONTROL:
                 self._hear(message)
-            elif crossing.is_echo(message) or not self._leads:
+            elif mapping.is_echo(message) or not self._leads:
                 continue
-            elif (subject := crossing.name_for(message)) is not None:
+            elif (subject := mapping.name_for(message)) is not None:
                 self._sending.put(subject, message, self._claim(message.sender))
 
     @property
@@ -254,7 +258,7 @@ class AioBridge:
         async with self._taking:
             coming: list[tuple[bytes, bytes]] = []
             for message in messages:
-                key = self._crossing.key_for(message.subject, message.payload)
+                key = self._mapping.key_for(message.subject, message.payload)
                 if key is not None and self._may_come(key, message):
                     coming.append((key, message.payload))
 
@@ -268,15 +272,15 @@ class AioBridge:
     def _may_come(self, key: bytes, message: Incoming) -> bool:
         origin = Origin.decode(message.origin) if message.origin is not None else None
         if origin is not None and origin.bus == self._bus:
-            self._refused[Excluded.RETURNED] += 1
+            self._refused[DropReason.RETURNED] += 1
             return False
         if self._trust is not None:
             claim = origin.claim if origin is not None else b""
             if not any(matches(pattern, claim) for pattern in self._trust):
-                self._refused[Excluded.UNTRUSTED] += 1
+                self._refused[DropReason.UNTRUSTED] += 1
                 return False
         if origin is not None and not self._arrivals.is_new(key, origin):
-            self._refused[Excluded.REPEATED] += 1
+            self._refused[DropReason.REPEATED] += 1
             return False
         return self._leads or self._broker.shares
 

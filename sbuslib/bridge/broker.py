@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ..border.mapping import Mapping
 from ..errors import UsageError
+from ..federation.name_format import NameFormat
 from ..kernel.tls import make_context
 
 T = TypeVar("T")
@@ -139,7 +139,7 @@ class Broker(ABC):
     :param warn: logs what goes wrong.
     """
 
-    mapping: Mapping
+    name_format: NameFormat
     has_origins: bool = True
     """Whether a header goes along with each message."""
     keeps: bool = False

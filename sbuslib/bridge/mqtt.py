@@ -28,8 +28,8 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from ..border.mapping import Mapping
 from ..errors import UsageError
+from ..federation.name_format import NameFormat
 from ..matcher import matches
 from ..wire.text import plainly
 from .broker import ORIGIN, UNREAD, Broker, BrokerOptions, Incoming, Leaving, Take, Unread, next_batch
@@ -75,7 +75,7 @@ class Mqtt(Broker):
         if options.version not in _VERSIONS or options.qos not in (0, 1):
             raise UsageError("MQTT has the versions 3.1.1 and 5 here, and quality of service 0 and 1")
         # Topics.
-        self.mapping = Mapping(options.start("/"), "/", "+", "+/#", specials="/+#$", separator=separator)
+        self.name_format = NameFormat(options.start("/"), "/", "+", "+/#", specials="/+#$", separator=separator)
         self.has_origins = options.version == "5"  # only MQTT 5 has headers
         self._separator = separator
         self._filters: list[str] = []  # what to subscribe to at each connection
@@ -114,8 +114,8 @@ class Mqtt(Broker):
 
     async def run(self, take: Take, patterns: Sequence[bytes], bus: str, name: str) -> None:
         client = self._client
-        self._filters = self.mapping.filters_for(patterns)
-        self._status = self.mapping.name_of(f"sbus-bridge/{name}".encode())
+        self._filters = self.name_format.filters_for(patterns)
+        self._status = self.name_format.name_of(f"sbus-bridge/{name}".encode())
         client.will_set(self._status, b"away", self._options.qos, retain=True)
         client.on_socket_open = _send_at_once
 

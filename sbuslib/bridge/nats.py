@@ -24,8 +24,8 @@ from nats.errors import Error, SlowConsumerError
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import NotFoundError
 
-from ..border.mapping import Mapping
 from ..errors import UsageError
+from ..federation.name_format import NameFormat
 from ..wire.text import plainly
 from .broker import BATCH, ORIGIN, UNREAD, Broker, BrokerOptions, Incoming, Leaving, Take, Unread, next_batch
 
@@ -116,7 +116,9 @@ class Nats(Broker):
     def __init__(self, url: str, options: BrokerOptions, separator: bytes, warn: Callable[[str], object]) -> None:
         super().__init__(url, options, separator, warn)
         # Subjects.
-        self.mapping = Mapping(options.start("."), ".", "*", ">", specials=".*>", has_empty=False, separator=separator)
+        self.name_format = NameFormat(
+            options.start("."), ".", "*", ">", specials=".*>", has_empty=False, separator=separator
+        )
         self.keeps = options.stream is not None  # a stream does
         _check_files(options)
         self._servers = url.split(",")  # URLs
@@ -165,7 +167,7 @@ class Nats(Broker):
                     durable = await self._use_consumer(options.stream, patterns, name)
                     await self._read_stream(take, options.stream, durable)
                 else:
-                    await self._read(take, self.mapping.filters_for(patterns), f"sbus-{bus}")
+                    await self._read(take, self.name_format.filters_for(patterns), f"sbus-{bus}")
             except (Error, TimeoutError) as error:  # such as a cluster whose streams have no leader yet
                 await self._failed(error)
                 await asyncio.sleep(_PAUSE)
@@ -264,11 +266,11 @@ class Nats(Broker):
             if most is not None and most > 0:
                 self._stream_payload = most
         except NotFoundError:
-            await self._streams.add_stream(name=stream, subjects=[self.mapping.filter_of(b"")])
+            await self._streams.add_stream(name=stream, subjects=[self.name_format.filter_of(b"")])
 
     async def _use_consumer(self, stream: str, patterns: Sequence[bytes], name: str) -> str:
         """Make the consumer, unless it is there. Returns its name."""
-        wanted = self.mapping.filter_for(patterns)  # one consumer keeps messages in order, and takes one filter
+        wanted = self.name_format.filter_for(patterns)  # one consumer keeps messages in order, and takes one filter
         unique = blake2b(f"{name} {wanted}".encode(), digest_size=6).hexdigest()
         durable = f"sbus-{re.sub('[^0-9A-Za-z_-]', '-', name)}-{unique}"
         config = ConsumerConfig(

@@ -19,7 +19,7 @@ from redis.asyncio import Redis as Connection
 from redis.asyncio import SSLConnection
 from redis.exceptions import RedisError, ResponseError
 
-from ..border.mapping import Mapping
+from ..federation.name_format import NameFormat
 from .broker import BATCH, Broker, BrokerOptions, Incoming, Leaving, Take
 
 _STREAM_LENGTH: Final = 1_000_000
@@ -48,7 +48,7 @@ class Redis(Broker):
     def __init__(self, url: str, options: BrokerOptions, separator: bytes, warn: Callable[[str], object]) -> None:
         super().__init__(url, options, separator, warn)
         # A star of Redis goes on over separators. That takes too much, which the bridge sorts out.
-        self.mapping = Mapping(options.start("/"), "/", "*", "*", specials="/*?[]^\\", separator=separator)
+        self.name_format = NameFormat(options.start("/"), "/", "*", "*", specials="/*?[]^\\", separator=separator)
         self._stream = options.stream  # None: channels
         self.has_origins = self.keeps = self.shares = options.stream is not None  # a stream can do what channels cannot
         given: dict[str, Any] = {"username": options.user, "password": options.password}
@@ -74,7 +74,7 @@ class Redis(Broker):
                 elif self._stream is not None:
                     await self._read_stream(take, self._stream, f"sbus-{name}")
                 else:
-                    await self._read_channels(take, self.mapping.filters_for(patterns))
+                    await self._read_channels(take, self.name_format.filters_for(patterns))
             except _FAILURES as error:
                 self.connected.clear()
                 self.tell(str(error))
@@ -88,7 +88,7 @@ class Redis(Broker):
 
     async def _read_channels(self, take: Take, filters: list[str]) -> None:
         # With several, whose stars go over separators, a message may come once for each.
-        pattern = filters[0] if len(filters) == 1 else self.mapping.filter_of(b"")
+        pattern = filters[0] if len(filters) == 1 else self.name_format.filter_of(b"")
         async with self._connection.pubsub() as channels:
             await channels.psubscribe(pattern)
             messages: list[Incoming] = []

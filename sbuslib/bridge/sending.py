@@ -12,7 +12,7 @@ from collections import Counter, deque
 from itertools import islice
 from typing import Final
 
-from ..border.keys import Excluded
+from ..federation.import_export import DropReason
 from ..wire.packets import Message
 from ..wire.text import plainly
 from .broker import Broker, Leaving
@@ -48,7 +48,7 @@ class Sending:
     def put(self, subject: str, message: Message, claim: str) -> None:
         """Send a message after those that wait, or count it as refused or lost."""
         if len(message.payload) > self._broker.payload_bytes:
-            self._refused[Excluded.PAYLOAD_TOO_LONG] += 1
+            self._refused[DropReason.PAYLOAD_TOO_LONG] += 1
             return
         size = _held(subject, message)
         if self.kept_bytes + size > self._keep_bytes:
@@ -84,7 +84,7 @@ class Sending:
                     continue
                 self.lost["uncertain"] += len(fitting)
             if len(fitting) < len(batch):
-                self._refused[Excluded.PAYLOAD_TOO_LONG] += len(batch) - len(fitting)
+                self._refused[DropReason.PAYLOAD_TOO_LONG] += len(batch) - len(fitting)
             self._being_sent = 0
             for message in batch:
                 self.kept_bytes -= _held(message.subject, message)

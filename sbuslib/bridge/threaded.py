@@ -11,9 +11,9 @@ from typing import Any, Final
 import gevent
 from gevent.threadpool import ThreadPool
 
-from ..border.fellows import BridgeStatistics
 from ..clients.endpoint import Endpoint
 from ..errors import StateError, UsageError
+from ..federation.fellows import BridgeStatistics
 from ..hub import Hub
 from .bridge import AioBridge
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-from ..border.fellows import MEMBERS_MOST, Here, decode_here
+from ..federation.fellows import MEMBERS_MOST, Here, decode_here
 from ..wire.packets import Message
 
 _SECONDS: Final = 0.3

@@ -18,9 +18,9 @@ from typing import Final, Literal
 import msgspec
 
 from ..blocking import Client
-from ..border.fellows import ASK, BridgeStatistics
-from ..border.keys import CONTROL
 from ..errors import AddressError, SbusError, StateError
+from ..federation.fellows import ASK, BridgeStatistics
+from ..federation.import_export import CONTROL
 from ..kernel.peers import peer_credentials
 from ..kernel.sockets import connect
 from ..kernel.users import name_of_user

@@ -1,4 +1,4 @@
-"""``Gateway``: joins a bus to the buses of other machines, over a peer. What may cross: :mod:`sbuslib.border`."""
+"""``Gateway``: joins a bus to the buses of other machines, over a peer. What may cross: :mod:`sbuslib.federation`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Any, Final
 import gevent
 from gevent.event import Event
 
-from ..border.crossing import Crossing
-from ..border.fellows import BEAT_SECONDS, SETTLE_SECONDS, BridgeStatistics, Fellows
-from ..border.keys import CONTROL, Border, Excluded
-from ..border.mapping import Mapping
 from ..client import Client
 from ..clients.endpoint import Endpoint
 from ..core.supervision import Supervisor
 from ..errors import DisconnectedError, StateError, UsageError
+from ..federation.fellows import BEAT_SECONDS, SETTLE_SECONDS, BridgeStatistics, Fellows
+from ..federation.import_export import CONTROL, DropReason, ImportExportFilter
+from ..federation.name_format import NameFormat
+from ..federation.subject_mapping import SubjectMapping
 from ..hub import Hub
 from ..wire.text import plainly
 from .peer import Peer
@@ -66,7 +66,9 @@ class Gateway:
     cross.
     """
 
-    _crossing: Crossing  # which keys cross, and under which names: made at each start, as the hub's separator decides
+    _mapping: (
+        SubjectMapping  # which keys cross, and under which names: made at each start, as the hub's separator decides
+    )
     _fellows: Fellows  # the other gateways and bridges of the bus: anew with each start
 
     def __init__(
@@ -91,7 +93,7 @@ class Gateway:
         self._limits = peer.limits  # shared with the peer
         self._name = name
         # A key is one segment of its name: NUL, which would separate segments, is in none.
-        self._mapping = Mapping(f"//sbus/{name}/", "\0", separator=b"\0")
+        self._name_format = NameFormat(f"//sbus/{name}/", "\0", separator=b"\0")
         self._copies = f"{_COPY}sbus/{name}/"  # what names of copies start with, where peers forward
         self._id = f"{time_ns():016x}{secrets.token_hex(4)}"  # by which the others of the bus know it
         self._arrivals = PeerInbox(self._limits, _keep_nothing)  # what peers sent, until it is on the bus
@@ -147,12 +149,12 @@ class Gateway:
     def _join(self, client: Client) -> None:
         # 1. What may cross depends on the separator of the hub.
         separator = client.hub.separator
-        border = partial(Border, separator=separator, certain=client.hub.features is not None)
-        exported, imported = border(self._export), border(self._import)
+        make_filter = partial(ImportExportFilter, separator=separator, certain=client.hub.features is not None)
+        exported, imported = make_filter(self._export), make_filter(self._import)
         name = f"gateway {self._name}"
         self._fellows = Fellows(self._id, self._id, name, client.credentials, separator, self._refused)
-        self._crossing = Crossing(
-            self._mapping, exported, imported, self._fits, self._refused, self._limits.cached_names, self._fellows
+        self._mapping = SubjectMapping(
+            self._name_format, exported, imported, self._fits, self._refused, self._limits.cached_names, self._fellows
         )
 
         # 2. The other gateways of the bus hear of this one before it takes anything out.
@@ -203,9 +205,9 @@ class Gateway:
         return len(name.encode()) <= self._limits.name_bytes
 
     def _substrings(self, patterns: Iterable[bytes]) -> list[str]:
-        wanted = [self._mapping.start_of(pattern) for pattern in patterns]
-        if self._peer.mesh.concerns(self._mapping.name_of(b"x")):
-            wanted += [self._copies + text[len(self._mapping.name_of(b"")) :] for text in list(wanted)]
+        wanted = [self._name_format.start_of(pattern) for pattern in patterns]
+        if self._peer.mesh.concerns(self._name_format.name_of(b"x")):
+            wanted += [self._copies + text[len(self._name_format.name_of(b"")) :] for text in list(wanted)]
         return wanted
 
     def stop(self) -> None:
@@ -253,10 +255,10 @@ class Gateway:
                     self._fellows.hear(message, monotonic())
                     if self._fellows.is_asked:
                         self._changed.set()
-                elif self._crossing.is_echo(message) or (name := self._crossing.name_for(message)) is None:
+                elif self._mapping.is_echo(message) or (name := self._mapping.name_for(message)) is None:
                     continue
                 elif len(message.payload) > self._limits.data_bytes:
-                    self._refused[Excluded.PAYLOAD_TOO_LONG] += 1
+                    self._refused[DropReason.PAYLOAD_TOO_LONG] += 1
                 else:
                     going.append((name, message.payload))
 
@@ -272,7 +274,7 @@ class Gateway:
             for message in self._arrivals.receive_many(most=_BATCH):
                 name = message.name
                 plain = "//" + name[len(_COPY) :] if name.startswith(_COPY) else name
-                if (key := self._crossing.key_for(plain, message.data)) is not None:
+                if (key := self._mapping.key_for(plain, message.data)) is not None:
                     coming.append((key, message.data))
             if coming:
                 client.publish_many(self._fellows.announced(coming))

@@ -22,10 +22,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from .. import __version__
-from ..border.fellows import ASK
-from ..border.keys import CONTROL
 from ..core.losses import CAUSES
 from ..errors import DisconnectedError
+from ..federation.fellows import ASK
+from ..federation.import_export import CONTROL
 from ..hub import Hub
 from ..monitor.bridges import bridges_heard
 from ..relay import Relay

@@ -14,10 +14,10 @@ import pytest
 from support import PATIENCE
 
 from sbuslib.aio import Client
-from sbuslib.border.fellows import ASK, decode_here
-from sbuslib.border.keys import CONTROL, LOST
 from sbuslib.bridge import AioBridge, BrokerOptions, bridge, broker, nats
 from sbuslib.errors import UsageError
+from sbuslib.federation.fellows import ASK, decode_here
+from sbuslib.federation.import_export import CONTROL, LOST
 from sbuslib.wire.packets import Message
 
 from .accounts import Operator, make_pair

@@ -10,10 +10,10 @@ import pytest
 from support import PATIENCE, eventually
 
 from sbuslib import Client, Hub
-from sbuslib.border.fellows import HERE
-from sbuslib.border.keys import CONTROL
 from sbuslib.bridge import Bridge, BrokerOptions
 from sbuslib.errors import DisconnectedError, NoHubError, StateError, UsageError
+from sbuslib.federation.fellows import HERE
+from sbuslib.federation.import_export import CONTROL
 from sbuslib.monitor.diagnosis import examine
 from sbuslib.recipes.last import CaughtUp
 from sbuslib.services.retain import Retain

@@ -15,7 +15,7 @@ from worlds import World
 
 from sbuslib import Hub, Limits
 from sbuslib.blocking import Client
-from sbuslib.border.fellows import BridgeStatistics, Here
+from sbuslib.federation.fellows import BridgeStatistics, Here
 from sbuslib.kernel.users import name_of_user, program_of
 from sbuslib.monitor import diagnosis
 from sbuslib.monitor.diagnosis import Finding, examine

@@ -14,9 +14,9 @@ import pytest
 from support import PATIENCE, ROOT, eventually
 
 from sbuslib import Client, Hub
-from sbuslib.border.keys import CONTROL
 from sbuslib.core.embedder import Inbox
 from sbuslib.errors import NoHubError, ServiceError, StateError, UsageError
+from sbuslib.federation.import_export import CONTROL
 from sbuslib.tcp import Gateway, Peer
 from sbuslib.tcp import gateway as gateway_module
 from sbuslib.tcp.framing import Publish
@@ -188,7 +188,7 @@ def test_an_unforeseen_error_ends_the_gateway_and_is_raised(
     peer = make_peer()
     gateway = Gateway(buses[0], peer, **EVERYTHING)
     gateway.start()
-    monkeypatch.setattr(gateway._crossing, "key_for", lambda name, payload: 1 // 0)
+    monkeypatch.setattr(gateway._mapping, "key_for", lambda name, payload: 1 // 0)
     raw(peer).send(b"pub //sbus/bus/a 1 x\n")
     assert gateway.ended.wait(20)
     assert not gateway.started

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbuslib.border.keys import Border, fits_a_packet
 from sbuslib.errors import KeyFormatError, UsageError
+from sbuslib.federation.import_export import ImportExportFilter, fits_a_packet
 from sbuslib.limits import PACKET_BYTES
 from sbuslib.matcher import check_separator
 from sbuslib.secrets import user_of
@@ -15,17 +15,17 @@ from sbuslib.wire.packets import encode_message
 
 
 def test_which_keys_may_cross() -> None:
-    border = Border([b"room/*/temp", b"log/"])
+    keys = ImportExportFilter([b"room/*/temp", b"log/"])
     for key in (b"room/1/temp", b"log/a/b"):
-        assert border.refusal(key) is None
-    assert border.refusal(b"room/1/hum") == "outside the patterns"
-    everything = Border([b""])
+        assert keys.refusal(key) is None
+    assert keys.refusal(b"room/1/hum") == "outside the patterns"
+    everything = ImportExportFilter([b""])
     for key in (b"!/cred/1/2/3/x", b"!/cred////x", b"a/!/b", b"!", b"a/!", b"!/x"):
         assert everything.refusal(key) == "reserved key", key
     for key in (b"", b"a!/b", b"!!", b"a/b!"):
         assert everything.refusal(key) is None, key
     assert everything.refusal(b"sbus/gateway") == "key of the gateways"
-    assert Border([]).refusal(b"a") == "outside the patterns"
+    assert ImportExportFilter([]).refusal(b"a") == "outside the patterns"
 
 
 def allowed(separator: bytes) -> bool:
@@ -41,25 +41,25 @@ SEPARATORS = [one for one in (bytes([byte]) for byte in range(256)) if allowed(o
 
 @given(st.lists(st.sampled_from([b"!", b"/", b".", b"\n", b"a", b"1", b"*", b"\xff", b"x"]), max_size=7).map(b"".join))
 def test_with_an_uncertain_separator_a_key_reserved_under_any_separator_is_refused(key: bytes) -> None:
-    reserved = any(Border([b""], separator).is_reserved(key) for separator in SEPARATORS)
-    assert Border([b""], certain=False).is_reserved(key) is reserved
+    reserved = any(ImportExportFilter([b""], separator).is_reserved(key) for separator in SEPARATORS)
+    assert ImportExportFilter([b""], certain=False).is_reserved(key) is reserved
 
 
 def test_with_an_uncertain_separator_a_pattern_reserved_under_any_separator_is_refused() -> None:
-    Border([b"a.!.b"])
+    ImportExportFilter([b"a.!.b"])
     with pytest.raises(UsageError):
-        Border([b"a.!.b"], certain=False)
+        ImportExportFilter([b"a.!.b"], certain=False)
 
 
 @pytest.mark.parametrize("patterns", [[b"!/cred/1/2/3/"], [b"a/!/"], [b"!"], b"bytes", "text"])
 def test_reserved_patterns_are_refused(patterns: list[bytes]) -> None:
     with pytest.raises(UsageError):
-        Border(patterns)
+        ImportExportFilter(patterns)
 
 
 def test_a_pattern_with_nul_is_refused() -> None:
     with pytest.raises(KeyFormatError):
-        Border([b"a\0"])
+        ImportExportFilter([b"a\0"])
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ _RESERVED_SOMEWHERE = re.compile(rb"(?:\A|(%b))!(?:\Z|(?(1)\1|%b))" % (_SEPARATO
 """The reserved token between two equal separators, or a separator and an end of the key, whichever is the separator."""
 
 
-class Excluded(StrEnum):
+class DropReason(StrEnum):
     """Why a message does not cross: what gateways and bridges count by."""
 
     RESERVED = "reserved key"
@@ -43,7 +43,7 @@ class Excluded(StrEnum):
     """It is from this very bus."""
     REPEATED = "came again"
     """It came before."""
-    IN_A_DESCRIPTOR_STORE = "behind a descriptor store"
+    HOST_ONLY = "on this host only"
     """What the message names is handed out on this machine only."""
     NAME_TOO_LONG = "name too long"
     """The other side cannot hold the name of the key."""
@@ -75,7 +75,7 @@ def bus_of(features: Features | None, host: str, address: str) -> tuple[str, str
     return (place if features is None else (features.path or (features.hub_id,))[-1].decode()), place
 
 
-class Border:
+class ImportExportFilter:
     """Which keys may cross in one direction: those that one of ``patterns`` matches, and no secrets.
 
     Unless it is ``certain`` that ``separator`` is the hub's, no key crosses that would be reserved under any separator.
@@ -110,12 +110,12 @@ class Border:
         except ReservedKeyError:
             return True
 
-    def refusal(self, key: bytes) -> Excluded | None:
+    def refusal(self, key: bytes) -> DropReason | None:
         """Why ``key`` may not cross; ``None`` when it may."""
         if (self._strict and key.startswith(RESERVED)) or self.is_reserved(key):
-            return Excluded.RESERVED
+            return DropReason.RESERVED
         if key == CONTROL:
-            return Excluded.OF_GATEWAYS
+            return DropReason.OF_GATEWAYS
         if not self._index.subscribers(key):
-            return Excluded.OUTSIDE
+            return DropReason.OUTSIDE
         return None

@@ -7,8 +7,8 @@ from collections import Counter
 import msgspec
 import pytest
 
-from sbuslib.border import fellows as module
-from sbuslib.border.fellows import (
+from sbuslib.federation import fellows as module
+from sbuslib.federation.fellows import (
     MEMBERS_MOST,
     USERS_MOST,
     BridgeStatistics,
@@ -19,7 +19,7 @@ from sbuslib.border.fellows import (
     digest,
     encode_here,
 )
-from sbuslib.border.keys import CONTROL
+from sbuslib.federation.import_export import CONTROL
 from sbuslib.wire.packets import Message
 
 

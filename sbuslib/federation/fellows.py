@@ -2,7 +2,7 @@
 
 **Circles.** A message that was brought to the bus appears there, where every other gateway and bridge of the bus sees
 it. None of them may take it out again. So before one publishes, it announces on the bus, under
-:data:`sbuslib.border.keys.CONTROL`, the digests of what it is about to publish. That key never crosses. As the bus
+:data:`.import_export.CONTROL`, the digests of what it is about to publish. That key never crosses. As the bus
 keeps the order of one publisher, each of them hears the announcement before it sees the message. For each announcement,
 it leaves out one message with that digest from that sender. One that is alone on its bus announces nothing. Its own
 messages do not come back to it: its client asks for that.
@@ -26,7 +26,7 @@ from msgspec import Meta
 
 from ..secrets import user_of
 from ..wire.packets import Message
-from .keys import CONTROL, Excluded
+from .import_export import CONTROL, DropReason
 
 _IMPORT: Final = b"import "
 """Before the digests of what is about to be published."""
@@ -71,7 +71,7 @@ def digest(key: bytes, payload: bytes) -> bytes:
 
 
 def announcement_of(messages: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """What to publish under :data:`sbuslib.border.keys.CONTROL` before messages, given as pairs of key and payload."""
+    """What to publish under :data:`.import_export.CONTROL` before messages, given as pairs of key and payload."""
     return _IMPORT + b"".join([digest(key, payload) for key, payload in messages])
 
 
@@ -167,7 +167,7 @@ class Here(msgspec.Struct, frozen=True, tag="here"):
 
 
 def encode_here(here: Here) -> bytes:
-    """What a gateway publishes under :data:`sbuslib.border.keys.CONTROL`."""
+    """What a gateway publishes under :data:`.import_export.CONTROL`."""
     return HERE + msgspec.json.encode(here)
 
 
@@ -238,7 +238,7 @@ class Fellows:
     # -- words of the others ------------------------------------------------------------------------
 
     def hear(self, message: Message, now: float) -> None:
-        """Take a message under :data:`~sbuslib.border.keys.CONTROL`."""
+        """Take a message under :data:`.import_export.CONTROL`."""
         said = message.payload
         if said.startswith(_IMPORT):
             self._expected.hear(message.sender, said, now, user_of(message.sender, self._own, self._separator))
@@ -248,13 +248,13 @@ class Fellows:
 
         here = decode_here(said)
         if here is None:
-            self._refused[Excluded.UNKNOWN_WORD] += said.startswith(HERE)
+            self._refused[DropReason.UNKNOWN_WORD] += said.startswith(HERE)
         elif here.gateway == self._me:  # our own do not come back
-            self._refused[Excluded.FORGED_WORD] += 1
+            self._refused[DropReason.FORGED_WORD] += 1
         elif here.leaving:
             self._known.pop(here.gateway, None)
         elif here.gateway not in self._known and len(self._known) >= MEMBERS_MOST:
-            self._refused[Excluded.TOO_MANY_GATEWAYS] += 1
+            self._refused[DropReason.TOO_MANY_GATEWAYS] += 1
         else:
             self.is_asked |= here.gateway not in self._known  # so that the new one hears of this one
             self._known[here.gateway] = here, now

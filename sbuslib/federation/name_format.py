@@ -21,7 +21,7 @@ from functools import reduce
 from ..covering import overlap
 from ..errors import NameFormatError
 from ..matcher import SEPARATOR, Pattern
-from .keys import Excluded
+from .import_export import DropReason
 
 # Control characters, blanks of any kind, bytes that are not UTF-8, and what is no character or private.
 _NEVER = "\0-\x20%\x7f-\xa0\u1680\u2000-\u206f\u3000\ud800-\uf8ff\ufdd0-\ufdef\ufeff\ufff0-\U0010ffff"
@@ -30,10 +30,10 @@ _EMPTY = "%"
 """What stands for an empty segment where the broker has none, and for the key without a byte. No byte is written so."""
 
 
-class Mapping:
+class NameFormat:
     """The names for keys, and the filters for patterns, of one place.
 
-    >>> nats = Mapping("sbus.", ".", "*", ">", specials=".*>", has_empty=False)
+    >>> nats = NameFormat("sbus.", ".", "*", ">", specials=".*>", has_empty=False)
     >>> nats.name_of(b"room/1/a.b"), nats.key_of("sbus.room.1.a%2Eb"), nats.filter_of(b"room/*/")
     ('sbus.room.1.a%2Eb', b'room/1/a.b', 'sbus.room.*.>')
 
@@ -75,7 +75,7 @@ class Mapping:
         parts = name.removeprefix(self._start).split(self._between)
         key = self._separator.join([b"" if part == _EMPTY else _unquoted(part) for part in parts])
         if b"\0" in key or self.name_of(key) != name:
-            raise NameFormatError(Excluded.NO_NAME_OF_A_KEY)
+            raise NameFormatError(DropReason.NO_NAME_OF_A_KEY)
         return key
 
     def start_of(self, pattern: bytes) -> str:

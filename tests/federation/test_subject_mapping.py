@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sbuslib.border.crossing import Crossing
-from sbuslib.border.fellows import Fellows, announcement_of
-from sbuslib.border.keys import CONTROL, Border
-from sbuslib.border.mapping import Mapping
+from sbuslib.federation.fellows import Fellows, announcement_of
+from sbuslib.federation.import_export import CONTROL, ImportExportFilter
+from sbuslib.federation.name_format import NameFormat
+from sbuslib.federation.subject_mapping import SubjectMapping
 from sbuslib.limits import PACKET_BYTES
 from sbuslib.wire.offers import MAGIC, Offer, encode_offer
 from sbuslib.wire.packets import Message
 
 
-def crossing(refused: Counter[str], most: int = 10) -> Crossing:
-    exported, imported = Border([b"a/", b"long/"]), Border([b"b/"])
+def mapping(refused: Counter[str], most: int = 10) -> SubjectMapping:
+    exported, imported = ImportExportFilter([b"a/", b"long/"]), ImportExportFilter([b"b/"])
     fellows = Fellows("me", "group", "it", b"!/cred/1/1/1", b"/", refused)
-    made = Crossing(Mapping("n:", "/"), exported, imported, lambda name: len(name) < 1_000, refused, most, fellows)
+    made = SubjectMapping(
+        NameFormat("n:", "/"), exported, imported, lambda name: len(name) < 1_000, refused, most, fellows
+    )
     fellows.hear(Message(CONTROL, announcement_of([(b"a/x", b"brought")]), b"!/cred/1/1/2"), 0)
     return made
 
 
 def test_what_matches_crosses_under_its_name_and_the_rest_is_counted() -> None:
     refused = Counter[str]()
-    one = crossing(refused)
+    one = mapping(refused)
     for _ in range(2):  # remembered the second time
         keys = b"a/x", b"b/x", b"long/" + b"x" * 1_000
         assert [one.name_for(Message(key, b"")) for key in keys] == ["n:a/x", None, None]
@@ -38,7 +40,7 @@ def test_what_matches_crosses_under_its_name_and_the_rest_is_counted() -> None:
 
 
 def test_a_bounded_number_of_short_keys_and_names_is_remembered() -> None:
-    one = crossing(Counter(), most=4)
+    one = mapping(Counter(), most=4)
     for number in range(100):
         assert one.name_for(Message(b"a/x%d" % number, b"")) is not None
         assert one.key_for(f"n:b/x{number}", b"") is not None
@@ -51,8 +53,8 @@ def test_a_bounded_number_of_short_keys_and_names_is_remembered() -> None:
 
 def test_what_has_to_be_fetched_at_a_store_does_not_cross_and_is_counted() -> None:
     refused = Counter[str]()
-    one = crossing(refused)
+    one = mapping(refused)
     assert one.name_for(Message(b"a/x", encode_offer(Offer("frame", 5, b"", bytes(16))))) is None
-    assert refused == {"behind a descriptor store": 1}
+    assert refused == {"on this host only": 1}
     assert one.name_for(Message(b"a/x", encode_offer(Offer("frame", 5), b"small"))) == "n:a/x"
     assert one.name_for(Message(b"a/x", MAGIC + b"malformed")) == "n:a/x"

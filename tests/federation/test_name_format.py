@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import vectors
 
-from sbuslib.border.mapping import Mapping, apart
 from sbuslib.errors import NameFormatError
+from sbuslib.federation.name_format import NameFormat, apart
 from sbuslib.matcher import matches
 from sbuslib.tcp.framing import encode_publish
 
-NATS = Mapping("sbus.", ".", "*", ">", specials=".*>", has_empty=False)
-MQTT = Mapping("sbus/", "/", "+", "+/#", specials="/+#$")
-REDIS = Mapping("sbus/", "/", "*", "*", specials="/*?[]^\\")
-DOTTED = Mapping("", "/", "+", "+/#", specials="/+#$", separator=b".")
-PEERS = Mapping("//sbus/bus/", "\0", separator=b"\0")
+NATS = NameFormat("sbus.", ".", "*", ">", specials=".*>", has_empty=False)
+MQTT = NameFormat("sbus/", "/", "+", "+/#", specials="/+#$")
+REDIS = NameFormat("sbus/", "/", "*", "*", specials="/*?[]^\\")
+DOTTED = NameFormat("", "/", "+", "+/#", specials="/+#$", separator=b".")
+PEERS = NameFormat("//sbus/bus/", "\0", separator=b"\0")
 
 
 def nats_takes(filter_: str, subject: str) -> bool:
@@ -49,7 +49,7 @@ def redis_takes(filter_: str, channel: str) -> bool:
     return re.fullmatch(".*".join(map(re.escape, filter_.split("*"))), channel, re.DOTALL) is not None
 
 
-ENGINES: list[tuple[Mapping, Callable[[str, str], bool]]] = [
+ENGINES: list[tuple[NameFormat, Callable[[str, str], bool]]] = [
     (NATS, nats_takes),
     (MQTT, mqtt_takes),
     (REDIS, redis_takes),
@@ -64,36 +64,36 @@ mappings = st.sampled_from(ENGINES)
 
 @given(keys, mappings)
 def test_every_key_has_a_subject_that_the_engine_can_hold_and_comes_back(
-    key: bytes, engine: tuple[Mapping, object]
+    key: bytes, engine: tuple[NameFormat, object]
 ) -> None:
-    mapping, _ = engine
-    subject = mapping.name_of(key)
-    assert mapping.key_of(subject) == key
+    names, _ = engine
+    subject = names.name_of(key)
+    assert names.key_of(subject) == key
     assert subject
     assert subject.encode().decode() == subject
     assert not re.search(r"[\s\0-\x1f\x7f-\x9f]", subject)
-    assert not set(subject) & set(SPECIALS[mapping])
-    if mapping is NATS:
+    assert not set(subject) & set(SPECIALS[names])
+    if names is NATS:
         assert all(subject.split("."))
 
 
 @given(st.text(max_size=20) | keys.map(lambda key: "sbus." + key.decode("latin-1")), mappings)
-def test_a_subject_that_stands_for_a_key_is_the_name_of_that_key(text: str, engine: tuple[Mapping, object]) -> None:
-    mapping, _ = engine
+def test_a_subject_that_stands_for_a_key_is_the_name_of_that_key(text: str, engine: tuple[NameFormat, object]) -> None:
+    names, _ = engine
     try:
-        key = mapping.key_of(text)
+        key = names.key_of(text)
     except NameFormatError:
         return
-    assert mapping.name_of(key) == text
+    assert names.name_of(key) == text
 
 
 @given(keys, keys, mappings)
 def test_a_filter_takes_all_that_its_pattern_matches(
-    pattern: bytes, key: bytes, engine: tuple[Mapping, Callable[[str, str], bool]]
+    pattern: bytes, key: bytes, engine: tuple[NameFormat, Callable[[str, str], bool]]
 ) -> None:
-    mapping, takes = engine
-    if matches(pattern, key, SEPARATORS.get(mapping, b"/")):
-        assert takes(mapping.filter_of(pattern), mapping.name_of(key))
+    names, takes = engine
+    if matches(pattern, key, SEPARATORS.get(names, b"/")):
+        assert takes(names.filter_of(pattern), names.name_of(key))
 
 
 simple = st.lists(st.sampled_from([b"a", b"b", b"*", b"", b"a*b", b"\xff"]), min_size=1, max_size=4).map(b"/".join)
@@ -102,29 +102,29 @@ plain = st.lists(st.sampled_from([b"a", b"b", b"c", b"\xff", b"a*b"]), min_size=
 
 @given(simple, plain)
 def test_a_filter_takes_no_more_where_a_star_is_a_whole_segment(pattern: bytes, key: bytes) -> None:
-    for mapping, takes in ((NATS, nats_takes), (MQTT, mqtt_takes)):
-        assert takes(mapping.filter_of(pattern), mapping.name_of(key)) == matches(pattern, key)
+    for names, takes in ((NATS, nats_takes), (MQTT, mqtt_takes)):
+        assert takes(names.filter_of(pattern), names.name_of(key)) == matches(pattern, key)
 
 
 def test_all_cases_of_the_matching_rule() -> None:
     for is_match, pattern, key in vectors():
-        for mapping, takes in ENGINES[:3]:
+        for names, takes in ENGINES[:3]:
             if is_match:
-                assert takes(mapping.filter_of(pattern), mapping.name_of(key)), (pattern, key)
+                assert takes(names.filter_of(pattern), names.name_of(key)), (pattern, key)
 
 
 @given(st.lists(simple | plain, min_size=1, max_size=5), plain | simple)
 def test_filters_take_what_any_pattern_matches_and_none_takes_it_twice(patterns: list[bytes], key: bytes) -> None:
-    for mapping, takes in ((NATS, nats_takes), (MQTT, mqtt_takes)):
-        taking = sum(takes(one, mapping.name_of(key)) for one in mapping.filters_for(patterns))
+    for names, takes in ((NATS, nats_takes), (MQTT, mqtt_takes)):
+        taking = sum(takes(one, names.name_of(key)) for one in names.filters_for(patterns))
         assert taking <= 1
         if any(matches(pattern, key) for pattern in patterns):
             assert taking == 1
-            assert takes(mapping.filter_for(patterns), mapping.name_of(key))
+            assert takes(names.filter_for(patterns), names.name_of(key))
 
 
 @pytest.mark.parametrize(
-    ("mapping", "pattern", "filter_"),
+    ("names", "pattern", "filter_"),
     [
         (NATS, b"room/*/", "sbus.room.*.>"),
         (NATS, b"", "sbus.>"),
@@ -138,8 +138,8 @@ def test_filters_take_what_any_pattern_matches_and_none_takes_it_twice(patterns:
         (DOTTED, b"$SYS.x", "%24SYS/x"),
     ],
 )
-def test_filters_of_patterns(mapping: Mapping, pattern: bytes, filter_: str) -> None:
-    assert mapping.filter_of(pattern) == filter_
+def test_filters_of_patterns(names: NameFormat, pattern: bytes, filter_: str) -> None:
+    assert names.filter_of(pattern) == filter_
 
 
 @pytest.mark.parametrize("subject", ["", "sbus", "sbus.a%2eb", "sbus.%41", "sbus.a b", "sbus..", "other.a", "sbus.%00"])

@@ -11,14 +11,14 @@ from ..errors import NameFormatError
 from ..wire.offers import needs_descriptor_store
 from ..wire.packets import Message
 from .fellows import Fellows
-from .keys import Border, Excluded, fits_a_packet
-from .mapping import Mapping
+from .import_export import DropReason, ImportExportFilter, fits_a_packet
+from .name_format import NameFormat
 
 _REMEMBERED_BYTES: Final = 512
 """Longest key or name that is remembered. Longer ones are rare, and many of them would take much memory."""
 
 
-class Crossing:
+class SubjectMapping:
     """The names of keys that leave the bus, and the keys of names that come to it. Both are remembered.
 
     :param fits: whether a name can be carried.
@@ -29,9 +29,9 @@ class Crossing:
 
     def __init__(
         self,
-        mapping: Mapping,
-        exported: Border,
-        imported: Border,
+        name_format: NameFormat,
+        exported: ImportExportFilter,
+        imported: ImportExportFilter,
         fits: Callable[[str], bool],
         refused: Counter[str],
         most: int,
@@ -39,7 +39,7 @@ class Crossing:
     ) -> None:
         self.exported = exported
         self.imported = imported
-        self._mapping = mapping
+        self._name_format = name_format
         self._fits = fits
         self._refused = refused
         self._fellows = fellows
@@ -50,13 +50,13 @@ class Crossing:
         """Whether another one has brought this message to the bus, which is counted."""
         if not self._fellows.has_brought(message):
             return False
-        self._refused[Excluded.BROUGHT] += 1
+        self._refused[DropReason.BROUGHT] += 1
         return True
 
     def name_for(self, message: Message) -> str | None:
         """The name under which a message leaves; ``None`` when it does not, which is counted."""
         if needs_descriptor_store(message.payload) is not None:
-            self._refused[Excluded.IN_A_DESCRIPTOR_STORE] += 1
+            self._refused[DropReason.HOST_ONLY] += 1
             return None
         key = message.key
         try:
@@ -73,20 +73,20 @@ class Crossing:
             self._refused[str(error)] += 1
             return None
         if not fits_a_packet(key, payload):
-            self._refused[Excluded.MESSAGE_TOO_LONG] += 1
+            self._refused[DropReason.MESSAGE_TOO_LONG] += 1
             return None
         return key
 
     def _name_of(self, key: bytes) -> str:
         if (reason := self.exported.refusal(key)) is not None:
             raise NameFormatError(reason)
-        name = self._mapping.name_of(key)
+        name = self._name_format.name_of(key)
         if not self._fits(name):
-            raise NameFormatError(Excluded.NAME_TOO_LONG)
+            raise NameFormatError(DropReason.NAME_TOO_LONG)
         return name
 
     def _key_of(self, name: str) -> bytes:
-        key = self._mapping.key_of(name)
+        key = self._name_format.key_of(name)
         if (reason := self.imported.refusal(key)) is not None:
             raise NameFormatError(reason)
         return key
