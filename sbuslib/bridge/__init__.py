@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..lazy import load_lazily
 
 if TYPE_CHECKING:
-    from ..federation.fellows import BridgeStatistics as BridgeStatistics
+    from ..federation.membership import BridgeStatistics as BridgeStatistics
     from .bridge import AioBridge as AioBridge
     from .broker import BrokerOptions as BrokerOptions
     from .threaded import Bridge as Bridge

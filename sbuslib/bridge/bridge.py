@@ -6,7 +6,7 @@ The hub is never waited for by the broker, nor the broker by the hub: between th
 
 **In.** What the broker sends is published on the bus before the broker hears that it was taken.
 
-**Circles and spares** are settled among the bridges and gateways of a bus, see :mod:`sbuslib.federation.fellows`.
+**Echoes and spares** are the business of :mod:`sbuslib.federation.membership`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from typing import Any, Final, Self
 from ..aio import Client
 from ..covering import overlap
 from ..errors import SbusError, UsageError
-from ..federation.fellows import BEAT_SECONDS, COUNT_MOST, SETTLE_SECONDS, BridgeStatistics, Fellows
 from ..federation.import_export import CONTROL, LOST, DropReason, ImportExportFilter, bus_of
+from ..federation.membership import COUNT_MOST, HEARTBEAT_SECONDS, SETTLE_SECONDS, BridgeStatistics, Membership
 from ..federation.subject_mapping import SubjectMapping
 from ..matcher import matches
 from ..secrets import process_of
@@ -98,7 +98,7 @@ class AioBridge:
         self._claim = lru_cache(_SENDERS)(self._claim_of)  # who sent a message, as other hosts are told
         self._taking = asyncio.Lock()  # held while messages of the broker are put on the bus
         self._tasks: list[asyncio.Task[None]] = []  # receiving, sending, heartbeats, and the broker, in this order
-        self._changed = asyncio.Event()  # set when there is something to tell the fellows
+        self._changed = asyncio.Event()  # set when a heartbeat is due at once
         self._has_left = False  # the bus, so that it takes nothing out any more
         self._closing = False
         self._reported, self._refused = Counter[str](), Counter[str]()
@@ -138,19 +138,21 @@ class AioBridge:
         place = self._url_told()
         setup = repr((place, sorted(self._export), sorted(self._import), options.prefix, options.stream))
         group = blake2b(setup.encode(), digest_size=8).hexdigest()
-        self._fellows = Fellows(self._id, group, f"bridge to {place}", client.credentials, separator, self._refused)
+        self._membership = Membership(
+            self._id, group, f"bridge to {place}", client.credentials, separator, self._refused
+        )
         self._mapping = SubjectMapping(
-            broker.name_format, exported, imported, broker.fits, self._refused, _KEYS, self._fellows
+            broker.name_format, exported, imported, broker.fits, self._refused, _KEYS, self._membership
         )
         await client.subscribe(CONTROL)
-        await self._say_here()
+        await self._send_heartbeat()
         await asyncio.sleep(SETTLE_SECONDS)
         if self._export:
             self._exported = await client.subscribe(*exported.patterns)
         client.timeout = None  # a slow hub is waited for
         name = options.name or f"{self._host}-{lasting}"
         run = partial(broker.run, self._take, imported.patterns, self._bus, name)
-        works = self._receive, self._sending.run, self._stay_known, run
+        works = self._receive, self._sending.run, self._send_heartbeats, run
         self._tasks = [asyncio.create_task(self._watch(work)) for work in works]
 
     async def _watch(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -209,8 +211,8 @@ class AioBridge:
 
     async def _leave(self) -> None:
         """Leave the bus, and let go out what it has sent, also when it has gone."""
-        receiving, _, beating, _ = self._tasks
-        beating.cancel()  # it would say that this bridge is here
+        receiving, _, heartbeats, _ = self._tasks
+        heartbeats.cancel()  # it would say that this bridge is here
         if not self._ended.done():
             await self._leave_bus(receiving)
         self._has_left = True
@@ -218,7 +220,7 @@ class AioBridge:
         await self._broker.drain()
 
     async def _leave_bus(self, receiving: asyncio.Task[None]) -> None:
-        await self._client.publish(*self._fellows.say_leaving())
+        await self._client.publish(*self._membership.farewell())
         if self._export:
             await self._exported.unsubscribe()
             await self._client.sync()
@@ -245,7 +247,7 @@ class AioBridge:
     @property
     def _leads(self) -> bool:
         """Whether this bridge takes messages out, and not a spare."""
-        return self._fellows.leads and not self._has_left
+        return self._membership.leads and not self._has_left
 
     def _claim_of(self, sender: bytes | None) -> str:
         """The bus, and who published there: the user for whom the kernel vouches."""
@@ -264,7 +266,7 @@ class AioBridge:
 
             if coming:
                 self._imported += len(coming)
-                await self._client.publish_many(self._fellows.announced(coming))
+                await self._client.publish_many(self._membership.announced(coming))
                 if self._broker.keeps:
                     await self._client.sync("tree")
             await acknowledge()
@@ -288,22 +290,22 @@ class AioBridge:
 
     def _hear(self, message: Message) -> None:
         """Take a word of another bridge or gateway of this bus."""
-        self._fellows.hear(message, monotonic())
-        if self._fellows.is_asked:
+        self._membership.hear(message, monotonic())
+        if self._membership.is_asked:
             self._changed.set()
 
-    async def _say_here(self) -> None:
-        await self._client.publish(*self._fellows.say_here(self.statistics(), monotonic()))
+    async def _send_heartbeat(self) -> None:
+        await self._client.publish(*self._membership.heartbeat(self.statistics(), monotonic()))
 
-    async def _stay_known(self) -> None:
-        """Tell the others, if there are any, that this one is here."""
+    async def _send_heartbeats(self) -> None:
+        """Send heartbeats while there are other gateways or bridges."""
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(BEAT_SECONDS):
+                async with asyncio.timeout(HEARTBEAT_SECONDS):
                     await self._changed.wait()
             self._changed.clear()
-            if self._fellows.beat(monotonic()):
-                await self._say_here()
+            if self._membership.is_due(monotonic()):
+                await self._send_heartbeat()
             if time() - self._told_at > _TELL_SECONDS:
                 await self._tell_losses()
 
@@ -341,7 +343,7 @@ class AioBridge:
             kept=len(self._sending.kept),
             lost=lost,  # type: ignore[arg-type]
             connected=self._broker.connected.is_set(),
-            spares=self._fellows.spares,
+            spares=self._membership.spares,
             refused=dict(self._refused),
         )
 

@@ -13,7 +13,7 @@ from gevent.threadpool import ThreadPool
 
 from ..clients.endpoint import Endpoint
 from ..errors import StateError, UsageError
-from ..federation.fellows import BridgeStatistics
+from ..federation.membership import BridgeStatistics
 from ..hub import Hub
 from .bridge import AioBridge
 

@@ -1,1 +1,1 @@
-"""Where messages cross between a bus and other places: which may, under which names, and by whom. Pure."""
+"""Rules of gateways and bridges: import and export filters, subject mapping, membership. Pure."""

@@ -1,4 +1,4 @@
-"""Which messages may cross between a bus and other places. Pure."""
+"""Import and export filters between a bus and other places, and the reasons for drops. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ..wire.packets import MSG, check_key
 from ..wire.text import printable
 
 CONTROL = b"sbus/gateway"
-"""The key under which the gateways and bridges of one bus talk to each other, whatever they join it to."""
+"""Control key of the gateways and bridges of one bus, whatever they join it to."""
 
 LOST = b"sbus/bridge/lost"
-"""The key under which a bridge tells its bus what it lost: ``<cause> <count> <since>``, as in ``notice/lost``."""
+"""Key of a bridge's loss notices on its bus: ``<cause> <count> <since>``, as in ``notice/lost``."""
 
 _SEPARATORS = rb"[^\x00*!0-9\x80-\xff]"  # what sbuslib.matcher.check_separator allows
 _RESERVED_SOMEWHERE = re.compile(rb"(?:\A|(%b))!(?:\Z|(?(1)\1|%b))" % (_SEPARATORS, _SEPARATORS), re.DOTALL)
@@ -27,24 +27,24 @@ _RESERVED_SOMEWHERE = re.compile(rb"(?:\A|(%b))!(?:\Z|(?(1)\1|%b))" % (_SEPARATO
 
 
 class DropReason(StrEnum):
-    """Why a message does not cross: what gateways and bridges count by."""
+    """Reason why a gateway or bridge drops a message; a label of its counters."""
 
     RESERVED = "reserved key"
     """Secret keys, and others with a lone ``!``, stay on their bus."""
     OF_GATEWAYS = "key of the gateways"
-    """Gateways and bridges talk there."""
+    """Control messages of gateways and bridges stay on their bus."""
     OUTSIDE = "outside the patterns"
     """No pattern of ``export`` or ``import`` matches the key."""
     NO_NAME_OF_A_KEY = "not the name for a key"
     """The name stands for no key, or is not how that key is written."""
     BROUGHT = "brought by another"
-    """A gateway or bridge of this bus has brought it."""
+    """Another gateway or bridge of this bus imported it."""
     RETURNED = "came back"
-    """It is from this very bus."""
+    """Its origin is this bus."""
     REPEATED = "came again"
-    """It came before."""
+    """A duplicate."""
     HOST_ONLY = "on this host only"
-    """What the message names is handed out on this machine only."""
+    """The message refers to a descriptor, which only processes of this host can fetch."""
     NAME_TOO_LONG = "name too long"
     """The other side cannot hold the name of the key."""
     PAYLOAD_TOO_LONG = "payload too long"
@@ -53,30 +53,30 @@ class DropReason(StrEnum):
     """No packet of the bus can hold the message."""
     UNTRUSTED = "untrusted"
     """Its origin is not one of those that ``trust`` names."""
-    UNKNOWN_WORD = "unknown word of a gateway"
-    """A word of another gateway that cannot be read."""
-    FORGED_WORD = "forged word of a gateway"
-    """A word in one's own name."""
+    BAD_HEARTBEAT = "malformed heartbeat"
+    """A heartbeat of another gateway that cannot be parsed."""
+    FORGED_HEARTBEAT = "forged heartbeat"
+    """A heartbeat with this gateway's own id, from another client."""
     TOO_MANY_GATEWAYS = "too many gateways"
-    """A word of one more than are known at a time."""
+    """A heartbeat of one gateway more than are known at a time."""
 
 
 def fits_a_packet(key: bytes, payload: bytes) -> bool:
-    """Whether a bus can carry this message: a peer's data may be longer than a packet."""
+    """Whether a packet of the bus can hold this message. Data of a peer may be longer."""
     return len(MSG) + len(key) + 1 + len(payload) <= PACKET_BYTES
 
 
 def bus_of(features: Features | None, host: str, address: str) -> tuple[str, str]:
-    """What a bus is called, and a name of this hub's place that outlives it.
+    """Name of the bus, and a name of this hub's address that outlives the hub.
 
-    A tree of hubs is one bus: the id of its root names it. A daemon without features is named by its place.
+    A tree of hubs is one bus: the id of its root is the name. A daemon without features is named by its address.
     """
     place = blake2b(f"{host} {address}".encode(), digest_size=6).hexdigest()
     return (place if features is None else (features.path or (features.hub_id,))[-1].decode()), place
 
 
 class ImportExportFilter:
-    """Which keys may cross in one direction: those that one of ``patterns`` matches, and no secrets.
+    """Filter of keys for one direction: passes keys that one of ``patterns`` matches, and no secrets.
 
     Unless it is ``certain`` that ``separator`` is the hub's, no key crosses that would be reserved under any separator.
     If ``strict``, no key crosses that starts with ``!``.
@@ -111,7 +111,7 @@ class ImportExportFilter:
             return True
 
     def refusal(self, key: bytes) -> DropReason | None:
-        """Why ``key`` may not cross; ``None`` when it may."""
+        """Reason why ``key`` is dropped; ``None`` if it may cross."""
         if (self._strict and key.startswith(RESERVED)) or self.is_reserved(key):
             return DropReason.RESERVED
         if key == CONTROL:

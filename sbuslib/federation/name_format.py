@@ -1,15 +1,15 @@
-"""How keys and patterns of the bus are named elsewhere: among peers, and in the subjects and filters of a server. Pure.
+"""Format of keys and patterns elsewhere: as names among peers, as subjects and filters of a broker. Pure.
 
 A key is bytes, a name is text. The segments of a key become the segments of a name, after a prefix, with ``%XX`` for
-each byte that a name cannot hold: what is special to the server, control characters, ``%`` itself, and what is not
-UTF-8. Each key has one name, and each name stands for at most one key: a name that is written in another way stands for
-none, so that nobody gets round the permissions of a server by writing a key in another way.
+each byte that a name cannot hold: characters that are special to the broker, control characters, ``%`` itself, and
+bytes that are not UTF-8. Each key has one name, and each name stands for at most one key. A name in another spelling
+stands for no key, so that nobody evades the permissions of a broker by spelling a key in another way.
 
     room/1/temp    sbus.room.1.temp in NATS, sbus/room/1/temp in MQTT, //sbus/bus/room/1/temp among peers
     room/*/        sbus.room.*.>    in NATS, sbus/room/+/+/#  in MQTT
 
-A filter takes all that its pattern matches, and more where the broker has no word for it: ``t*`` becomes any segment.
-So what comes is held against the patterns again.
+A filter passes all that its pattern matches, and more where the broker has no such wildcard: ``t*`` becomes any
+segment. So messages from the broker are matched against the patterns again.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from ..errors import NameFormatError
 from ..matcher import SEPARATOR, Pattern
 from .import_export import DropReason
 
-# Control characters, blanks of any kind, bytes that are not UTF-8, and what is no character or private.
+# Control characters, blanks of any kind, bytes that are not UTF-8, noncharacters, and private characters.
 _NEVER = "\0-\x20%\x7f-\xa0\u1680\u2000-\u206f\u3000\ud800-\uf8ff\ufdd0-\ufdef\ufeff\ufff0-\U0010ffff"
 _QUOTED = re.compile(rb"%([0-9A-F]{2})")
 _EMPTY = "%"
-"""What stands for an empty segment where the broker has none, and for the key without a byte. No byte is written so."""
+"""Stands for an empty segment where the broker has none, and for the empty key. No byte is written so."""
 
 
 class NameFormat:
-    """The names for keys, and the filters for patterns, of one place.
+    """Names for keys and filters for patterns, in the syntax of one broker or network of peers.
 
     >>> nats = NameFormat("sbus.", ".", "*", ">", specials=".*>", has_empty=False)
     >>> nats.name_of(b"room/1/a.b"), nats.key_of("sbus.room.1.a%2Eb"), nats.filter_of(b"room/*/")
     ('sbus.room.1.a%2Eb', b'room/1/a.b', 'sbus.room.*.>')
 
-    :param start: what all names start with.
-    :param between: what separates the segments of a name.
-    :param one: the segment of a filter that takes any one segment.
-    :param rest: what ends a filter that takes one further segment or more.
+    :param start: prefix of all names.
+    :param between: separator of the segments of a name.
+    :param one: wildcard for one segment of a filter.
+    :param rest: end of a filter that takes one further segment or more.
     :param specials: characters that a segment cannot hold.
     :param has_empty: whether a segment may be empty.
-    :param separator: that of the bus.
+    :param separator: separator of the bus.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class NameFormat:
         self._wildcard = one
         self._rest = rest
         self._unfit = re.compile(f"[{_NEVER}{re.escape(specials)}]")  # characters that are written as %XX
-        self._empty = "" if has_empty else _EMPTY  # what stands for an empty segment
+        self._empty = "" if has_empty else _EMPTY  # stands for an empty segment
         self._separator = separator
 
     def name_of(self, key: bytes) -> str:
@@ -71,7 +71,7 @@ class NameFormat:
         return self._named(map(self._segment, key.split(self._separator)))
 
     def key_of(self, name: str) -> bytes:
-        """The key that ``name`` stands for. Raises :exc:`~sbuslib.errors.NameFormatError` where it is none."""
+        """The key that ``name`` stands for. Raises :exc:`~sbuslib.errors.NameFormatError` if there is none."""
         parts = name.removeprefix(self._start).split(self._between)
         key = self._separator.join([b"" if part == _EMPTY else _unquoted(part) for part in parts])
         if b"\0" in key or self.name_of(key) != name:
@@ -79,26 +79,26 @@ class NameFormat:
         return key
 
     def start_of(self, pattern: bytes) -> str:
-        """What the name of each key starts with that ``pattern`` matches."""
+        """Common prefix of the names of all keys that ``pattern`` matches."""
         literal = pattern.partition(b"*")[0]
-        # A byte at the end may be the start of a character that goes on: it has a name only with the rest.
+        # The last bytes may be part of a UTF-8 character: it can be encoded only with its other bytes.
         while literal and literal[-1] >= 0x80:
             literal = literal[:-1]
         return self.name_of(literal)
 
     def filter_of(self, pattern: bytes) -> str:
-        """A filter that takes the name of each key that ``pattern`` matches."""
+        """Make a filter that passes the name of each key that ``pattern`` matches."""
         cut = Pattern(pattern, self._separator)
         parts = [self._wildcard if segment.endswith(b"*") else self._segment(segment) for segment in cut.segments]
         return self._named([*parts, self._rest] if cut.below else parts)
 
     def filters_for(self, patterns: Iterable[bytes]) -> list[str]:
-        """Filters that take all that ``patterns`` match. No two take the same name, or it would come twice."""
+        """Make filters that pass all that ``patterns`` match. No two pass the same name, or it would come twice."""
         return [self.filter_of(pattern) for pattern in apart(patterns, self._separator)]
 
     def filter_for(self, patterns: Sequence[bytes]) -> str:
-        """One filter that takes all that ``patterns`` match, for brokers that keep the order of one filter only."""
-        return self.filter_of(reduce(lambda one, other: _join(one, other, self._separator), patterns))
+        """Make one filter for all ``patterns``, for brokers that keep order within one filter only."""
+        return self.filter_of(reduce(lambda first, second: _join(first, second, self._separator), patterns))
 
     def _segment(self, segment: bytes) -> str:
         return self._unfit.sub(_quote, segment.decode("utf-8", "surrogateescape")) or self._empty
@@ -107,35 +107,35 @@ class NameFormat:
         return self._start + self._between.join(parts) or _EMPTY
 
 
-def _quote(found: re.Match[str]) -> str:
-    return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogateescape"))
+def _quote(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogateescape"))
 
 
 def _unquoted(part: str) -> bytes:
-    return _QUOTED.sub(lambda found: bytes.fromhex(found[1].decode()), part.encode("utf-8", "replace"))
+    return _QUOTED.sub(lambda match: bytes.fromhex(match[1].decode()), part.encode("utf-8", "replace"))
 
 
 def apart(patterns: Iterable[bytes], separator: bytes = SEPARATOR) -> list[bytes]:
-    """Wider patterns that match all that ``patterns`` match, and of which no two may match the same key.
+    """Widen patterns until no two can match the same key. Together they match all that ``patterns`` match.
 
     >>> apart([b"a/b", b"a/*", b"c/t*", b"d/"])
     [b'a/*', b'c/*', b'd/']
     """
-    found: list[bytes] = []
+    wider: list[bytes] = []
     for pattern in patterns:
         wide = separator.join([b"*" if part.endswith(b"*") else part for part in pattern.split(separator)])
-        while (other := next((one for one in found if overlap(one, wide, separator)), None)) is not None:
-            found.remove(other)
+        while (other := next((known for known in wider if overlap(known, wide, separator)), None)) is not None:
+            wider.remove(other)
             wide = _join(other, wide, separator)
-        found.append(wide)
-    return found
+        wider.append(wide)
+    return wider
 
 
-def _join(one: bytes, other: bytes, separator: bytes) -> bytes:
-    """A pattern that matches what either of two matches."""
-    left, right = Pattern(one, separator), Pattern(other, separator)
-    parts = [a if a == b else b"*" for a, b in zip(left.segments, right.segments, strict=False)]
-    if left.below or right.below or len(left.segments) != len(right.segments):
-        shortest = min(len(left.segments) + left.below, len(right.segments) + right.below)  # of the keys
+def _join(first: bytes, second: bytes, separator: bytes) -> bytes:
+    """Make a pattern that matches all that either of two matches."""
+    a, b = Pattern(first, separator), Pattern(second, separator)
+    parts = [part if part == other else b"*" for part, other in zip(a.segments, b.segments, strict=False)]
+    if a.below or b.below or len(a.segments) != len(b.segments):
+        shortest = min(len(a.segments) + a.below, len(b.segments) + b.below)  # segments of the shortest key
         parts[shortest - 1 :] = [b""]
     return separator.join(parts)

@@ -1,4 +1,4 @@
-"""Under which names messages leave a bus, and under which keys others come to it. Pure."""
+"""Mapping of keys of the bus to names of another place, and back, with filters and echo suppression. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Final
 from ..errors import NameFormatError
 from ..wire.offers import needs_descriptor_store
 from ..wire.packets import Message
-from .fellows import Fellows
 from .import_export import DropReason, ImportExportFilter, fits_a_packet
+from .membership import Membership
 from .name_format import NameFormat
 
 _REMEMBERED_BYTES: Final = 512
-"""Longest key or name that is remembered. Longer ones are rare, and many of them would take much memory."""
+"""Longest key or name that is cached. Longer ones are rare, and many of them would take much memory."""
 
 
 class SubjectMapping:
-    """The names of keys that leave the bus, and the keys of names that come to it. Both are remembered.
+    """Maps exported keys to names, and imported names to keys. Caches both.
 
-    :param fits: whether a name can be carried.
+    :param fits: whether the other place can carry a name.
     :param refused: counts messages that do not cross, by reason.
-    :param most: names that are remembered, and keys.
-    :param fellows: they know what another one has brought to the bus.
+    :param most: entries of each cache.
+    :param membership: recognizes messages that another gateway imported.
     """
 
     def __init__(
@@ -35,26 +35,26 @@ class SubjectMapping:
         fits: Callable[[str], bool],
         refused: Counter[str],
         most: int,
-        fellows: Fellows,
+        membership: Membership,
     ) -> None:
         self.exported = exported
         self.imported = imported
         self._name_format = name_format
         self._fits = fits
         self._refused = refused
-        self._fellows = fellows
-        self._known_name = lru_cache(most)(self._name_of)  # refusals are not remembered
+        self._membership = membership
+        self._known_name = lru_cache(most)(self._name_of)  # not drops: an exception is not cached
         self._known_key = lru_cache(most)(self._key_of)
 
     def is_echo(self, message: Message) -> bool:
-        """Whether another one has brought this message to the bus, which is counted."""
-        if not self._fellows.has_brought(message):
+        """Whether another gateway imported this message. Counts it if so."""
+        if not self._membership.has_brought(message):
             return False
         self._refused[DropReason.BROUGHT] += 1
         return True
 
     def name_for(self, message: Message) -> str | None:
-        """The name under which a message leaves; ``None`` when it does not, which is counted."""
+        """Name under which a message is exported; ``None``, and one more count, if it is dropped."""
         if needs_descriptor_store(message.payload) is not None:
             self._refused[DropReason.HOST_ONLY] += 1
             return None
@@ -66,7 +66,7 @@ class SubjectMapping:
             return None
 
     def key_for(self, name: str, payload: bytes) -> bytes | None:
-        """The key under which a message comes to the bus; ``None`` when it does not, which is counted."""
+        """Key under which a message is imported; ``None``, and one more count, if it is dropped."""
         try:
             key = self._known_key(name) if len(name) <= _REMEMBERED_BYTES else self._key_of(name)
         except NameFormatError as error:

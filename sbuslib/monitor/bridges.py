@@ -6,22 +6,22 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-from ..federation.fellows import MEMBERS_MOST, Here, decode_here
+from ..federation.membership import MEMBERS_MOST, Heartbeat, decode_heartbeat
 from ..wire.packets import Message
 
 _SECONDS: Final = 0.3
 """How long they have to answer."""
 
 
-def bridges_heard(receive: Callable[..., Message]) -> list[tuple[Here, bytes | None]]:
+def bridges_heard(receive: Callable[..., Message]) -> list[tuple[Heartbeat, bytes | None]]:
     """What each bridge says of itself, and as which sender, after ``ASK`` was published under ``CONTROL``."""
-    heard: dict[str, tuple[Here, bytes | None]] = {}
+    heard: dict[str, tuple[Heartbeat, bytes | None]] = {}
     until = monotonic() + _SECONDS
     while (left := until - monotonic()) > 0 and len(heard) < MEMBERS_MOST:
         try:
             message = receive(timeout=left)
         except TimeoutError:
             break
-        if (here := decode_here(message.payload)) is not None and here.text:
-            heard[here.gateway] = here, message.sender
+        if (heartbeat := decode_heartbeat(message.payload)) is not None and heartbeat.text:
+            heard[heartbeat.gateway] = heartbeat, message.sender
     return list(heard.values())

@@ -19,8 +19,8 @@ import msgspec
 
 from ..blocking import Client
 from ..errors import AddressError, SbusError, StateError
-from ..federation.fellows import ASK, BridgeStatistics
 from ..federation.import_export import CONTROL
+from ..federation.membership import ASK, BridgeStatistics
 from ..kernel.peers import peer_credentials
 from ..kernel.sockets import connect
 from ..kernel.users import name_of_user

@@ -20,8 +20,8 @@ from ..client import Client
 from ..clients.endpoint import Endpoint
 from ..core.supervision import Supervisor
 from ..errors import DisconnectedError, StateError, UsageError
-from ..federation.fellows import BEAT_SECONDS, SETTLE_SECONDS, BridgeStatistics, Fellows
 from ..federation.import_export import CONTROL, DropReason, ImportExportFilter
+from ..federation.membership import HEARTBEAT_SECONDS, SETTLE_SECONDS, BridgeStatistics, Membership
 from ..federation.name_format import NameFormat
 from ..federation.subject_mapping import SubjectMapping
 from ..hub import Hub
@@ -69,7 +69,7 @@ class Gateway:
     _mapping: (
         SubjectMapping  # which keys cross, and under which names: made at each start, as the hub's separator decides
     )
-    _fellows: Fellows  # the other gateways and bridges of the bus: anew with each start
+    _membership: Membership  # the other gateways and bridges of the bus: anew with each start
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Gateway:
         self._copies = f"{_COPY}sbus/{name}/"  # what names of copies start with, where peers forward
         self._id = f"{time_ns():016x}{secrets.token_hex(4)}"  # by which the others of the bus know it
         self._arrivals = PeerInbox(self._limits, _keep_nothing)  # what peers sent, until it is on the bus
-        self._changed = Event()  # set when there is something to tell the fellows
+        self._changed = Event()  # set when a heartbeat is due at once
         self._client: Client | None = None  # of the bus, while the gateway is started
         self._service = Supervisor(f"gateway of {name!r}", self.stop)
         self._greenlets: list[gevent.Greenlet[..., Any]] = []  # while it is started
@@ -152,16 +152,22 @@ class Gateway:
         make_filter = partial(ImportExportFilter, separator=separator, certain=client.hub.features is not None)
         exported, imported = make_filter(self._export), make_filter(self._import)
         name = f"gateway {self._name}"
-        self._fellows = Fellows(self._id, self._id, name, client.credentials, separator, self._refused)
+        self._membership = Membership(self._id, self._id, name, client.credentials, separator, self._refused)
         self._mapping = SubjectMapping(
-            self._name_format, exported, imported, self._fits, self._refused, self._limits.cached_names, self._fellows
+            self._name_format,
+            exported,
+            imported,
+            self._fits,
+            self._refused,
+            self._limits.cached_names,
+            self._membership,
         )
 
         # 2. The other gateways of the bus hear of this one before it takes anything out.
         self._client = client
         self.ended.clear()
         client.subscribe(CONTROL)
-        self._say_here(client)
+        self._send_heartbeat(client)
         gevent.sleep(SETTLE_SECONDS)
         if self._stopped.is_set():
             raise DisconnectedError("the gateway was stopped")
@@ -173,7 +179,7 @@ class Gateway:
         self._service = Supervisor(f"gateway of {self._name!r}", self.stop)
         self._greenlets = [
             self._service.spawn(self._run, work, client)
-            for work in (self._export_all, self._import_all, self._stay_known)
+            for work in (self._export_all, self._import_all, self._send_heartbeats)
         ]
         if self._import:
             self._peer.attach(self._arrivals, *self._substrings(imported.patterns))
@@ -223,7 +229,7 @@ class Gateway:
             return
         try:
             client.timeout = _PATIENCE
-            client.publish_many([self._fellows.say_leaving()])
+            client.publish_many([self._membership.farewell()])
         except (OSError, StateError) as error:
             logger.debug("gateway: leaving the bus: %s", plainly(error))
         client.close()
@@ -252,8 +258,8 @@ class Gateway:
             going: list[tuple[str, bytes]] = []
             for message in client.receive_many(most=_BATCH):
                 if message.key == CONTROL:
-                    self._fellows.hear(message, monotonic())
-                    if self._fellows.is_asked:
+                    self._membership.hear(message, monotonic())
+                    if self._membership.is_asked:
                         self._changed.set()
                 elif self._mapping.is_echo(message) or (name := self._mapping.name_for(message)) is None:
                     continue
@@ -277,22 +283,22 @@ class Gateway:
                 if (key := self._mapping.key_for(plain, message.data)) is not None:
                     coming.append((key, message.data))
             if coming:
-                client.publish_many(self._fellows.announced(coming))
+                client.publish_many(self._membership.announced(coming))
                 self._imported += len(coming)
             gevent.sleep(0)
 
     # -- what is told of it -------------------------------------------------------------------------
 
-    def _say_here(self, client: Client) -> None:
-        client.publish_many([self._fellows.say_here(self.statistics(), monotonic())])
+    def _send_heartbeat(self, client: Client) -> None:
+        client.publish_many([self._membership.heartbeat(self.statistics(), monotonic())])
 
-    def _stay_known(self, client: Client) -> None:
-        """Tell the others, if there are any, that this one is here."""
+    def _send_heartbeats(self, client: Client) -> None:
+        """Send heartbeats while there are other gateways or bridges."""
         while True:
-            self._changed.wait(BEAT_SECONDS)
+            self._changed.wait(HEARTBEAT_SECONDS)
             self._changed.clear()
-            if self._fellows.beat(monotonic()):
-                self._say_here(client)
+            if self._membership.is_due(monotonic()):
+                self._send_heartbeat(client)
 
     def statistics(self) -> BridgeStatistics:
         """Counts since the gateway was made. ``lost`` is what a full queue or a vanished bus cost."""

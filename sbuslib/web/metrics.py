@@ -24,8 +24,8 @@ from prometheus_client.registry import Collector
 from .. import __version__
 from ..core.losses import CAUSES
 from ..errors import DisconnectedError
-from ..federation.fellows import ASK
 from ..federation.import_export import CONTROL
+from ..federation.membership import ASK
 from ..hub import Hub
 from ..monitor.bridges import bridges_heard
 from ..relay import Relay
@@ -170,9 +170,9 @@ def _of_bridges(hub: Hub) -> _Rows:
         with hub.subscribe(CONTROL) as inbox, suppress(DisconnectedError):
             own = inbox.statistics().credentials.encode()
             hub.publish(CONTROL, ASK)
-            for here, sender in bridges_heard(inbox.receive):
+            for heartbeat, sender in bridges_heard(inbox.receive):
                 who = process_of(sender, own, router.namespace.separator)
-                if (counts := here.counts) is not None:
+                if (counts := heartbeat.counts) is not None:
                     found[who].update(exported=counts.exported, imported=counts.imported, kept=counts.kept)
                     lost[who].update(counts.lost)
     return [(who, {**counts, "lost": lost[who]}) for who, counts in found.items()]

@@ -30,7 +30,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 _PAUSES = {
     "bridge.SETTLE_SECONDS": 0.01,
-    "bridge.BEAT_SECONDS": 0.05,
+    "bridge.HEARTBEAT_SECONDS": 0.05,
     "nats._PAUSE": 0.25,
     "mqtt._PAUSE": 0.05,
     "redis._PAUSE": 0.05,

@@ -16,8 +16,8 @@ from support import PATIENCE
 from sbuslib.aio import Client
 from sbuslib.bridge import AioBridge, BrokerOptions, bridge, broker, nats
 from sbuslib.errors import UsageError
-from sbuslib.federation.fellows import ASK, decode_here
 from sbuslib.federation.import_export import CONTROL, LOST
+from sbuslib.federation.membership import ASK, decode_heartbeat
 from sbuslib.wire.packets import Message
 
 from .accounts import Operator, make_pair
@@ -218,7 +218,7 @@ async def test_a_key_that_no_subject_can_hold_is_lost_and_told(
             told = await here.receive()
         assert re.fullmatch(rb"too_long 1 [0-9.]+", told.payload)
         await here.publish(CONTROL, ASK)
-        while (said := decode_here(told.payload)) is None:
+        while (said := decode_heartbeat(told.payload)) is None:
             told = await here.receive()
         assert said.text.endswith("1 lost")
     assert "lost 1 (too_long)" in caplog.text

@@ -12,8 +12,8 @@ from support import PATIENCE, eventually
 from sbuslib import Client, Hub
 from sbuslib.bridge import Bridge, BrokerOptions
 from sbuslib.errors import DisconnectedError, NoHubError, StateError, UsageError
-from sbuslib.federation.fellows import HERE
 from sbuslib.federation.import_export import CONTROL
+from sbuslib.federation.membership import HEARTBEAT
 from sbuslib.monitor.diagnosis import examine
 from sbuslib.recipes.last import CaughtUp
 from sbuslib.services.retain import Retain
@@ -112,7 +112,7 @@ def test_the_metrics_and_the_doctor_tell_what_bridges_carried_keep_and_lost(fold
             forger.publish_many([(b"a", bytes(10_000))] * 15)
             eventually(lambda: bridge.statistics().lost == {"outage": 5})
             forger.publish(
-                CONTROL, HERE + b'{"type":"here","gateway":"x","group":"y","told":"z","counts":{"lost":{"x":1}}}'
+                CONTROL, HEARTBEAT + b'{"type":"here","gateway":"x","group":"y","told":"z","counts":{"lost":{"x":1}}}'
             )
             eventually(lambda: told() == {"sbus_bridge_kept": 10, "outage": 5})
             found = gevent.get_hub().threadpool.apply(lambda: list(examine(hub.address)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sbuslib.federation.fellows import Fellows, announcement_of
 from sbuslib.federation.import_export import CONTROL, ImportExportFilter
+from sbuslib.federation.membership import Membership, announcement_of
 from sbuslib.federation.name_format import NameFormat
 from sbuslib.federation.subject_mapping import SubjectMapping
 from sbuslib.limits import PACKET_BYTES
@@ -15,11 +15,11 @@ from sbuslib.wire.packets import Message
 
 def mapping(refused: Counter[str], most: int = 10) -> SubjectMapping:
     exported, imported = ImportExportFilter([b"a/", b"long/"]), ImportExportFilter([b"b/"])
-    fellows = Fellows("me", "group", "it", b"!/cred/1/1/1", b"/", refused)
+    membership = Membership("me", "group", "it", b"!/cred/1/1/1", b"/", refused)
     made = SubjectMapping(
-        NameFormat("n:", "/"), exported, imported, lambda name: len(name) < 1_000, refused, most, fellows
+        NameFormat("n:", "/"), exported, imported, lambda name: len(name) < 1_000, refused, most, membership
     )
-    fellows.hear(Message(CONTROL, announcement_of([(b"a/x", b"brought")]), b"!/cred/1/1/2"), 0)
+    membership.hear(Message(CONTROL, announcement_of([(b"a/x", b"brought")]), b"!/cred/1/1/2"), 0)
     return made
 
 

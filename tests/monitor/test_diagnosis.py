@@ -15,7 +15,7 @@ from worlds import World
 
 from sbuslib import Hub, Limits
 from sbuslib.blocking import Client
-from sbuslib.federation.fellows import BridgeStatistics, Here
+from sbuslib.federation.membership import BridgeStatistics, Heartbeat
 from sbuslib.kernel.users import name_of_user, program_of
 from sbuslib.monitor import diagnosis
 from sbuslib.monitor.diagnosis import Finding, examine
@@ -225,7 +225,7 @@ def test_a_bridge_that_is_away_or_loses_messages_is_told(address: str, monkeypat
     """Whatever its text says."""
     away, losing = BridgeStatistics(connected=False), BridgeStatistics(lost={"outage": 1})
     for counts, level in ((BridgeStatistics(exported=5), "ok"), (away, "warning"), (losing, "warning")):
-        here = Here("g1", "x", text="bridge to nats: away, 0 lost", counts=counts)
-        monkeypatch.setattr(diagnosis, "bridges_heard", lambda receive, here=here: [(here, None)])
+        heartbeat = Heartbeat("g1", "x", text="bridge to nats: away, 0 lost", counts=counts)
+        monkeypatch.setattr(diagnosis, "bridges_heard", lambda receive, heartbeat=heartbeat: [(heartbeat, None)])
         with Hub(address):
-            assert of("bridge", findings(address), level).text == here.text
+            assert of("bridge", findings(address), level).text == heartbeat.text

@@ -31,7 +31,7 @@ EVERYTHING: dict[str, Any] = {"export": [b""], "import_": [b""]}
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("SETTLE_SECONDS", 0.01), ("BEAT_SECONDS", 0.05), ("_AWAY_SECONDS", 0.01)):
+    for name, seconds in (("SETTLE_SECONDS", 0.01), ("HEARTBEAT_SECONDS", 0.05), ("_AWAY_SECONDS", 0.01)):
         monkeypatch.setattr(gateway_module, name, seconds)
 
 
@@ -218,7 +218,7 @@ def test_secrets_never_cross(buses: list[Hub], join: Join) -> None:
 
 def test_two_gateways_between_the_same_buses_make_no_circle(buses: list[Hub], join: Join) -> None:
     gateways = [*join(buses[0], buses[1]), *join(buses[0], buses[1])]
-    eventually(lambda: all(gateway._fellows.others == 1 for gateway in gateways))
+    eventually(lambda: all(gateway._membership.others == 1 for gateway in gateways))
     inbox = buses[1].subscribe(b"from/")
     for number in range(50):
         buses[0].publish(b"from/a", b"%d" % number)
@@ -236,7 +236,7 @@ def test_a_triangle_of_buses_makes_no_circle(buses: list[Hub], join: Join) -> No
         for one, two, name in ((a, b, "ab"), (b, c, "bc"), (c, a, "ca"))
         for gateway in join(one, two, name=name, **EVERYTHING)
     ]
-    eventually(lambda: all(gateway._fellows.others == 1 for gateway in gateways))
+    eventually(lambda: all(gateway._membership.others == 1 for gateway in gateways))
     inboxes = [hub.subscribe(b"x") for hub in buses]
     a.publish(b"x", b"1")
     for inbox in inboxes:
