@@ -45,8 +45,9 @@ REFERENCE = {
     ),
     "testing": ("Testing", "testing"),
     "journal": (
-        "Recorder, Follower, Consumer, replay, read",
-        "read journal.recorder.Recorder journal.follower.Follower journal.black_box.BlackBox journal.consume.consume "
+        "Recorder, ClientRecorder, Consumer, replay, read",
+        "read journal.recorder.Recorder journal.client_recorder.ClientRecorder "
+        "journal.black_box.BlackBox journal.consume.consume "
         "journal.consume.Consumer journal.replay.replay journal.replay.from_journal journal.replay.Selection",
     ),
     "bridge": ("Bridges", "bridge.Bridge bridge.AioBridge bridge.broker.BrokerOptions"),

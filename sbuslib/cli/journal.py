@@ -108,7 +108,7 @@ def run_journal_info(arguments: Namespace) -> int:
 
 
 def _show_info(directory: str, as_json: bool) -> bool:
-    from ..journal.inspection import summarize
+    from ..journal.summary import summarize
 
     for found in summarize(directory):
         if as_json:
@@ -215,7 +215,7 @@ def run_journal_verify(arguments: Namespace) -> int:
 
 
 def _verify_one(directory: str) -> bool:
-    from ..journal.account import Check, verify
+    from ..journal.verify import Check, verify
 
     def on_damage(path: str, skipped: Skipped) -> None:
         rows = "" if skipped.rows is None else f", {skipped.rows:,} rows"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ..journal.follower import Follower
+    from ..journal.client_recorder import ClientRecorder
     from ..journal.replay import ColumnSender
     from ..lake.sealing import Failure, Written
     from ..segments.layout import Skipped
@@ -64,18 +64,18 @@ def run_journal_record(arguments: Namespace) -> None:
     if arguments.on and arguments.last is None:
         raise UsageError("--on is for --last")
     with progress(lambda: "waiting for a hub"):
-        follower = _follower(arguments)
-    on_stop(follower.stop)
+        recorder = _client_recorder(arguments)
+    on_stop(recorder.stop)
     kept = "" if arguments.last is None else f" the last {arguments.last:g} s of"
-    tell(f"recording{kept} {follower.client.address} into {arguments.directory} (Ctrl-C ends it)")
-    follower.run()
+    tell(f"recording{kept} {recorder.client.address} into {arguments.directory} (Ctrl-C ends it)")
+    recorder.run()
     what = "recorded" if arguments.last is None else "received"
-    tell(f"{follower.received:,} messages {what}, row {follower.durable_sequence:,} is the last")
+    tell(f"{recorder.received:,} messages {what}, row {recorder.durable_sequence:,} is the last")
 
 
-def _follower(arguments: Namespace) -> Follower:
+def _client_recorder(arguments: Namespace) -> ClientRecorder:
     from ..journal.black_box import BlackBox
-    from ..journal.follower import Follower
+    from ..journal.client_recorder import ClientRecorder
 
     options: Any = {
         "patterns": tuple(arguments.pattern or [b""]),
@@ -86,7 +86,7 @@ def _follower(arguments: Namespace) -> Follower:
         "seal": not arguments.no_seal,
     }
     if arguments.last is None:
-        return Follower(arguments.address, arguments.directory, **options)
+        return ClientRecorder(arguments.address, arguments.directory, **options)
     box = BlackBox(
         arguments.address,
         arguments.directory,

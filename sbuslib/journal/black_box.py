@@ -17,7 +17,7 @@ from ..matcher import matches
 from ..wire.columns import Columns
 from ..wire.packets import Message
 from .chunks import Chunk
-from .follower import Follower
+from .client_recorder import ClientRecorder
 from .writer import Gap
 
 FORGOTTEN: Final = "forgotten"
@@ -27,13 +27,13 @@ _PACKET_BYTES: Final = 100
 """What a packet costs in memory besides its bytes: the object and its place in a list."""
 
 
-class BlackBox(Follower):
+class BlackBox(ClientRecorder):
     """Records the last ``seconds`` of a bus when a message comes whose key matches one of ``on``.
 
     :param most_bytes: of messages in memory; the oldest are forgotten beyond that.
     :param on_written: called with the number of messages after each time that they were handed to the journal.
 
-    The other parameters, and what it raises, are those of :class:`.follower.Follower`.
+    The other parameters, and what it raises, are those of :class:`.client_recorder.ClientRecorder`.
     """
 
     def __init__(

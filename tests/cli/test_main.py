@@ -48,7 +48,7 @@ SLOW = {"typing", "msgspec", "socket", "logging", "shutil", "gevent"}
     [
         ("sbuslib --help", "sbuslib.cli.main", SLOW | {"_socket", "sbuslib.cli.tables"}),
         ("sbuslib pub -a {}/bus key payload", "_socket", SLOW | {"sbuslib.blocking", "argparse"}),
-        ("sbuslib journal verify {}/journal", "sbuslib.journal.account", {"gevent", "pyspark", "pyarrow", "asyncio"}),
+        ("sbuslib journal verify {}/journal", "sbuslib.journal.verify", {"gevent", "pyspark", "pyarrow", "asyncio"}),
         ("sbuslib.cli.daemon --version", "sbuslib.cli.console", {"gevent"}),
     ],
 )

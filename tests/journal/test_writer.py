@@ -18,7 +18,7 @@ from sbuslib import Hub
 from sbuslib.core.messages import Batched, Copied
 from sbuslib.errors import CorruptJournalError, JournalError
 from sbuslib.journal import writer
-from sbuslib.journal.inspection import summarize
+from sbuslib.journal.summary import summarize
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.journal.recorder import Recorder
 from sbuslib.journal.sealer import Sealer

@@ -14,9 +14,9 @@ from segments.journals import START_NS, flip, rows, segment
 
 from sbuslib import read
 from sbuslib.errors import CorruptJournalError, JournalError
-from sbuslib.journal.account import verify
+from sbuslib.journal.verify import verify
 from sbuslib.journal.consume import consume
-from sbuslib.journal.inspection import summarize
+from sbuslib.journal.summary import summarize
 from sbuslib.lake.blocks import read_records
 from sbuslib.lake.places import list_sealed, sealed_name
 from sbuslib.lake.sealing import ingest, seal

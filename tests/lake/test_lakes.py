@@ -15,9 +15,9 @@ from lake.test_footers import spanning
 from segments.journals import flip, rows, segment
 
 from sbuslib.errors import CorruptJournalError
-from sbuslib.journal.account import verify
+from sbuslib.journal.verify import verify
 from sbuslib.journal.consume import consume
-from sbuslib.journal.inspection import summarize
+from sbuslib.journal.summary import summarize
 from sbuslib.lake.blocks import read_records
 from sbuslib.lake.places import list_sealed
 from sbuslib.lake.sealing import ingest, seal

@@ -18,7 +18,7 @@ from support import PATIENCE, FakeHub, HubThread, Peer, eventually
 from sbuslib import Limits
 from sbuslib.blocking import Client
 from sbuslib.errors import JournalInUseError
-from sbuslib.journal.follower import Follower
+from sbuslib.journal.client_recorder import ClientRecorder
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.journal.writer import Writer
 from sbuslib.segments.directory import is_recorded, list_segments, read_header
@@ -26,23 +26,23 @@ from sbuslib.wire.control import Away
 
 
 @contextmanager
-def following(address: str, journal: str, **options: Any) -> Iterator[Follower]:
-    """A follower in a thread of its own; the thread has ended when the block ends."""
-    follower = Follower(address, journal, **options)
+def recording(address: str, journal: str, **options: Any) -> Iterator[ClientRecorder]:
+    """A recorder in a thread of its own; the thread has ended when the block ends."""
+    recorder = ClientRecorder(address, journal, **options)
     failures: list[BaseException] = []
 
     def run() -> None:
         try:
-            follower.run()
+            recorder.run()
         except BaseException as error:
             failures.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        yield follower
+        yield recorder
     finally:
-        follower.stop()
+        recorder.stop()
         thread.join(PATIENCE)
     assert not thread.is_alive()
     if failures:
@@ -52,13 +52,13 @@ def following(address: str, journal: str, **options: Any) -> Iterator[Follower]:
 def test_all_messages_of_a_hub_are_recorded(address: str, journal: str) -> None:
     mine = (os.getgid(), os.getuid(), os.getpid())
     with HubThread(address) as bus, Client(address) as publisher:
-        with following(address, journal) as follower:
+        with recording(address, journal) as recorder:
             publisher.publish_many((b"room/%d" % (n % 3), b"%d" % n) for n in range(1000))
             publisher.publish(publisher.credentials + b"/secret", b"secret")
-            eventually(lambda: follower.durable_sequence == 1000)
+            eventually(lambda: recorder.durable_sequence == 1000)
         hub_id = bus.hub.hub_id.decode()
         key = publisher.credentials
-    assert follower.received == 1000
+    assert recorder.received == 1000
     records = records_of(journal)
     assert [(record.key, record.payload) for record in records] == [
         (b"room/%d" % (n % 3), b"%d" % n) for n in range(1000)
@@ -70,15 +70,15 @@ def test_all_messages_of_a_hub_are_recorded(address: str, journal: str) -> None:
 
 
 def test_a_directory_in_use_is_refused(address: str, journal: str) -> None:
-    with HubThread(address) as bus, following(address, journal):
+    with HubThread(address) as bus, recording(address, journal):
         with pytest.raises(JournalInUseError):
-            Follower(address, journal)
+            ClientRecorder(address, journal)
         while bus.call(lambda: bus.hub.statistics().clients) != 1:
             gevent.sleep(0.001)
 
 
 def test_a_hub_above_that_was_away_becomes_a_gap(address: str, journal: str) -> None:
-    with HubThread(address) as bus, following(address, journal, limits=JournalLimits(block_seconds=0.005)):
+    with HubThread(address) as bus, recording(address, journal, limits=JournalLimits(block_seconds=0.005)):
         while bus.call(lambda: bus.hub.statistics().patterns) != 1:
             gevent.sleep(0.001)
         bus.call(lambda: bus.hub.tree.pass_notice(Away(1_750_000_001.0, 1_750_000_002.0), None))
@@ -93,7 +93,7 @@ def test_a_hub_above_that_was_away_becomes_a_gap(address: str, journal: str) -> 
 
 def test_an_outage_becomes_a_gap_and_another_hub_another_segment(address: str, journal: str) -> None:
     limits = JournalLimits(block_seconds=0.005)
-    with HubThread(address) as bus, Client(address) as publisher, following(address, journal, limits=limits):
+    with HubThread(address) as bus, Client(address) as publisher, recording(address, journal, limits=limits):
         publisher.publish(b"k", b"before")
         publisher.sync()
         first = bus.hub.hub_id.decode()
@@ -118,20 +118,20 @@ def test_an_outage_becomes_a_gap_and_another_hub_another_segment(address: str, j
 def test_what_waits_when_another_hub_is_there_is_of_the_one_before(address: str, journal: str) -> None:
     limits = JournalLimits(block_seconds=600)
     with HubThread(address) as bus, Client(address) as publisher:
-        follower = Follower(address, journal, limits=limits)
+        recorder = ClientRecorder(address, journal, limits=limits)
         first = bus.hub.hub_id.decode()
         publisher.publish(b"k", b"before")
-        follower._receive(PATIENCE)
+        recorder._receive(PATIENCE)
         bus.stop()
     with HubThread(address) as other, ThreadPoolExecutor(1) as pool:
-        received = pool.submit(follower._receive, PATIENCE)
+        received = pool.submit(recorder._receive, PATIENCE)
         while other.call(lambda: other.hub.statistics().patterns) != 1:
             gevent.sleep(0.001)
         with Client(address) as publisher:
             publisher.publish(b"k", b"after")
         received.result(PATIENCE)
-        follower.stop()
-        follower.run()
+        recorder.stop()
+        recorder.run()
         hubs = [read_header(one.path).hub for one in list_segments(journal)]
         assert hubs == [first, other.hub.hub_id.decode()]
     assert [(record.payload, record.cause) for record in records_of(journal)] == [
@@ -147,7 +147,7 @@ def test_a_connection_that_broke_is_a_gap_from_the_last_message_on(address: str,
     with (
         HubThread(address) as bus,
         Client(address) as publisher,
-        following(address, journal, limits=limits) as follower,
+        recording(address, journal, limits=limits) as recorder,
     ):
         publisher.publish(b"k", b"before")
         publisher.sync()
@@ -159,8 +159,8 @@ def test_a_connection_that_broke_is_a_gap_from_the_last_message_on(address: str,
                 connection.outbound.socket.shutdown(socket.SHUT_RDWR)
 
         bus.call(cut)
-        eventually(lambda: follower.client.epoch == 2)
-        follower.client.sync()
+        eventually(lambda: recorder.client.epoch == 2)
+        recorder.client.sync()
         with Client(address) as again:
             again.publish(b"k", b"after")
             again.sync()
@@ -175,8 +175,8 @@ def test_a_hub_without_extensions_is_recorded_without_senders(folder: str, journ
     """A daemon like the C one tells no senders and no identity."""
     address = os.path.join(folder, "bus")
     with FakeHub(address) as fake:
-        made: list[Follower] = []
-        thread = threading.Thread(target=lambda: made.append(Follower(address, journal)))
+        made: list[ClientRecorder] = []
+        thread = threading.Thread(target=lambda: made.append(ClientRecorder(address, journal)))
         thread.start()
         peer = fake.greet()
         gone = gevent.spawn(_answer, peer)
@@ -202,7 +202,7 @@ def _answer(peer: Peer) -> None:
 
 def test_ids_are_those_of_the_process_that_answers_for_a_message(address: str, journal: str) -> None:
     with HubThread(address):
-        follower = Follower(address, journal)
+        recorder = ClientRecorder(address, journal)
         for prefix, sender, ids in (
             (b"", b"!/cred/1/2/3", (1, 2, 3)),
             (b"", b"!/cred/1/2/3/!/cred/4/5/6", (1, 2, 3)),  # a stranger's hub could name anybody
@@ -221,18 +221,18 @@ def test_ids_are_those_of_the_process_that_answers_for_a_message(address: str, j
             (b"", b"!/cred/1_0/2/3", (None, None, None)),
             (b"", None, (None, None, None)),
         ):
-            follower._prefix = prefix
-            assert follower._parse(sender) == ids
-            follower._vouched(sender)
-        assert sum(map(len, filter(None, follower._ids))) < 1_000, "long ones are not remembered"
-        follower.stop()
-        follower.run()
+            recorder._prefix = prefix
+            assert recorder._parse(sender) == ids
+            recorder._vouched(sender)
+        assert sum(map(len, filter(None, recorder._ids))) < 1_000, "long ones are not remembered"
+        recorder.stop()
+        recorder.run()
 
 
 def test_a_follower_stops_reading_when_its_queue_is_full(
     address: str, journal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a slow disk, the follower stops reading, so the hub holds publishers, and no message is lost."""
+    """With a slow disk, the recorder stops reading, so the hub holds publishers, and no message is lost."""
     taking = threading.Event()
 
     def sync(descriptor: int) -> None:
@@ -247,17 +247,17 @@ def test_a_follower_stops_reading_when_its_queue_is_full(
         HubThread(address, limits=limits),
         Client(address) as publisher,
         Client(address) as other,
-        following(address, journal, limits=small) as follower,
+        recording(address, journal, limits=small) as recorder,
     ):
         sending = threading.Thread(target=publisher.publish_many, args=(messages,))
         sending.start()
         try:
-            while not follower._writer.tells:  # it waits for room
+            while not recorder._writer.tells:  # it waits for room
                 gevent.sleep(0.001)
-            received = follower.received
+            received = recorder.received
             other.sync()
             other.publish(b"other", b"")  # for which it may be held, too
-            assert follower.received == received  # and does not read meanwhile
+            assert recorder.received == received  # and does not read meanwhile
         finally:
             taking.set()
         sending.join()
@@ -271,10 +271,10 @@ def test_a_follower_stops_reading_when_its_queue_is_full(
 def test_a_follower_does_not_miss_room_that_comes_before_it_waits(
     address: str, journal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The writer takes all messages between two looks of the follower, and does not tell of room later."""
-    with HubThread(address), following(address, journal) as follower:
+    """The writer takes all messages between two looks of the recorder, and does not tell of room later."""
+    with HubThread(address), recording(address, journal) as recorder:
         looks = [True]
         monkeypatch.setattr(Writer, "fill", property(lambda self: 2.0 if looks and looks.pop() else 0.0))
-        monkeypatch.setattr(follower._room, "wait", lambda timeout: pytest.fail("it waits for what has come"))
-        follower._hand_over()
+        monkeypatch.setattr(recorder._room, "wait", lambda timeout: pytest.fail("it waits for what has come"))
+        recorder._hand_over()
         assert not looks

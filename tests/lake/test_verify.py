@@ -11,9 +11,9 @@ from segments.journals import READERS, START_NS, Row, flip, message_block, rows,
 
 from sbuslib import read
 from sbuslib.errors import CorruptJournalError, JournalError
-from sbuslib.journal.account import verify
+from sbuslib.journal.verify import verify
 from sbuslib.journal.consume import consume
-from sbuslib.journal.inspection import summarize
+from sbuslib.journal.summary import summarize
 from sbuslib.journal.replay import from_journal
 from sbuslib.lake.blocks import read_records
 from sbuslib.lake.places import Sealed, list_sealed

@@ -14,7 +14,7 @@ from segments.journals import EXAMPLE, flip, write
 
 from sbuslib.errors import UsageError
 from sbuslib.journal.chunks import Chunk, columns_of, parts_of
-from sbuslib.journal.inspection import summarize
+from sbuslib.journal.summary import summarize
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.wire.batches import coalesce
 from sbuslib.wire.columns import Columns

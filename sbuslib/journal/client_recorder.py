@@ -32,7 +32,7 @@ _SENDER_BYTES = 512
 """Longest sender that is remembered. It is enough for a tree of many floors."""
 
 
-class Follower:
+class ClientRecorder:
     """A client of the hub at ``address`` that records into ``directory``. Blocks the thread that runs it.
 
     :param patterns: what to record; everything unless given.
