@@ -51,8 +51,8 @@ def read(
         raise UsageError(f"engine is one of {', '.join(get_args(Engine))}, not {engine!r}")
     try:
         from .lake import readers
-        from .lake.places import absolute
-        from .lake.rows import SCHEMA
+        from .lake.files import absolute
+        from .lake.schema import SCHEMA
         from .lake.selection import Selection, nanoseconds
 
         unknown = set(columns or ()) - set(SCHEMA.names)

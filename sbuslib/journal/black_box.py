@@ -1,8 +1,8 @@
 """Keeps the last messages of a bus in memory, and records them when something has happened.
 
-A black box is a follower that forgets: what is older than its time, or more than its bytes, is dropped and counted.
-When a message under one of its keys comes, or :meth:`BlackBox.trigger` is called, everything that it holds goes to the
-journal, after a gap row of the cause :data:`FORGOTTEN` with the number of messages that are missing before it.
+A black box is a client recorder that forgets: messages older than its time, or beyond its bytes, are dropped and
+counted. When a message under one of its keys comes, or :meth:`BlackBox.trigger` is called, all that it holds goes to
+the journal, after a gap row of the cause :data:`FORGOTTEN` with the number of messages that are missing before it.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class BlackBox(ClientRecorder):
 
 
 def _packets(chunk: Chunk) -> Sequence[bytes]:
-    assert not isinstance(chunk.messages, Columns)  # a follower gets packets
+    assert not isinstance(chunk.messages, Columns)  # a client recorder gets packets
     return chunk.messages
 
 

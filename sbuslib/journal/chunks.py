@@ -35,7 +35,7 @@ def own_users() -> set[int]:
 
 def columns_of(chunks: list[Chunk]) -> tuple[list[bytes], Buffer, bytes, Sequence[Buffer]]:
     """The columns of a block: distinct keys, each message's key, the payloads' lengths, and the payloads."""
-    # 1. Packets alone, as a follower has them, are taken apart all at once.
+    # 1. Packets alone, as a client recorder has them, are split all at once.
     numbers: bytes | list[int] | None
     packets: list[bytes] = []
     for chunk in chunks:

@@ -19,8 +19,8 @@ from typing import Final, Self
 
 from ..errors import CorruptJournalError, JournalError, JournalInUseError, StateError, UsageError
 from ..lake.blocks import blocks
-from ..lake.pieces import Piece, contents, measure, plan
-from ..lake.places import absolute
+from ..lake.files import absolute
+from ..lake.read_plan import RowRange, contents, measure, plan
 from ..lake.selection import Selection
 from ..segments.decoding import OnCorrupt
 from ..segments.directory import DirectoryLock, durable_sequence, is_recorded
@@ -195,23 +195,23 @@ class Consumer:
                 self._next = 1
                 yield Record(time_ns(), 0, GAP, None, None, None, None, None, None, None, "replaced")
 
-    def _rows_of(self, pieces: list[Piece]) -> Iterator[Record]:
-        """The rows in some pieces that are handed over. The next recorder writes the row that tells of a kill."""
-        pieces = [piece._replace(is_killed=False) for piece in pieces]
-        self._check_end(pieces)
-        if pieces:
-            self._next = self._next or pieces[0].first
-        for header, path, block in blocks(pieces, on_corrupt=self._on_corrupt):
+    def _rows_of(self, row_ranges: list[RowRange]) -> Iterator[Record]:
+        """The rows in some ranges that are handed over. The next recorder writes the row that tells of a kill."""
+        row_ranges = [row_range._replace(is_killed=False) for row_range in row_ranges]
+        self._check_end(row_ranges)
+        if row_ranges:
+            self._next = self._next or row_ranges[0].first
+        for header, path, block in blocks(row_ranges, on_corrupt=self._on_corrupt):
             yield from self._wanted(header, path, block)
             self._next = max(self._next or 0, block.next_sequence)
             if block.position:  # it stands in a segment
                 self._known = {path: (block.next_sequence, block.end)}
 
-    def _check_end(self, pieces: list[Piece]) -> None:
+    def _check_end(self, row_ranges: list[RowRange]) -> None:
         """Raise :exc:`~sbuslib.errors.JournalError` if the journal ends before the last acknowledged row."""
-        if self._next is None or self.journal is None or (pieces and pieces[-1].known is not None):
+        if self._next is None or self.journal is None or (row_ranges and row_ranges[-1].known is not None):
             return
-        for last in (pieces or plan([absolute(self.directory)]).get(self.journal, []))[-1:]:
+        for last in (row_ranges or plan([absolute(self.directory)]).get(self.journal, []))[-1:]:
             end = last.before if last.before is not None else measure(last, on_corrupt=self._on_corrupt)[0]
             if end < self._next:
                 raise JournalError(

@@ -13,7 +13,7 @@ row says so.
 The callbacks of the event loop run under :class:`~sbuslib.core.supervision.Supervisor`: an unforeseen error in one of
 them ends the recording, and is told as any other error that ends it.
 
-For recording a hub of another process, see :mod:`.follower`.
+For recording a hub of another process, see :mod:`.client_recorder`.
 """
 
 from __future__ import annotations

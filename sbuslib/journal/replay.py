@@ -21,7 +21,7 @@ import msgspec
 
 from ..errors import CorruptJournalError, KeyFormatError, PacketError, UsageError
 from ..lake.blocks import blocks, everything
-from ..lake.pieces import Piece
+from ..lake.read_plan import RowRange
 from ..lake.segment_rows import OnSkip, Rows
 from ..lake.selection import EVERYTHING, Selection
 from ..matcher import SEPARATOR
@@ -126,12 +126,13 @@ def from_journal(
     ``on_skip`` is called for each place that is damaged and was skipped. Raises
     :exc:`~sbuslib.errors.CorruptJournalError`, and :exc:`~sbuslib.errors.JournalError` if there is no journal.
     """
-    by_journal: dict[str | None, list[Piece]] = {}
-    for piece in everything(directory, wanted):
-        by_journal.setdefault(piece.journal, []).append(piece)
+    by_journal: dict[str | None, list[RowRange]] = {}
+    for row_range in everything(directory, wanted):
+        by_journal.setdefault(row_range.journal, []).append(row_range)
     choice = _Choice(wanted)
     each = [
-        _runs(blocks(pieces, wanted, on_corrupt=on_corrupt, on_skip=on_skip), choice) for pieces in by_journal.values()
+        _runs(blocks(row_ranges, wanted, on_corrupt=on_corrupt, on_skip=on_skip), choice)
+        for row_ranges in by_journal.values()
     ]
     return each[0] if len(each) == 1 else _merged(each)
 

@@ -9,8 +9,8 @@ import msgspec
 
 from ..errors import CorruptJournalError
 from ..lake.blocks import everything
-from ..lake.pieces import Piece
-from ..lake.places import ListedSegment, Sealed, absolute, is_local, looked_again, opened
+from ..lake.files import ListedSegment, Sealed, absolute, is_local, looked_again, opened
+from ..lake.read_plan import RowRange
 from ..segments.decoding import decode_block, walk
 from ..segments.directory import is_recorded
 from ..segments.layout import Block
@@ -48,27 +48,27 @@ def summarize(directory: str | os.PathLike[str]) -> list[JournalSummary]:
 
     Raises :exc:`~sbuslib.errors.JournalError` when there is no journal.
     """
-    by_journal: dict[str | None, list[Piece]] = {}
-    for piece in everything(directory):
-        by_journal.setdefault(piece.journal, []).append(piece)
+    by_journal: dict[str | None, list[RowRange]] = {}
+    for row_range in everything(directory):
+        by_journal.setdefault(row_range.journal, []).append(row_range)
     place = absolute(directory)
     recorded = is_local(place) and is_recorded(place)
-    return [_summary(journal, pieces, recorded) for journal, pieces in by_journal.items()]
+    return [_summary(journal, row_ranges, recorded) for journal, row_ranges in by_journal.items()]
 
 
-def _summary(journal: str | None, pieces: list[Piece], recorded: bool) -> JournalSummary:
+def _summary(journal: str | None, row_ranges: list[RowRange], recorded: bool) -> JournalSummary:
     header, missing, files = None, 0, list[FileSummary]()
-    for piece in pieces:
-        end = piece.first  # the number that comes after its last row
-        if isinstance(piece.file, Sealed):
-            end = piece.before or end
-            files.append(_sealed(piece.file, piece.first, end))
-        elif piece.file is not None:
+    for row_range in row_ranges:
+        end = row_range.first  # the number that comes after its last row
+        if isinstance(row_range.file, Sealed):
+            end = row_range.before or end
+            files.append(_sealed(row_range.file, row_range.first, end))
+        elif row_range.file is not None:
             with suppress(CorruptJournalError):
-                header = piece.file.header
-            file, end = _segment(piece, piece.file)
-            files += [file] if file.rows or piece.first == file.first_row else []
-        missing += max(0, (piece.before or end) - max(end, piece.first))
+                header = row_range.file.header
+            file, end = _segment(row_range, row_range.file)
+            files += [file] if file.rows or row_range.first == file.first_row else []
+        missing += max(0, (row_range.before or end) - max(end, row_range.first))
     separator = header.separator.decode() if header is not None else None
     return JournalSummary(journal, header and header.hub, separator, recorded and header is not None, missing, files)
 
@@ -85,20 +85,20 @@ def _sealed(file: Sealed, first: int, before: int) -> FileSummary:
         return msgspec.structs.replace(found, state=error.reason)
 
 
-def _segment(piece: Piece, segment: ListedSegment) -> tuple[FileSummary, int]:
-    """A segment, of which the rows before those of the piece do not count; and the number that comes after its last."""
+def _segment(row_range: RowRange, segment: ListedSegment) -> tuple[FileSummary, int]:
+    """A segment, of which the rows before those of the range do not count; and the number that comes after its last."""
     found = FileSummary(segment.name, segment.size, segment.first_sequence, "open")
     try:
         header, mark = segment.header, segment.mark
     except CorruptJournalError as error:
-        return msgspec.structs.replace(found, state=error.reason), piece.before or piece.first
+        return msgspec.structs.replace(found, state=error.reason), row_range.before or row_range.first
 
     # The headers of the blocks tell the rows, the last block the latest time, and the mark the next number.
     rows, latest, last, end = 0, None, None, segment.first_sequence
     with opened(segment.path) as read_at:
         for extent in walk(read_at, segment.size, end):
             end = extent.first + (extent.rows or 0)
-            rows += max(0, end - max(extent.first, piece.first))
+            rows += max(0, end - max(extent.first, row_range.first))
             last = extent if extent.rows is not None else last
         with suppress(CorruptJournalError):  # ``verify`` tells it
             block = decode_block(read_at(last.position, last.length), 0, header.salt) if last is not None else None

@@ -10,8 +10,8 @@ import msgspec
 
 from ..errors import CorruptJournalError
 from ..lake.blocks import blocks, everything
-from ..lake.pieces import unsaid
-from ..lake.places import Sealed
+from ..lake.files import Sealed
+from ..lake.read_plan import unsaid
 from ..segments.layout import GAP, Block, Skipped
 from ..segments.recovery import DAMAGED, DELETED
 from ..wire.offers import needs_descriptor_store
@@ -70,16 +70,16 @@ def verify(
         on_damage(path, skipped)
 
     # 1. What sealed files hold, and what their names say. A damaged one is told when it is read.
-    pieces = everything(directory)
-    check.first_row = check.first_row or (pieces[0].first if pieces else 0)
-    for file in dict.fromkeys(piece.file for piece in pieces if isinstance(piece.file, Sealed)):
+    row_ranges = everything(directory)
+    check.first_row = check.first_row or (row_ranges[0].first if row_ranges else 0)
+    for file in dict.fromkeys(row_range.file for row_range in row_ranges if isinstance(row_range.file, Sealed)):
         for first, before in unsaid(file):
             reason = f"its name says rows {file.first:,} to {file.last:,}, and it has no row from {first:,} to "
             skip(file.path, Skipped(0, file.size, before - first, f"{reason}{before - 1:,}"))
 
     # 2. All rows.
-    seen = {piece.place for piece in pieces}  # of rows that are in no file
-    for rows in blocks(pieces, on_corrupt="skip", on_skip=skip):
+    seen = {row_range.place for row_range in row_ranges}  # of rows that are in no file
+    for rows in blocks(row_ranges, on_corrupt="skip", on_skip=skip):
         check.files += rows.path not in seen
         seen.add(rows.path)
         try:

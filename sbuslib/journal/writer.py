@@ -4,7 +4,7 @@ A slow disk must not stall an event loop, so only this thread uses the files whi
 where gevent has patched ``threading``. Messages come to it through one queue, in portions of some thousand. It answers
 with counts that are plain attributes, and with calls of a function.
 
-It knows nothing of hubs and clients: :mod:`.recorder` and :mod:`.follower` give it messages.
+It knows nothing of hubs and clients: :mod:`.recorder` and :mod:`.client_recorder` give it messages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from ..errors import UsageError
 from ..kernel.threads import unpatched
-from ..lake.places import absolute
+from ..lake.files import absolute
 from ..lake.retention import retain
 from ..secrets import RESERVED
 from ..segments.directory import DirectoryLock, boot_id, sync_directory

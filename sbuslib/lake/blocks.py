@@ -15,54 +15,54 @@ from ..errors import CorruptJournalError, JournalError
 from ..segments.decoding import OnCorrupt
 from ..segments.directory import LOCK_NAME
 from ..segments.layout import Record
-from .pieces import Piece, instead, plan
-from .places import Sealed, VanishedError, absolute
+from .files import Sealed, VanishedError, absolute
+from .read_plan import RowRange, instead, plan
 from .segment_rows import OnSkip, Rows, segment_rows
 from .selection import EVERYTHING, Selection
 
 
-def everything(directory: str | os.PathLike[str], wanted: Selection = EVERYTHING) -> list[Piece]:
-    """The pieces of all journals in a directory or under a URI, one journal after the other.
+def everything(directory: str | os.PathLike[str], wanted: Selection = EVERYTHING) -> list[RowRange]:
+    """The ranges of all journals in a directory or under a URI, one journal after the other.
 
-    Raises :exc:`~sbuslib.errors.JournalError` if there is none. One into which nothing was recorded yet has no pieces.
+    Raises :exc:`~sbuslib.errors.JournalError` if there is none. One into which nothing was recorded yet has no ranges.
     """
     place = absolute(directory)
-    found = [piece for pieces in plan([place], wanted).values() for piece in pieces]
+    found = [row_range for row_ranges in plan([place], wanted).values() for row_range in row_ranges]
     if not found and not wanted.by_time and not os.path.exists(f"{place}/{LOCK_NAME}"):
         raise JournalError(f"{os.fspath(directory)}: there is no journal and no lake here")
     return found
 
 
 def blocks(
-    pieces: Iterable[Piece],
+    row_ranges: Iterable[RowRange],
     wanted: Selection = EVERYTHING,
     *,
     on_corrupt: OnCorrupt = "error",
     on_skip: OnSkip = lambda path, skipped: None,
 ) -> Iterator[Rows]:
-    """The rows in some pieces. Rows that are not ``wanted`` may be among them.
+    """The rows in some ranges. Rows that are not ``wanted`` may be among them.
 
     With ``on_corrupt="skip"`` damage is told to ``on_skip``, and comes as a gap row. Else it raises
     :exc:`~sbuslib.errors.CorruptJournalError`. Raises :exc:`~sbuslib.errors.JournalError`.
     """
 
-    def read(piece: Piece) -> Iterator[Rows]:
-        if isinstance(piece.file, Sealed):
+    def read(row_range: RowRange) -> Iterator[Rows]:
+        if isinstance(row_range.file, Sealed):
             from .parquet import sealed_rows  # only here, as it needs Arrow
 
-            return sealed_rows(piece, wanted, on_corrupt, on_skip)
-        return segment_rows(piece, on_corrupt, on_skip)
+            return sealed_rows(row_range, wanted, on_corrupt, on_skip)
+        return segment_rows(row_range, on_corrupt, on_skip)
 
-    return present(pieces, read)
+    return present(row_ranges, read)
 
 
-def present(pieces: Iterable[Piece], read: Callable[[Piece], Iterator[Any]]) -> Iterator[Any]:
-    """What ``read`` gives of each piece, or of what is in its place if its file has vanished."""
-    for piece in pieces:
+def present(row_ranges: Iterable[RowRange], read: Callable[[RowRange], Iterator[Any]]) -> Iterator[Any]:
+    """What ``read`` gives of each range, or of what is in its place if its file has vanished."""
+    for row_range in row_ranges:
         try:
-            yield from read(piece)
+            yield from read(row_range)
         except VanishedError:
-            yield from present(instead(piece), read)
+            yield from present(instead(row_range), read)
 
 
 def read_records(

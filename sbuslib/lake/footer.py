@@ -25,7 +25,7 @@ import pyarrow.parquet
 from ..errors import CorruptJournalError
 from ..segments.layout import SegmentHeader
 from ..segments.recovery import DAMAGED, DELETED, NUMBERS_LEFT_OUT
-from .places import Sealed, VanishedError, filesystem_of
+from .files import Sealed, VanishedError, filesystem_of
 
 logger = logging.getLogger("sbuslib")
 
@@ -67,7 +67,7 @@ def footer_of(file: Sealed) -> Footer:
 
     A file that holds less than its name says is told in the log. Raises
     :exc:`~sbuslib.errors.CorruptJournalError`, also for rows that the name does not say, and
-    :exc:`.places.VanishedError`.
+    :exc:`.files.VanishedError`.
     """
     # 1. The metadata, and whether their statistics say that all is there: nearly always, and no page is read then.
     with named_errors(file.path):

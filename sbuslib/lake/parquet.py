@@ -15,10 +15,10 @@ from ..errors import CorruptJournalError
 from ..segments.decoding import OnCorrupt
 from ..segments.layout import MESSAGE, NULL, Block, Buffer, Skipped
 from ..segments.recovery import DAMAGED
+from .files import Sealed, filesystem_of, is_local, opened
 from .footer import footer_of, named_errors
-from .pieces import Piece
-from .places import Sealed, filesystem_of, is_local, opened
-from .rows import SCHEMA
+from .read_plan import RowRange
+from .schema import SCHEMA
 from .segment_rows import OnSkip, Rows, gap, gap_block
 from .selection import Selection
 
@@ -84,12 +84,12 @@ def expression(wanted: Selection, first: int = 0, before: int | None = None) -> 
     return found
 
 
-def sealed_batches(piece: Piece, schema: Any, wanted: Selection) -> Iterator[Any]:
-    """The wanted rows of a sealed file's piece, as record batches of ``schema``.
+def sealed_batches(row_range: RowRange, schema: Any, wanted: Selection) -> Iterator[Any]:
+    """The wanted rows of a sealed file's range, as record batches of ``schema``.
 
-    Raises :exc:`~sbuslib.errors.CorruptJournalError`, and :exc:`.places.VanishedError` before the first row.
+    Raises :exc:`~sbuslib.errors.CorruptJournalError`, and :exc:`.files.VanishedError` before the first row.
     """
-    file = piece.file
+    file = row_range.file
     assert isinstance(file, Sealed)
 
     # 1. The whole file is checked once. From elsewhere it is not fetched for that: Arrow checks each page.
@@ -98,7 +98,7 @@ def sealed_batches(piece: Piece, schema: Any, wanted: Selection) -> Iterator[Any
     header = footer_of(file).header
     filesystem, inside = filesystem_of(file.path)
     names = [*dict.fromkeys([*schema.names, *(["key"] if wanted.by_key else [])])]
-    bounds = (0, None) if piece.is_whole else (piece.first, piece.before)
+    bounds = (0, None) if row_range.is_whole else (row_range.first, row_range.before)
 
     # 2. Arrow leaves out groups of rows by their bounds, and we those whose keys no pattern matches.
     with named_errors(file.path):
@@ -124,26 +124,26 @@ def chosen(rows: Any, wanted: Selection, separator: bytes) -> Any:
 # -- as blocks ------------------------------------------------------------------------------------------
 
 
-def sealed_rows(piece: Piece, wanted: Selection, on_corrupt: OnCorrupt, on_skip: OnSkip) -> Iterator[Rows]:
-    """The rows of a sealed file's piece as blocks. Raises as :func:`sealed_batches`, unless damage is to be skipped."""
-    assert isinstance(piece.file, Sealed)
-    assert piece.before is not None
+def sealed_rows(row_range: RowRange, wanted: Selection, on_corrupt: OnCorrupt, on_skip: OnSkip) -> Iterator[Rows]:
+    """The rows of a sealed file's range as blocks. Raises as :func:`sealed_batches`, unless damage is to be skipped."""
+    assert isinstance(row_range.file, Sealed)
+    assert row_range.before is not None
 
-    following = piece.first
+    following = row_range.first
     try:
-        header = footer_of(piece.file).header
-        for batch in sealed_batches(piece, SCHEMA, wanted):
+        header = footer_of(row_range.file).header
+        for batch in sealed_batches(row_range, SCHEMA, wanted):
             for block in _blocks_of(batch):
-                yield Rows(header, piece.file.path, block)
+                yield Rows(header, row_range.file.path, block)
                 following = block.next_sequence
     except CorruptJournalError as error:
         if on_corrupt == "error":
             raise
 
         # A local file was checked before its first row; of others the damage shows in the middle.
-        lost = piece.before - following
-        on_skip(piece.file.path, Skipped(0, piece.file.size, lost, error.reason))
-        yield gap(piece, piece.before - 1, piece.file.start_ns, DAMAGED, lost)
+        lost = row_range.before - following
+        on_skip(row_range.file.path, Skipped(0, row_range.file.size, lost, error.reason))
+        yield gap(row_range, row_range.before - 1, row_range.file.start_ns, DAMAGED, lost)
 
 
 def _blocks_of(batch: Any) -> Iterator[Block]:

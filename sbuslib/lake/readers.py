@@ -17,12 +17,12 @@ import pyarrow
 
 from ..errors import CorruptJournalError, JournalError
 from ..segments.decoding import OnCorrupt
-from .decode import batches
+from .arrow_batches import batches
+from .files import Sealed, looked_again
 from .footer import footer_of
 from .parquet import checked
-from .pieces import Piece, plan
-from .places import Sealed, looked_again
-from .rows import SCHEMA
+from .read_plan import RowRange, plan
+from .schema import SCHEMA
 from .selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
@@ -45,25 +45,25 @@ class Wish(NamedTuple):
         """The columns, as Arrow's schema."""
         return SCHEMA if self.columns is None else pyarrow.schema([SCHEMA.field(name) for name in self.columns])
 
-    def pieces(self) -> list[Piece]:
+    def row_ranges(self) -> list[RowRange]:
         """What there is to read. Raises :exc:`~sbuslib.errors.JournalError`."""
         found = plan(self.places, self.selection, durable_only=self.durable_only)
-        return [piece for pieces in found.values() for piece in pieces]
+        return [row_range for row_ranges in found.values() for row_range in row_ranges]
 
-    def batches(self, pieces: list[Piece]) -> Iterator[Any]:
-        """The rows of some pieces. Raises :exc:`~sbuslib.errors.JournalError`."""
-        return batches(pieces, self.schema, self.selection, self.on_corrupt)
+    def batches(self, row_ranges: list[RowRange]) -> Iterator[Any]:
+        """The rows of some ranges. Raises :exc:`~sbuslib.errors.JournalError`."""
+        return batches(row_ranges, self.schema, self.selection, self.on_corrupt)
 
     @looked_again
-    def runs(self, *, check: bool = True) -> list[tuple[list[str], list[Piece]]]:
-        """The pieces in their order: sealed files of which all rows are wanted, or else other pieces, by turns.
+    def runs(self, *, check: bool = True) -> list[tuple[list[str], list[RowRange]]]:
+        """The ranges in their order: sealed files of which all rows are wanted, or else other ranges, by turns.
 
         Those files are checked, unless somebody else does it. Raises :exc:`~sbuslib.errors.JournalError`.
         """
-        found = list[tuple[list[str], list[Piece]]]()
-        for is_whole, pieces in groupby(self.pieces(), self._is_whole):
-            run = list(pieces)
-            files = [piece.file for piece in run if isinstance(piece.file, Sealed)] if is_whole else []
+        found = list[tuple[list[str], list[RowRange]]]()
+        for is_whole, row_ranges in groupby(self.row_ranges(), self._is_whole):
+            run = list(row_ranges)
+            files = [row_range.file for row_range in run if isinstance(row_range.file, Sealed)] if is_whole else []
             for file in files:
                 footer_of(file)
                 if check:
@@ -71,28 +71,28 @@ class Wish(NamedTuple):
             found.append(([file.path for file in files], [] if is_whole else run))
         return found
 
-    def _is_whole(self, piece: Piece) -> bool:
-        file, wanted = piece.file, self.selection
-        if not isinstance(file, Sealed) or not piece.is_whole or wanted.by_key:
+    def _is_whole(self, row_range: RowRange) -> bool:
+        file, wanted = row_range.file, self.selection
+        if not isinstance(file, Sealed) or not row_range.is_whole or wanted.by_key:
             return False
         return wanted.covers(file.start_ns, file.end_ns)
 
 
 def separators(places: Sequence[str], hub: str | None = None) -> set[bytes]:
-    """The separators of the keys of journals, of one hub where it is named. Raises as :meth:`Wish.pieces`."""
+    """The separators of the keys of journals, of one hub where it is named. Raises as :meth:`Wish.row_ranges`."""
     headers = []
-    for piece in Wish([*places], EVERYTHING).pieces():
+    for row_range in Wish([*places], EVERYTHING).row_ranges():
         with suppress(CorruptJournalError):  # whoever reads it learns that
-            if isinstance(piece.file, Sealed):
-                headers.append(footer_of(piece.file).header)
-            elif piece.file is not None:
-                headers.append(piece.file.header)
+            if isinstance(row_range.file, Sealed):
+                headers.append(footer_of(row_range.file).header)
+            elif row_range.file is not None:
+                headers.append(row_range.file.header)
     return {header.separator for header in headers if hub is None or header.hub == hub}
 
 
 def read_arrow(wish: Wish) -> pyarrow.Table:
     """The wanted rows as a table. Raises :exc:`~sbuslib.errors.JournalError`."""
-    return pyarrow.Table.from_batches(wish.batches(wish.pieces()), wish.schema)
+    return pyarrow.Table.from_batches(wish.batches(wish.row_ranges()), wish.schema)
 
 
 def read_pandas(wish: Wish) -> DataFrame:
@@ -109,10 +109,14 @@ def read_polars(wish: Wish) -> polars.LazyFrame:
     from polars.io.plugins import register_io_source
 
     def read(
-        pieces: list[Piece], columns: list[str] | None, predicate: polars.Expr | None, most: int | None, _: int | None
+        row_ranges: list[RowRange],
+        columns: list[str] | None,
+        predicate: polars.Expr | None,
+        most: int | None,
+        _: int | None,
     ) -> Iterator[polars.DataFrame]:
         chosen = wish._replace(columns=columns if columns is not None else wish.schema.names)
-        for batch in chosen.batches(pieces):
+        for batch in chosen.batches(row_ranges):
             frame = polars.DataFrame(polars.from_arrow(batch))
             if predicate is not None:
                 frame = frame.filter(predicate)
@@ -126,8 +130,8 @@ def read_polars(wish: Wish) -> polars.LazyFrame:
     frames = [
         polars.scan_parquet(files).select(wish.schema.names)
         if files
-        else register_io_source(partial(read, pieces), schema=empty.schema)
-        for files, pieces in wish.runs() or [([], [])]
+        else register_io_source(partial(read, row_ranges), schema=empty.schema)
+        for files, row_ranges in wish.runs() or [([], [])]
     ]
     return polars.concat(frames)
 
@@ -141,9 +145,9 @@ def journal_error(error: Exception) -> JournalError | None:
 class _Stream:
     """Record batches that an engine may ask for again and again."""
 
-    def __init__(self, wish: Wish, pieces: list[Piece]) -> None:
+    def __init__(self, wish: Wish, row_ranges: list[RowRange]) -> None:
         self._wish = wish
-        self._pieces = pieces
+        self._pieces = row_ranges
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         reader = pyarrow.RecordBatchReader.from_batches(self._wish.schema, self._wish.batches(self._pieces))
@@ -160,7 +164,7 @@ def read_duckdb(wish: Wish, connection: duckdb.DuckDBPyConnection | None = None)
     base = connection if connection is not None else duckdb.connect()
     names = [*map(duckdb.ColumnExpression, wish.schema.names)]
     found = [
-        base.read_parquet(files).select(*names) if files else base.from_arrow(_Stream(wish, pieces))
-        for files, pieces in wish.runs() or [([], [])]
+        base.read_parquet(files).select(*names) if files else base.from_arrow(_Stream(wish, row_ranges))
+        for files, row_ranges in wish.runs() or [([], [])]
     ]
     return reduce(duckdb.DuckDBPyRelation.union, found)

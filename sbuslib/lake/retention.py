@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import CorruptJournalError, JournalError
 from ..segments.layout import SEGMENT_HEADER_BYTES
-from .pieces import Contents, contents, sealed_at
-from .places import ListedSegment, Sealed
+from .files import ListedSegment, Sealed
+from .read_plan import Contents, contents, sealed_at
 
 if TYPE_CHECKING:
     from .footer import HeldRows

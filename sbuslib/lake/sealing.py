@@ -23,11 +23,8 @@ from ..errors import CorruptJournalError, JournalError, JournalInUseError, SbusE
 from ..segments.decoding import OnCorrupt
 from ..segments.directory import DirectoryLock, Segment, rename_durably
 from ..segments.layout import SegmentHeader
-from .decode import batches
-from .footer import footer_of
-from .parquet import check, crc_of
-from .pieces import Piece, instead
-from .places import (
+from .arrow_batches import batches
+from .files import (
     Sealed,
     VanishedError,
     absolute,
@@ -38,8 +35,11 @@ from .places import (
     sealed_name,
     sealed_of,
 )
+from .footer import footer_of
+from .parquet import check, crc_of
+from .read_plan import RowRange, instead
 from .retention import retire
-from .rows import DELTAS, DICTIONARIES, SCHEMA
+from .schema import DELTAS, DICTIONARIES, SCHEMA
 from .selection import EVERYTHING
 from .units import Unit, listed, units, why_unknown
 
@@ -73,23 +73,23 @@ class Failure(NamedTuple):
 
 def write(unit: Unit, on_corrupt: OnCorrupt = "error") -> Written:
     """Make a sealed file. Raises :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`, and leaves nothing then."""
-    if unit.journal is None or unit.pieces[0].before is None:
-        raise JournalError(why_unknown(unit.pieces[0]) or f"{unit.place}: its last segment was repaired meanwhile")
+    if unit.journal is None or unit.row_ranges[0].before is None:
+        raise JournalError(why_unknown(unit.row_ranges[0]) or f"{unit.place}: its last segment was repaired meanwhile")
     filesystem, folder = filesystem_of(unit.target)
     filesystem.create_dir(folder, recursive=True)
     with ExitStack() as undo:
         beside = folder if is_local(unit.target) else undo.enter_context(tempfile.TemporaryDirectory())
-        aside = f"{beside}/_{unit.journal}-{unit.pieces[0].first:020d}.new"
+        aside = f"{beside}/_{unit.journal}-{unit.row_ranges[0].first:020d}.new"
         undo.callback(_remove, aside)
 
         # 1. The file, aside.
-        one, rows, name = unit.pieces[0], 0, ""
+        one, rows, name = unit.row_ranges[0], 0, ""
         if one.is_whole and isinstance(one.file, Sealed):
             with suppress(VanishedError):
                 rows, name = _copy(one.file, aside), one.file.name
         if not name:
             rows, times = _write(unit, aside, on_corrupt)
-            last = (unit.pieces[-1].before or 0) - 1
+            last = (unit.row_ranges[-1].before or 0) - 1
             crc = crc_of(aside)
             name = sealed_name(unit.journal, one.first, last, times, crc)
             _check(aside, name)
@@ -131,8 +131,8 @@ def _write(unit: Unit, aside: str, on_corrupt: OnCorrupt) -> tuple[int, tuple[in
     """Write the rows of a unit as Parquet. Returns how many there are, and their earliest and latest time."""
     from pyarrow.compute import min_max
 
-    first, last = unit.pieces[0].first, (unit.pieces[-1].before or 0) - 1
-    header = _header(unit.pieces[0])
+    first, last = unit.row_ranges[0].first, (unit.row_ranges[-1].before or 0) - 1
+    header = _header(unit.row_ranges[0])
     told: dict[str | bytes, str | bytes] = {"sbus.schema": str(SCHEMA_VERSION), "sbus.journal": unit.journal or ""}
     told |= {"sbus.first": str(first), "sbus.last": str(last), "sbus.hub": header.hub}
     told |= {"sbus.separator": header.separator}
@@ -149,7 +149,7 @@ def _write(unit: Unit, aside: str, on_corrupt: OnCorrupt) -> tuple[int, tuple[in
         total = rows = size = 0
         times: list[int] = []
         some: list[Any] = []
-        for batch in batches(unit.pieces, SCHEMA, EVERYTHING, on_corrupt):
+        for batch in batches(unit.row_ranges, SCHEMA, EVERYTHING, on_corrupt):
             some.append(batch)
             times += min_max(batch.column("time_ns")).as_py().values()
             rows, size = rows + batch.num_rows, size + batch.nbytes
@@ -162,19 +162,19 @@ def _write(unit: Unit, aside: str, on_corrupt: OnCorrupt) -> tuple[int, tuple[in
     return total + rows, (min(times, default=0), max(times, default=0))
 
 
-def _header(piece: Piece) -> SegmentHeader:
-    """Hub and separator of a piece; where its header is damaged or its rows are deleted, the usual ones."""
+def _header(row_range: RowRange) -> SegmentHeader:
+    """Hub and separator of a range; where its header is damaged or its rows are deleted, the usual ones."""
     try:
-        if isinstance(piece.file, Segment):
-            return piece.file.header
-        if isinstance(piece.file, Sealed):
-            return footer_of(piece.file).header
+        if isinstance(row_range.file, Segment):
+            return row_range.file.header
+        if isinstance(row_range.file, Sealed):
+            return footer_of(row_range.file).header
     except VanishedError:
-        for other in instead(piece):
+        for other in instead(row_range):
             return _header(other)
     except CorruptJournalError:
         pass
-    return SegmentHeader(piece.journal or "", "", b"/", 0, piece.first, 0)
+    return SegmentHeader(row_range.journal or "", "", b"/", 0, row_range.first, 0)
 
 
 def attempt(unit: Unit, on_corrupt: OnCorrupt) -> Written | Failure:
@@ -284,7 +284,7 @@ def _take_in(
             found += some
             for unit in some:  # another place may have a copy of it
                 if unit.journal is not None:
-                    there.setdefault(unit.journal, []).extend(unit.pieces)
+                    there.setdefault(unit.journal, []).extend(unit.row_ranges)
         return found
 
     with ExitStack() as locks:

@@ -12,8 +12,8 @@ from ..segments.directory import Segment, decode_header
 from ..segments.encoding import encode_gaps
 from ..segments.layout import SEGMENT_HEADER_BYTES, Block, End, SegmentHeader, Skipped
 from ..segments.recovery import CUT, DAMAGED, DELETED, NUMBERS_LEFT_OUT
-from .pieces import Piece
-from .places import opened
+from .files import opened
+from .read_plan import RowRange
 
 OnSkip = Callable[[str, Skipped], object]
 """Called with the file and the place of what is damaged in it."""
@@ -28,40 +28,40 @@ class Rows(NamedTuple):
 
 
 def segment_rows(
-    piece: Piece, on_corrupt: OnCorrupt = "error", on_skip: OnSkip = lambda path, skipped: None
+    row_range: RowRange, on_corrupt: OnCorrupt = "error", on_skip: OnSkip = lambda path, skipped: None
 ) -> Iterator[Rows]:
-    """The rows of a segment's piece, or the gap row for missing rows. Raises as :func:`.blocks.blocks`.
+    """The rows of a segment's range, or the gap row for missing rows. Raises as :func:`.blocks.blocks`.
 
-    Raises :exc:`.places.VanishedError` before the first row if the file is gone.
+    Raises :exc:`.files.VanishedError` before the first row if the file is gone.
     """
     # 1. In no file at all.
-    if piece.file is None:
-        assert piece.before is not None
-        yield gap(piece, piece.before - 1, piece.time_ns or 0, DELETED, piece.before - piece.first)
+    if row_range.file is None:
+        assert row_range.before is not None
+        yield gap(row_range, row_range.before - 1, row_range.time_ns or 0, DELETED, row_range.before - row_range.first)
         return
 
     # 2. In a segment without a header, as a crash leaves it, or with a damaged one.
-    assert isinstance(piece.file, Segment)
-    with opened(piece.file.path) as read_at:
-        if piece.following is None and is_empty(read_at, piece.file.size):
-            if piece.is_killed:
-                yield gap(piece, piece.first, os.stat(piece.file.path).st_mtime_ns, CUT, None)
+    assert isinstance(row_range.file, Segment)
+    with opened(row_range.file.path) as read_at:
+        if row_range.following is None and is_empty(read_at, row_range.file.size):
+            if row_range.is_killed:
+                yield gap(row_range, row_range.first, os.stat(row_range.file.path).st_mtime_ns, CUT, None)
             return
         try:
-            header = decode_header(bytes(read_at(0, SEGMENT_HEADER_BYTES)), piece.file.path)
+            header = decode_header(bytes(read_at(0, SEGMENT_HEADER_BYTES)), row_range.file.path)
         except CorruptJournalError as error:
             if on_corrupt == "error":
                 raise
-            lost = None if piece.before is None else piece.before - piece.first
-            on_skip(piece.file.path, Skipped(0, piece.file.size, lost, error.reason))
-            yield gap(piece, (piece.before or piece.first + 1) - 1, 0, DAMAGED, lost)
+            lost = None if row_range.before is None else row_range.before - row_range.first
+            on_skip(row_range.file.path, Skipped(0, row_range.file.size, lost, error.reason))
+            yield gap(row_range, (row_range.before or row_range.first + 1) - 1, 0, DAMAGED, lost)
             return
 
         # 3. In a segment.
         try:
-            yield from _Walk(piece, header).rows(read_at, on_corrupt, on_skip)
+            yield from _Walk(row_range, header).rows(read_at, on_corrupt, on_skip)
         except CorruptJournalError as error:
-            raise CorruptJournalError(error.reason, error.position, piece.file.path) from None
+            raise CorruptJournalError(error.reason, error.position, row_range.file.path) from None
 
 
 def gap_block(sequence: int, time_ns: int, cause: str, lost: int | None) -> Block:
@@ -72,40 +72,40 @@ def gap_block(sequence: int, time_ns: int, cause: str, lost: int | None) -> Bloc
     return block._replace(position=0, length=0)
 
 
-def gap(piece: Piece, sequence: int, time_ns: int, cause: str, lost: int | None) -> Rows:
+def gap(row_range: RowRange, sequence: int, time_ns: int, cause: str, lost: int | None) -> Rows:
     """A gap row that stands in no file, where no header tells of which hub."""
-    header = SegmentHeader(piece.journal or "", "", b"/", time_ns, sequence, 0)
-    path = piece.file.path if piece.file is not None else piece.place
+    header = SegmentHeader(row_range.journal or "", "", b"/", time_ns, sequence, 0)
+    path = row_range.file.path if row_range.file is not None else row_range.place
     return Rows(header, path, gap_block(sequence, time_ns, cause, lost))
 
 
 class _Walk:
     """The way through one segment: the next row, and the time of the last one."""
 
-    def __init__(self, piece: Piece, header: SegmentHeader) -> None:
-        self._piece = piece
+    def __init__(self, row_range: RowRange, header: SegmentHeader) -> None:
+        self._piece = row_range
         self._header = header
-        assert isinstance(piece.file, Segment)
-        self._size = piece.file.size  # in bytes, when it was listed
-        self._path = piece.file.path
+        assert isinstance(row_range.file, Segment)
+        self._size = row_range.file.size  # in bytes, when it was listed
+        self._path = row_range.file.path
         #: The number of the next row, and the byte at which its block begins.
-        self._row, self._at = piece.known or (header.first_sequence, SEGMENT_HEADER_BYTES)
+        self._row, self._at = row_range.known or (header.first_sequence, SEGMENT_HEADER_BYTES)
         #: The time of the row before, in nanoseconds.
         self._time_ns = header.created_ns
 
     def rows(self, read_at: Any, on_corrupt: OnCorrupt, on_skip: OnSkip) -> Iterator[Rows]:
         """The rows, and the gaps. Raises :exc:`~sbuslib.errors.CorruptJournalError`."""
-        piece, ended = self._piece, False
+        row_range, ended = self._piece, False
 
         # 1. The headers lead to the block with the first row.
         for extent in walk(read_at, self._size, self._row, self._at):
-            if extent.rows is None or extent.first + extent.rows > piece.first:
+            if extent.rows is None or extent.first + extent.rows > row_range.first:
                 break
             self._row, self._at = extent.first + extent.rows, extent.end
 
         # 2. The blocks.
         for item in read_segment(
-            read_at, self._size, self._header.salt, self._row, piece.following, at=self._at, on_corrupt=on_corrupt
+            read_at, self._size, self._header.salt, self._row, row_range.following, at=self._at, on_corrupt=on_corrupt
         ):
             if isinstance(item, Skipped):
                 on_skip(self._path, item)
@@ -113,23 +113,23 @@ class _Walk:
                 yield from self._damaged(first, item.rows)
                 continue
             if isinstance(item, Block):
-                if piece.before is not None and item.sequences[0] >= piece.before:
+                if row_range.before is not None and item.sequences[0] >= row_range.before:
                     return
-                part = item.between(piece.first, piece.before or item.next_sequence)
+                part = item.between(row_range.first, row_range.before or item.next_sequence)
                 if part is not None:
                     yield Rows(self._header, self._path, part)
                 self._time_ns = int(item.times[-1])
             self._row, ended = item.next_sequence, isinstance(item, End)
 
         # 3. What should come after the last one.
-        if piece.before is not None and self._row < piece.before:
-            lost = piece.before - max(self._row, piece.first)
-            yield self._gap(piece.before - 1, DELETED, lost)
-        elif piece.is_killed and not ended:
+        if row_range.before is not None and self._row < row_range.before:
+            lost = row_range.before - max(self._row, row_range.first)
+            yield self._gap(row_range.before - 1, DELETED, lost)
+        elif row_range.is_killed and not ended:
             yield self._gap(self._row, CUT, None)
 
     def _damaged(self, first: int, rows: int | None) -> Iterator[Rows]:
-        """The gap row for damaged rows from number ``first`` on, as far as they are of this piece."""
+        """The gap row for damaged rows from number ``first`` on, as far as they are of this range."""
         if rows is None:
             yield self._gap(first - 1, DAMAGED, None)
             return

@@ -10,15 +10,15 @@ from typing import NamedTuple, TypeAlias
 from ..errors import CorruptJournalError
 from ..segments.decoding import OnCorrupt, is_empty
 from ..segments.directory import Segment
-from .pieces import Contents, Piece, contents, held, measure, plan_of
-from .places import list_sealed, looked_again, opened
+from .files import list_sealed, looked_again, opened
+from .read_plan import Contents, RowRange, contents, held, measure, plan_of
 
 UNIT_BYTES = 64_000_000
 """Bytes of segments that make one file: a segment of a recorder's default size is enough by itself."""
 
 _DAY_NS = 86_400_000_000_000
 
-There: TypeAlias = "dict[str, list[Piece]]"
+There: TypeAlias = "dict[str, list[RowRange]]"
 """What there is of journals, or will be, by their identities."""
 
 
@@ -30,7 +30,7 @@ class Unit(NamedTuple):
 
     place: str
     journal: str | None
-    pieces: tuple[Piece, ...]
+    row_ranges: tuple[RowRange, ...]
     target: str
 
 
@@ -38,14 +38,14 @@ def listed(target: str) -> There:
     """What there is in ``target``, by the names of its files."""
     found: There = {}
     for file in list_sealed(target):
-        found.setdefault(file.journal, []).append(Piece(file.journal, target, file.first, file.last + 1, file))
+        found.setdefault(file.journal, []).append(RowRange(file.journal, target, file.first, file.last + 1, file))
     return found
 
 
-def _without(piece: Piece, there: Iterable[Piece]) -> Iterator[Piece]:
-    """The parts of a piece whose rows none of the others holds."""
-    assert piece.before is not None
-    first, before = piece.first, piece.before
+def _without(row_range: RowRange, there: Iterable[RowRange]) -> Iterator[RowRange]:
+    """The parts of a range whose rows none of the others holds."""
+    assert row_range.before is not None
+    first, before = row_range.first, row_range.before
     others = [
         (part.first, min(before, part.before or before))
         for other in there
@@ -56,10 +56,10 @@ def _without(piece: Piece, there: Iterable[Piece]) -> Iterator[Piece]:
     for start, end in sorted(others):
         if end > first and start < before:
             if start > first:
-                yield piece._replace(first=first, before=start)
+                yield row_range._replace(first=first, before=start)
             first = end
     if first < before:
-        yield piece._replace(first=first)
+        yield row_range._replace(first=first)
 
 
 @looked_again
@@ -80,49 +80,51 @@ def units(
     # What is equal for the segments of the unit that was made last: see :func:`_kind`.
     former: object = None
 
-    for journal, pieces in plan_of(found).items():
-        for piece in pieces:
-            if why_unknown(piece):
-                made.append(Unit(place, piece.journal, (piece,), target))
+    for journal, row_ranges in plan_of(found).items():
+        for row_range in row_ranges:
+            if why_unknown(row_range):
+                made.append(Unit(place, row_range.journal, (row_range,), target))
                 former = None
                 continue
-            for part in _new_parts(piece, there.get(journal, ()), open_too, on_corrupt):
+            for part in _new_parts(row_range, there.get(journal, ()), open_too, on_corrupt):
                 kind = _kind(part)
-                adjoins = kind == former and made[-1].pieces[-1].before == part.first
-                if adjoins and sum(one.size for one in made[-1].pieces) < UNIT_BYTES:
-                    made[-1] = made[-1]._replace(pieces=(*made[-1].pieces, part))
+                adjoins = kind == former and made[-1].row_ranges[-1].before == part.first
+                if adjoins and sum(one.size for one in made[-1].row_ranges) < UNIT_BYTES:
+                    made[-1] = made[-1]._replace(row_ranges=(*made[-1].row_ranges, part))
                 else:
                     made.append(Unit(place, journal, (part,), target))
                 former = kind
     return made, found
 
 
-def _new_parts(piece: Piece, there: Iterable[Piece], open_too: bool, on_corrupt: OnCorrupt) -> Iterator[Piece]:
-    """The parts of a piece that have rows which are not there."""
-    if piece.file is None or piece.journal is None or (piece.before is None and not open_too):
+def _new_parts(
+    row_range: RowRange, there: Iterable[RowRange], open_too: bool, on_corrupt: OnCorrupt
+) -> Iterator[RowRange]:
+    """The parts of a range that have rows which are not there."""
+    if row_range.file is None or row_range.journal is None or (row_range.before is None and not open_too):
         return
-    before = piece.before if piece.before is not None else measure(piece, on_corrupt=on_corrupt)[0]
-    for part in held(piece._replace(before=before, is_killed=False)):
+    before = row_range.before if row_range.before is not None else measure(row_range, on_corrupt=on_corrupt)[0]
+    for part in held(row_range._replace(before=before, is_killed=False)):
         yield from _without(part, there)
 
 
-def why_unknown(piece: Piece) -> str:
+def why_unknown(row_range: RowRange) -> str:
     """Why nothing tells of which journal the rows of a segment are, or how many; empty where that is known."""
-    if not isinstance(piece.file, Segment) or (piece.journal is not None and piece.before is not None):
+    if not isinstance(row_range.file, Segment) or (row_range.journal is not None and row_range.before is not None):
         return ""
     try:
-        _ = piece.file.header
+        _ = row_range.file.header
     except CorruptJournalError as error:
-        with opened(piece.file.path) as read_at:
-            is_cut = is_empty(read_at, piece.file.size)  # a crash left none
+        with opened(row_range.file.path) as read_at:
+            is_cut = is_empty(read_at, row_range.file.size)  # a crash left none
         return "" if is_cut else f"{error}: nothing tells which rows it has"
     return ""
 
 
-def _kind(piece: Piece) -> object:
+def _kind(row_range: RowRange) -> object:
     """What is equal for segments that may become one file."""
-    if isinstance(piece.file, Segment):
+    if isinstance(row_range.file, Segment):
         with suppress(CorruptJournalError):
-            header = piece.file.header
+            header = row_range.file.header
             return header.hub, header.separator, header.created_ns // _DAY_NS
     return object()

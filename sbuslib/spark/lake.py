@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from ..lake.readers import Wish
-from ..lake.rows import SCHEMA
+from ..lake.schema import SCHEMA
 from ..lake.sealing import Failure, Written, attempt
 from ..lake.units import Unit
 from ..segments.decoding import OnCorrupt
@@ -27,12 +27,15 @@ if TYPE_CHECKING:
 def read_frame(wish: Wish, session: SparkSession | None = None) -> DataFrame:
     """The wanted rows: sealed files of which all are wanted by Spark's own reader, and all others by the data source.
 
-    The data source is told the pieces. A file that is gone when the frame is used has been sealed or deleted meanwhile,
+    The data source is told the ranges. A file that is gone when the frame is used has been sealed or deleted meanwhile,
     so no row is missed or read twice. Raises :exc:`~sbuslib.errors.JournalError`.
     """
     spark = session if session is not None else any_session()
     runs = wish.runs(check=False)  # Spark checks each page that it reads, and keeps no order
-    whole, others = [file for files, _ in runs for file in files], [piece for _, pieces in runs for piece in pieces]
+    whole, others = (
+        [file for files, _ in runs for file in files],
+        [row_range for _, row_ranges in runs for row_range in row_ranges],
+    )
 
     frames = []
     if whole:

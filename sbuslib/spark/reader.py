@@ -25,19 +25,19 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ..errors import UsageError
-from ..lake.decode import batches
-from ..lake.pieces import Piece, plan
-from ..lake.places import absolute
-from ..lake.rows import SCHEMA
+from ..lake.arrow_batches import batches
+from ..lake.files import absolute
+from ..lake.read_plan import RowRange, plan
+from ..lake.schema import SCHEMA
 from ..lake.selection import Selection, nanoseconds
 
 PARTITION_BYTES = 134_217_728
 """Bytes of a journal that one task reads: Spark's default for other files. A task costs some 0.1 s."""
 
 
-def encode_plan(pieces: list[Piece], wanted: Selection) -> str:
+def encode_plan(row_ranges: list[RowRange], wanted: Selection) -> str:
     """What is to be read, as the value of an option: options are text."""
-    return base64.b85encode(pickle.dumps((pieces, wanted))).decode()
+    return base64.b85encode(pickle.dumps((row_ranges, wanted))).decode()
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Options:
     on_corrupt: Literal["error", "skip"]
     max_records: int | None
     durable_only: bool
-    pieces: list[Piece] | None
+    row_ranges: list[RowRange] | None
     """What is to be read, if that was decided before."""
 
     NAMES: ClassVar = (
@@ -101,23 +101,23 @@ class Options:
         )
         places = tuple(dict.fromkeys(map(absolute, paths)))
         policy = cast(Literal["error", "skip"], on_corrupt)
-        pieces = None
+        row_ranges = None
         if "plan" in given:  # of :func:`.lake.read_frame`
-            pieces, wanted = pickle.loads(base64.b85decode(given["plan"]))
-        return cls(places, wanted, policy, int(most) if most else None, durable_only == "true", pieces)
+            row_ranges, wanted = pickle.loads(base64.b85decode(given["plan"]))
+        return cls(places, wanted, policy, int(most) if most else None, durable_only == "true", row_ranges)
 
 
-def group(pieces: Iterable[Piece], most: int = PARTITION_BYTES) -> list[InputPartition]:
-    """Divide pieces among tasks, in order. A task reads at most so many bytes, or one piece."""
+def group(row_ranges: Iterable[RowRange], most: int = PARTITION_BYTES) -> list[InputPartition]:
+    """Divide ranges among tasks, in order. A task reads at most so many bytes, or one range."""
     partitions: list[InputPartition] = []
-    some: list[Piece] = []
+    some: list[RowRange] = []
     size = 0
-    for piece in pieces:
-        if some and size + piece.size > most:
+    for row_range in row_ranges:
+        if some and size + row_range.size > most:
             partitions.append(InputPartition(some))
             some, size = [], 0
-        some.append(piece)
-        size += piece.size
+        some.append(row_range)
+        size += row_range.size
     if some:
         partitions.append(InputPartition(some))
     return partitions
@@ -168,10 +168,10 @@ class JournalReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The files of all journals, divided among tasks. Raises :exc:`~sbuslib.errors.JournalError`."""
         options = self._options
-        if options.pieces is not None:
-            return group(options.pieces)
+        if options.row_ranges is not None:
+            return group(options.row_ranges)
         found = plan(options.places, options.wanted, durable_only=options.durable_only)
-        return group(piece for pieces in found.values() for piece in pieces)
+        return group(row_range for row_ranges in found.values() for row_range in row_ranges)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The record batches of one task."""

@@ -229,7 +229,7 @@ def test_ids_are_those_of_the_process_that_answers_for_a_message(address: str, j
         recorder.run()
 
 
-def test_a_follower_stops_reading_when_its_queue_is_full(
+def test_a_client_recorder_stops_reading_when_its_queue_is_full(
     address: str, journal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a slow disk, the recorder stops reading, so the hub holds publishers, and no message is lost."""
@@ -268,7 +268,7 @@ def test_a_follower_stops_reading_when_its_queue_is_full(
     assert sum(record.key == b"other" for record in records) == 1
 
 
-def test_a_follower_does_not_miss_room_that_comes_before_it_waits(
+def test_a_client_recorder_does_not_miss_room_that_comes_before_it_waits(
     address: str, journal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The writer takes all messages between two looks of the recorder, and does not tell of room later."""

@@ -14,8 +14,8 @@ from segments.journals import EXAMPLE, flip, write
 
 from sbuslib.errors import UsageError
 from sbuslib.journal.chunks import Chunk, columns_of, parts_of
-from sbuslib.journal.summary import summarize
 from sbuslib.journal.limits import JournalLimits
+from sbuslib.journal.summary import summarize
 from sbuslib.wire.batches import coalesce
 from sbuslib.wire.columns import Columns
 from sbuslib.wire.packets import encode_message

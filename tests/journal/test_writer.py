@@ -18,10 +18,10 @@ from sbuslib import Hub
 from sbuslib.core.messages import Batched, Copied
 from sbuslib.errors import CorruptJournalError, JournalError
 from sbuslib.journal import writer
-from sbuslib.journal.summary import summarize
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.journal.recorder import Recorder
 from sbuslib.journal.sealer import Sealer
+from sbuslib.journal.summary import summarize
 from sbuslib.lake.blocks import blocks, everything
 from sbuslib.segments.decoding import end_mark
 from sbuslib.segments.directory import DirectoryLock, Segment, is_recorded, list_segments, read_header

@@ -24,7 +24,7 @@ from sbuslib.errors import SbusError
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.lake import sealing, units
 from sbuslib.lake.retention import retain
-from sbuslib.lake.rows import SCHEMA
+from sbuslib.lake.schema import SCHEMA
 from sbuslib.spark.reader import Options, read_partition
 from sbuslib.spark.source import JournalSource
 from sbuslib.spark.stream import JournalStreamReader

@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 from segments.journals import READERS, START_NS, rows, segment
 
-from sbuslib.lake import decode, readers, units
+from sbuslib.lake import arrow_batches, readers, units
 from sbuslib.lake.readers import Wish
 from sbuslib.lake.sealing import seal
 from sbuslib.lake.selection import Selection
@@ -99,7 +99,7 @@ def test_files_that_vanish_are_looked_for_again(
     engine: Engine, recorded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sealer replaces the last segment when it is about to be read."""
-    planned = Wish.pieces
+    planned = Wish.row_ranges
 
     def late(wish: Wish) -> Any:
         found = planned(wish)
@@ -108,17 +108,17 @@ def test_files_that_vanish_are_looked_for_again(
         seal(recorded)
         return found
 
-    monkeypatch.setattr(Wish, "pieces", late)
+    monkeypatch.setattr(Wish, "ranges", late)
     assert read_by(engine, recorded) == expected(range(1, 31))
 
 
 @ENGINES
 def test_a_long_tail_is_read_in_pieces(engine: Engine, journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While an engine that is lazy counts its rows, at most a few batches of them are there."""
-    monkeypatch.setattr(decode.Decoder.__init__, "__defaults__", (100, decode.BATCH_BYTES))
+    monkeypatch.setattr(arrow_batches.Decoder.__init__, "__defaults__", (100, arrow_batches.BATCH_BYTES))
     segment(journal, 1, *(rows(50, 1 + 50 * number) for number in range(100)))
     there = peak = 0
-    real = decode.batches
+    real = arrow_batches.batches
 
     def counted(*arguments: Any) -> Any:
         nonlocal there, peak

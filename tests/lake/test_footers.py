@@ -9,16 +9,16 @@ from zlib import crc32
 
 import pyarrow.parquet
 import pytest
-from lake.test_account import told
+from lake.test_verify import told
 from segments.journals import START_NS, flip, rows, segment
 
 from sbuslib import read
 from sbuslib.errors import CorruptJournalError, JournalError
-from sbuslib.journal.verify import verify
 from sbuslib.journal.consume import consume
 from sbuslib.journal.summary import summarize
+from sbuslib.journal.verify import verify
 from sbuslib.lake.blocks import read_records
-from sbuslib.lake.places import list_sealed, sealed_name
+from sbuslib.lake.files import list_sealed, sealed_name
 from sbuslib.lake.sealing import ingest, seal
 from sbuslib.segments.recovery import NUMBERS_LEFT_OUT, recover
 
@@ -197,7 +197,7 @@ def test_a_journal_without_a_row_is_whole(journal: Path) -> None:
     assert (found.is_whole, found.messages, found.first_row) == (True, 0, 0)
 
 
-# -- damage that only a part of a piece has
+# -- damage that only a part of a range has
 
 
 def test_a_damaged_block_counts_only_the_rows_that_a_lake_lacks(journal: Path, tmp_path: Path) -> None:

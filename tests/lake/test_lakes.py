@@ -10,16 +10,16 @@ import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lake.test_account import told
 from lake.test_footers import spanning
+from lake.test_verify import told
 from segments.journals import flip, rows, segment
 
 from sbuslib.errors import CorruptJournalError
-from sbuslib.journal.verify import verify
 from sbuslib.journal.consume import consume
 from sbuslib.journal.summary import summarize
+from sbuslib.journal.verify import verify
 from sbuslib.lake.blocks import read_records
-from sbuslib.lake.places import list_sealed
+from sbuslib.lake.files import list_sealed
 from sbuslib.lake.sealing import ingest, seal
 
 ROWS = st.integers(1, 40)

@@ -18,10 +18,10 @@ from segments.journals import START_NS, flip, rows, segment
 
 from sbuslib import read
 from sbuslib.errors import CorruptJournalError, JournalError, JournalInUseError
-from sbuslib.lake import pieces, retention, sealing, units
+from sbuslib.lake import read_plan, retention, sealing, units
 from sbuslib.lake.blocks import read_records
+from sbuslib.lake.files import list_sealed
 from sbuslib.lake.footer import footer_of
-from sbuslib.lake.places import list_sealed
 from sbuslib.lake.retention import retain
 from sbuslib.lake.sealing import Written, ingest, seal, write
 from sbuslib.segments.directory import DirectoryLock, list_segments
@@ -161,8 +161,8 @@ def test_a_segment_that_vanishes_does_not_make_those_before_it_old(
     segment(journal, 7, rows(3, 7))
     segment(journal, 10, rows(3, 10))
 
-    def contents(place: str) -> pieces.Contents:
-        found = pieces.contents(place)
+    def contents(place: str) -> read_plan.Contents:
+        found = read_plan.contents(place)
         vanishing.unlink()
         return found
 

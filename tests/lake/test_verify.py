@@ -11,12 +11,12 @@ from segments.journals import READERS, START_NS, Row, flip, message_block, rows,
 
 from sbuslib import read
 from sbuslib.errors import CorruptJournalError, JournalError
-from sbuslib.journal.verify import verify
 from sbuslib.journal.consume import consume
-from sbuslib.journal.summary import summarize
 from sbuslib.journal.replay import from_journal
+from sbuslib.journal.summary import summarize
+from sbuslib.journal.verify import verify
 from sbuslib.lake.blocks import read_records
-from sbuslib.lake.places import Sealed, list_sealed
+from sbuslib.lake.files import Sealed, list_sealed
 from sbuslib.lake.sealing import ingest, seal
 from sbuslib.lake.selection import Selection
 from sbuslib.segments.layout import Record

@@ -16,9 +16,9 @@ from support import PATIENCE, HubThread, python
 
 from sbuslib.blocking import Client
 from sbuslib.errors import UsageError
-from sbuslib.lake.pieces import Piece
-from sbuslib.lake.places import ListedSegment
-from sbuslib.lake.rows import SCHEMA
+from sbuslib.lake.files import ListedSegment
+from sbuslib.lake.read_plan import RowRange
+from sbuslib.lake.schema import SCHEMA
 from sbuslib.spark.reader import Options, arrow_schema, group, read_partition, settle_once
 from sbuslib.spark.sink import BusWriter, Target
 from sbuslib.spark.source import JournalSource
@@ -96,11 +96,11 @@ def test_reading_does_not_load_pandas(journal: Path) -> None:
     segment(journal, 1, rows(10), (START_NS + 7, "overflow", 41), [rows(1, 12)[0]._replace(sender=None)])
     code = f"""
 import sys
-from sbuslib.lake.rows import SCHEMA
-from sbuslib.lake.pieces import plan
+from sbuslib.lake.schema import SCHEMA
+from sbuslib.lake.read_plan import plan
 from sbuslib.spark.reader import Options, group, read_partition
-(pieces,) = plan([{str(journal)!r}]).values()
-(task,) = group(pieces)
+(ranges,) = plan([{str(journal)!r}]).values()
+(task,) = group(ranges)
 chosen = Options.read({{"path": {str(journal)!r}, "pattern": "room/1/"}})
 rows = [row for batch in read_partition(task, SCHEMA, chosen) for row in batch.column("sequence").to_pylist()]
 print(rows, "pandas" in sys.modules)
@@ -110,9 +110,9 @@ print(rows, "pandas" in sys.modules)
 
 def test_pieces_are_divided_among_tasks_by_size() -> None:
     sizes = enumerate([10, 20, 30, 500, 1, 1])
-    pieces = [Piece(None, "p", n, n + 1, ListedSegment(f"{n}", n, size)) for n, size in sizes]
-    tasks = group(pieces, 60)
-    assert [[piece.first for piece in task.value] for task in tasks] == [[0, 1, 2], [3], [4, 5]]
+    row_ranges = [RowRange(None, "p", n, n + 1, ListedSegment(f"{n}", n, size)) for n, size in sizes]
+    tasks = group(row_ranges, 60)
+    assert [[row_range.first for row_range in task.value] for task in tasks] == [[0, 1, 2], [3], [4, 5]]
     assert group([]) == []
     assert list(read_partition(InputPartition(None), SCHEMA, Options.read({"path": "/"}))) == []
 

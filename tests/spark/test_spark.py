@@ -21,7 +21,7 @@ import sbuslib
 from sbuslib.blocking import Client
 from sbuslib.cli.main import main
 from sbuslib.errors import StateError
-from sbuslib.lake.rows import SCHEMA
+from sbuslib.lake.schema import SCHEMA
 from sbuslib.lake.sealing import Written, ingest, seal
 from sbuslib.reports import traffic
 from sbuslib.reports.by_key import by_key, by_level, by_pattern

@@ -15,7 +15,7 @@ from segments.journals import SALT, message_block, rows, segment
 
 from sbuslib import read
 from sbuslib.errors import CorruptJournalError, JournalError
-from sbuslib.lake.rows import SCHEMA
+from sbuslib.lake.schema import SCHEMA
 from sbuslib.lake.sealing import ingest, seal
 from sbuslib.segments.encoding import encode_end
 from sbuslib.segments.layout import SEGMENT_HEADER_BYTES

@@ -24,10 +24,10 @@ from ..errors import CorruptJournalError
 from ..segments.decoding import OnCorrupt
 from ..segments.layout import GAP, NULL, Block, Column, SegmentHeader
 from .blocks import present
+from .files import Sealed
 from .parquet import sealed_batches
-from .pieces import Piece
-from .places import Sealed
-from .rows import SCHEMA
+from .read_plan import RowRange
+from .schema import SCHEMA
 from .segment_rows import segment_rows
 from .selection import Selection
 
@@ -43,19 +43,21 @@ BATCH_BYTES = 33_554_432
 _Numbers: TypeAlias = "NDArray[numpy.int64]"
 
 
-def batches(pieces: Iterable[Piece], schema: Any, wanted: Selection, on_corrupt: OnCorrupt = "error") -> Iterator[Any]:
-    """The wanted rows of some pieces, as record batches of ``schema``. Raises as :func:`.blocks.blocks`."""
+def batches(
+    row_ranges: Iterable[RowRange], schema: Any, wanted: Selection, on_corrupt: OnCorrupt = "error"
+) -> Iterator[Any]:
+    """The wanted rows of some ranges, as record batches of ``schema``. Raises as :func:`.blocks.blocks`."""
     decoder = Decoder(schema, wanted)
 
-    def read(piece: Piece) -> Iterator[Any]:
-        if isinstance(piece.file, Sealed):
+    def read(row_range: RowRange) -> Iterator[Any]:
+        if isinstance(row_range.file, Sealed):
             yield from decoder.finish()
-            yield from sealed_batches(piece, schema, wanted)
+            yield from sealed_batches(row_range, schema, wanted)
             return
-        for header, path, block in segment_rows(piece, on_corrupt):
+        for header, path, block in segment_rows(row_range, on_corrupt):
             yield from decoder.add(header, path, block)
 
-    yield from present(pieces, read)
+    yield from present(row_ranges, read)
     yield from decoder.finish()
 
 

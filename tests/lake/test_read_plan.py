@@ -1,4 +1,4 @@
-"""The account of a journal's rows: each is in one piece, wherever it lies."""
+"""The account of a journal's rows: each is in one range, wherever it lies."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from segments.journals import START_NS, message_block, rows, segment
 
 from sbuslib.lake import segment_rows
+from sbuslib.lake.arrow_batches import batches
 from sbuslib.lake.blocks import blocks
-from sbuslib.lake.decode import batches
-from sbuslib.lake.pieces import Piece, _ordered, instead, measure, plan
-from sbuslib.lake.places import ListedSegment, Sealed
-from sbuslib.lake.rows import SCHEMA
+from sbuslib.lake.files import ListedSegment, Sealed
+from sbuslib.lake.read_plan import RowRange, _ordered, instead, measure, plan
+from sbuslib.lake.schema import SCHEMA
 from sbuslib.lake.sealing import ingest, seal
 from sbuslib.lake.selection import Selection
 from sbuslib.segments.decoding import walk
@@ -26,14 +26,14 @@ from sbuslib.segments.layout import SEGMENT_HEADER_BYTES
 JOURNAL = "0123456789abcdef"
 
 
-def pieces(place: Path, first: int | None = None, **options: Any) -> list[Piece]:
+def row_ranges(place: Path, first: int | None = None, **options: Any) -> list[RowRange]:
     """What there is to read of a journal."""
     wanted = {JOURNAL: first} if first is not None else None
-    return [piece for found in plan([str(place)], first=wanted, **options).values() for piece in found]
+    return [row_range for found in plan([str(place)], first=wanted, **options).values() for row_range in found]
 
 
-def sequences(some: list[Piece], **wanted: Any) -> list[int]:
-    """The numbers of the rows in some pieces, which are the same as batches and as blocks."""
+def sequences(some: list[RowRange], **wanted: Any) -> list[int]:
+    """The numbers of the rows in some ranges, which are the same as batches and as blocks."""
     selection = Selection(**wanted)
     found = [n for batch in batches(some, SCHEMA, selection) for n in batch.column("sequence").to_pylist()]
     blocked = [
@@ -46,10 +46,10 @@ def sequences(some: list[Piece], **wanted: Any) -> list[int]:
     return found
 
 
-def bounds(some: list[Piece]) -> list[tuple[str, int, int | None]]:
-    """What each piece is, and its rows."""
+def bounds(some: list[RowRange]) -> list[tuple[str, int, int | None]]:
+    """What each range is, and its rows."""
     kinds = {ListedSegment: "segment", Sealed: "sealed", type(None): "missing"}
-    return [(kinds[type(piece.file)], piece.first, piece.before) for piece in some]
+    return [(kinds[type(row_range.file)], row_range.first, row_range.before) for row_range in some]
 
 
 def sealed_and_open(journal: Path) -> None:
@@ -62,25 +62,25 @@ def sealed_and_open(journal: Path) -> None:
 
 def test_sealed_files_and_segments_are_read_each_row_once(journal: Path) -> None:
     sealed_and_open(journal)
-    assert bounds(pieces(journal)) == [("sealed", 1, 21), ("segment", 21, 31)]
-    assert sequences(pieces(journal)) == [*range(1, 31)]
-    assert sequences(pieces(journal, 21)) == [*range(21, 31)]
-    assert sequences(pieces(journal, 15)) == [*range(15, 31)]
-    assert sequences(pieces(journal, 28)) == [28, 29, 30]
-    assert sequences(pieces(journal), patterns=(b"room/3/",)) == [n for n in range(1, 31) if n % 7 == 3]
+    assert bounds(row_ranges(journal)) == [("sealed", 1, 21), ("segment", 21, 31)]
+    assert sequences(row_ranges(journal)) == [*range(1, 31)]
+    assert sequences(row_ranges(journal, 21)) == [*range(21, 31)]
+    assert sequences(row_ranges(journal, 15)) == [*range(15, 31)]
+    assert sequences(row_ranges(journal, 28)) == [28, 29, 30]
+    assert sequences(row_ranges(journal), patterns=(b"room/3/",)) == [n for n in range(1, 31) if n % 7 == 3]
     between = {"start_ns": START_NS + 9_000_000_000, "end_ns": START_NS + 23_000_000_000}
-    assert sequences(pieces(journal), **between) == [*range(9, 23)]
+    assert sequences(row_ranges(journal), **between) == [*range(9, 23)]
     seal(journal)
-    assert bounds(pieces(journal)) == [("sealed", 1, 21), ("sealed", 21, 31)]
+    assert bounds(row_ranges(journal)) == [("sealed", 1, 21), ("sealed", 21, 31)]
 
 
 def test_an_open_segment_is_read_on_from_a_known_block(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = segment(journal, 1, rows(5), rows(5, 6), rows(5, 11), sealed=False)
-    (piece,) = pieces(journal)
-    assert bounds(instead(piece)) == bounds([piece])
-    row, at = measure(piece, 7)
+    (row_range,) = row_ranges(journal)
+    assert bounds(instead(row_range)) == bounds([row_range])
+    row, at = measure(row_range, 7)
     assert (row, at) == (6, 112 + len(message_block(1, rows(5))))
-    assert measure(piece) == (16, path.stat().st_size)
+    assert measure(row_range) == (16, path.stat().st_size)
     walked: list[int] = []
 
     def walking(read_at: Any, size: int, row: int, at: int) -> Any:
@@ -88,17 +88,19 @@ def test_an_open_segment_is_read_on_from_a_known_block(journal: Path, monkeypatc
         return walk(read_at, size, row, at)
 
     monkeypatch.setattr(segment_rows, "walk", walking)
-    found = pieces(journal, 6, known={str(path): (row, at)})
-    assert sequences([piece._replace(is_killed=False) for piece in found]) == [*range(6, 16)]
+    found = row_ranges(journal, 6, known={str(path): (row, at)})
+    assert sequences([row_range._replace(is_killed=False) for row_range in found]) == [*range(6, 16)]
     assert {*walked} == {at}
-    found = pieces(journal, 4, known={str(path): (row, at)})
-    assert sequences([piece._replace(is_killed=False) for piece in found]) == [*range(4, 16)], "it begins too late"
+    found = row_ranges(journal, 4, known={str(path): (row, at)})
+    assert sequences([row_range._replace(is_killed=False) for row_range in found]) == [*range(4, 16)], (
+        "it begins too late"
+    )
 
 
 def test_a_segment_that_vanished_is_read_from_the_sealed_file(journal: Path) -> None:
     for number in range(4):
         segment(journal, 1 + 10 * number, rows(10, 1 + 10 * number))
-    planned = pieces(journal, 5)
+    planned = row_ranges(journal, 5)
     assert [kind for kind, _, _ in bounds(planned)] == ["segment"] * 4
     assert [bounds(instead(one)) for one in planned] == [bounds([one]) for one in planned], "no other file is opened"
     seal(journal)
@@ -127,7 +129,7 @@ def test_rows_in_several_places_are_read_once(journal: Path, tmp_path: Path) -> 
 )
 def test_a_plan_has_each_row_once_and_no_hole(files: list[tuple[int, int, bool]], first: int | None) -> None:
     spans = [
-        Piece(
+        RowRange(
             JOURNAL,
             "p",
             start,
@@ -137,12 +139,14 @@ def test_a_plan_has_each_row_once_and_no_hole(files: list[tuple[int, int, bool]]
         )
         for start, size, is_sealed in files
     ]
-    there = {row for piece in spans for row in range(piece.first, piece.before or 0)}
+    there = {row for row_range in spans for row in range(row_range.first, row_range.before or 0)}
     least = min(there) if first is None else first
     expected = [*range(least, max(there) + 1)]
     found = _ordered(spans, first)
-    assert [row for piece in found for row in range(piece.first, piece.before or 0)] == expected
-    missing = [row for piece in found if piece.file is None for row in range(piece.first, piece.before or 0)]
+    assert [row for row_range in found for row in range(row_range.first, row_range.before or 0)] == expected
+    missing = [
+        row for row_range in found if row_range.file is None for row in range(row_range.first, row_range.before or 0)
+    ]
     assert missing == [row for row in expected if row not in there]
 
 
@@ -151,7 +155,7 @@ def test_an_older_copy_of_a_journal_that_has_grown_ends_where_the_other_goes_on(
     copy = Path(shutil.copytree(journal, tmp_path / "copy"))
     segment(journal, 1, rows(5), rows(5, 6), sealed=False)
     for places in permutations([str(journal), str(copy)]):
-        found = [row for piece in blocks(plan(places)[JOURNAL]) for row in piece.block.records()]
+        found = [row for row_range in blocks(plan(places)[JOURNAL]) for row in row_range.block.records()]
         assert [row.sequence for row in found if row.kind == "message"] == [*range(1, 11)]
         assert [row.cause for row in found if row.kind == "gap"] == ["cut"], "as no recorder is at work, at the end"
 

@@ -1,6 +1,6 @@
 """The account of a journal's rows: in which file each stands, wherever that lies, and which are missing.
 
-Every reader asks :func:`plan`. It gives for each journal a list of pieces, in the order of their rows, without a hole:
+Every reader asks :func:`plan`. It gives for each journal a list of ranges, in the order of their rows, without a hole:
 parts of segments, sealed files or parts of them, and ranges of rows that are in no file. It opens no segment unless
 another file claims rows of it, and of sealed files the footers.
 
@@ -25,7 +25,7 @@ from ..errors import CorruptJournalError, JournalError
 from ..segments.decoding import OnCorrupt, is_empty, read_segment, walk
 from ..segments.directory import Segment, durable_sequence, is_recorded
 from ..segments.layout import SEGMENT_HEADER_BYTES, Block
-from .places import ListedSegment, Sealed, is_local, list_sealed, list_segments, looked_again, opened, sealed_of
+from .files import ListedSegment, Sealed, is_local, list_sealed, list_segments, looked_again, opened, sealed_of
 from .selection import EVERYTHING, Selection
 
 Known = Mapping[str, tuple[int, int]]
@@ -36,7 +36,7 @@ _FETCHES = 16
 """Footers that are read at once where files are elsewhere."""
 
 
-class Piece(NamedTuple):
+class RowRange(NamedTuple):
     """The rows of a journal from number ``first`` to before ``before``: in a segment, in a sealed file, or missing.
 
     Of the journal's last segment ``before`` may be ``None``: all rows that it has when it is read.
@@ -118,7 +118,7 @@ def plan(
     durable_only: bool = False,
     first: Mapping[str, int] | None = None,
     known: Known | None = None,
-) -> dict[str, list[Piece]]:
+) -> dict[str, list[RowRange]]:
     """What there is to read of the journals in ``places``, by their identities, in the order of their rows.
 
     :param wanted: sealed files with no row of the wanted times are left out.
@@ -128,40 +128,45 @@ def plan(
 
     Raises :exc:`~sbuslib.errors.JournalError`.
     """
-    spans = list[Piece]()
+    spans = list[RowRange]()
     for place in dict.fromkeys(places):
         durable = durable_sequence(place) if durable_only and is_local(place) else None  # before the files are listed
         spans += _spans(contents(place), durable)
     return {
-        journal: [_with_known(piece, known or {}) for piece in _account(pieces, (first or {}).get(journal), wanted)]
-        for journal, pieces in _by_journal(spans).items()
+        journal: [
+            _with_known(row_range, known or {})
+            for row_range in _account(row_ranges, (first or {}).get(journal), wanted)
+        ]
+        for journal, row_ranges in _by_journal(spans).items()
     }
 
 
-def plan_of(found: Contents) -> dict[str, list[Piece]]:
+def plan_of(found: Contents) -> dict[str, list[RowRange]]:
     """Everything in a place whose files are listed already, as :func:`plan` gives it.
 
-    Raises :exc:`.places.VanishedError` where one of them is gone that is asked what it holds.
+    Raises :exc:`.files.VanishedError` where one of them is gone that is asked what it holds.
     """
-    return {journal: _account(pieces, None, EVERYTHING) for journal, pieces in _by_journal(_spans(found)).items()}
+    return {
+        journal: _account(row_ranges, None, EVERYTHING) for journal, row_ranges in _by_journal(_spans(found)).items()
+    }
 
 
-def _by_journal(spans: list[Piece]) -> dict[str, list[Piece]]:
-    found: dict[str, list[Piece]] = {}
-    for piece in spans:
-        found.setdefault(piece.journal or piece.place, []).append(piece)
+def _by_journal(spans: list[RowRange]) -> dict[str, list[RowRange]]:
+    found: dict[str, list[RowRange]] = {}
+    for row_range in spans:
+        found.setdefault(row_range.journal or row_range.place, []).append(row_range)
     return dict(sorted(found.items()))
 
 
-def _spans(found: Contents, durable: int | None = None) -> list[Piece]:
-    """A piece for each file of a place."""
+def _spans(found: Contents, durable: int | None = None) -> list[RowRange]:
+    """A range for each file of a place."""
     place = found.place
-    pieces = [Piece(one.journal, place, one.first, one.last + 1, one) for one in found.sealed]
+    row_ranges = [RowRange(one.journal, place, one.first, one.last + 1, one) for one in found.sealed]
     for segment, later in pairwise(found.segments):
         following = later.first_sequence
-        pieces.append(Piece(found.journal, place, segment.first_sequence, following, segment, following))
+        row_ranges.append(RowRange(found.journal, place, segment.first_sequence, following, segment, following))
     if not found.segments or (found.is_growing and found.segments[-1].size <= SEGMENT_HEADER_BYTES):
-        return pieces
+        return row_ranges
 
     # The last segment: a mark tells where it ends.
     last = found.segments[-1]
@@ -169,8 +174,8 @@ def _spans(found: Contents, durable: int | None = None) -> list[Piece]:
     is_killed = before is None and is_local(place) and not found.is_growing
     if before is None and durable is not None:
         before = max(durable + 1, last.first_sequence)
-    pieces.append(Piece(found.journal, place, last.first_sequence, before, last, None, is_killed))
-    return pieces
+    row_ranges.append(RowRange(found.journal, place, last.first_sequence, before, last, None, is_killed))
+    return row_ranges
 
 
 def _marked_end(segment: ListedSegment) -> int | None:
@@ -179,29 +184,33 @@ def _marked_end(segment: ListedSegment) -> int | None:
     return None
 
 
-def held(piece: Piece) -> list[Piece]:
-    """The parts of a file's piece whose rows it holds; all of it where that file is damaged, as reading it tells.
+def held(row_range: RowRange) -> list[RowRange]:
+    """The parts of a file's range whose rows it holds; all of it where that file is damaged, as reading it tells.
 
-    Raises :exc:`.places.VanishedError`, and :exc:`~sbuslib.errors.StateError` where pyarrow is missing.
+    Raises :exc:`.files.VanishedError`, and :exc:`~sbuslib.errors.StateError` where pyarrow is missing.
     """
     # 1. A segment that others come after ends with its mark. Without one it is damaged.
-    if isinstance(piece.file, Segment):
-        end = _marked_end(piece.file) if piece.following is not None else None
-        return [piece if end is None or piece.before is None else piece._replace(before=min(piece.before, end))]
-    if piece.file is None:
-        return [piece]
+    if isinstance(row_range.file, Segment):
+        end = _marked_end(row_range.file) if row_range.following is not None else None
+        return [
+            row_range
+            if end is None or row_range.before is None
+            else row_range._replace(before=min(row_range.before, end))
+        ]
+    if row_range.file is None:
+        return [row_range]
 
     # 2. A sealed file.
     from .footer import footer_of  # only here, as it needs Arrow
 
     try:
-        spans = footer_of(piece.file).spans
+        spans = footer_of(row_range.file).spans
     except CorruptJournalError:
-        return [piece]
-    assert piece.before is not None
-    parts = [(max(span.first, piece.first), min(span.before, piece.before), span.time_ns) for span in spans]
+        return [row_range]
+    assert row_range.before is not None
+    parts = [(max(span.first, row_range.first), min(span.before, row_range.before), span.time_ns) for span in spans]
     return [
-        piece._replace(first=first, before=before, time_ns=time_ns)
+        row_range._replace(first=first, before=before, time_ns=time_ns)
         for first, before, time_ns in parts
         if first < before
     ]
@@ -219,47 +228,52 @@ def unsaid(file: Sealed) -> tuple[tuple[int, int], ...]:
     return ()
 
 
-def _account(pieces: list[Piece], first: int | None, wanted: Selection) -> list[Piece]:
-    """The pieces that have each row from ``first`` on once, and those for rows that none has, without unwanted times.
+def _account(row_ranges: list[RowRange], first: int | None, wanted: Selection) -> list[RowRange]:
+    """The ranges that have each row from ``first`` on once, and those for rows that none has, without unwanted times.
 
     Files are asked what they hold where that matters: where another one claims some of their rows, too, and sealed ones
     that are read.
     """
     asked = set[str]()
     while True:
-        found = _ordered(pieces, first)
-        rivals = _rivals(found, pieces)
+        found = _ordered(row_ranges, first)
+        rivals = _rivals(found, row_ranges)
         ask = {
-            piece.file.path: piece.file
-            for piece in found
-            if piece.file is not None
-            and piece.file.path not in asked
-            and (piece.file.path in rivals or (isinstance(piece.file, Sealed) and _may_be_wanted(piece, wanted)))
+            row_range.file.path: row_range.file
+            for row_range in found
+            if row_range.file is not None
+            and row_range.file.path not in asked
+            and (
+                row_range.file.path in rivals
+                or (isinstance(row_range.file, Sealed) and _may_be_wanted(row_range, wanted))
+            )
         }
         if not ask:
-            return [piece for piece in found if _may_be_wanted(piece, wanted)]
+            return [row_range for row_range in found if _may_be_wanted(row_range, wanted)]
 
         # Then look again: what a file does not hold may be in one that seemed to be covered.
         _fetch_footers([file for file in ask.values() if isinstance(file, Sealed)])
         asked.update(ask)
-        pieces = [part for piece in pieces for part in (held(piece) if _path(piece) in ask else [piece])]
+        row_ranges = [
+            part for row_range in row_ranges for part in (held(row_range) if _path(row_range) in ask else [row_range])
+        ]
 
 
-def _rivals(found: list[Piece], pieces: list[Piece]) -> set[str]:
-    """The files of those of the ``found`` pieces that have rows which another of the ``pieces`` claims, too."""
-    rivals, firsts = set[str](), [piece.first for piece in found]
-    for piece in pieces:
-        at = max(0, bisect_right(firsts, piece.first) - 1)
-        while at < len(found) and (piece.before is None or found[at].first < piece.before):
+def _rivals(found: list[RowRange], row_ranges: list[RowRange]) -> set[str]:
+    """The files of those of the ``found`` ranges that have rows which another of the ``row_ranges`` claims, too."""
+    rivals, firsts = set[str](), [row_range.first for row_range in found]
+    for row_range in row_ranges:
+        at = max(0, bisect_right(firsts, row_range.first) - 1)
+        while at < len(found) and (row_range.before is None or found[at].first < row_range.before):
             file = found[at].file
-            if file is not None and file.path != _path(piece) and (found[at].before or inf) > piece.first:
+            if file is not None and file.path != _path(row_range) and (found[at].before or inf) > row_range.first:
                 rivals.add(file.path)
             at += 1
     return rivals
 
 
-def _path(piece: Piece) -> str | None:
-    return None if piece.file is None else piece.file.path
+def _path(row_range: RowRange) -> str | None:
+    return None if row_range.file is None else row_range.file.path
 
 
 def _fetch_footers(files: list[Sealed]) -> None:
@@ -269,75 +283,84 @@ def _fetch_footers(files: list[Sealed]) -> None:
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(_FETCHES) as pool:
-            for done in [pool.submit(held, Piece(file.journal, "", file.first, file.last + 1, file)) for file in far]:
+            for done in [
+                pool.submit(held, RowRange(file.journal, "", file.first, file.last + 1, file)) for file in far
+            ]:
                 done.result()
 
 
-def _ordered(pieces: list[Piece], first: int | None) -> list[Piece]:
-    """The same, where each piece has all rows that it claims."""
-    pieces = sorted(pieces, key=lambda piece: (piece.first, not isinstance(piece.file, Sealed), -(piece.before or inf)))
-    found: list[Piece] = []
-    for number, piece in enumerate(pieces, 1):
-        if piece.before is None and number < len(pieces):  # a copy of a journal that has grown since
-            piece = piece._replace(before=measure(piece)[0], is_killed=False)
+def _ordered(row_ranges: list[RowRange], first: int | None) -> list[RowRange]:
+    """The same, where each range has all rows that it claims."""
+    row_ranges = sorted(
+        row_ranges,
+        key=lambda row_range: (row_range.first, not isinstance(row_range.file, Sealed), -(row_range.before or inf)),
+    )
+    found: list[RowRange] = []
+    for number, row_range in enumerate(row_ranges, 1):
+        if row_range.before is None and number < len(row_ranges):  # a copy of a journal that has grown since
+            row_range = row_range._replace(before=measure(row_range)[0], is_killed=False)
 
         # Nothing of it is new, or there is a hole before it.
-        first = piece.first if first is None else first
-        if piece.before is not None and piece.before <= max(first, piece.first):
+        first = row_range.first if first is None else first
+        if row_range.before is not None and row_range.before <= max(first, row_range.first):
             continue
-        if piece.first > first:
-            found.append(Piece(piece.journal, piece.place, first, piece.first, None, time_ns=_time_of(piece)))
+        if row_range.first > first:
+            found.append(
+                RowRange(row_range.journal, row_range.place, first, row_range.first, None, time_ns=_time_of(row_range))
+            )
 
-        found.append(piece._replace(first=max(first, piece.first)))
-        if piece.before is None:
+        found.append(row_range._replace(first=max(first, row_range.first)))
+        if row_range.before is None:
             break
-        first = piece.before
+        first = row_range.before
     return found
 
 
-def _time_of(piece: Piece) -> int | None:
-    if isinstance(piece.file, Sealed):
-        return piece.time_ns if piece.time_ns is not None else piece.file.start_ns
+def _time_of(row_range: RowRange) -> int | None:
+    if isinstance(row_range.file, Sealed):
+        return row_range.time_ns if row_range.time_ns is not None else row_range.file.start_ns
     with suppress(JournalError):
-        assert piece.file is not None
-        return piece.file.header.created_ns
+        assert row_range.file is not None
+        return row_range.file.header.created_ns
     return None
 
 
-def _may_be_wanted(piece: Piece, wanted: Selection) -> bool:
-    if isinstance(piece.file, Sealed):
-        return wanted.overlaps(piece.file.start_ns, piece.file.end_ns)
-    return piece.file is not None or piece.time_ns is None or wanted.has(piece.time_ns)
+def _may_be_wanted(row_range: RowRange, wanted: Selection) -> bool:
+    if isinstance(row_range.file, Sealed):
+        return wanted.overlaps(row_range.file.start_ns, row_range.file.end_ns)
+    return row_range.file is not None or row_range.time_ns is None or wanted.has(row_range.time_ns)
 
 
-def _with_known(piece: Piece, known: Known) -> Piece:
-    place = known.get(piece.file.path) if piece.file is not None else None
-    return piece if place is None or place[0] > piece.first else piece._replace(known=place)
+def _with_known(row_range: RowRange, known: Known) -> RowRange:
+    place = known.get(row_range.file.path) if row_range.file is not None else None
+    return row_range if place is None or place[0] > row_range.first else row_range._replace(known=place)
 
 
-def measure(piece: Piece, most: float = inf, before: float = inf, on_corrupt: OnCorrupt = "error") -> tuple[int, int]:
-    """The row after the last whole block of a segment's piece, and the byte at which it stands.
+def measure(
+    row_range: RowRange, most: float = inf, before: float = inf, on_corrupt: OnCorrupt = "error"
+) -> tuple[int, int]:
+    """The row after the last whole block of a segment's range, and the byte at which it stands.
 
-    Whole blocks count, from the one of the piece's first row on: up to ``most`` rows, but at least one block, and no
+    Whole blocks count, from the one of the range's first row on: up to ``most`` rows, but at least one block, and no
     row from ``before`` on. Raises :exc:`~sbuslib.errors.JournalError`, also for damage that whole blocks come after.
     """
-    assert isinstance(piece.file, Segment)
-    size, path = piece.file.size, piece.file.path
-    row, at = piece.known or (piece.file.first_sequence, SEGMENT_HEADER_BYTES)
+    assert isinstance(row_range.file, Segment)
+    size, path = row_range.file.size, row_range.file.path
+    row, at = row_range.known or (row_range.file.first_sequence, SEGMENT_HEADER_BYTES)
     with opened(path) as read_at:
         for extent in walk(read_at, size, row, at):
             if extent.rows is None:  # the mark tells the next number, as some may be left out
-                mark = piece.file.mark
+                mark = row_range.file.mark
                 return (row if mark is None else mark.next_sequence), at
             after = extent.first + extent.rows
-            if after > before or (extent.first > piece.first and after - piece.first > most):
+            if after > before or (extent.first > row_range.first and after - row_range.first > most):
                 return row, at
             row, at = after, extent.end
         if at >= size or is_empty(read_at, size):
             return row, at
 
         # Bytes of a block that is being written, or damage.
-        salt = piece.file.header.salt
+        salt = row_range.file.header.salt
         try:
             for item in read_segment(read_at, size, salt, row, at=at, on_corrupt=on_corrupt):
                 if isinstance(item, Block):
@@ -347,13 +370,13 @@ def measure(piece: Piece, most: float = inf, before: float = inf, on_corrupt: On
     return row, at
 
 
-def instead(piece: Piece) -> list[Piece]:
-    """What there is in place of a piece whose file has vanished. Raises :exc:`~sbuslib.errors.JournalError`."""
-    journal = piece.journal or piece.place
-    found: list[Piece] = []
-    for other in plan([piece.place], first={journal: piece.first}).get(journal, []):
-        if piece.before is not None and other.first >= piece.before:
+def instead(row_range: RowRange) -> list[RowRange]:
+    """What there is in place of a range whose file has vanished. Raises :exc:`~sbuslib.errors.JournalError`."""
+    journal = row_range.journal or row_range.place
+    found: list[RowRange] = []
+    for other in plan([row_range.place], first={journal: row_range.first}).get(journal, []):
+        if row_range.before is not None and other.first >= row_range.before:
             break
-        before = other.before if piece.before is None else min(other.before or piece.before, piece.before)
+        before = other.before if row_range.before is None else min(other.before or row_range.before, row_range.before)
         found.append(other._replace(before=before))
     return found

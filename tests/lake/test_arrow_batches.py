@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from segments.journals import SALT, SENDER, START_NS, Row, rows, segment
 
 from sbuslib.errors import CorruptJournalError, JournalError, UsageError
-from sbuslib.lake.decode import Decoder
-from sbuslib.lake.pieces import contents
-from sbuslib.lake.places import absolute, list_sealed, list_segments, opened, sealed_name
-from sbuslib.lake.rows import SCHEMA
+from sbuslib.lake.arrow_batches import Decoder
+from sbuslib.lake.files import absolute, list_sealed, list_segments, opened, sealed_name
+from sbuslib.lake.read_plan import contents
+from sbuslib.lake.schema import SCHEMA
 from sbuslib.lake.selection import EVERYTHING, Selection, nanoseconds
 from sbuslib.matcher import matches
 from sbuslib.segments.decoding import decode_block
