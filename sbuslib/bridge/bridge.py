@@ -1,10 +1,10 @@
-"""``AioBridge``: joins a bus to a broker. This is all that does not depend on which broker it is.
+"""``AioBridge``: joins a bus to a broker. Independent of the kind of broker.
 
 **Concurrency.** One event loop of asyncio, with a client of the hub on one side and the broker's client on the other.
-The hub is never waited for by the broker, nor the broker by the hub: between them is a queue with a bound, see
-:mod:`.sending`. For programs that use gevent or threads, :class:`~.threaded.Bridge` runs this in a thread of its own.
+Neither side waits for the other: between them is a queue with a bound, see :mod:`.sending`. For programs that use
+gevent or threads, :class:`~.threaded.Bridge` runs this in a thread of its own.
 
-**In.** What the broker sends is published on the bus before the broker hears that it was taken.
+**In.** A message of the broker is published on the bus before it is acknowledged to the broker.
 
 **Echoes and spares** are the business of :mod:`sbuslib.federation.membership`.
 """
@@ -44,15 +44,15 @@ logger = logging.getLogger("sbuslib")
 _BATCH: Final = 1_024
 """Messages that are taken from the bus at once."""
 _KEYS: Final = 65_536
-"""Keys whose subject is remembered, and subjects whose key is."""
+"""Keys whose subject is cached, and subjects whose key is."""
 _SENDERS: Final = 4_096
-"""Senders whose claims are remembered."""
+"""Senders whose claims are cached."""
 _PART_SECONDS: Final = 1.0
-"""How long a bridge that ends tries to tell the bus what it has lost."""
-_TELL_SECONDS: Final = 10.0
-"""Losses are told no more often."""
+"""Seconds in which a bridge that ends tries to publish its losses."""
+_LOSSES_SECONDS: Final = 10.0
+"""Shortest interval between two reports of losses."""
 _TOO_LONG: Final = DropReason.NAME_TOO_LONG, DropReason.PAYLOAD_TOO_LONG, DropReason.MESSAGE_TOO_LONG
-"""Why messages are refused that the rules let cross, and that the other side cannot hold: they are lost."""
+"""Reasons for drops that count as losses: the filters pass the message, but the other side cannot hold it."""
 _UNFIT: Final = re.compile(r"[^0-9A-Za-z._-]")
 
 
@@ -62,9 +62,9 @@ class AioBridge:
     :param address: of the hub, as for a client.
     :param url: ``nats://host:4222``, or several with commas between, ``mqtt://host``, ``redis://host``; with TLS
         ``tls://``, ``mqtts://``, ``rediss://``.
-    :param export: patterns of the keys that leave the bus. Keys that start with ``!`` never do.
-    :param import_: patterns of the keys that come to it.
-    :param trust: patterns of publishers, as ``HOST/UID/PID``, whose messages may come; ``None``: anybody's. It is a
+    :param export: patterns of the keys that are exported. Keys that start with ``!`` never are.
+    :param import_: patterns of the keys that are imported.
+    :param trust: patterns of publishers, as ``HOST/UID/PID``, whose messages are imported; ``None``: all. It is a
         claim, no more: see :mod:`.broker`.
     :param options: how to use the broker.
     :param keep_bytes: how much memory is used to keep messages while the broker is away or slow.
@@ -88,21 +88,21 @@ class AioBridge:
         self._export, self._import = tuple(export), tuple(import_)
         if not self._export and not self._import:
             raise UsageError("a bridge needs patterns to export or to import")
-        self._trust = None if trust is None else tuple(trust)  # patterns of publishers; None: anybody
+        self._trust = None if trust is None else tuple(trust)  # patterns of publishers; None: all
         self._options = options if options is not None else BrokerOptions()  # how to use the broker
         self._keep_bytes = keep_bytes
-        #: Of the bus. What goes to other hosts is no reason to think that anybody here serves a key.
+        #: Of the bus. A monitor: an export is no proof that a key has a service, so requests must not count it as one.
         self._client = Client(address, senders=True, echo=False, monitor=True)
         self._id = f"{time_ns():016x}{secrets.token_hex(4)}"  # an older bridge sorts first: newcomers are the spares
         self._host = _UNFIT.sub("-", socket.gethostname())[:64]
-        self._claim = lru_cache(_SENDERS)(self._claim_of)  # who sent a message, as other hosts are told
+        self._claim = lru_cache(_SENDERS)(self._claim_of)  # sender of a message, in the form for other hosts
         self._taking = asyncio.Lock()  # held while messages of the broker are put on the bus
         self._tasks: list[asyncio.Task[None]] = []  # receiving, sending, heartbeats, and the broker, in this order
         self._changed = asyncio.Event()  # set when a heartbeat is due at once
         self._has_left = False  # the bus, so that it takes nothing out any more
         self._closing = False
         self._reported, self._refused = Counter[str](), Counter[str]()
-        self._told_at = time()  # when losses were told last
+        self._reported_at = time()  # when losses were reported last
         self._imported = 0  # messages
 
     # -- its life -----------------------------------------------------------------------------------
@@ -134,8 +134,8 @@ class AioBridge:
         self._sending = Sending(broker, self._id, self._keep_bytes, self._refused)
         self._arrivals = Arrivals()
 
-        # Those that are set up alike are each other's spares.
-        place = self._url_told()
+        # Bridges with the same configuration are each other's spares.
+        place = self._public_url()
         setup = repr((place, sorted(self._export), sorted(self._import), options.prefix, options.stream))
         group = blake2b(setup.encode(), digest_size=8).hexdigest()
         self._membership = Membership(
@@ -162,10 +162,13 @@ class AioBridge:
         except Exception as error:
             if not self._ended.done():
                 self._ended.set_exception(error)
-                self._ended.exception()  # nobody has to ask for it
+                self._ended.exception()  # or asyncio would log that it was never retrieved
 
     async def run(self) -> None:
-        """Wait until the bridge ends. Raises what ended it: :exc:`~sbuslib.errors.DisconnectedError` with the bus."""
+        """Wait until the bridge ends.
+
+        Raises its error: :exc:`~sbuslib.errors.DisconnectedError` if the bus has gone.
+        """
         await asyncio.shield(self._ended)
 
     @property
@@ -184,23 +187,26 @@ class AioBridge:
             self._ended.result()
 
     async def close(self, timeout: float = 5.0) -> None:
-        """End the bridge: what the bus has sent is still sent on, for ``timeout`` seconds. The rest is lost."""
+        """End the bridge.
+
+        Messages that the bus has sent are still exported, for ``timeout`` seconds; the rest is lost.
+        """
         if self._closing:
             return
         self._closing = True
         try:
             async with asyncio.timeout(timeout):
                 await self._leave()
-                await self._taking.acquire()  # what is half taken is acknowledged, and nothing more is taken
+                await self._taking.acquire()  # a batch in progress is acknowledged, and no further one begins
         except (SbusError, OSError) as error:
             logger.debug("bridge: leaving the bus: %s", plainly(error))
 
-        # Nothing more comes from either side: what is lost is known, and the bus is told while there is a connection.
+        # Nothing more comes from either side: the losses are final, and are published while there is a connection.
         await _end(self._tasks)
         self._sending.give_up()
         with suppress(SbusError, OSError):  # the bus has gone, or takes too long
             async with asyncio.timeout(_PART_SECONDS):
-                await self._tell_losses()
+                await self._report_losses()
 
         self._client.close()
         try:
@@ -210,9 +216,9 @@ class AioBridge:
                 self._ended.set_result(None)
 
     async def _leave(self) -> None:
-        """Leave the bus, and let go out what it has sent, also when it has gone."""
+        """Leave the bus, and export all messages received from it, also when it has gone."""
         receiving, _, heartbeats, _ = self._tasks
-        heartbeats.cancel()  # it would say that this bridge is here
+        heartbeats.cancel()  # first: one after the farewell would announce this bridge again
         if not self._ended.done():
             await self._leave_bus(receiving)
         self._has_left = True
@@ -246,11 +252,11 @@ class AioBridge:
 
     @property
     def _leads(self) -> bool:
-        """Whether this bridge takes messages out, and not a spare."""
+        """Whether this bridge exports, and not a spare."""
         return self._membership.leads and not self._has_left
 
     def _claim_of(self, sender: bytes | None) -> str:
-        """The bus, and who published there: the user for whom the kernel vouches."""
+        """The bus, and the publisher there: host, user and process, by the kernel's word."""
         uid, pid = process_of(sender, self._client.credentials, self._client.hub.separator)
         return f"{self._bus} {self._host}/{uid}/{pid}"
 
@@ -286,10 +292,10 @@ class AioBridge:
             return False
         return self._leads or self._broker.shares
 
-    # -- what is told of it -------------------------------------------------------------------------
+    # -- heartbeats and reports ---------------------------------------------------------------------
 
     def _hear(self, message: Message) -> None:
-        """Take a word of another bridge or gateway of this bus."""
+        """Take a control message of another bridge or gateway of this bus."""
         self._membership.hear(message, monotonic())
         if self._membership.is_asked:
             self._changed.set()
@@ -306,25 +312,25 @@ class AioBridge:
             self._changed.clear()
             if self._membership.is_due(monotonic()):
                 await self._send_heartbeat()
-            if time() - self._told_at > _TELL_SECONDS:
-                await self._tell_losses()
+            if time() - self._reported_at > _LOSSES_SECONDS:
+                await self._report_losses()
 
     def _warn(self, text: str) -> None:
-        logger.warning("bridge %s: %s", self._url_told(), printable(text.encode()))
+        logger.warning("bridge %s: %s", self._public_url(), printable(text.encode()))
 
-    async def _tell_losses(self) -> None:
-        """Log what was lost since the last time, and tell the bus."""
+    async def _report_losses(self) -> None:
+        """Log new losses, and publish them on the bus."""
         lost = self._losses() - self._reported
         if not lost:
             return
-        since, self._told_at = self._told_at, time()
+        since, self._reported_at = self._reported_at, time()
         self._reported += lost
         self._warn("lost " + ", ".join(f"{count:,} ({cause})" for cause, count in sorted(lost.items())))
         notices = [(LOST, f"{cause} {count} {since:.6f}".encode()) for cause, count in lost.items()]
         await self._client.publish_many(notices)
 
-    def _url_told(self) -> str:
-        """The URL without what is secret."""
+    def _public_url(self) -> str:
+        """The URL without user and password."""
         scheme, _, servers = self._url.partition("://")
         places = [printable(server.rpartition("@")[2].encode()) for server in servers.split(",")]
         return f"{scheme}://{','.join(places)}"
@@ -349,19 +355,19 @@ class AioBridge:
 
 
 def _check_apart(exported: Iterable[bytes], imported: Sequence[bytes], separator: bytes) -> None:
-    for one in exported:
+    for pattern in exported:
         for other in imported:
-            if overlap(one, other, separator):
+            if overlap(pattern, other, separator):
                 raise UsageError(
-                    f"{printable(one)} and {printable(other)} overlap: this broker does not tell what comes back, so "
-                    "no key may be both exported and imported"
+                    f"{printable(pattern)} and {printable(other)} overlap: this broker cannot mark messages that come back, "
+                    "so no key may be both exported and imported"
                 )
 
 
 async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
     """End tasks that use a client library, which may swallow that they are cancelled."""
-    left = set(tasks)
-    while left:
-        for task in left:
+    running = set(tasks)
+    while running:
+        for task in running:
             task.cancel()
-        _, left = await asyncio.wait(left, timeout=0.1)
+        _, running = await asyncio.wait(running, timeout=0.1)

@@ -1,9 +1,9 @@
-"""What a bridge asks of a broker, and what goes along with a message that crosses. Each broker is a module of its own.
+"""Interface of brokers to a bridge, their options, and the origin header. Each kind of broker is a module of its own.
 
 **The origin.** Where a broker can carry headers, a message has one called :data:`ORIGIN`, with four words: the bridge
-that sent it, its number among the messages of that bridge with this key, the bus that it came from, and who published
-it there. By the bus, a bridge knows what came back, and by the number repeats, which it drops. The publisher is told as
-``HOST/UID/PID``: a claim of the host that it names, and of whoever may publish there.
+that sent it, its number among the messages of that bridge with this key, the bus that it came from, and its publisher
+there. With the bus, a bridge recognizes its own messages that come back; with the number, duplicates. It drops both.
+The publisher is written as ``HOST/UID/PID``. That is a claim: any client that may publish at the broker can write it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ORIGIN: Final = "Sbus-Origin"
 _PREFIX: Final = re.compile(r"[0-9A-Za-z_-]*")
 _ORIGIN: Final = re.compile(r"([0-9a-f.]{1,40}) ([0-9]{1,15}) ([0-9A-Za-z._-]{1,64}) ([!-~]{0,300})")
 BATCH: Final = 256
-"""Messages that are handed to the bridge at once."""
+"""Messages of one batch for the bridge."""
 UNREAD: Final = 16_384
 """Messages that wait for the bridge; further ones are dropped."""
 _UNREAD_BYTES: Final = 64 * 1_024 * 1_024
@@ -68,7 +68,7 @@ class Incoming(msgspec.Struct, gc=False):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What the header of a message says."""
+    """Header of a message: its origin."""
 
     bridge: str
     count: int
@@ -77,24 +77,25 @@ class Origin(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, text: str) -> Origin | None:
-        """Read a header. ``None`` for one that no bridge wrote."""
-        found = _ORIGIN.fullmatch(text)
-        return cls(found[1], int(found[2]), found[3], found[4].encode()) if found is not None else None
+        """Decode a header. ``None`` for one that no bridge wrote."""
+        match = _ORIGIN.fullmatch(text)
+        return cls(match[1], int(match[2]), match[3], match[4].encode()) if match is not None else None
 
 
 Take: TypeAlias = Callable[[Sequence[Incoming], Callable[[], Awaitable[object]]], Awaitable[None]]
-"""Takes messages over from a broker, and calls back to acknowledge them once the hub has passed them on."""
+"""Imports messages of a broker, and calls back to acknowledge them once the hub has passed them on."""
 
 
 class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach a broker, and how to use it. Names of files are paths.
+    """Options of a bridge for its broker: identity, TLS, naming, persistence. Names of files are paths.
 
-    :param user, password, token: who we are; a user and a password may stand in the URL as well.
+    :param user, password, token: credentials; a user and a password may stand in the URL as well.
     :param nkey, credentials: for NATS, files with a seed, or with a JWT and a seed.
-    :param ca, certificate, private_key: files in PEM for TLS: who signs the server's certificate, and our own.
+    :param ca, certificate, private_key: files in PEM for TLS: the authority of the server's certificate, and our own
+        certificate and key.
     :param prefix: the first segment of all subjects; empty for none.
-    :param stream: the stream of JetStream or Redis that keeps what is exported, and from which imports come.
-    :param name: what this bus is called there. What a stream has still to send is kept under this name.
+    :param stream: the stream of JetStream or Redis that keeps exported messages, and from which imports come.
+    :param name: name of this bus there. A stream keeps the position of its imports under this name.
     :param qos: quality of service of MQTT: 0 or 1.
     :param retain: patterns of the keys whose newest message an MQTT server keeps.
     :param version: of MQTT: ``5`` or ``3.1.1``.
@@ -116,7 +117,7 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     version: str = "5"
 
     def start(self, between: str) -> str:
-        """What all subjects start with."""
+        """Prefix of all subjects."""
         return self.prefix + between if self.prefix else ""
 
     def check(self) -> None:
@@ -156,7 +157,7 @@ class Broker(ABC):
         self._url = url
         self._options = options
         self._warn = warn
-        self._warned: set[str] = set()  # what was logged since there was a connection
+        self._warned: set[str] = set()  # texts logged since there was a connection
         self.connected = asyncio.Event()
         """Set while there is a connection."""
         self.ready = asyncio.Event()
@@ -166,14 +167,14 @@ class Broker(ABC):
         """Whether the broker can carry this subject."""
         return len(subject.encode()) <= self.SUBJECT_BYTES
 
-    def tell(self, trouble: str) -> None:
-        """Log what goes wrong, once until there is a new connection: each attempt may fail in several ways."""
+    def warn_once(self, trouble: str) -> None:
+        """Log a problem, once until there is a new connection: each attempt may fail in several ways."""
         if trouble not in self._warned and len(self._warned) < _WARNINGS:
             self._warned.add(trouble)
             self._warn(trouble)
 
-    def _came(self) -> None:
-        """There is a connection, which may be new."""
+    def _on_connected(self) -> None:
+        """Note that there is a connection, which may be new."""
         if not self.connected.is_set():
             self._warned.clear()
             self.connected.set()
@@ -190,7 +191,7 @@ class Broker(ABC):
         """Publish, and return when the broker has all of them. Raises :exc:`ConnectionError` if that is uncertain."""
 
     async def drain(self) -> None:  # noqa: B027
-        """Let nothing more come, and wait until all that came was taken. What is kept would else come late again."""
+        """Stop receiving, and wait until the bridge took all that came. A stream would deliver the rest again, late."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -198,9 +199,9 @@ class Broker(ABC):
 
 
 class Unread(asyncio.Queue[T]):
-    """What came and waits for the bridge, which is as slow as its hub: up to a number, and to a size.
+    """Queue of messages for the bridge, which is as slow as its hub. Bounded by number and by bytes.
 
-    :param size: of one of them.
+    :param size: size of a message.
     """
 
     def __init__(self, size: Callable[[T], int]) -> None:
@@ -222,15 +223,15 @@ class Unread(asyncio.Queue[T]):
 
 
 async def next_batch(queue: asyncio.Queue[T]) -> list[T]:
-    """Wait for a message. Returns it, and more that are here already."""
-    found = [await queue.get()]
-    while len(found) < BATCH and not queue.empty():
-        found.append(queue.get_nowait())
-    return found
+    """Wait for a message. Returns it, and more that wait already."""
+    batch = [await queue.get()]
+    while len(batch) < BATCH and not queue.empty():
+        batch.append(queue.get_nowait())
+    return batch
 
 
 def make_broker(url: str, options: BrokerOptions, separator: bytes, warn: Callable[[str], object]) -> Broker:
-    """The broker for a URL, not yet connected. Raises :exc:`~sbuslib.errors.UsageError`."""
+    """Make the broker for a URL, not yet connected. Raises :exc:`~sbuslib.errors.UsageError`."""
     name, *others = map(_module_of, url.split(",") if url.startswith(("nats:", "tls:")) else [url])
     if any(other != name for other in others):
         raise UsageError("a bridge joins one broker")

@@ -1,12 +1,11 @@
-"""MQTT 3.1.1 and 5: what is different about it. See :mod:`.broker` for what is not.
+"""MQTT 3.1.1 and 5 as the broker of a bridge. See :mod:`.broker` for what all brokers share.
 
 ``paho-mqtt`` connects, reads and writes in a thread of its own, and calls back from there. With quality of service 1,
-each message is confirmed, in the order in which they were sent, and the client library sends again what was not. With 0
-it is confirmed when it is in the socket: what the server has not read by the time it dies is lost, which the other
-bridges count by the numbers.
+each message is confirmed, in the order of sending, and the client library sends unconfirmed ones again. With 0 a
+message counts as confirmed when it is in the socket: messages that the server has not read when it dies are lost.
 
-MQTT 3.1.1 has no headers: nobody can tell what comes back or comes again. So a bridge refuses lists of patterns that
-overlap, and repeats of the server come through.
+MQTT 3.1.1 has no headers: echoes and duplicates cannot be recognized. So a bridge refuses lists of patterns that
+overlap, and duplicates of the server are imported.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ from .broker import ORIGIN, UNREAD, Broker, BrokerOptions, Incoming, Leaving, Ta
 
 _VERSIONS: Final = {"5": MQTTProtocolVersion.MQTTv5, "3.1.1": MQTTProtocolVersion.MQTTv311}
 _LEVELS: Final = 200
-"""Segments of a topic: mosquitto takes no more."""
+"""Most segments of a topic: mosquitto takes no more."""
 _KEEPALIVE: Final = 15
 _PAUSE: Final = 1
-"""Seconds between attempts to connect, and for the last word."""
+"""Seconds between attempts to connect, and for the last message at the end."""
 _WINDOW: Final = 64
-"""Messages without confirmation: for each that comes, the client library looks at all."""
+"""Most unconfirmed messages: for each confirmation, the client library walks through all."""
 _NO_PROPERTIES: Final = Properties(PacketTypes.PUBLISH)
-"""To be copied: to make one takes 20 times as long."""
+"""Copied for each message: making one takes 20 times as long."""
 
 
 class _Connection(Client):  # type: ignore[misc]
-    """The client of the library, where that would not say why there is no connection."""
+    """The library's client, which also keeps the reason why there is no connection."""
 
     def __init__(self, version: MQTTProtocolVersion) -> None:
         super().__init__(CallbackAPIVersion.VERSION2, protocol=version)
@@ -55,7 +54,7 @@ class _Connection(Client):  # type: ignore[misc]
         self.enable_logger(self)
 
     def log(self, level: int, text: str, *values: object) -> None:
-        """Called by the client library in place of a logger."""
+        """Take a log message of the client library."""
         if level >= logging.ERROR and self.socket() is not None:
             self.cause = text % values
 
@@ -78,8 +77,8 @@ class Mqtt(Broker):
         self.name_format = NameFormat(options.start("/"), "/", "+", "+/#", specials="/+#$", separator=separator)
         self.has_origins = options.version == "5"  # only MQTT 5 has headers
         self._separator = separator
-        self._filters: list[str] = []  # what to subscribe to at each connection
-        # What came, until the bridge takes it.
+        self._filters: list[str] = []  # subscribed to at each connection
+        # Received messages, until the bridge takes them.
         self._unread: Unread[MQTTMessage] = Unread(lambda message: len(message.payload) + len(message.topic))
         self._awaited: tuple[int, asyncio.Future[None]] | None = None  # the message whose confirmation ``send`` awaits
         self._client = self._make_client()
@@ -88,7 +87,7 @@ class Mqtt(Broker):
         options, place = self._options, urlsplit(self._url)
         client = _Connection(_VERSIONS[options.version])
 
-        # Who this is: what the options say goes before what the URL says.
+        # Credentials and certificates of the options take precedence over those in the URL.
         is_secure = place.scheme == "mqtts"
         if (tls := options.tls(is_secure)) is not None:
             client.tls_set_context(tls)
@@ -138,46 +137,46 @@ class Mqtt(Broker):
 
     def _connected(self, client: _Connection, userdata: object, flags: object, code: ReasonCode, _: object) -> None:
         if code.is_failure:
-            self.tell(str(code))
+            self.warn_once(str(code))
             return
-        self._came()
+        self._on_connected()
         client.cause = ""
         qos = self._options.qos
         client.publish(self._status, b"here", qos, retain=True)
         if not self._filters:
             self.ready.set()
         elif self.has_origins:
-            client.subscribe([(one, SubscribeOptions(qos, noLocal=True)) for one in self._filters])
+            client.subscribe([(filter_, SubscribeOptions(qos, noLocal=True)) for filter_ in self._filters])
         else:
-            client.subscribe([(one, qos) for one in self._filters])
+            client.subscribe([(filter_, qos) for filter_ in self._filters])
 
     def _not_connected(self, client: _Connection, userdata: object) -> None:
-        self.tell(client.cause)
+        self.warn_once(client.cause)
 
     def _disconnected(self, client: _Connection, userdata: object, flags: object, code: ReasonCode, _: object) -> None:
         self.connected.clear()
         if code.is_failure:
-            self.tell(client.cause or str(code))
+            self.warn_once(client.cause or str(code))
         if self._awaited is not None and not self._options.qos and not self._awaited[1].done():
             self._awaited[1].set_exception(ConnectionError("the connection ended"))
 
     def _in_force(self, client: Client, userdata: object, mid: int, codes: list[ReasonCode], _: object) -> None:
         refused = [str(code) for code in codes if code.is_failure]
         if refused:
-            self.tell(f"the server refuses to send what is imported: {refused[0]}")
+            self.warn_once(f"the server refuses to send what is imported: {refused[0]}")
         else:
             self.ready.set()
 
     def _confirmed(self, client: Client, userdata: object, mid: int, code: ReasonCode, _: object) -> None:
         if code.is_failure:
-            self.tell(f"the server refuses what is exported: {code}")
+            self.warn_once(f"the server refuses what is exported: {code}")
         if self._awaited is not None and self._awaited[0] == mid and not self._awaited[1].done():
             self._awaited[1].set_result(None)
 
     def _received(self, client: Client, userdata: object, message: MQTTMessage) -> None:
         try:
             self._unread.put_nowait(message)
-        except (asyncio.QueueFull, UnicodeDecodeError):  # with which its topic is read
+        except (asyncio.QueueFull, UnicodeDecodeError):  # the second: its topic is not UTF-8
             self.lost += 1
             client.ack(message.mid, message.qos)
 
@@ -187,7 +186,7 @@ class Mqtt(Broker):
 
     async def send(self, messages: Sequence[Leaving]) -> None:
         for start in range(0, len(messages), _WINDOW):
-            # With quality of service 1, the client library sends what was not confirmed once there is a connection.
+            # With quality of service 1, the client library sends unconfirmed messages again after it reconnects.
             if not self.connected.is_set() and not self._options.qos:
                 raise ConnectionError("the connection ended")
             sent = [self._publish(message) for message in messages[start : start + _WINDOW]]
@@ -205,9 +204,9 @@ class Mqtt(Broker):
     async def close(self) -> None:
         client = self._client
         if self.connected.is_set():
-            told = client.publish(self._status, b"away", self._options.qos, retain=True)
+            farewell = client.publish(self._status, b"away", self._options.qos, retain=True)
             with suppress(RuntimeError):  # the connection has just ended
-                await asyncio.to_thread(told.wait_for_publish, _PAUSE)
+                await asyncio.to_thread(farewell.wait_for_publish, _PAUSE)
         client.disconnect()
         await asyncio.to_thread(client.loop_stop)  # up to a second, while the server is away
         client._reset_sockets()  # its pair would stay open until the garbage is collected
@@ -218,5 +217,5 @@ def _send_at_once(client: Client, userdata: object, sock: Any) -> None:
 
 
 def _origin_of(message: MQTTMessage) -> str | None:
-    told = getattr(message.properties, "UserProperty", ())
-    return next((value for name, value in told if name == ORIGIN), None)
+    properties = getattr(message.properties, "UserProperty", ())
+    return next((value for name, value in properties if name == ORIGIN), None)

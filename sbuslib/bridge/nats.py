@@ -1,7 +1,7 @@
-"""NATS: what is different about it. See :mod:`.broker` for what is not.
+"""NATS as the broker of a bridge. See :mod:`.broker` for what all brokers share.
 
-What is published is confirmed by a ping: its answer comes after the server has taken all that was sent before. With a
-stream, JetStream confirms each message, and drops repeats by their id. Bridges of one bus are a queue group, and with a
+A ping confirms published messages: its answer comes after the server has taken all that was sent before. With a stream,
+JetStream confirms each message, and drops duplicates by their id. Bridges of one bus are a queue group, and with a
 stream they share a durable consumer.
 """
 
@@ -32,20 +32,20 @@ from .broker import BATCH, ORIGIN, UNREAD, Broker, BrokerOptions, Incoming, Leav
 _PAUSE: Final = 1.0
 """Seconds between attempts to connect, and to use a stream."""
 _CONNECT_SECONDS: Final = 5.0
-"""How long one attempt to connect may take: a server of a busy machine is slow to answer."""
+"""Limit of one attempt to connect: a server of a busy machine is slow to answer."""
 _ASK_SECONDS: Final = 0.5
-"""How long a stream is asked for messages at once."""
+"""Lifetime of one pull request at a stream."""
 _INBOXES: Final = UNREAD // BATCH
-"""Questions to a stream of which it is not certain that they are over: more messages than they ask for find no room."""
+"""Inboxes of pull requests that may not be over yet: further messages would not fit the queue."""
 _ASK_BYTES: Final = 16 * 1_024 * 1_024
-"""How much a stream is asked for at once. What found no room, here or in the server, would come again too late."""
+"""Bytes of one pull request. A message without room, here or in the server, would be redelivered too late."""
 _HEADER_BYTES: Final = 512
-"""What the headers of a message take at most: a server counts them as payload."""
+"""Most bytes of the headers of a message: a server counts them as payload."""
 _LINE_BYTES: Final = 16_384
-"""What a message takes besides its payload: a server allows 4,096 bytes for a line, unless it is set otherwise."""
+"""Most bytes of a message besides its payload: a server allows 4,096 bytes for a line, unless configured."""
 _CONFIRM_SECONDS: Final = 10.0
 _AGAIN_SECONDS: Final = 10.0
-"""A stream sends again what was not acknowledged for so long."""
+"""Seconds without acknowledgement after which a stream redelivers a message."""
 
 _FILE_BYTES: Final = 65_536
 _SEED: Final = re.compile(rb"(\S+)")
@@ -53,16 +53,16 @@ _CREDENTIALS: Final = re.compile(rb"BEGIN NATS USER JWT[^\n]*\n\S.*BEGIN USER NK
 
 
 class _Connection(nats.NATS):  # type: ignore[misc]
-    """The client of the library, where that would go on in plain text, or not at all and without a word.
+    """The library's client, with fixes for cases where that would use plain text, or stop without an error.
 
-    It stops to read, and goes on to send, when it fails with what came, or with an answer for which nobody waits.
+    After a packet that it cannot parse, or an answer without a waiter, that stops reading and goes on sending.
     """
 
     files: BrokerOptions
 
     def _connect_command(self) -> bytes:
         if "tls" in self.options and not self._server_info.get("tls_required"):
-            raise Error("the server does not ask for TLS, so it is told nothing")
+            raise Error("the server does not ask for TLS, so nothing is sent to it")
         try:
             _check_files(self.files)
         except UsageError as error:
@@ -70,7 +70,7 @@ class _Connection(nats.NATS):  # type: ignore[misc]
         return bytes(super()._connect_command())
 
     async def _process_err(self, text: str) -> None:
-        """What a server says before it ends the connection, as when credentials expire: connect again."""
+        """Connect again after an error that ends the connection, as when credentials expire."""
         if "permissions violation" in text.lower():
             await super()._process_err(text)
         else:
@@ -80,13 +80,13 @@ class _Connection(nats.NATS):  # type: ignore[misc]
 
     async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
         try:
-            found: dict[str, str] | None = await super()._process_headers(headers)
+            parsed: dict[str, str] | None = await super()._process_headers(headers)
         except (IndexError, UnicodeDecodeError):
             return None
-        return found
+        return parsed
 
     def _build_message(self, sid: int, subject: bytes, reply: bytes, *rest: Any) -> Msg:
-        readable = (one.decode("utf-8", "replace").encode() for one in (subject, reply))
+        readable = (text.decode("utf-8", "replace").encode() for text in (subject, reply))
         return super()._build_message(sid, *readable, *rest)
 
     async def _read_loop(self) -> None:
@@ -102,7 +102,7 @@ class _Connection(nats.NATS):  # type: ignore[misc]
             await asyncio.shield(answered)
 
     def cut(self) -> None:
-        """End the connection now. The client library would wait until all that is written was read."""
+        """End the connection now. The client library would wait until the server has read all that is written."""
         if (writer := getattr(self._transport, "_io_writer", None)) is not None:
             writer.transport.abort()
 
@@ -126,11 +126,13 @@ class Nats(Broker):
         self._client = _Connection()  # connects again by itself
         self._client.files = options
         self._streams = self._client.jetstream(publish_async_max_pending=UNREAD)  # JetStream, by the same connection
-        self._unread: Unread[Msg] = Unread(lambda message: len(message.data))  # what came, until the bridge takes it
+        self._unread: Unread[Msg] = Unread(
+            lambda message: len(message.data)
+        )  # received messages, until the bridge takes them
         self._subscriptions: list[Subscription] = []  # to be ended before the connection is; inboxes for a stream
-        self._asking = asyncio.Lock()  # a stream, until all that it sent was taken
+        self._asking = asyncio.Lock()  # held while a pull request is open, until all its messages were taken
         self._is_open = True  # whether the newest inbox may still get something; there is none at first
-        self._patience: asyncio.Timeout | None = None  # with what is being sent
+        self._patience: asyncio.Timeout | None = None  # of the batch that is being sent
         self._stream_payload = sys.maxsize
 
     async def run(self, take: Take, patterns: Sequence[bytes], bus: str, name: str) -> None:
@@ -168,7 +170,7 @@ class Nats(Broker):
                     await self._read_stream(take, options.stream, durable)
                 else:
                     await self._read(take, self.name_format.filters_for(patterns), f"sbus-{bus}")
-            except (Error, TimeoutError) as error:  # such as a cluster whose streams have no leader yet
+            except (Error, TimeoutError) as error:  # for example a cluster whose streams have no leader yet
                 await self._failed(error)
                 await asyncio.sleep(_PAUSE)
 
@@ -189,12 +191,12 @@ class Nats(Broker):
         await self._are_ready()
         while True:
             messages = await next_batch(self._unread)
-            await take([_incoming(one) for one in messages], partial(self._acknowledge, ()))
+            await take([_incoming(message) for message in messages], partial(self._acknowledge, ()))
             for _ in messages:
                 self._unread.task_done()
 
     async def _read_stream(self, take: Take, stream: str, durable: str) -> None:
-        """Ask for one batch after another. ``fetch`` of the client library is five times slower, and asks ahead."""
+        """Pull one batch after another. ``fetch`` of the client library is five times slower, and prefetches."""
         await self._are_ready()
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}"
         while True:
@@ -208,13 +210,13 @@ class Nats(Broker):
                         await asyncio.sleep(0.1)
 
     async def _take_batch(self, take: Take, subject: str) -> bool:
-        """Ask for a batch, and take it. Returns whether it is certain that no more comes.
+        """Pull a batch, and take it. Returns whether the request is certainly over.
 
-        A stream answers questions in the order in which it got them. It may forget one without a word, or be slow:
-        then its answer may still come, before that to the next question, which therefore has an inbox of its own.
-        What comes when nobody waits any more is sent again too late, out of order.
+        A stream answers requests in the order in which it got them. It may drop one silently, or be slow: then its
+        answer may still come, before the answer to the next request, which therefore has an inbox of its own. A message
+        that comes to a closed inbox is redelivered too late, out of order.
         """
-        # 1. In an inbox that has no other question.
+        # 1. Send the request, with an inbox that no other open request has.
         if self._is_open:
             await self._open_inbox()
         inbox = self._subscriptions[-1]
@@ -223,29 +225,29 @@ class Nats(Broker):
         question = {"batch": BATCH, "max_bytes": most, "expires": int(_ASK_SECONDS * 1e9)}
         await self._client.publish(subject, json.encode(question), inbox.subject)
 
-        # 2. All that comes, also to older questions.
-        left = BATCH
-        while left > 0:
+        # 2. Take all that comes, also for older requests.
+        awaited = BATCH
+        while awaited > 0:
             messages = await self._more()
             if not messages:
                 return False
-            came = [one for one in messages if one.reply]  # without, it says that no more comes
-            await take([_incoming(one) for one in came], partial(self._acknowledge, came))
+            came = [message for message in messages if message.reply]  # one without a reply subject ends a request
+            await take([_incoming(message) for message in came], partial(self._acknowledge, came))
 
-            # 3. Which are over when this one has an answer.
-            answers = [one for one in messages if one.sid == inbox._id]
+            # 3. Those are over once this request has an answer.
+            answers = [message for message in messages if message.sid == inbox._id]
             if answers:
                 await self._close_inboxes(1)
-            left = left - len(answers) if all(one.reply for one in answers) else 0
+            awaited = awaited - len(answers) if all(answer.reply for answer in answers) else 0
         self._is_open = False
         return True
 
     async def _more(self) -> list[Msg]:
-        """Wait for what the stream sends next. Nothing if it is slower than its server, or forgot the question."""
+        """Wait for messages of the stream. Returns none if it is slower than its server, or dropped the request."""
         with suppress(TimeoutError):
             async with asyncio.timeout(2 * _ASK_SECONDS):
                 return await next_batch(self._unread)
-        if self.connected.is_set():  # a server that stands still is asked no more
+        if self.connected.is_set():  # fails if the server does not answer, so that it gets no further request
             async with asyncio.timeout(_CONFIRM_SECONDS):
                 await self._client.ask()
         return [] if self._unread.empty() else await next_batch(self._unread)
@@ -255,12 +257,12 @@ class Nats(Broker):
         await self._close_inboxes(_INBOXES)
 
     async def _close_inboxes(self, most: int) -> None:
-        """Close the oldest, up to a number that stay open."""
+        """Close the oldest inboxes, until ``most`` are open."""
         while len(self._subscriptions) > most:
             await self._subscriptions.pop(0).unsubscribe()
 
     async def _use_stream(self, stream: str) -> None:
-        """Make the stream, unless it is there: then it is used as it is."""
+        """Create the stream, unless it exists: then it is used as it is."""
         try:
             most = (await self._streams.stream_info(stream)).config.max_msg_size
             if most is not None and most > 0:
@@ -269,7 +271,7 @@ class Nats(Broker):
             await self._streams.add_stream(name=stream, subjects=[self.name_format.filter_of(b"")])
 
     async def _use_consumer(self, stream: str, patterns: Sequence[bytes], name: str) -> str:
-        """Make the consumer, unless it is there. Returns its name."""
+        """Create the consumer, unless it exists. Returns its name."""
         wanted = self.name_format.filter_for(patterns)  # one consumer keeps messages in order, and takes one filter
         unique = blake2b(f"{name} {wanted}".encode(), digest_size=6).hexdigest()
         durable = f"sbus-{re.sub('[^0-9A-Za-z_-]', '-', name)}-{unique}"
@@ -285,14 +287,14 @@ class Nats(Broker):
 
     async def _acknowledge(self, messages: Sequence[Msg]) -> None:
         with suppress(Error):  # then they come again
-            for one in messages:
-                await one.ack()
+            for message in messages:
+                await message.ack()
 
     async def _failed(self, error: Exception) -> None:
         if isinstance(error, SlowConsumerError):
             self.lost += not self.keeps  # a stream sends it again
         else:
-            self.tell(plainly(error) or type(error).__name__)
+            self.warn_once(plainly(error) or type(error).__name__)
 
     async def _disconnected(self) -> None:
         self.connected.clear()
@@ -302,7 +304,7 @@ class Nats(Broker):
 
     async def _back(self) -> None:
         self.payload_bytes = min(self._client.max_payload, self._stream_payload) - _HEADER_BYTES
-        self._came()
+        self._on_connected()
 
     async def send(self, messages: Sequence[Leaving]) -> None:
         try:
@@ -315,7 +317,7 @@ class Nats(Broker):
                     await self._client.ask()
         except TimeoutError:
             if self.connected.is_set():
-                self._client.cut()  # to send again what still waits there would take more and more memory
+                self._client.cut()  # its buffer would grow with each batch that is sent again
             raise ConnectionError("no confirmation") from None
         except Error as error:
             raise ConnectionError(str(error)) from error
@@ -342,7 +344,7 @@ class Nats(Broker):
         closing = asyncio.create_task(self._client.close())
         await asyncio.wait([closing], timeout=_PAUSE)
         self._client.cut()
-        # It fails where it is not, or never was, connected, or waits for what was cancelled before.
+        # It fails if there is no connection, or never was, or if it waits for a task that was cancelled before.
         await asyncio.gather(closing, return_exceptions=True)
 
 
@@ -351,7 +353,7 @@ def _incoming(message: Msg) -> Incoming:
 
 
 def _check_files(options: BrokerOptions) -> None:
-    """Look into the files with seeds: the client library fails where there is none, or reads without end."""
+    """Check the files with seeds: the client library fails without a message for a bad file, or reads without end."""
     for path, form, what in (
         (options.nkey, _SEED, "seed"),
         (options.credentials, _CREDENTIALS, "JWT and seed of a user"),
@@ -361,15 +363,18 @@ def _check_files(options: BrokerOptions) -> None:
         import nkeys
 
         with open(path, "rb") as file:
-            found = form.search(file.read(_FILE_BYTES))
+            seed = form.search(file.read(_FILE_BYTES))
         try:
-            nkeys.from_seed(bytearray(found[1] if found is not None else b""))
+            nkeys.from_seed(bytearray(seed[1] if seed is not None else b""))
         except (nkeys.NkeysError, ValueError):
             raise UsageError(f"{path}: this file has no {what}") from None
 
 
 def _packet(message: Leaving) -> bytes:
-    """What ``publish`` of the client library makes, in a fifth of the time. There is no CR or LF in its words."""
+    """Encode a message as the client library does, in a fifth of the time.
+
+    There is no CR or LF in subject and origin.
+    """
     head = f"NATS/1.0\r\n{ORIGIN}: {message.origin}\r\n\r\n"  # in ASCII
     payload = message.payload
     start = f"HPUB {message.subject} {len(head)} {len(head) + len(payload)}\r\n{head}"

@@ -1,7 +1,7 @@
-"""The numbers that bridges give to messages, by which they know repeats, which they drop. Pure.
+"""Sequence numbers of bridges' messages, and the duplicate detector that uses them. Pure.
 
-A message has the number that it has among those of its bridge with its key. What is missing between two numbers is not
-counted: a server may have given it to another bridge of the bus, or may still send it.
+Messages are numbered by bridge and key. A gap between two numbers is not counted as a loss: a server may have given the
+message to another bridge of the bus, or may still send it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..limits import KNOWN_KEY_BYTES
 from .broker import Origin
 
 _KEYS: Final = 65_536
-"""Keys whose numbers are remembered, and messages that came: some 20 MB."""
+"""Keys whose numbers are remembered, and messages that the detector remembers: some 20 MB."""
 
 
 def _short(key: bytes) -> bytes:
@@ -26,11 +26,11 @@ class Numbers:
     def __init__(self, bridge: str) -> None:
         self._bridge = bridge
         self._times = 0  # how often counting started anew
-        self._name = f"{bridge}.0"  # who sends, as other bridges are told
+        self._name = f"{bridge}.0"  # the sender, in the header
         self._counts: dict[bytes, int] = {}  # messages sent so far, by key
 
     def next(self, key: bytes) -> tuple[str, int]:
-        """For the next message with ``key``, who sends it and its number, from 1 on."""
+        """Sender and number, from 1 on, of the next message with ``key``."""
         short = _short(key)
         count = self._counts.get(short, 0)
         if not count and len(self._counts) >= _KEYS:
@@ -42,13 +42,13 @@ class Numbers:
 
 
 class Arrivals:
-    """Which messages have come already: the newest are remembered, as a broker may send some again, or late."""
+    """Duplicate detector: remembers the newest messages, as a broker may send some again, or late."""
 
     def __init__(self) -> None:
         self._newest: dict[tuple[bytes, str, int], None] = {}  # by key, bridge and number, oldest first
 
     def is_new(self, key: bytes, origin: Origin) -> bool:
-        """Note a message; whether it has not come before."""
+        """Note a message. Returns whether it is new."""
         numbered = _short(key), origin.bridge, origin.count
         if numbered in self._newest:
             return False

@@ -1,4 +1,4 @@
-"""Redis: what is different about it. See :mod:`.broker` for what is not.
+"""Redis as the broker of a bridge. See :mod:`.broker` for what all brokers share.
 
 Without a stream, messages are published to channels, which have no headers: a bridge refuses lists of patterns that
 overlap. With a stream, each message is an entry of it, and bridges of one bus are a consumer group, which goes on where
@@ -25,17 +25,17 @@ from .broker import BATCH, Broker, BrokerOptions, Incoming, Leaving, Take
 _STREAM_LENGTH: Final = 1_000_000
 """About how many entries of a stream are kept."""
 _BLOCK_MILLISECONDS: Final = 250
-"""How long a stream is asked for further messages: so long a bridge that ends may have to wait."""
+"""Length of one blocking read of a stream: as long a bridge that ends may have to wait."""
 _AGAIN_SECONDS: Final = 10.0
-"""What was not acknowledged for so long is handed out again."""
+"""Seconds without acknowledgement after which a message is claimed by another bridge."""
 _PAUSE: Final = 0.5
 """Seconds between attempts."""
 _FAILURES: Final = RedisError, OSError, ValueError, TypeError, LookupError
-"""With the last three, the client library cannot read what the server says."""
+"""The last three: the client library cannot parse an answer of the server."""
 
 
 class _Secure(SSLConnection):  # type: ignore[misc]
-    """A connection with the TLS of the options. That of the library trusts all that the system trusts besides."""
+    """A connection with the TLS context of the options. The library's own trusts the system's authorities, too."""
 
     def __init__(self, *, context: SSLContext, **given: Any) -> None:
         super().__init__(**given)
@@ -47,7 +47,7 @@ class Redis(Broker):
 
     def __init__(self, url: str, options: BrokerOptions, separator: bytes, warn: Callable[[str], object]) -> None:
         super().__init__(url, options, separator, warn)
-        # A star of Redis goes on over separators. That takes too much, which the bridge sorts out.
+        # A star of Redis matches separators, too. So more comes than is wanted, and the bridge filters it.
         self.name_format = NameFormat(options.start("/"), "/", "*", "*", specials="/*?[]^\\", separator=separator)
         self._stream = options.stream  # None: channels
         self.has_origins = self.keeps = self.shares = options.stream is not None  # a stream can do what channels cannot
@@ -62,11 +62,11 @@ class Redis(Broker):
         self._reading = asyncio.Lock()  # a stream, from the question until its answer is acknowledged
 
     async def run(self, take: Take, patterns: Sequence[bytes], bus: str, name: str) -> None:
-        """Receive, or look whether the server is there, and begin anew when it was away."""
+        """Receive, or check that the server answers, and begin anew when it was away."""
         while True:
             try:
                 await self._connection.ping()
-                self._came()
+                self._on_connected()
 
                 if not patterns:
                     self.ready.set()
@@ -77,29 +77,29 @@ class Redis(Broker):
                     await self._read_channels(take, self.name_format.filters_for(patterns))
             except _FAILURES as error:
                 self.connected.clear()
-                self.tell(str(error))
+                self.warn_once(str(error))
                 await asyncio.sleep(_PAUSE)
 
     async def _look(self) -> None:
-        """Look whether the server is there, once what was sent has failed: the connection that receives may go on."""
+        """Check that the server answers, after sending has failed: the connection that receives may be whole."""
         if not self.connected.is_set():
             await self._connection.ping()
-            self._came()
+            self._on_connected()
 
     async def _read_channels(self, take: Take, filters: list[str]) -> None:
-        # With several, whose stars go over separators, a message may come once for each.
+        # With several filters, whose stars match separators, a message may come once for each.
         pattern = filters[0] if len(filters) == 1 else self.name_format.filter_of(b"")
         async with self._connection.pubsub() as channels:
             await channels.psubscribe(pattern)
             messages: list[Incoming] = []
             while True:
                 await self._look()
-                told = await channels.get_message(timeout=0 if messages else _PAUSE)
-                if told is not None and told["type"] == "psubscribe":
+                event = await channels.get_message(timeout=0 if messages else _PAUSE)
+                if event is not None and event["type"] == "psubscribe":
                     self.ready.set()
-                elif told is not None and told["type"] == "pmessage":
-                    messages.append(Incoming(_text(told["channel"]), told["data"]))
-                if messages and (told is None or len(messages) >= BATCH):
+                elif event is not None and event["type"] == "pmessage":
+                    messages.append(Incoming(_text(event["channel"]), event["data"]))
+                if messages and (event is None or len(messages) >= BATCH):
                     await take(messages, _no_acknowledgement)
                     messages = []
 
@@ -111,21 +111,22 @@ class Redis(Broker):
             if not str(error).startswith("BUSYGROUP"):
                 raise
         self.ready.set()
-        looked = 0.0
-        begin = "0"  # first what this bridge was handed before the connection ended, so that it stays in order
+        claimed = 0.0  # when the last claim found nothing more
+        # First the entries that this bridge read before the connection ended, so that order is kept.
+        begin = "0"
         while True:
             await self._look()
             async with self._reading:
-                if begin == ">" and monotonic() - looked > _AGAIN_SECONDS:
-                    # What another bridge, or this one before, was handed and did not acknowledge.
+                if begin == ">" and monotonic() - claimed > _AGAIN_SECONDS:
+                    # Messages that another bridge, or this one before, read and did not acknowledge.
                     again = int(1_000 * _AGAIN_SECONDS)
-                    told = await connection.xautoclaim(stream, group, self._id, again, count=BATCH)
-                    entries = told[1]
+                    answer = await connection.xautoclaim(stream, group, self._id, again, count=BATCH)
+                    entries = answer[1]
                     if len(entries) < BATCH:
-                        looked = monotonic()
+                        claimed = monotonic()
                 else:
-                    told = await connection.xreadgroup(group, self._id, {stream: begin}, BATCH, _BLOCK_MILLISECONDS)
-                    entries = told[0][1] if told else []
+                    answer = await connection.xreadgroup(group, self._id, {stream: begin}, BATCH, _BLOCK_MILLISECONDS)
+                    entries = answer[0][1] if answer else []
                     if not entries:
                         begin = ">"
                 if entries:
@@ -146,7 +147,7 @@ class Redis(Broker):
 
         # One round trip for all of them.
         try:
-            answers = await pipeline.execute(raise_on_error=False)  # the error that it raises tells the message
+            answers = await pipeline.execute(raise_on_error=False)  # the text of its error is the whole message
         except _FAILURES as error:
             self.connected.clear()
             raise ConnectionError(str(error)) from error
@@ -159,14 +160,14 @@ class Redis(Broker):
 
 
 async def _no_acknowledgement() -> None:
-    """Channels know none."""
+    """Do nothing: channels have no acknowledgements."""
 
 
 def _entry(fields: dict[bytes, bytes] | None) -> Incoming:
-    """A message of a stream; one that nobody wants for an entry of another form, or that was trimmed away."""
-    told = fields or {}
-    return Incoming(_text(told.get(b"subject", b"")), told.get(b"payload", b""), _text(told.get(b"origin", b"")))
+    """Decode an entry of a stream. One of another form, or that was trimmed away, becomes a message without a key."""
+    fields = fields or {}
+    return Incoming(_text(fields.get(b"subject", b"")), fields.get(b"payload", b""), _text(fields.get(b"origin", b"")))
 
 
-def _text(told: bytes) -> str:
-    return told.decode("utf-8", "replace")
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")

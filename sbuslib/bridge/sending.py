@@ -1,7 +1,7 @@
-"""The messages that wait for the broker, up to a bound, in the order in which they came from the bus.
+"""Queue of exported messages for the broker, bounded, in the order in which they came from the bus.
 
 They go out in batches. A batch leaves the queue when the broker has confirmed it. If that is uncertain, it is sent
-again, as the other bridges drop repeats by their number; where messages have no origin, it is counted as lost.
+again, as the other bridges drop duplicates by their number; where messages have no origin, it is counted as lost.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from .numbers import Numbers
 _BATCH: Final = 1_024
 """Messages that are sent at once: few enough to confirm in milliseconds."""
 _MESSAGE_BYTES: Final = 300
-"""What a message takes besides its key, payload and subject: many small ones are no way to fill the memory."""
+"""Overhead of a message besides its key, payload and subject, so that many small ones cannot fill the memory."""
 
 
 class Sending:
-    """Sends to one broker.
+    """Sender and its queue for one broker.
 
     :param bridge: the id of this bridge.
     :param keep_bytes: how much memory the messages that wait take at most.
-    :param refused: counts what is longer than the broker takes.
+    :param refused: counts messages longer than the broker takes.
     """
 
     def __init__(self, broker: Broker, bridge: str, keep_bytes: int, refused: Counter[str]) -> None:
         self._broker = broker
-        self._numbers = Numbers(bridge)  # by which other bridges know repeats
+        self._numbers = Numbers(bridge)  # with which other bridges detect duplicates
         self._keep_bytes = keep_bytes
         self._refused = refused
         self.kept: deque[Leaving] = deque()  # messages that wait, oldest first
-        self.kept_bytes = 0  # what they take in memory
+        self.kept_bytes = 0  # their memory
         self.exported = 0  # messages that the broker confirmed
         self.lost = Counter[str]()  # messages, by cause
         self._number = 0  # of the last message
@@ -72,13 +72,13 @@ class Sending:
             await self._broker.connected.wait()
             batch = list(islice(self.kept, _BATCH))
             self._being_sent = len(batch)
-            # What was too long for this connection was not known before there was one.
-            fitting = [one for one in batch if len(one.payload) <= self._broker.payload_bytes]
+            # The server's limit is known only with a connection, and put() may have been before that.
+            fitting = [message for message in batch if len(message.payload) <= self._broker.payload_bytes]
             try:
                 await self._broker.send(fitting)
                 self.exported += len(fitting)
             except ConnectionError as error:
-                self._broker.tell(plainly(error))
+                self._broker.warn_once(plainly(error))
                 if self._broker.has_origins:
                     await asyncio.sleep(0.05)
                     continue
@@ -97,7 +97,7 @@ class Sending:
             await self._emptied.wait()
 
     def give_up(self) -> None:
-        """Count as lost what still waits. For when :meth:`run` has ended."""
+        """Count waiting messages as lost. To be called when :meth:`run` has ended."""
         self.lost["uncertain"] += self._being_sent
         self.lost["outage"] += len(self.kept) - self._being_sent
         self.kept.clear()

@@ -18,7 +18,7 @@ from ..hub import Hub
 from .bridge import AioBridge
 
 _LOOK_SECONDS: Final = 0.005
-"""Seconds between two looks at the thread that is waited for."""
+"""Polling interval while a greenlet waits for the thread."""
 
 
 class Bridge:
@@ -72,19 +72,25 @@ class Bridge:
             await bridge.run()
 
     def _wait(self, condition: Callable[[], object]) -> None:
-        """Let other greenlets run until this holds. Raises what ended the bridge."""
+        """Let other greenlets run until this holds. Raises the error that ended the bridge."""
         while not condition():
             self.check()
             gevent.sleep(_LOOK_SECONDS)
 
     def wait_ready(self) -> None:
-        """Wait until the broker is connected and wants are known on both sides. Raises what ended the bridge."""
+        """Wait until the broker is connected and all subscriptions are in force.
+
+        Raises the error that ended the bridge.
+        """
         bridge = self._get()
         self._wait(lambda: bridge.is_ready)
         self.check()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """End the bridge. What the bus has sent is sent on, for at most ``timeout`` seconds; the rest is lost."""
+        """End the bridge.
+
+        Messages that the bus has sent are exported, for at most ``timeout`` seconds; the rest is lost.
+        """
         loop, bridge = self._loop, self._bridge
         if loop is not None and bridge is not None:
             with suppress(RuntimeError):  # it has ended by itself
@@ -96,7 +102,7 @@ class Bridge:
     close = stop
 
     def check(self) -> None:
-        """Raise what ended the bridge: :exc:`~sbuslib.errors.DisconnectedError` when the bus has gone."""
+        """Raise the error that ended the bridge: :exc:`~sbuslib.errors.DisconnectedError` if the bus has gone."""
         if self._running is not None and self._running.ready():
             self._running.get()
 

@@ -10,12 +10,12 @@ from ..kernel.tls import make_context
 
 
 class TLS(msgspec.Struct, frozen=True):
-    """A certificate of one's own, and the authority whose certificates one trusts, for both ends of TLS.
+    """Own certificate, and the authority whose certificates are trusted, for both ends of TLS.
 
-    Each end of a connection has to show a certificate of that authority. That of the end that listens must
-    moreover name the host.
+    Each end of a connection has to show a certificate of that authority. The certificate of the end that listens must
+    also name the host.
 
-    :param cert: file with the certificate, and those between it and the authority (PEM).
+    :param cert: file with the certificate and the intermediate ones (PEM).
     :param key: file with its private key (PEM).
     :param ca: file with the certificates of the authority (PEM).
     :param hostname: the name that the certificates of others are checked for, instead of the host connected to.
@@ -27,7 +27,7 @@ class TLS(msgspec.Struct, frozen=True):
     hostname: str | None = None
 
     def contexts(self, kind: type[ssl.SSLContext]) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        """The context for accepting and the one for connecting, of the given class, such as gevent's.
+        """Make the contexts for accepting and for connecting, of the given class, for example gevent's.
 
         Raises :exc:`~sbuslib.errors.UsageError` when a file cannot be used.
         """

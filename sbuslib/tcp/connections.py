@@ -1,6 +1,6 @@
-"""The lower half of a peer: accepts and makes connections, limits and counts them, and makes them again when they end.
+"""Connections of a peer: accepted, made, made again when they end, limited and counted.
 
-What is said over them is handled in :mod:`sbuslib.tcp.peer`.
+The commands that come over them are handled in :mod:`sbuslib.tcp.peer`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Dialled:
 
 
 class Connections(Owner):
-    """The connections of one peer, which is a class below this one."""
+    """The connections of one peer. :class:`~sbuslib.tcp.peer.Peer` is its subclass."""
 
     def __init__(self, listener: str | None, tls: TLS | None, insecure: bool, limits: TcpLimits | None) -> None:
         given = None if listener is None else parse_host_port(listener)
@@ -73,7 +73,7 @@ class Connections(Owner):
         self._ended = Counter(received=0, unwanted=0, sent=0, lost=0)  # messages over those that have ended
 
     mesh: Mesh
-    """What forwards, and keeps data for later subscribers."""
+    """Forwards messages, and keeps data for later subscribers."""
 
     @abstractmethod
     def close(self) -> None:
@@ -85,11 +85,11 @@ class Connections(Owner):
 
     @abstractmethod
     def _greet(self, link: PeerLink) -> None:
-        """Tell the other end of a new connection what this peer wants."""
+        """Send this peer's subscriptions over a new connection."""
 
     @abstractmethod
     def _take_back(self, link: PeerLink) -> None:
-        """Forget what the other end of a connection that has ended wanted."""
+        """Forget the subscriptions of the other end of a connection that has ended."""
 
     @property
     def address(self) -> str:
@@ -120,14 +120,15 @@ class Connections(Owner):
                 for link in self.links:
                     link.shut_down()
                 # The other end closes once it has read everything. Closing first could lose what it has not read.
-                while self._links and (left := deadline - monotonic()) > 0:
+                while self._links and (remaining := deadline - monotonic()) > 0:
                     self._links_changed.clear()
-                    self._links_changed.wait(left)
+                    self._links_changed.wait(remaining)
         finally:
             for link in self.links:
                 self._forget(link)
             gevent.killall(list(self._shaking_hands))
-            gevent.killall([one.keeper for one in self._dialled.values() if one.keeper is not None], block=False)
+            keepers = [dialled.keeper for dialled in self._dialled.values() if dialled.keeper is not None]
+            gevent.killall(keepers, block=False)
             self._dialled.clear()
             if self._server is not None:
                 self._server.close()
@@ -142,7 +143,7 @@ class Connections(Owner):
         return flushed
 
     def _on_connection(self, sock: Any, address: tuple[Any, ...]) -> None:
-        """Called by gevent's server in a greenlet of its own, which becomes the reader's."""
+        """Accept a connection. gevent's server calls this in a new greenlet, which becomes the reader's."""
         self.greenlets.run(self._accept, sock, address)
 
     def _accept(self, sock: Any, address: tuple[Any, ...]) -> None:
@@ -169,7 +170,7 @@ class Connections(Owner):
             self._accepted -= 1
 
     def _secure(self, sock: Any, remote: HostPort | None) -> Any:
-        """The socket, with TLS if that is configured; ``remote`` is the address that was connected to."""
+        """Wrap a socket in TLS, if that is configured; ``remote`` is the address that was connected to."""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
@@ -255,12 +256,12 @@ class Connections(Owner):
         return parse_host_port(address) in self._dialled
 
     def _forget_dialled(self, remote: HostPort, dialled: _Dialled) -> None:
-        """An attempt failed, or a connection ended that is not made again. Another one may have its place by now."""
+        """Remove a failed attempt, or a connection that is not made again; not a newer one to the same address."""
         if self._dialled.get(remote) is dialled:
             del self._dialled[remote]
 
     def _dial(self, remote: HostPort, timeout: float | None = None) -> Any:
-        """A connected socket. Raises :exc:`OSError`, of which :exc:`TimeoutError` is one."""
+        """Connect a socket. Raises :exc:`OSError`; :exc:`TimeoutError` is a subclass of it."""
         limit = self.limits.connect_seconds if timeout is None else timeout
         with Timeout(limit, TimeoutError(f"{remote}: no answer within {limit} s")):
             try:
@@ -276,18 +277,18 @@ class Connections(Owner):
     def _keep(self, remote: HostPort, dialled: _Dialled, sock: Any, keep: bool) -> None:
         """Serve the connection to ``remote``, and make it again when it ends."""
         backoff = Backoff(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
-        told = False
+        is_warned = False
         try:
             while True:
                 if sock is None:
                     try:
                         sock = self._dial(remote)
                     except OSError as error:
-                        level = logging.WARNING if keep and not told else logging.DEBUG
+                        level = logging.WARNING if keep and not is_warned else logging.DEBUG
                         logger.log(level, "peer: %s: %s; it is tried again", remote, plainly(error))
-                        told = True
+                        is_warned = True
                 if sock is not None:
-                    told = False
+                    is_warned = False
                     began = monotonic()
                     self._serve(sock, remote, remote)
                     sock = None
@@ -312,7 +313,7 @@ class Connections(Owner):
                     self.end_link(link, reason, True)
 
     def end_link(self, link: PeerLink, reason: str, violation: bool) -> None:
-        """End a link, or note that it has ended; ``violation``: by what the other end did."""
+        """End a link, or note that it has ended; ``violation``: because the other end broke a rule."""
         if link not in self._links:
             return
         logger.debug("peer: %s: %s", link.remote, reason)
@@ -321,7 +322,7 @@ class Connections(Owner):
         self._forget(link)
 
     def make_room(self) -> None:
-        """Let those go that hold the most, while all hold too much."""
+        """End the links that hold the most, while all together hold too much."""
         while self._links and self.held_bytes > self.limits.all_bytes:
             self.end_link(max(self._links, key=lambda link: link.held), HOLDS_THE_MOST, True)
 
@@ -338,7 +339,7 @@ class Connections(Owner):
         self._links_changed.set()
 
     def _total(self, name: str) -> int:
-        """A count of all connections, those that have ended included."""
+        """Sum of a count over all connections, including those that have ended."""
         of_links: int = sum(getattr(link, name) for link in self._links)
         return self._ended[name] + of_links
 

@@ -1,4 +1,4 @@
-"""The discovery convention: peers announce their addresses, and connect to peers that they hear of.
+"""Discovery convention: peers announce their addresses, and connect to peers whose announcements they receive.
 
 Under ``//peers/<org>/<who>`` a peer publishes ``host port``, where it can be connected to; the forwarding convention
 carries that on as ``//fwd/peers/<org>/<who>``. Source: the example of peer discovery on the page of Simplest pubsub.
@@ -7,8 +7,8 @@ Any connected peer can announce anything, so announcements are not trusted. An a
 allowed networks, so it must be a number: no name server is asked. Limits bound how many peers are remembered and
 connected to. A peer that does not answer is tried again every two seconds.
 
-When two peers hear of each other at the same time, only one should connect. The one whose name sorts first connects at
-once. The other connects only if there is no connection after some time.
+When two peers learn each other's address at the same time, only one should connect. The one whose name sorts first
+connects at once. The other connects only if there is no connection after some time.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ _ANNOUNCEMENT = re.compile(rb"([0-9A-Za-z.:_-]{1,253}) ([0-9]{1,5})\n?\Z")
 
 
 def parse_announcement(data: bytes) -> HostPort | None:
-    """The address in ``host port``; ``None`` when it has none.
+    """Parse the address in ``host port``; ``None`` if there is none.
 
     >>> parse_announcement(b"1.2.3.4 9014")
     HostPort(host='1.2.3.4', port=9014)
     """
-    found = _ANNOUNCEMENT.match(data)
-    if found is None or not 0 < int(found[2]) <= 65_535:
+    match = _ANNOUNCEMENT.match(data)
+    if match is None or not 0 < int(match[2]) <= 65_535:
         return None
-    return HostPort(found[1].decode(), int(found[2]))
+    return HostPort(match[1].decode(), int(match[2]))
 
 
 def networks_of(entries: Iterable[str]) -> list[IPv4Network | IPv6Network]:
-    """Networks, such as ``10.1.0.0/16``, or single numbers. Raises :exc:`~sbuslib.errors.UsageError`."""
+    """Parse networks (``10.1.0.0/16``) and single IP addresses. Raises :exc:`~sbuslib.errors.UsageError`."""
     if isinstance(entries, str):
         raise UsageError("the hosts allowed are a list")
     try:
@@ -60,11 +60,12 @@ def networks_of(entries: Iterable[str]) -> list[IPv4Network | IPv6Network]:
 
 
 class Discovery(msgspec.Struct, frozen=True, kw_only=True):
-    """How a peer finds others.
+    """Configuration of discovery.
 
-    ``org`` is whose peers they are, ``who`` this one's own name among them (without one, a random name). ``advertise``
-    is where others reach this peer, ``HOST:PORT``; without it, where it listens. ``allow`` bounds which hosts it
-    connects to when it hears of them: networks, or numbers; as it is, only this machine.
+    ``org`` is the name of the organization that the peers belong to, ``who`` this peer's own name in it (a random name
+    unless given). ``advertise`` is the address at which others reach this peer, ``HOST:PORT``; by default the one at
+    which it listens. ``allow`` lists the hosts that it connects to when they are announced: networks, or IP addresses;
+    by default only this machine.
 
     Raises :exc:`~sbuslib.errors.UsageError`.
     """
@@ -89,7 +90,7 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Known(msgspec.Struct):
-    """A peer that was heard of: where it is, and when it was heard of there first and last."""
+    """A peer that was announced: its address, and when it was announced with it first and last."""
 
     address: HostPort
     first: float
@@ -107,7 +108,7 @@ class Discoverer:
         self._own = f"//peers/{config.org}/{config.who}"  # the name under which this peer announces itself
         self._prefixes = f"//peers/{config.org}/", f"//fwd/peers/{config.org}/"  # of announcements, and of their copies
         self._made: set[HostPort] = set()  # addresses connected to because of an announcement
-        self._wake = Event()  # set when there is somebody new
+        self._wake = Event()  # set when a new peer is known
         self._greenlet: gevent.Greenlet[..., Any] | None = None  # while it is started
         self.known: dict[str, _Known] = {}  # whom it has heard of, by name
         self.refused = 0  # announcements that were not taken
@@ -169,12 +170,12 @@ class Discoverer:
             self.refused += 1
             return
 
-        # 1. The other end of this connection says who it is.
+        # 1. The other end of this connection announces its own name.
         if prefix is self._prefixes[0] and link.who is None:
             link.who = who
             self._part_from_twins(link, who)
 
-        # 2. There may be somebody to connect to, and newcomers hear of it, too.
+        # 2. It may be a peer to connect to. The announcement is retained for later subscribers.
         now = monotonic()
         if known is None and len(self.known) >= self._limits.known_peers:
             self.refused += 1
@@ -190,7 +191,7 @@ class Discoverer:
             self.refused += 1  # too many names are kept already
 
     def _part_from_twins(self, link: PeerLink, who: str) -> None:
-        """Keep one of several connections with a peer. The end whose name sorts first says which."""
+        """Keep one of several connections with a peer. The end whose name sorts first chooses."""
         twins = [other for other in self._peer.links if other.who == who]
         if len(twins) < 2 or who < self._config.who:
             return
@@ -206,7 +207,7 @@ class Discoverer:
             return False
 
     def _connect(self, now: float) -> None:
-        """Connect to those that are known and not connected. The one whose name sorts first does so at once."""
+        """Connect to known peers without a connection: at once if this peer's name sorts first, else after a while."""
         peer, own = self._peer, self._advertised()
         self._made = {address for address in self._made if peer.is_dialling(str(address))}
 

@@ -1,11 +1,10 @@
-"""The forwarding convention: copies under ``//fwd/`` that pass from peer to peer, each message once.
+"""Forwarding convention: copies under ``//fwd/`` that pass from peer to peer, each message once.
 
 When data comes under a configured ``//name``, a copy goes out under ``//fwd/name``, to every peer that wants it except
 the one that the data came from. Each peer passes the copies on in the same way. Source: the forwarding convention on
-the page of Simplest pubsub, which does not say what stops a copy in a network with cycles. Here two rules do. Both are
-pure:
+the page of Simplest pubsub. It has no rule that stops a copy in a network with cycles. This module adds two, both pure:
 
-**Numbers.** A peer that subscribes to ``//hop/`` understands numbered names. It is sent ``//hop/<hops>/<id>//fwd/name``
+**Numbers.** A peer that subscribes to ``//hop/`` understands numbered names. It gets ``//hop/<hops>/<id>//fwd/name``
 instead of ``//fwd/name``, with the number of peers that the copy has passed, and an id from the publisher. The id
 distinguishes a message from all others, also from equal ones, so each message is passed on once. A copy that has passed
 too many peers is not passed on.
@@ -39,18 +38,18 @@ V = TypeVar("V")
 
 
 def number(name: str, identity: str, hops: int) -> str:
-    """The numbered form of ``name``, which starts with ``//``."""
+    """Encode the numbered form of ``name``, which starts with ``//``."""
     return f"{NUMBERED}{hops}/{identity}{name}"
 
 
 def unnumber(name: str) -> tuple[str, str, int] | None:
-    """Name, id and hops of a numbered name; ``None`` for any other."""
-    found = _TAG.match(name)
-    return (name[found.end() :], found[2], int(found[1])) if found else None
+    """Decode a numbered name to name, id and hops; ``None`` for any other."""
+    match = _TAG.match(name)
+    return (name[match.end() :], match[2], int(match[1])) if match else None
 
 
 class Forwarding:
-    """Which names are forwarded: those that are, or stand below, one of ``names``.
+    """Set of forwarded names: each of ``names``, and all names below it.
 
     >>> forwarding = Forwarding(["//myorg/chat"])
     >>> forwarding.copy_of("//myorg/chat/main"), forwarding.plain_of("//fwd/myorg/chat")
@@ -90,7 +89,7 @@ class Forwarding:
         return _FORWARD + name[2:] if self._covers(name[2:]) else None
 
     def plain_of(self, name: str) -> str | None:
-        """The original name of the copy under ``name``; ``None`` when no such copy is forwarded here."""
+        """The original name of the copy under ``name``; ``None`` if it is no copy that this peer forwards."""
         if not self._names or not name.startswith(_FORWARD):
             return None
         bare = name[len(_FORWARD) :]
@@ -98,7 +97,7 @@ class Forwarding:
 
 
 class _Generations(Generic[K, V]):
-    """A table that forgets its older half when it is full, or when it is told to."""
+    """A table that forgets its older half when it is full, and with :meth:`turn`."""
 
     def __init__(self, capacity: int) -> None:
         self._half = max(1, capacity // 2)  # most entries of one generation
@@ -119,7 +118,7 @@ class _Generations(Generic[K, V]):
 
 
 def digest_of(name: str, data: bytes) -> str:
-    """A digest that identifies a message without id: 128 bits of its plain name and data, in hexadecimal."""
+    """Digest that identifies a message without id: 128 bits of its plain name and data, in hexadecimal."""
     digest = blake2b(name.encode(), digest_size=16)
     digest.update(b" ")
     digest.update(data)
@@ -127,10 +126,10 @@ def digest_of(name: str, data: bytes) -> str:
 
 
 class Seen:
-    """Which messages were here already.
+    """Duplicate detector: the messages that came before.
 
-    A message's *trace* is the set of those at this end that have had it; the bool beside it says whether the
-    message is new. ``now`` is in seconds, from any clock that only goes forward.
+    A message's *trace* is the set of receivers at this end that have had it; the bool beside it is true for a new
+    message. ``now`` is in seconds, from any clock that only goes forward.
     """
 
     def __init__(self, limits: TcpLimits) -> None:
@@ -141,14 +140,17 @@ class Seen:
         self._recent_ids: _Generations[str, set[object]] = _Generations(limits.seen)
         # Equal messages from their publisher of late, by digest.
         self._recent: _Generations[str, int] = _Generations(limits.seen)
-        self._known: _Generations[str, int] = _Generations(limits.seen)  # equal messages from anybody, by digest
+        self._known: _Generations[str, int] = _Generations(limits.seen)  # equal messages of all publishers, by digest
         # Equal copies over each link, by link and digest.
         self._came: _Generations[tuple[Hashable, str], int] = _Generations(limits.seen)
         self._turned = 0.0  # when what is recent was last turned over
         self.held_back = 0  # messages taken for repeats by their contents
 
     def numbered(self, identity: str, digest: str, now: float) -> tuple[set[object], bool]:
-        """A message that carries its id, or an own message, which gets one."""
+        """Look up a message that carries its id, or an own message, which gets one.
+
+        Returns its trace, and if it is new.
+        """
         self._advance(now)
         table = self._recent_ids if identity.startswith("x") else self._ids
         trace = table.get(identity)
@@ -160,7 +162,7 @@ class Seen:
         return trace, True
 
     def direct(self, digest: str, now: float) -> tuple[str, set[object], bool]:
-        """Data without id from its publisher. The first value is its new id."""
+        """Give a new id to data without one that came from its publisher, and look it up. The id comes first."""
         self._advance(now)
         count = (self._recent.get(digest) or 0) + 1
         self._recent.put(digest, count)
@@ -170,7 +172,7 @@ class Seen:
         return identity, trace, first
 
     def copy(self, digest: str, link: Hashable, now: float) -> tuple[str, set[object]] | None:
-        """A copy without id that came over ``link``: its new id; ``None`` when the message was here before."""
+        """Give a new id to a copy without one that came over ``link``; ``None`` for a duplicate."""
         self._advance(now)
         count = (self._came.get((link, digest)) or 0) + 1
         self._came.put((link, digest), count)

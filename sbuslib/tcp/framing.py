@@ -1,6 +1,6 @@
-"""The grammar of Simplest pubsub: bytes to commands and back, whatever pieces the bytes come in.
+"""Wire format of Simplest pubsub: an incremental parser of commands, and their encoders.
 
-Either end of a connection may say, at any time::
+Either end of a connection may send, at any time::
 
     pub <name> <length> <data>LF        sub <substring>LF        unsub <substring>LF
 
@@ -8,11 +8,10 @@ Either end of a connection may say, at any time::
 UTF-8 without space, CR and LF. A name is not empty; the empty substring is in every name. Source: the
 protocol's own page, "Simplest pubsub".
 
-Pure: no socket, no clock, no event loop. **The theory of the parser:** the start of the last message is tried first,
-and then regular expressions: of a command that is there, and of what may become one; no byte is looked at by Python
-code. What has not come whole is kept until it has, and a length beyond the limit is refused before any of its data is
-waited for. So what a parser holds is bounded by the limits: one header,
-or one message and one piece.
+Pure: no socket, no clock, no event loop. **The theory of the parser:** it tries the start of the last message first,
+and then regular expressions: for a whole command, and for the beginning of one; no byte is examined by Python code. An
+incomplete command is kept until the rest comes, and a length beyond the limit is refused before any of its data is
+waited for. So the limits bound the memory of a parser: one header, or one message and one read.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Sub(msgspec.Struct, frozen=True, gc=False):
 
 
 class Unsub(msgspec.Struct, frozen=True, gc=False):
-    """The sender takes one earlier :class:`Sub` back."""
+    """The sender withdraws one earlier :class:`Sub`."""
 
     substring: str
 
@@ -55,7 +54,7 @@ Command: TypeAlias = Publish | Sub | Unsub
 
 @lru_cache
 def _expressions(name_bytes: int) -> tuple[re.Pattern[bytes], re.Pattern[bytes], re.Pattern[bytes]]:
-    """The start of a ``pub``, a whole ``sub`` or ``unsub``, and what may become one of these."""
+    """Expressions for the start of a ``pub``, a whole ``sub`` or ``unsub``, and an incomplete one of these."""
     name, digits = rb"[^ \r\n]{1,%d}" % name_bytes, rb"[0-9]{1,%d}" % _LENGTH_DIGITS
     line = rb"(un)?sub ((?:%b)?)" % name
     verb = rb"p|pu|pub|s|su|sub|u|un|uns|unsu|unsub"
@@ -67,10 +66,10 @@ def _expressions(name_bytes: int) -> tuple[re.Pattern[bytes], re.Pattern[bytes],
 
 
 class CommandParser:
-    """The commands of one direction of one connection, as their bytes come in.
+    """Incremental parser of the commands of one direction of one connection.
 
-    After a :exc:`~sbuslib.errors.FramingError` there is no telling where the next command starts, so every
-    later call raises it again.
+    After a :exc:`~sbuslib.errors.FramingError` the start of the next command is unknown, so every later call raises it
+    again.
     """
 
     def __init__(self, limits: TcpLimits | None = None) -> None:
@@ -86,7 +85,7 @@ class CommandParser:
         return len(self._held)
 
     def feed(self, data: bytes) -> list[Command]:
-        """The commands that ``data`` completes, in order.
+        """Return the commands that ``data`` completes, in order.
 
         Raises :exc:`~sbuslib.errors.FramingError`, which carries those that came before the fault.
         """
@@ -111,18 +110,18 @@ class CommandParser:
         return commands
 
     def finish(self) -> None:
-        """The bytes have ended. Raises :exc:`~sbuslib.errors.FramingError` inside a command."""
+        """End the stream. Raises :exc:`~sbuslib.errors.FramingError` inside a command."""
         if self._held:
             raise FramingError("ended inside a command")
 
     def _take(self, data: bytes, commands: list[Command]) -> int:
-        """Add the whole commands of ``data`` to ``commands``; where the first that is not whole starts."""
+        """Add the whole commands of ``data`` to ``commands``. Returns the position of the first incomplete one."""
         position, end = 0, len(data)
         start, name, length = b"", "", 0  # of the last message: nearly all are like the one before but for their data
         while position < end:
             if not (start and data.startswith(start, position)):
-                found = self._publish.match(data, position)
-                if found is None:
+                match = self._publish.match(data, position)
+                if match is None:
                     line = self._line.match(data, position)
                     if line is None:
                         if self._beginning.fullmatch(data, position) is None:
@@ -132,10 +131,10 @@ class CommandParser:
                     commands.append((Unsub if line[1] else Sub)(self._decode(line[2])))
                     position = line.end()
                     continue
-                start, length = found[0], int(found[2])
+                start, length = match[0], int(match[2])
                 if length > self._limits.data_bytes:
                     raise FramingError("data too long")
-                name = self._decode(found[1])
+                name = self._decode(match[1])
 
             stop = position + len(start) + length
             if stop >= end:
@@ -172,7 +171,7 @@ _DEFAULTS = TcpLimits()
 
 
 def publish_prefix(name: str, limits: TcpLimits = _DEFAULTS) -> bytes:
-    """``pub <name>`` and the space: what every message under ``name`` starts with.
+    """Encode ``pub <name>`` and the space, the start of every message under ``name``.
 
     Raises :exc:`~sbuslib.errors.NameFormatError`.
     """
@@ -182,7 +181,7 @@ def publish_prefix(name: str, limits: TcpLimits = _DEFAULTS) -> bytes:
 
 
 def encode_publish(name: str, data: bytes, limits: TcpLimits = _DEFAULTS) -> bytes:
-    """The command that publishes ``data`` under ``name``.
+    """Encode the command that publishes ``data`` under ``name``.
 
     Raises :exc:`~sbuslib.errors.NameFormatError` and :exc:`~sbuslib.errors.PayloadError`.
     """
@@ -192,7 +191,7 @@ def encode_publish(name: str, data: bytes, limits: TcpLimits = _DEFAULTS) -> byt
 
 
 def check_data(data: bytes, limits: TcpLimits = _DEFAULTS) -> None:
-    """Raise :exc:`~sbuslib.errors.PayloadError` for what is no data of a message."""
+    """Raise :exc:`~sbuslib.errors.PayloadError` if this cannot be the data of a message."""
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise PayloadError(f"data is bytes, not {type(data).__name__}")
     if len(data) > limits.data_bytes:
@@ -200,10 +199,10 @@ def check_data(data: bytes, limits: TcpLimits = _DEFAULTS) -> None:
 
 
 def encode_subscribe(substring: str, limits: TcpLimits = _DEFAULTS) -> bytes:
-    """The command that subscribes to ``substring``. Raises :exc:`~sbuslib.errors.NameFormatError`."""
+    """Encode a subscription to ``substring``. Raises :exc:`~sbuslib.errors.NameFormatError`."""
     return b"sub %b\n" % _encode_name(substring, limits, "substring")
 
 
 def encode_unsubscribe(substring: str, limits: TcpLimits = _DEFAULTS) -> bytes:
-    """The command that takes one subscription back. Raises :exc:`~sbuslib.errors.NameFormatError`."""
+    """Encode the end of one subscription. Raises :exc:`~sbuslib.errors.NameFormatError`."""
     return b"unsub %b\n" % _encode_name(substring, limits, "substring")

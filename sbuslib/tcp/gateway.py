@@ -1,4 +1,4 @@
-"""``Gateway``: joins a bus to the buses of other machines, over a peer. What may cross: :mod:`sbuslib.federation`."""
+"""``Gateway``: joins a bus to the buses of other machines, over a peer. Its rules: :mod:`sbuslib.federation`."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Gateway:
         with Peer("127.0.0.1:9014") as peer, Gateway(hub, peer, export=[b"room/"], import_=[b"alarm/"]):
             ...
 
-    A message crosses under ``//sbus/<name>/<key>``. No gateway sends on what a gateway has brought to the bus. Secret
-    and reserved keys never cross.
+    A message crosses under ``//sbus/<name>/<key>``. No gateway exports a message that another one imported. Secret and
+    reserved keys never cross.
 
     **Greenlets:** three. One receives from the bus and publishes to the peers; it waits for slow peers, each for a
-    limited time. One publishes on the bus what peers sent; it may wait for the hub. One tells the other gateways of the
-    bus about this one.
+    limited time. One publishes messages of peers on the bus; it may wait for the hub. One sends heartbeats to the other
+    gateways of the bus.
 
     :param bus: a hub of this process that is started, a client, or an address: of the hub of which the gateway
         becomes a client.
@@ -62,13 +62,10 @@ class Gateway:
     :param import_: patterns of the keys that come to this bus.
     :param name: the common name of the buses that are joined: the same at each gateway.
 
-    Raises :exc:`~sbuslib.errors.UsageError` for names that cannot be right, and for a gateway that would let nothing
-    cross.
+    Raises :exc:`~sbuslib.errors.UsageError` for names that cannot be right, and for a gateway without any pattern.
     """
 
-    _mapping: (
-        SubjectMapping  # which keys cross, and under which names: made at each start, as the hub's separator decides
-    )
+    _mapping: SubjectMapping  # filters and names: made at each start, as they depend on the hub's separator
     _membership: Membership  # the other gateways and bridges of the bus: anew with each start
 
     def __init__(
@@ -87,16 +84,16 @@ class Gateway:
         self._export, self._import = tuple(export), tuple(import_)
         if not self._export and not self._import:
             raise UsageError("a gateway needs patterns to export or to import")
-        # Of the hub; None: where clients look first.
+        # Of the hub; None: the default address of clients.
         self._address = bus.address if isinstance(bus, (Hub, Endpoint)) else bus
         self._peer = peer
         self._limits = peer.limits  # shared with the peer
         self._name = name
         # A key is one segment of its name: NUL, which would separate segments, is in none.
         self._name_format = NameFormat(f"//sbus/{name}/", "\0", separator=b"\0")
-        self._copies = f"{_COPY}sbus/{name}/"  # what names of copies start with, where peers forward
-        self._id = f"{time_ns():016x}{secrets.token_hex(4)}"  # by which the others of the bus know it
-        self._arrivals = PeerInbox(self._limits, _keep_nothing)  # what peers sent, until it is on the bus
+        self._copies = f"{_COPY}sbus/{name}/"  # prefix of the names of copies, where peers forward
+        self._id = f"{time_ns():016x}{secrets.token_hex(4)}"  # its id in heartbeats
+        self._arrivals = PeerInbox(self._limits, _keep_nothing)  # messages of peers, until they are on the bus
         self._changed = Event()  # set when a heartbeat is due at once
         self._client: Client | None = None  # of the bus, while the gateway is started
         self._service = Supervisor(f"gateway of {name!r}", self.stop)
@@ -147,7 +144,7 @@ class Gateway:
             raise
 
     def _join(self, client: Client) -> None:
-        # 1. What may cross depends on the separator of the hub.
+        # 1. The filters depend on the separator of the hub.
         separator = client.hub.separator
         make_filter = partial(ImportExportFilter, separator=separator, certain=client.hub.features is not None)
         exported, imported = make_filter(self._export), make_filter(self._import)
@@ -163,7 +160,7 @@ class Gateway:
             self._membership,
         )
 
-        # 2. The other gateways of the bus hear of this one before it takes anything out.
+        # 2. The other gateways have to know this one before it exports: then they announce what they import.
         self._client = client
         self.ended.clear()
         client.subscribe(CONTROL)
@@ -175,7 +172,7 @@ class Gateway:
             client.subscribe(*exported.patterns)
         client.timeout = None  # a slow hub is waited for
 
-        # 3. Peers hear of it.
+        # 3. Subscribe at the peers.
         self._service = Supervisor(f"gateway of {self._name!r}", self.stop)
         self._greenlets = [
             self._service.spawn(self._run, work, client)
@@ -234,7 +231,7 @@ class Gateway:
             logger.debug("gateway: leaving the bus: %s", plainly(error))
         client.close()
 
-        # Peers hear of it, and what they have sent is lost.
+        # Unsubscribe at the peers. Their messages that are not on the bus yet are lost.
         self._peer.detach(self._arrivals)
         gevent.killall([each for each in self._greenlets if each is not gevent.getcurrent()], block=False)
         self._lost += self._arrivals.lost + len(self._arrivals)
@@ -287,7 +284,7 @@ class Gateway:
                 self._imported += len(coming)
             gevent.sleep(0)
 
-    # -- what is told of it -------------------------------------------------------------------------
+    # -- heartbeats and statistics ------------------------------------------------------------------
 
     def _send_heartbeat(self, client: Client) -> None:
         client.publish_many([self._membership.heartbeat(self.statistics(), monotonic())])
@@ -301,7 +298,10 @@ class Gateway:
                 self._send_heartbeat(client)
 
     def statistics(self) -> BridgeStatistics:
-        """Counts since the gateway was made. ``lost`` is what a full queue or a vanished bus cost."""
+        """Return counts since the gateway was made.
+
+        ``lost`` counts messages lost to a full queue or an outage of the bus.
+        """
         return BridgeStatistics(
             exported=self._exported,
             imported=self._imported,
@@ -313,4 +313,4 @@ class Gateway:
 
 
 def _keep_nothing(_: PeerInbox) -> None:
-    """The peer of a gateway knows nothing of its queue."""
+    """Do nothing: the peer of a gateway does not hold its queue."""

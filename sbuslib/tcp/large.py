@@ -1,11 +1,11 @@
-"""Files of any size between peers: a plain stream over the connections that are there, to any number of receivers.
+"""Transfer of files of any size between peers: a stream over existing connections, to any number of receivers.
 
 The sender publishes an *offer* under the name, again and again: ``{"large": "<id>", "size": 3000, "name": "a.txt"}``,
-where ``<id>`` is 32 random hexadecimal digits. Who takes it subscribes to ``<name>/<id>/<who>``, and publishes *words*
-under ``<name>/<id>/receivers``: from which byte on it wants the next :data:`STEP_BYTES`, ``{"who": "<8 digits>",
-"at": 0}``; with ``"is_whole": true`` it has all, with ``"refused": "<why>"`` it takes no more. Parts begin with their
-place in the file: 8 bytes, little-endian. The sender keeps nothing of its receivers but when each went on last. What is
-lost on the way, or with a connection that is made again, its receiver asks for again.
+where ``<id>`` is 32 random hexadecimal digits. A receiver subscribes to ``<name>/<id>/<who>``, and publishes *requests*
+under ``<name>/<id>/receivers``: ``{"who": "<8 digits>", "at": 0}`` asks for the next :data:`STEP_BYTES` from that byte
+on; with ``"is_whole": true`` it has the whole file, with ``"refused": "<why>"`` it takes no more. Parts begin with
+their position in the file: 8 bytes, little-endian. The only state of a receiver at the sender is the time of its last
+progress. A receiver asks again for parts that were lost on the way or with a connection.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class _Offer(msgspec.Struct, frozen=True):
-    """What a sender offers, in JSON under the name."""
+    """Offer of a file, in JSON under the name."""
 
     large: Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
     size: Annotated[int, Meta(ge=0, le=2**53)]
@@ -61,7 +61,7 @@ class _Offer(msgspec.Struct, frozen=True):
 
 
 class _Word(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a receiver says: its random name, from where on it wants more, or why it wants no more."""
+    """Request of a receiver: its random name, and the position of the next bytes it wants, or why it wants no more."""
 
     who: Annotated[str, Meta(pattern=r"\A[0-9a-f]{8}\Z")]
     at: Annotated[int, Meta(ge=0, le=2**53)] = 0
@@ -70,7 +70,7 @@ class _Word(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def _decode(data: bytes, kind: type[S]) -> S | None:
-    """What somebody sent; ``None`` for anything else."""
+    """Decode an offer or a request; ``None`` for any other data."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (ValueError, RecursionError):
@@ -78,7 +78,7 @@ def _decode(data: bytes, kind: type[S]) -> S | None:
 
 
 class _Sending:
-    """One file that is open for reading. ``place`` is the start of the names under which its parts go."""
+    """One file that is open for reading. ``place`` is the prefix of the names of its parts."""
 
     def __init__(self, peer: Peer, place: str, fd: int, transfer: Transfer) -> None:
         self._peer = peer
@@ -90,7 +90,7 @@ class _Sending:
         self.size = self._stat.st_size
 
     def hear(self, words: PeerInbox) -> None:
-        """Do what receivers say, for a moment."""
+        """Answer requests of receivers, for a moment."""
         with suppress(TimeoutError):
             for message in words.receive_many(timeout=PAUSE):
                 if (word := _decode(message.data, _Word)) is not None:
@@ -112,8 +112,8 @@ class _Sending:
             part = os.pread(self._fd, min(PART_BYTES, end - at), at)
             parts.append((f"{self._place}/{word.who}", at.to_bytes(_INDEX, "little") + part))
 
-        found = os.fstat(self._fd)
-        if (found.st_size, found.st_mtime_ns) != (self.size, self._stat.st_mtime_ns):
+        now = os.fstat(self._fd)
+        if (now.st_size, now.st_mtime_ns) != (self.size, self._stat.st_mtime_ns):
             raise UsageError("the file changed while it was sent")
         self._peer.publish_many(parts)
 
@@ -121,8 +121,8 @@ class _Sending:
 def send_large(peer: Peer, name: str, source: Source, *, receivers: int = 1, timeout: float = TIMEOUT) -> Sent:
     """Send a file, or bytes, to so many peers that receive large messages under ``name``.
 
-    Others that take it meanwhile have ``timeout`` seconds more. Raises :exc:`TimeoutError` when there are not as many
-    within ``timeout`` seconds, :exc:`~sbuslib.errors.PeerError` when nobody has it in the end, :exc:`OSError` when it
+    Further receivers have ``timeout`` seconds more. Raises :exc:`TimeoutError` when there are fewer receivers within
+    ``timeout`` seconds, :exc:`~sbuslib.errors.PeerError` when no receiver got the whole file, :exc:`OSError` when it
     cannot be read, and :exc:`~sbuslib.errors.UsageError`.
     """
     identity = token_hex(16)
@@ -148,7 +148,7 @@ def send_large(peer: Peer, name: str, source: Source, *, receivers: int = 1, tim
 
 
 class PeerFiles:
-    """The files that a peer receives. What :func:`receive_large` returns. For one caller."""
+    """Iterator of the files that a peer receives, made by :func:`receive_large`. For one caller."""
 
     def __init__(self, peer: Peer, offers: PeerInbox, folder: str | os.PathLike[str] | None, most: int) -> None:
         self._peer = peer
@@ -168,7 +168,7 @@ class PeerFiles:
         self._offers.unsubscribe()
 
     def receive(self, *, timeout: float | None = None) -> ReceivedFile:
-        """The next file that came whole.
+        """Wait for the next whole file.
 
         Raises :exc:`TimeoutError` when none is offered for ``timeout`` seconds; :exc:`~sbuslib.errors.PeerError` and
         :exc:`OSError` when one that was coming fails. Call it again for the others.
@@ -185,12 +185,12 @@ class PeerFiles:
                 return received
 
     def __iter__(self) -> Iterator[ReceivedFile]:
-        """Files as they come. Raises as :meth:`receive`."""
+        """Yield files as they come. Raises as :meth:`receive`."""
         while True:
             yield self.receive()
 
     def _take(self, message: Publish, offer: _Offer) -> ReceivedFile | None:
-        """The file of an offer; ``None`` if it is too large, which the sender is told."""
+        """Receive the file of an offer; ``None``, after a refusal to the sender, if it is too large."""
         who, place = token_hex(4), f"{message.name}/{offer.large}"
 
         def say(at: int = 0, is_whole: bool = False, refused: str = "") -> None:

@@ -6,7 +6,7 @@ from ..limits import _Numbers
 
 
 class TcpLimits(_Numbers, frozen=True, kw_only=True):
-    """What a peer allows. Immutable; derive another with ``msgspec.structs.replace``.
+    """Limits of a peer. Immutable; derive another with ``msgspec.structs.replace``.
 
     Raises :exc:`~sbuslib.errors.UsageError` when a number is not positive.
     """
@@ -21,10 +21,10 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
     """Bytes that may wait for one peer that reads slowly, before new messages are lost."""
     all_bytes: int = 134_217_728
     """Bytes that all peers may hold here together: what waits for them, their unfinished commands and their substrings.
-    Beyond it the one that holds the most is let go."""
+    Beyond it the one that holds the most is disconnected."""
     all_substrings: int = 32_768
-    """Distinct substrings that all peers may hold together. Beyond it the one that holds the most is let go. A new name
-    is compared with each of them, which takes some 40 ns."""
+    """Distinct substrings that all peers may hold together. Beyond it the one that holds the most is
+    disconnected. A new name is compared with each of them, which takes some 40 ns."""
     links: int = 1_024
     """Connections that others may have made to this peer."""
     inbox_messages: int = 65_536
@@ -35,7 +35,7 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
     command_seconds: float = 30.0
     """Seconds that one command may take from its first byte to its last."""
     stall_seconds: float = 120.0
-    """Seconds that a peer for which something waits may take nothing, before it is let go."""
+    """Seconds without progress after which a peer with queued messages is disconnected."""
     connect_seconds: float = 10.0
     """Seconds that one attempt to connect may take, and a TLS handshake."""
     reconnect_pause: float = 0.1
@@ -47,7 +47,7 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
     retained: int = 1_024
     """Names whose last data is kept for peers that subscribe later."""
     hops: int = 16
-    """Peers that a forwarded copy may pass. What loops past every other guard ends here."""
+    """Peers that a forwarded copy may pass: the last guard against loops."""
     seen: int = 65_536
     """Forwarded messages that are remembered, so that each is passed on once."""
     same_seconds: float = 2.0
@@ -60,7 +60,7 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
     announce_seconds: float = 30.0
     """Seconds between two announcements. A peer is forgotten when three of its own are missing."""
     yield_seconds: float = 2.0
-    """Seconds that one of two peers that hear of each other waits for the other to connect. After as many seconds a
+    """Seconds that one of two peers that discover each other waits for the other to connect. After as many seconds a
     peer that did not answer is tried again."""
     logged_violations: int = 1_024
     """Kinds of violation (reason and address) remembered as logged; more are only counted."""

@@ -1,7 +1,4 @@
-"""Forwarded names, and names whose last data is kept: which messages are passed on, and to which connections.
-
-The rules of the forwarding convention stand in :mod:`sbuslib.tcp.forwarding`; here they meet the connections.
-"""
+"""Forwarding and retained data of a peer: applies the rules of :mod:`sbuslib.tcp.forwarding` to its connections."""
 
 from __future__ import annotations
 
@@ -30,22 +27,22 @@ class _Retained:
 
 
 class Mesh:
-    """The part of a peer that forwards. Shares the peer's two indexes: of what others want, and of what we want."""
+    """Forwards messages for one peer. Shares its two indexes: of the other peers' subscriptions, and of its own."""
 
     def __init__(
         self, forwarding: Forwarding, remote: Substrings[PeerLink], local: Substrings[PeerReceiver], limits: TcpLimits
     ) -> None:
         self.forwarding = forwarding
-        self.seen = Seen(limits)  # which messages were here already
+        self.seen = Seen(limits)  # detects duplicates
         self.forwarded = self.repeated = self.hop_limit = self.unwanted = 0  # messages, see PeerStatistics
         self.on_arrival: Callable[[PeerLink, str, bytes, str | None], None] | None = None
         """Called with each forwarded message that comes, repeated ones too: link, name without number, data, id."""
         self._remote = remote
         self._local = local
         self._limits = limits
-        self._origin = "r" + secrets.token_hex(8)  # what ids of our own messages start with
+        self._origin = "r" + secrets.token_hex(8)  # prefix of the ids of our own messages
         self._counter = count()  # and their numbers
-        self._retained: dict[str, _Retained] = {}  # what is kept for later subscribers, by name
+        self._retained: dict[str, _Retained] = {}  # last data for later subscribers, by name
 
     def concerns(self, name: str) -> bool:
         """Whether messages under ``name`` are to be given to :meth:`arrived`."""
@@ -81,7 +78,7 @@ class Mesh:
         is_copy = name.startswith("//fwd/")
         digest = digest_of(plain or ("//" + name[6:] if is_copy else name), data)
 
-        # 1. Was it here before? That is known by its id, else by its contents.
+        # 1. Is it a duplicate? Its id shows that, else its contents.
         if identity is not None:
             trace, first = self.seen.numbered(identity, digest, now)
         elif not is_copy:
@@ -127,7 +124,7 @@ class Mesh:
     # -- sending ------------------------------------------------------------------------------------
 
     def _spread(self, plain: str, data: bytes, identity: str, hops: int, source: PeerLink | None, direct: bool) -> None:
-        """Send a message to each link that wants ``plain``, once, and not back to ``source``."""
+        """Send a message once to each link that subscribed to ``plain``, but not back to ``source``."""
         copy = "//fwd/" + plain[2:]
         served = self._remote.subscribers(plain) if direct else ()
         self._send(served, plain, data, identity, hops)
@@ -182,8 +179,8 @@ class Mesh:
         self._retained.pop(name, None)
 
     def wanted_before(self, link: PeerLink, substring: str) -> list[tuple[str, bool]]:
-        """The names of kept data and its copies that contain ``substring`` and that ``link`` did not want before."""
-        found = []
+        """Names of kept data and its copies that contain ``substring``, and that ``link`` did not want before."""
+        names = []
         for name, kept in self._retained.items():
             if kept.source is link:
                 continue
@@ -198,11 +195,11 @@ class Mesh:
                 continue
             if copy is not None and link in self._remote.subscribers(copy):
                 continue
-            found.append((name, in_name))
-        return found
+            names.append((name, in_name))
+        return names
 
     def catch_up(self, link: PeerLink, names: Iterable[tuple[str, bool]]) -> None:
-        """Send what is kept under ``names``, as :meth:`wanted_before` gave them."""
+        """Send the data kept under ``names``, as :meth:`wanted_before` returned them."""
         for name, itself in names:
             kept = self._retained[name]
             copy = self.forwarding.copy_of(name)

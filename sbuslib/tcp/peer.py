@@ -42,12 +42,12 @@ class Peer(Connections):
             for message in peer.subscribe("//myorg/chat/"):     # from every peer
                 ...
 
-    Both ends are equal: each tells the other what it wants, and sends what the other wants. Messages from one peer are
-    not sent on to others, except under names that are forwarded. Connect two peers in one direction only: over two
-    connections, each message comes twice.
+    Both ends are equal: each subscribes at the other, and sends the messages that the other subscribed to. Messages
+    from one peer are not sent on to others, except under names that are forwarded. Connect two peers in one direction
+    only: over two connections, each message comes twice.
 
-    **Greenlets:** two for each connection, see :mod:`~sbuslib.tcp.peer_link`; one that accepts; one that looks for what
-    takes too long; one for discovery, and more while it connects. A connection that is kept up uses its reader's
+    **Greenlets:** two for each connection, see :mod:`~sbuslib.tcp.peer_link`; one that accepts; one that looks for
+    stalled connections; one for discovery, and more while it connects. A connection that is kept up uses its reader's
     greenlet for connecting again. The methods here are for the thread that called :meth:`start`, and raise
     :exc:`~sbuslib.errors.StateError` in any other and in a forked child. Of them, only :meth:`connect`,
     :meth:`publish_many` with ``patience``, :meth:`flush`, :meth:`wait_for_subscriber`, :meth:`stop`,
@@ -78,16 +78,16 @@ class Peer(Connections):
         forwarding = Forwarding(forward)
         if discover is not None:
             forwarding.add(discover.forwarded)
-        self._remote: Substrings[PeerLink] = Substrings(self.limits)  # what other peers want
-        self._local: Substrings[PeerReceiver] = Substrings(self.limits)  # what this end wants
+        self._remote: Substrings[PeerLink] = Substrings(self.limits)  # subscriptions of other peers
+        self._local: Substrings[PeerReceiver] = Substrings(self.limits)  # subscriptions of this end
         self.mesh = Mesh(forwarding, self._remote, self._local, self.limits)
         # Finds connections and queues messages for them.
         self._publisher = PeerPublisher(self._remote, self.mesh, self.limits)
         # Announces this peer and finds others.
         self._discoverer = None if discover is None else Discoverer(self, discover)
-        self._wanted: dict[str, int] = {}  # what other peers are told that this one wants, and for how many reasons
+        self._wanted: dict[str, int] = {}  # substrings announced to other peers, and for how many reasons each
         self._inboxes: set[PeerInbox] = set()  # to be closed at the end
-        self._ignored = 0  # ends of subscriptions that nobody had
+        self._ignored = 0  # unsubscriptions of substrings that were not subscribed
         self._running = False
         for substring in forwarding.substrings():
             self._want(substring)
@@ -186,7 +186,7 @@ class Peer(Connections):
         if gevent.get_hub() is not self._event_loop:
             raise StateError(f"{self!r} belongs to the thread that started it")
 
-    # -- what others say ----------------------------------------------------------------------------
+    # -- subscriptions of other peers ---------------------------------------------------------------
 
     def _greet(self, link: PeerLink) -> None:
         for substring in self._wanted:
@@ -209,7 +209,7 @@ class Peer(Connections):
                 self._ignored += 1
             return
 
-        # What it begins to want. Each charge and each bound may end this link.
+        # A subscription. Each charge and each bound may end this link.
         missed = self.mesh.wanted_before(link, substring)
         if self._remote.add(substring, link):
             link.charge(len(substring))  # which may end this link
@@ -246,7 +246,7 @@ class Peer(Connections):
         self._publisher.publish(name, data)
 
     def publish_many(self, messages: Iterable[tuple[str, bytes]], *, patience: float = 0.0) -> int:
-        """Publish pairs of name and data in order; how many there were.
+        """Publish pairs of name and data in order. Returns their number.
 
         With ``patience``, in seconds, this waits while the queue of a peer is more than half full, so that a peer
         that keeps reading loses nothing. One that outlasts the patience is not waited for again until it has caught up.
@@ -257,7 +257,7 @@ class Peer(Connections):
         return self._publisher.publish_many(messages, patience)
 
     def retain(self, name: str, data: bytes) -> None:
-        """Publish, and keep the data for peers that subscribe to ``name`` later; the last word counts.
+        """Publish, and keep the data for peers that subscribe to ``name`` later, in place of earlier data.
 
         Raises as :meth:`publish`, and :exc:`~sbuslib.errors.UsageError` for more names than the limits allow.
         """
@@ -275,7 +275,7 @@ class Peer(Connections):
         self.mesh.release(name)
 
     def subscriber_count(self, name: str) -> int:
-        """How many peers want ``name``."""
+        """Number of peers that subscribed to ``name``."""
         return len(self._remote.subscribers(name))
 
     def wait_for_subscriber(self, name: str, count: int = 1, timeout: float | None = None) -> None:
@@ -290,9 +290,9 @@ class Peer(Connections):
     # -- subscribing --------------------------------------------------------------------------------
 
     def subscribe(self, *substrings: str) -> PeerInbox:
-        """Receive, from every peer, what contains one of ``substrings`` in its name. The empty one is in every name.
+        """Receive, from every peer, messages whose name contains one of ``substrings``. The empty one is in every name.
 
-        The peers are told at once, but do not say when they have heard it. Raises
+        The subscription is sent at once, but the protocol has no acknowledgement for it. Raises
         :exc:`~sbuslib.errors.NameFormatError` and :exc:`~sbuslib.errors.StateError`.
         """
         self._check_here()
@@ -302,7 +302,7 @@ class Peer(Connections):
         return inbox
 
     def attach(self, receiver: PeerReceiver, *substrings: str) -> None:
-        """Sub on behalf of any :class:`~sbuslib.tcp.peer_link.PeerReceiver`."""
+        """Subscribe on behalf of any :class:`~sbuslib.tcp.peer_link.PeerReceiver`."""
         if not substrings:
             raise UsageError("subscribe to at least one substring; '' is everything")
         for substring in substrings:
@@ -312,7 +312,7 @@ class Peer(Connections):
                 self._want(substring)
 
     def detach(self, receiver: PeerReceiver) -> None:
-        """Take all subscriptions of ``receiver`` back."""
+        """End all subscriptions of ``receiver``."""
         for substring in self._local.discard(receiver):
             self._want(substring, -1)
 
@@ -321,7 +321,7 @@ class Peer(Connections):
         self.detach(inbox)
 
     def _want(self, substring: str, change: int = 1) -> None:
-        """Tell other peers when ``substring`` gets its first reason to be wanted, or loses its last."""
+        """Subscribe at other peers when ``substring`` gets its first reason, unsubscribe when it loses the last."""
         before = self._wanted.get(substring, 0)
         if before + change:
             self._wanted[substring] = before + change
@@ -331,7 +331,7 @@ class Peer(Connections):
             encode = encode_unsubscribe if before else encode_subscribe
             for link in self.links:
                 link.say(encode(substring, self.limits))
-        # Copies may come twice over different links: their numbers show that they are the same.
+        # Copies may come twice over different links: with their ids, duplicates are detected.
         if substring != NUMBERED and "//fwd/" in substring and (not before or not before + change):
             self._want(NUMBERED, change)
 

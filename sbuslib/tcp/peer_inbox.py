@@ -1,4 +1,4 @@
-"""The messages that a peer's application receives: a bounded queue in the process."""
+"""Inbox of an application of a peer: a bounded queue in the process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def _size(message: Publish) -> int:
 
 
 class PeerInbox(GreenletInbox[Publish]):
-    """Messages for the application: iterate, :meth:`receive`, or :meth:`receive_many`. What ``peer.subscribe`` returns.
+    """Inbox made by ``peer.subscribe``: iterate, :meth:`receive`, or :meth:`receive_many`.
 
-    ``lost`` counts messages that came while the queue was full. The end of its ``with`` takes it back.
+    ``lost`` counts messages that came while the queue was full. The end of its ``with`` unsubscribes.
     """
 
     def __init__(self, limits: TcpLimits, forget: Callable[[PeerInbox], None]) -> None:
@@ -32,14 +32,14 @@ class PeerInbox(GreenletInbox[Publish]):
         size = self._bytes + sum([len(message.name) + len(message.data) for message in messages])
         limits = self._limits
         if self.closed or size > limits.inbox_bytes or len(self._waiting) + len(messages) > limits.inbox_messages:
-            self._take_some(messages)
+            self._take_fitting(messages)
             return
         self._bytes = size
         self._waiting.extend(messages)
         if not self._ready.is_set():
             self._ready.set()
 
-    def _take_some(self, messages: Sequence[Publish]) -> None:
+    def _take_fitting(self, messages: Sequence[Publish]) -> None:
         for message in messages:
             size = self._bytes + _size(message)
             if self.closed or len(self._waiting) >= self._limits.inbox_messages or size > self._limits.inbox_bytes:

@@ -1,4 +1,4 @@
-"""One connection between two peers: the commands that come in, and the queue of those that go out.
+"""Connection between two peers: a parser of incoming commands, and a queue of outgoing ones.
 
 The commands are carried out by :mod:`sbuslib.tcp.peer`.
 """
@@ -39,7 +39,7 @@ class PeerReceiver(Protocol):
 
 
 class Owner(Protocol):
-    """What a link needs of its peer."""
+    """Interface of the peer that a link belongs to."""
 
     limits: TcpLimits
     area: memoryview
@@ -48,7 +48,7 @@ class Owner(Protocol):
     greenlets: Supervisor
 
     def receivers_of(self, name: str) -> tuple[PeerReceiver, ...] | None:
-        """The receivers at this end that want ``name``; ``None`` when it is for :meth:`take_forwarded`."""
+        """The receivers at this end that subscribed to ``name``; ``None`` if it is for :meth:`take_forwarded`."""
         ...
 
     def take_forwarded(self, link: PeerLink, message: Publish) -> None:
@@ -60,11 +60,11 @@ class Owner(Protocol):
         ...
 
     def make_room(self) -> None:
-        """Let those go that hold the most, while all hold too much."""
+        """End the links that hold the most, while all together hold too much."""
         ...
 
     def end_link(self, link: PeerLink, reason: str, violation: bool) -> None:
-        """Called when the link has ended by itself."""
+        """Note that the link has ended by itself."""
         ...
 
 
@@ -153,7 +153,7 @@ class PeerLink:
             self._ready.set()
 
     def charge(self, size: int) -> None:
-        """Hold so many bytes more, or less. Whoever holds the most may have to go, which may be this link."""
+        """Hold so many bytes more, or less. This may end the link that holds the most, which may be this one."""
         self.held += size
         self._owner.held_bytes += size
         if size > 0 and self._owner.held_bytes > self._limits.all_bytes:
@@ -163,11 +163,11 @@ class PeerLink:
         """Wait until at most ``most`` bytes are queued, or the connection is gone; ``False`` after ``timeout``."""
         deadline = None if timeout is None else monotonic() + timeout
         while self.queued_bytes > most and not self._mute:
-            left = None if deadline is None else deadline - monotonic()
-            if left is not None and left <= 0:
+            remaining = None if deadline is None else deadline - monotonic()
+            if remaining is not None and remaining <= 0:
                 return False
             self._moved.clear()
-            self._moved.wait(left)
+            self._moved.wait(remaining)
         return True
 
     def _write(self) -> None:
@@ -241,10 +241,10 @@ class PeerLink:
         except OSError as error:
             self._end(f"receive: {error.strerror or error}", violation=False)
 
-    def _note_progress(self, some: bool) -> None:
+    def _note_progress(self, completed: bool) -> None:
         if not self._parser.pending:
             self._since = None
-        elif some or self._since is None:
+        elif completed or self._since is None:
             self._since = monotonic()
 
     def _act(self, commands: Sequence[Command]) -> None:
@@ -259,10 +259,10 @@ class PeerLink:
             if type(command) is Publish:
                 if command.name is not name:
                     name = command.name
-                    found = owner.receivers_of(name)
-                    if found != receivers:
+                    interested = owner.receivers_of(name)
+                    if interested != receivers:
                         self._hand_over(run, receivers)
-                        run, receivers = [], found
+                        run, receivers = [], interested
                 run.append(command)
                 continue
 
@@ -291,7 +291,7 @@ class PeerLink:
     # -- the end ------------------------------------------------------------------------------------
 
     def overdue(self, now: float) -> str | None:
-        """What the other end did not do in time; ``None`` if it did all."""
+        """Reason why the other end is too slow; ``None`` if it is not."""
         if self._since is not None and now - self._since > self._limits.command_seconds:
             return "command not finished in time"
         if self._sending and now - self._progress > self._limits.stall_seconds:
@@ -316,6 +316,6 @@ class PeerLink:
             self._writer.kill(block=False)
 
     def shut_down(self) -> None:
-        """Tell the other end that nothing comes after what was sent."""
+        """Send an end of stream, after all that was sent."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)

@@ -8,10 +8,10 @@ import msgspec
 class PeerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """One peer at one instant.
 
-    ``published`` counts what this end published; ``received`` all messages that came, ``unwanted`` those of them that
-    no receiver here subscribed to, ``forwarded`` those passed on as copies, ``repeated`` and ``hop_limit`` those not
-    passed on because they had been here or had passed too many peers. ``sent`` and ``lost`` count copies by
-    connection. ``violations`` counts violations of other peers, by reason.
+    ``published`` counts messages of this end; ``received`` all messages that came, ``unwanted`` those of them without a
+    receiver at this end, ``forwarded`` those passed on as copies, ``repeated`` and ``hop_limit`` those not passed on
+    because they were duplicates or had passed too many peers. ``sent`` and ``lost`` count copies by connection.
+    ``violations`` counts violations of other peers, by reason.
     """
 
     links: int

@@ -1,7 +1,7 @@
-"""How a peer publishes: finds the connections that want a name, and queues messages for them.
+"""Publisher of a peer: finds the connections with a subscription, and queues messages for them.
 
-Forwarded names and copies are handled in :mod:`sbuslib.tcp.mesh`. Other names are looked up in the index of what other
-peers want.
+Forwarded names and copies are handled in :mod:`sbuslib.tcp.mesh`. Other names are looked up in the index of the other
+peers' subscriptions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RUN_BYTES: Final = 65_536
 
 
 class PeerPublisher:
-    """The publishing half of one peer. ``remote`` is the index of what other peers want."""
+    """Publishes for one peer. ``remote`` is the index of the other peers' subscriptions."""
 
     def __init__(self, remote: Substrings[PeerLink], mesh: Mesh, limits: TcpLimits) -> None:
         self._remote = remote
@@ -48,7 +48,7 @@ class PeerPublisher:
         commands: list[bytes] = []  # for the same connections, queued together, which is much faster
         links: tuple[PeerLink, ...] = ()
         size, last, start = 0, None, None
-        header, length = b"", -1  # what a message under this name starts with, if its data is so long
+        header, length = b"", -1  # start of a message under this name, if its data has this length
         try:
             for name, data in messages:
                 if name != last:

@@ -1,4 +1,4 @@
-"""The index that finds the subscribers of a name: those that hold a substring of it.
+"""Index that finds the subscribers of a name: those that hold a substring of it.
 
 Pure. A substring is text, and text contains text exactly if its UTF-8 contains the other's.
 
@@ -44,20 +44,20 @@ class Substrings(Generic[S]):
         self._version = 0  # changes so far
 
     def __len__(self) -> int:
-        """How many pairs of subscriber and distinct substring are in force."""
+        """Number of pairs of subscriber and distinct substring in force."""
         return sum(map(len, self._held.values()))
 
     @property
     def distinct(self) -> int:
-        """How many distinct substrings all subscribers hold together."""
+        """Number of distinct substrings that all subscribers hold together."""
         return len(self._holders)
 
     def count(self, subscriber: S) -> int:
-        """How many distinct substrings ``subscriber`` holds."""
+        """Number of distinct substrings that ``subscriber`` holds."""
         return len(self._held.get(subscriber, ()))
 
     def add(self, substring: str, subscriber: S) -> bool:
-        """Sub; ``True`` when ``subscriber`` did not hold this substring before."""
+        """Add one subscription: ``True`` if ``subscriber`` did not hold this substring before."""
         held = self._held.setdefault(subscriber, {})
         count = held.get(substring, 0)
         held[substring] = count + 1
@@ -69,7 +69,7 @@ class Substrings(Generic[S]):
         return True
 
     def remove(self, substring: str, subscriber: S) -> bool | None:
-        """Take one subscription back: ``True`` when it was the last, ``None`` when there was none."""
+        """Remove one subscription: ``True`` if it was the last, ``None`` if there was none."""
         held = self._held.get(subscriber)
         if held is None or substring not in held:
             return None
@@ -109,12 +109,12 @@ class Substrings(Generic[S]):
             if self._still_true(name, remembered[0]):
                 self._remembered[name] = self._version, remembered[1]
                 return remembered[1]
-        found = self._search(name)
+        subscribers = self._search(name)
         if len(name) <= CACHED_NAME_BYTES:
             if remembered is None and len(self._remembered) >= self._limits.cached_names:
                 del self._remembered[next(iter(self._remembered))]
-            self._remembered[name] = self._version, found
-        return found
+            self._remembered[name] = self._version, subscribers
+        return subscribers
 
     def _still_true(self, name: str, version: int) -> bool:
         """Whether no substring that changed since ``version`` is in ``name``."""
@@ -124,8 +124,8 @@ class Substrings(Generic[S]):
         return not any(text in name for text in islice(reversed(self._changes), behind))
 
     def _search(self, name: str) -> tuple[S, ...]:
-        found: dict[S, None] = {}
+        subscribers: dict[S, None] = {}
         for text, holders in self._holders.items():
             if text in name:
-                found.update(holders)
-        return tuple(found)
+                subscribers.update(holders)
+        return tuple(subscribers)

@@ -1,4 +1,4 @@
-"""What a bus shows over HTTP, on this machine only: metrics for Prometheus, and a live page.
+"""HTTP views of a bus, on this machine only: metrics for Prometheus, and a live page.
 
 :func:`serve_metrics` runs in the process of a hub, :class:`Page` in a process of its own. Metrics need
 ``prometheus-client``, which the extra ``sbuslib[metrics]`` installs. Names are loaded when they are first used.

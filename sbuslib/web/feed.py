@@ -1,6 +1,6 @@
-"""What the page shows: asked of a hub once a second, and kept for a while.
+"""Data of the live page: polled from a hub once a second, and kept for a while.
 
-:class:`Feed` is a client of the hub, which must trust it. It says when the hub is away, and goes on when it is back.
+:class:`Feed` is a client of the hub, which must trust it. It reports an outage of the hub, and goes on afterwards.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from ..monitor.rates import PAUSE, Look, Rates, Row, watch
 from ..monitor.survey import SeenHub, survey
 
 CLIENTS_SHOWN: Final = 1_000
-"""Most clients that the page is told of, for its filter: those with the longest queues and the most messages."""
+"""Most clients sent to the page, for its filter: those with the longest queues and the most messages."""
 
 LINKS_SHOWN: Final = 60
 """Most links in the picture of the tree."""
 
 _SURVEY_PAUSE: Final = 2.0
-"""Seconds from one look at the tree to the next. Each hub of the tree is asked."""
+"""Seconds between two surveys of the tree. A survey asks each hub of the tree."""
 
 _KEPT: Final = 600
 """Moments that are kept for the picture of rates: ten minutes."""
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """What the page shows at one instant. ``time`` is in seconds since the epoch, rates are in messages a second."""
+    """Contents of the page at one instant. ``time`` is in seconds since the epoch, rates are in messages a second."""
 
     number: int
     time: float
@@ -47,7 +47,7 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class Feed:
-    """Asks a hub what it does, in a greenlet of its own, from :meth:`start` to :meth:`stop`.
+    """Polls a hub's statistics, in a greenlet of its own, from :meth:`start` to :meth:`stop`.
 
     :param address: where the hub listens, as a :class:`~sbuslib.Client` takes it.
     """
@@ -58,19 +58,19 @@ class Feed:
         self.now = Moment(0, time.time(), address or "", connected=False, why="not asked yet")  # the newest moment
         self.history: deque[tuple[float, float, float, float, int]] = deque(maxlen=_KEPT)
         """Time, messages published, delivered and lost each second, and messages that wait."""
-        self._tree: list[Row] = []  # of the last look
+        self._tree: list[Row] = []  # of the last survey
         self._greenlets: list[gevent.Greenlet[..., object]] = []  # while it is started
 
     def start(self) -> None:
-        """Begin to ask."""
-        self._greenlets = [gevent.spawn(self._run), gevent.spawn(self._look_at_tree)]
+        """Begin to poll."""
+        self._greenlets = [gevent.spawn(self._run), gevent.spawn(self._survey_tree)]
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop polling."""
         gevent.killall(self._greenlets)
 
     def wait(self, number: int, timeout: float) -> Moment:
-        """The newest moment, as soon as it is another than this one, or after ``timeout`` seconds."""
+        """Wait for a moment newer than ``number``, for at most ``timeout`` seconds. Returns the newest."""
         if self.now.number == number:
             self._changed.wait(timeout)
         return self.now
@@ -79,12 +79,12 @@ class Feed:
         for seen in watch(lambda: Client(self._address, timeout=10), gevent.sleep, interval=PAUSE):
             number, now = self.now.number + 1, time.time()
             if isinstance(seen, Look):
-                self._tell(_moment(number, now, seen, self._tree))
+                self._show(_moment(number, now, seen, self._tree))
             else:
-                self._tell(Moment(number, now, self.now.address, connected=False, why=str(seen)))
+                self._show(Moment(number, now, self.now.address, connected=False, why=str(seen)))
 
-    def _look_at_tree(self) -> None:
-        """Hubs that do not answer are waited for in a native thread."""
+    def _survey_tree(self) -> None:
+        """Survey the tree again and again, in a native thread: it waits for hubs that do not answer."""
         rates = Rates()
         pool = gevent.get_hub().threadpool
         while True:
@@ -93,7 +93,7 @@ class Feed:
                 self._tree = rates.tree(time.monotonic(), seen)[:LINKS_SHOWN]
             gevent.sleep(_SURVEY_PAUSE)
 
-    def _tell(self, moment: Moment) -> None:
+    def _show(self, moment: Moment) -> None:
         self.now = moment
         if moment.connected:
             rates = moment.rates
@@ -105,7 +105,7 @@ class Feed:
 
 
 def _survey(address: str | None) -> SeenHub | None:
-    """A look at the tree. An error is told by the other greenlet, which asks the same hub; gevent would print it."""
+    """Survey the tree. ``None`` for an error: the other greenlet reports it, and gevent would print it."""
     try:
         return survey(address)
     except (SbusError, OSError):

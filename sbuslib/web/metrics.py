@@ -1,8 +1,8 @@
 """Metrics of a hub for Prometheus: :func:`serve_metrics`.
 
-Each number of :mod:`sbuslib.statistics` is a metric of its name: the hub counts it anyway. They are gathered when
-somebody asks for them, at most once a second for all who ask, and cost nothing else. Bridges are asked for theirs, as
-``sbus doctor`` does, if there may be any.
+Each number of :mod:`sbuslib.statistics` is a metric of its name: the hub counts it anyway. A request collects them, at
+most once a second for all clients together, and nothing else costs time. Bridges are asked for theirs, as ``sbus
+doctor`` does, if there may be any.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ..wire.packets import MSG
 from .serving import Environ, LocalServer, StartResponse
 
 _FRESH: Final = 1.0
-"""Seconds for which the metrics that were gathered are the answer to all who ask: any user of this machine may ask."""
+"""Seconds for which collected metrics answer further requests: any user of this machine may send them."""
 
 _GAUGES: Final = frozenset(
     {"announced", "buffer_bytes", "clients", "clients_peak", "connections", "held", "joined", "kept", "lag", "patterns"}
@@ -44,10 +44,10 @@ _GAUGES: Final = frozenset(
 """Fields that may fall. All others are counted since the beginning."""
 
 _LINK: Final = ("direction", "uid", "pid")
-"""What children say of themselves is no label, as it may say anything."""
+"""Names that child hubs give themselves are no labels: they could be anything, and any number of them."""
 
 _ZEROS: Final = dict.fromkeys(CAUSES, 0)
-"""The first loss has a value before it, from which a rate can be told."""
+"""So that the first loss has a value before it: without one there is no rate."""
 
 _Rows: TypeAlias = Iterable[tuple[tuple[str, ...], Mapping[str, Any]]]
 """Fields by name, for each combination of labels."""
@@ -57,7 +57,7 @@ class Records(Protocol):
     """A recorder of the hub."""
 
     def statistics(self) -> msgspec.Struct:
-        """What it did and holds: a ``RecorderStatistics``."""
+        """Return a ``RecorderStatistics``."""
         ...
 
 
@@ -77,7 +77,7 @@ def serve_metrics(
 
 
 class _Text:
-    """The text of all metrics, which is made at most once a second."""
+    """Cached text of all metrics, made at most once a second."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -86,11 +86,11 @@ class _Text:
         self._text = b""
         self._at = float("-inf")  # -inf before the first
 
-        # Held while the text is made, which waits for bridges: others who ask then wait for the same text.
+        # Held while the text is made, which waits for bridges: concurrent requests then wait for the same text.
         self._making = Semaphore()
 
     def answer(self, _environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """A WSGI application."""
+        """Answer a request (WSGI)."""
         with self._making:
             if monotonic() - self._at >= _FRESH:
                 self._text = generate_latest(self._registry)
@@ -109,19 +109,19 @@ class HubCollector(Collector):
         self._recorder = recorder
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: so a registry does not ask for numbers before the hub has started."""
+        """Describe no metrics, so that a registry does not collect before the hub has started."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of this instant; none of a hub that is not started."""
+        """Collect the metrics of this instant; none of a hub that is not started."""
         if not self._hub.started:
             return
         yield InfoMetricFamily("sbus_build", "What runs.", {"version": __version__, "python": python_version()})
 
-        told = self._hub.statistics(clients=False)
-        yield from _metrics("", (), [((), _counted(told) | {"clients_connected": told.clients_total})])
-        yield from _metrics("user_", ("uid",), [((str(user.uid),), _counted(user)) for user in told.per_user])
-        links = [((link.direction, str(link.uid), str(link.pid)), _of_link(link)) for link in told.per_link]
+        hub = self._hub.statistics(clients=False)
+        yield from _metrics("", (), [((), _counted(hub) | {"clients_connected": hub.clients_total})])
+        yield from _metrics("user_", ("uid",), [((str(user.uid),), _counted(user)) for user in hub.per_user])
+        links = [((link.direction, str(link.uid), str(link.pid)), _of_link(link)) for link in hub.per_link]
         yield from _metrics("link_", _LINK, links)
         yield from _metrics("bridge_", ("uid", "pid"), _of_bridges(self._hub))
 
@@ -132,28 +132,28 @@ class HubCollector(Collector):
 
 
 def _metrics(prefix: str, labels: tuple[str, ...], rows: _Rows) -> Iterable[Metric]:
-    """A metric for each field that is a number, and for each that has counts by cause or reason."""
-    found: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+    """Make a metric for each field that is a number, and for each that has counts by cause or reason."""
+    families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
     for who, row in rows:
         for field, value in row.items():
             if field in ("uid", "pid", "number", "clients_total") or not isinstance(value, int | float | dict):
                 continue
 
-            if field not in found:
+            if field not in families:
                 more = () if not isinstance(value, dict) else ("cause",) if field == "lost" else ("reason",)
                 kind = GaugeMetricFamily if field in _GAUGES else CounterMetricFamily
                 text = f"{field}, as in sbus stat --json"
-                found[field] = kind(f"sbus_{prefix}{field}", text, labels=(*labels, *more))
+                families[field] = kind(f"sbus_{prefix}{field}", text, labels=(*labels, *more))
             if isinstance(value, dict):
                 for cause, count in value.items():
-                    found[field].add_metric((*who, cause), count)
+                    families[field].add_metric((*who, cause), count)
             else:
-                found[field].add_metric(who, value)
-    return found.values()
+                families[field].add_metric(who, value)
+    return families.values()
 
 
-def _counted(told: HubStatistics | UserStatistics) -> dict[str, Any]:
-    return asdict(told) | {"lost": _ZEROS | told.lost}
+def _counted(statistics: HubStatistics | UserStatistics) -> dict[str, Any]:
+    return asdict(statistics) | {"lost": _ZEROS | statistics.lost}
 
 
 def _of_link(link: LinkStatistics) -> dict[str, Any]:
@@ -161,8 +161,8 @@ def _of_link(link: LinkStatistics) -> dict[str, Any]:
 
 
 def _of_bridges(hub: Hub) -> _Rows:
-    """By user and process of the bridge, which the kernel vouches for: the rest is what they say."""
-    found = defaultdict[tuple[str, ...], Counter[str]](Counter)
+    """Counts of bridges, labelled with user and process by the kernel's word. The counts are the bridges' own."""
+    counted = defaultdict[tuple[str, ...], Counter[str]](Counter)
     lost = defaultdict[tuple[str, ...], Counter[str]](Counter)
     router = hub.context.router
     receivers, names = router.route(MSG + CONTROL + b"\0"), (CONTROL, router.namespace.mark + CONTROL)
@@ -173,6 +173,6 @@ def _of_bridges(hub: Hub) -> _Rows:
             for heartbeat, sender in bridges_heard(inbox.receive):
                 who = process_of(sender, own, router.namespace.separator)
                 if (counts := heartbeat.counts) is not None:
-                    found[who].update(exported=counts.exported, imported=counts.imported, kept=counts.kept)
+                    counted[who].update(exported=counts.exported, imported=counts.imported, kept=counts.kept)
                     lost[who].update(counts.lost)
-    return [(who, {**counts, "lost": lost[who]}) for who, counts in found.items()]
+    return [(who, {**counts, "lost": lost[who]}) for who, counts in counted.items()]

@@ -1,8 +1,8 @@
 """``sbus web``: one live page about a hub, for a browser on this machine.
 
-The address of the page has a random token as its folder. A request without it gets nothing, whatever it asks for. The
-page only reads. What strangers chose (keys, payloads) is sent as JSON strings, in which what does not print is escaped
-(:func:`~sbuslib.wire.text.printable`); the page's script puts them in as text, never as markup.
+The path of the page begins with a random token. Any request without it gets "404 Not Found". The page only reads.
+Untrusted bytes (keys, payloads) are sent as JSON strings with unprintable characters escaped
+(:func:`~sbuslib.wire.text.printable`); the page's script inserts them as text, never as markup.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _HEADERS: Final = [
     ("X-Content-Type-Options", "nosniff"),
 ]  # fmt: skip
 
-_BEAT: Final = 10.0
+_KEEPALIVE: Final = 10.0
 """Seconds after which a stream without news sends an empty line, so that a browser that has gone is noticed."""
 
 _SHOWN: Final = 20
-"""Most messages of a tail that are sent at once. More are counted: nobody can read them."""
+"""Most messages of a tail that are sent at once. Further ones are only counted: a reader could not follow."""
 
 _TAIL_PAUSE: Final = 0.25
 """Seconds in which the messages of a tail are collected."""
@@ -64,13 +64,13 @@ class Page:
 
     def __init__(self, hub: str | None = None, address: str = "127.0.0.1:0") -> None:
         self._hub = hub
-        self._token = secrets.token_urlsafe(16)  # whoever knows it may look
-        self.feed = Feed(hub)  # what is shown
-        self._server = LocalServer(address, self._answer)  # which lets in who knows the token
+        self._token = secrets.token_urlsafe(16)  # gives access to the page
+        self.feed = Feed(hub)  # data of the page
+        self._server = LocalServer(address, self._answer)  # answers requests with the token
 
     @property
     def url(self) -> str:
-        """The address of the page, token included: whoever has it may look."""
+        """Address of the page, with the token: it gives access."""
         return f"{self._server.url}{'/' if self._server.url.startswith('unix:') else ''}{self._token}/"
 
     def start(self) -> None:
@@ -79,7 +79,7 @@ class Page:
         self._server.start()
 
     def stop(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         self._server.stop(timeout=0)
         self.feed.stop()
 
@@ -107,23 +107,23 @@ class Page:
         return _nothing(start_response)
 
     def _stream(self, start_response: StartResponse, events: Iterator[tuple[str, Any]]) -> Iterator[bytes]:
-        """Server-sent events: https://html.spec.whatwg.org/multipage/server-sent-events.html"""
+        """Encode server-sent events: https://html.spec.whatwg.org/multipage/server-sent-events.html"""
         self._server.stream()
         start_response("200 OK", [("Content-Type", "text/event-stream"), *_HEADERS])
-        for name, told in events:
-            yield b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(told)) if name else b":\n\n"
+        for name, data in events:
+            yield b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(data)) if name else b":\n\n"
 
     def _moments(self) -> Iterator[tuple[str, Any]]:
-        """What was kept, and then each moment as it comes."""
+        """Yield the history, and then each moment as it comes."""
         yield "history", list(self.feed.history)
         moment = self.feed.now
         yield "moment", moment
         while True:
-            number, moment = moment.number, self.feed.wait(moment.number, _BEAT)
+            number, moment = moment.number, self.feed.wait(moment.number, _KEEPALIVE)
             yield ("moment", moment) if moment.number != number else ("", None)
 
     def _messages(self, pattern: bytes) -> Iterator[tuple[str, Any]]:
-        """The messages that match a pattern, until the hub goes away. Secrets are nobody's but their holder's."""
+        """Yield the messages that match a pattern, until the hub goes away; never secrets."""
         if pattern.startswith(b"!"):
             yield "end", {"why": "secrets are not shown"}
             return
@@ -134,7 +134,7 @@ class Page:
                 yield "begin", {}
                 while True:
                     try:
-                        messages = client.receive_many(timeout=_BEAT)
+                        messages = client.receive_many(timeout=_KEEPALIVE)
                     except TimeoutError:
                         yield "", None
                         continue

@@ -1,7 +1,8 @@
-"""HTTP servers that no other machine can reach: on a loopback address, or on a Unix socket of this user.
+"""HTTP server for this machine only: on a loopback address, or on a Unix socket of this user.
 
-Any user of this machine may connect to a loopback address, and nobody is charged for that. So the work is bounded:
-connections are taken at a pace, each is for one request and has a time, and the oldest gives way to a newcomer.
+Any user of this machine may connect to a loopback address, and the kernel does not name the user, so that the work
+cannot be charged. So it is bounded: connections are accepted at a limited rate, each is for one request and has a time
+limit, and a new one takes the place of the oldest.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ _PAUSE: Final = 0.02
 """Seconds from one connection to the next. Each costs about a millisecond on a slow machine: 6 % of one core in all."""
 
 _SECONDS: Final = 10.0
-"""Seconds in which a connection must ask and read its answer; of a stream: in which it must read something."""
+"""Time limit for one request and its answer; for a stream: for progress in reading."""
 
 _QUIET = logging.getLogger("sbuslib.web")
 _QUIET.addHandler(logging.NullHandler())
 
 
 class _Handler(WSGIHandler):
-    """Answers one request without a body. Ends a slow connection without a word; gevent would print an error."""
+    """Answers one request without a body. Ends a slow connection silently; gevent would print an error."""
 
     def read_request(self, raw_requestline: str) -> bool:  # type: ignore[override]  # the declared type is wrong
         try:
@@ -48,7 +49,7 @@ class _Handler(WSGIHandler):
         except TimeoutError:
             return False
 
-        # Without a body: gevent would read it to its end, also of a connection whose time is over.
+        # A request with a body is refused: gevent would read the body to its end, also after the time limit.
         return valid and not self.content_length and "transfer-encoding" not in self.headers
 
     def handle_error(self, t: type[BaseException] | None, v: BaseException | None, tb: Any) -> None:
@@ -61,8 +62,9 @@ class _Handler(WSGIHandler):
 class LocalServer(WSGIServer):
     """Serves a WSGI application in greenlets, from :meth:`start` to :meth:`stop`.
 
-    A page of another site that a browser has open may send requests here. So requests are refused whose ``Host`` is
-    no loopback name: else such a site could have its own name resolved to this machine and read the answers.
+    A browser may have a page of another site open, and that page may send requests here. So a request is refused unless
+    its ``Host`` is a loopback name: else that site could resolve its own name to this machine and read the answers (DNS
+    rebinding).
 
     A connection is for one request, which has no body, and ends after 10 s, unless its answer is a :meth:`stream`.
 
@@ -81,7 +83,7 @@ class LocalServer(WSGIServer):
         listener = _listen_unix(self._path) if self._path else _listen_tcp(parse_host_port(address))
         self._application = application
 
-        # What serves each connection, the oldest first, and the timer that ends it; not pending: it is a stream.
+        # The greenlet of each connection, the oldest first, and the timer that ends it; not pending for a stream.
         self._open: dict[Any, Timeout] = {}
 
         super().__init__(
@@ -106,13 +108,13 @@ class LocalServer(WSGIServer):
             self.start_accepting()
 
     def handle(self, sock: Any, address: Any) -> None:
-        # 1. The oldest makes room: one that is not answered yet before a stream, which was let in.
+        # 1. The oldest makes room: one that is not answered yet rather than a stream, which showed the token.
         if len(self._open) >= _CONNECTIONS:
-            oldest = next((one for one, timer in self._open.items() if timer.pending), next(iter(self._open)))
+            oldest = next((each for each, timer in self._open.items() if timer.pending), next(iter(self._open)))
             self._open.pop(oldest).cancel()
             kill(oldest)
 
-        # 2. This one is bounded in all, and not by its silence alone: it could trickle.
+        # 2. The limit is for the whole request, not only between two reads: the other end could trickle.
         me = getcurrent()
         self._open[me] = Timeout.start_new(_SECONDS, GreenletExit)
         sock.settimeout(_SECONDS)
@@ -125,13 +127,13 @@ class LocalServer(WSGIServer):
                 timer.close()
 
     def stream(self) -> None:
-        """Let the answer that this greenlet gives go on for as long as it is read. Only for who is let in."""
+        """Lift the time limit of this greenlet's answer while it is read. Only after a check of the token."""
         if (timer := self._open.get(getcurrent())) is not None:
             timer.cancel()
 
     @property
     def url(self) -> str:
-        """Where the server answers: ``http://HOST:PORT/``, or ``unix:PATH``."""
+        """Address of the server: ``http://HOST:PORT/``, or ``unix:PATH``."""
         if self._path is not None:
             return f"unix:{self._path}"
         host, port = self.socket.getsockname()[:2]
@@ -146,7 +148,7 @@ class LocalServer(WSGIServer):
 
     def _answer(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         def start_last(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
-            """With more requests on one connection, the pace of connections would bound nothing."""
+            """Allow one request for each connection, or the limited rate of connections would bound nothing."""
             return start_response(status, [*headers, ("Connection", "close")], *error)
 
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD") or not (self._path or _is_local_name(environ)):
@@ -171,7 +173,7 @@ def _listen_tcp(address: HostPort) -> Any:
 
 
 def _listen_unix(path: str) -> Any:
-    _remove_left_behind(path)
+    _remove_stale(path)
     before = os.umask(0o177)
     try:
         return _listen(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), path, path)
@@ -191,8 +193,8 @@ def _listen(listener: Any, address: Any, name: str) -> Any:
     return listener
 
 
-def _remove_left_behind(path: str) -> None:
-    """Remove a socket's file at which nobody listens any more."""
+def _remove_stale(path: str) -> None:
+    """Remove the file of a socket without a listener."""
     if not os.path.exists(path) or not stat.S_ISSOCK(os.lstat(path).st_mode):
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

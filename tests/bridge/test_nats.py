@@ -206,7 +206,7 @@ async def test_long_messages_of_a_stream_come_in_order_to_a_bus_that_is_slow(
 async def test_a_key_that_no_subject_can_hold_is_lost_and_told(
     buses: Buses, folder: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bridge, "_TELL_SECONDS", 0.0)
+    monkeypatch.setattr(bridge, "_LOSSES_SECONDS", 0.0)
     server = nats_server(folder).start()
 
     async with joined(buses, f"nats://127.0.0.1:{server.port}", [b"a/"]) as (_, _, here, there):
