@@ -359,8 +359,8 @@ def _check_apart(exported: Iterable[bytes], imported: Sequence[bytes], separator
         for other in imported:
             if overlap(pattern, other, separator):
                 raise UsageError(
-                    f"{printable(pattern)} and {printable(other)} overlap: this broker cannot mark messages that come back, "
-                    "so no key may be both exported and imported"
+                    f"{printable(pattern)} and {printable(other)} overlap: a bridge cannot tell its own "
+                    "messages from others at this broker, so no key may be both exported and imported"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Keeps the last messages of a bus in memory, and records them when something has happened.
+"""``BlackBox``: keeps the last messages of a bus in memory, and records them after a trigger.
 
 A black box is a client recorder that forgets: messages older than its time, or beyond its bytes, are dropped and
 counted. When a message under one of its keys comes, or :meth:`BlackBox.trigger` is called, all that it holds goes to
@@ -24,7 +24,7 @@ FORGOTTEN: Final = "forgotten"
 """The cause of a gap row that stands for messages that a black box did not keep."""
 
 _PACKET_BYTES: Final = 100
-"""What a packet costs in memory besides its bytes: the object and its place in a list."""
+"""Memory overhead of a packet: the object and its place in a list."""
 
 
 class BlackBox(ClientRecorder):
@@ -33,7 +33,7 @@ class BlackBox(ClientRecorder):
     :param most_bytes: of messages in memory; the oldest are forgotten beyond that.
     :param on_written: called with the number of messages after each time that they were handed to the journal.
 
-    The other parameters, and what it raises, are those of :class:`.client_recorder.ClientRecorder`.
+    The other parameters and the errors are those of :class:`.client_recorder.ClientRecorder`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class BlackBox(ClientRecorder):
 
         #: The messages in memory, the oldest first.
         self._kept = deque[Chunk]()
-        #: What they cost, in bytes.
+        #: Their memory, in bytes.
         self._kept_bytes = 0
         #: Messages that were not kept since the last recording.
         self._forgotten = 0
@@ -77,18 +77,18 @@ class BlackBox(ClientRecorder):
             self.trigger()
 
     def _hand_over(self) -> None:
-        """Take what has come into memory, forget what is too old or too much, and record the rest if it is wanted."""
-        # 1. What has come.
+        """Keep new messages, forget those that are too old or too many, and record the rest after a trigger."""
+        # 1. Keep new messages.
         self._kept += self._chunks
         self._kept_bytes += sum(_cost(packet) for chunk in self._chunks for packet in _packets(chunk))
         self._chunks, self._waiting, self._waiting_bytes = [], 0, 0
 
-        # 2. What is kept no longer.
+        # 2. Forget messages that are too old, or beyond the bytes.
         oldest = time_ns() - self._span
         while self._kept and (self._kept[0].time_ns < oldest or self._kept_bytes > self._most):
             self._forget(self._kept.popleft(), oldest)
 
-        # 3. Something has happened: record the rest, and how much is missing before it.
+        # 3. After a trigger, record a gap row for forgotten messages, and the rest.
         if not self._triggered:
             return
         self._triggered = False

@@ -1,4 +1,4 @@
-"""Messages on their way to the writer, and the columns of a block that are made of them."""
+"""Chunks of messages for the writer, and their conversion to the columns of a block."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Chunk(NamedTuple):
 
 
 def own_users() -> set[int]:
-    """The users whose hubs are taken at their word as to who sent something: root, and that of this process."""
+    """The users whose hubs are trusted to name senders: root, and the user of this process."""
     return {0, os.getuid()} - {OVERFLOW_ID}
 
 
 def columns_of(chunks: list[Chunk]) -> tuple[list[bytes], Buffer, bytes, Sequence[Buffer]]:
-    """The columns of a block: distinct keys, each message's key, the payloads' lengths, and the payloads."""
+    """Make the columns of a block: distinct keys, each message's key, the payloads' lengths, and the payloads."""
     # 1. Packets alone, as a client recorder has them, are split all at once.
     numbers: bytes | list[int] | None
     packets: list[bytes] = []
@@ -64,18 +64,18 @@ def columns_of(chunks: list[Chunk]) -> tuple[list[bytes], Buffer, bytes, Sequenc
 
 
 def _column(numbers: bytes | list[int] | None, rows: int) -> Buffer:
-    """A column of numbers of 4 bytes."""
+    """Make a column of numbers of 4 bytes."""
     if numbers is None:
         return bytes(4 * rows)
     return pack("i", numbers) if isinstance(numbers, list) else widened(numbers)
 
 
 def parts_of(chunks: list[Chunk]) -> list[Columns]:
-    """The messages of chunks as columns. Packets of neighbouring chunks are taken apart together."""
+    """Convert the messages of chunks to columns. Packets of neighbouring chunks are split together."""
     parts: list[Columns] = []
-    for _, some in groupby(chunks, key=lambda chunk: isinstance(chunk.messages, Columns)):
+    for _, run in groupby(chunks, key=lambda chunk: isinstance(chunk.messages, Columns)):
         packets: list[bytes] = []
-        for chunk in some:
+        for chunk in run:
             if isinstance(chunk.messages, Columns):
                 parts.append(chunk.messages)
             else:
@@ -86,19 +86,19 @@ def parts_of(chunks: list[Chunk]) -> list[Columns]:
 
 
 def without_secrets(chunks: list[Chunk], separator: bytes) -> list[Chunk]:
-    """The messages that are not secret, at this hub or another: a second check, as hubs give a recorder no secrets."""
+    """Remove messages that are secret, at this hub or another. A second check: hubs send a recorder no secrets."""
     secret, plain = separator + RESERVED + separator, list[Chunk]()
     for chunk in chunks:
         for part in parts_of([chunk]):
             table = bytes(secret not in separator + key + separator for key in part.keys).ljust(256, b"\0")
-            some = part.select((part.numbers or bytes(len(part))).translate(table))
-            if some:
-                plain.append(chunk._replace(messages=some))
+            public = part.select((part.numbers or bytes(len(part))).translate(table))
+            if public:
+                plain.append(chunk._replace(messages=public))
     return plain
 
 
 def spread(kind: Literal["i", "q"], values: Sequence[int | None], counts: list[int], rows: int) -> bytes:
-    """A column in which each value is repeated by its count; ``None`` becomes ``NULL``."""
+    """Make a column in which each value is repeated by its count; ``None`` becomes ``NULL``."""
     packed = {value: pack(kind, [NULL if value is None else value]) for value in set(values)}
     if len(packed) == 1:
         return packed[values[0]] * rows

@@ -1,8 +1,8 @@
-"""Records what a hub of another process carries, as its client.
+"""``ClientRecorder``: records the messages of a hub in another process, as its client.
 
 It subscribes to everything, so that all messages of a tree of hubs come here, and asks for senders. When the disk does
-not keep up, it stops reading. The hub then queues messages as for any client, and when the queue is full it holds
-publishers back, if this user may ask for that (``hard`` mode ``block``). Losses that the hub tells, and times without a
+not keep up, it stops reading. The hub then queues messages as for any client, and when the queue is full it pauses
+publishers, if this user may ask for that (``hard`` mode ``block``). Losses that the hub reports, and times without a
 connection, become gap rows.
 """
 
@@ -29,15 +29,15 @@ from .writer import Durability, Gap, Writer
 
 _SENDERS_KEPT = 1_024
 _SENDER_BYTES = 512
-"""Longest sender that is remembered. It is enough for a tree of many floors."""
+"""Longest sender that is cached. It is enough for a tree of many levels."""
 
 
 class ClientRecorder:
     """A client of the hub at ``address`` that records into ``directory``. Blocks the thread that runs it.
 
-    :param patterns: what to record; everything unless given.
-    :param hold: ask the hub to hold publishers back rather than lose a message.
-    :param notices: the key above ``stopped``, which tells of an error.
+    :param patterns: patterns of the keys to record; everything unless given.
+    :param hold: ask the hub to pause publishers rather than lose a message.
+    :param notices: the key above ``stopped``, under which an error is published.
 
     The other parameters are those of :class:`.writer.Writer`. Raises as :class:`sbuslib.blocking.Client`, and
     :exc:`~sbuslib.errors.JournalInUseError`, :exc:`~sbuslib.errors.CorruptJournalError` and :exc:`OSError`.
@@ -63,11 +63,11 @@ class ClientRecorder:
         self.received = 0
         self._notices = notices
 
-        #: Losses that the journal does not tell of yet.
+        #: Losses without a gap row yet.
         self._gaps: list[Gap] = []
-        #: Messages that the writer was not given yet.
+        #: Messages that wait to be handed to the writer.
         self._chunks: list[Chunk] = []
-        #: How many they are, and their bytes.
+        #: Their number, and their bytes.
         self._waiting = self._waiting_bytes = 0
         #: When the last messages came, in nanoseconds since the epoch.
         self._heard_ns = time_ns()
@@ -75,7 +75,7 @@ class ClientRecorder:
         self._due = 0.0
         #: Set when the writer has written something.
         self._room = threading.Event()
-        #: What :meth:`_vouched` found for senders that came before.
+        #: Cache of :meth:`_vouched`, by sender.
         self._ids: dict[bytes | None, tuple[int | None, int | None, int | None]] = {}
         #: Set by :meth:`stop`.
         self._stopping = False
@@ -91,7 +91,7 @@ class ClientRecorder:
             wake=self._room.set,
         )
 
-        #: Its own client: nobody else may use it.
+        #: Its own client, for no other use.
         self.client = Client(
             address,
             reconnect=True,
@@ -109,12 +109,12 @@ class ClientRecorder:
             undo.callback(self._writer.join, self.limits.stop_seconds)
             undo.callback(self._writer.end)
             self._learn_namespace()
-            #: What it records.
+            #: The subscription whose messages it records.
             self._recorded = self.client.subscribe(*patterns)
             undo.pop_all()
 
     def _open_writer(self) -> Writer:
-        """A writer for the hub that the client is connected to."""
+        """Make a writer for the hub that the client is connected to."""
         #: The identity of the hub that is recorded.
         self._hub = self._hub_id()
         features = self.client.hub.features
@@ -140,7 +140,7 @@ class ClientRecorder:
                 if self._writer.finished:
                     self._check()
 
-            # What was published before the end is recorded, too.
+            # Record messages that were published before the end, too: sync() waits for them.
             with suppress(TimeoutError, DisconnectedError):  # a hub that is gone sends no more
                 self.client.timeout = 1.0
                 self._recorded.unsubscribe()
@@ -157,7 +157,7 @@ class ClientRecorder:
         self._check()
 
     def _receive(self, timeout: float) -> None:
-        """Take messages that are here already or come within ``timeout`` seconds."""
+        """Take messages that wait already or come within ``timeout`` seconds."""
         try:
             messages = self.client.receive_many(timeout=timeout)
         except TimeoutError:
@@ -176,7 +176,7 @@ class ClientRecorder:
         self.received += len(messages)
         self._heard_ns = now
 
-        # 2. Enough for a block, or long enough.
+        # 2. Hand them over once they fill a block, or have waited long enough.
         limits = self.limits
         if (
             self._waiting >= limits.block_records
@@ -195,15 +195,15 @@ class ClientRecorder:
         self._waiting_bytes += sum(map(len, packets))
 
     def _vouched(self, sender: bytes | None) -> tuple[int | None, int | None, int | None]:
-        """The gid, uid and pid of the process that answers for what a sender published, as the hub sees it."""
-        found = self._ids.get(sender)
-        if found is None:
-            found = self._parse(sender)
+        """The gid, uid and pid of the process that is responsible for a sender's messages, as the hub sees it."""
+        ids = self._ids.get(sender)
+        if ids is None:
+            ids = self._parse(sender)
             if len(sender or b"") <= _SENDER_BYTES:
                 if len(self._ids) >= _SENDERS_KEPT:
                     self._ids.clear()
-                self._ids[sender] = found
-        return found
+                self._ids[sender] = ids
+        return ids
 
     def _parse(self, sender: bytes | None) -> tuple[int | None, int | None, int | None]:
         if sender is None or not sender.startswith(self._prefix):
@@ -232,7 +232,7 @@ class ClientRecorder:
             self._learn_namespace()
 
     def _on_reconnect(self, client: Endpoint) -> None:
-        """Note a gap. Nobody knows how many messages were lost during the outage."""
+        """Note a gap. The number of messages lost during the outage is unknown."""
         if self._hub_id() == self._hub:
             self._gaps.append(Gap(self._heard_ns, OUTAGE, None))
             self._hand_over()
@@ -252,11 +252,13 @@ class ClientRecorder:
             self._waiting = self._waiting_bytes = 0
         writer = self._writer
         if writer.fill > 1:
-            writer.tells = True  # before looking again, as the writer does not tell of room that it made before
+            writer.wakes = (
+                True  # before looking again: the writer does not wake this thread for room that it made before
+            )
             while not writer.finished and writer.fill > 1:
                 self._room.wait(self.limits.stop_seconds)
                 self._room.clear()
-            writer.tells = False
+            writer.wakes = False
 
     def _end_writer(self) -> None:
         self._writer.end()

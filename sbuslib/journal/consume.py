@@ -1,10 +1,10 @@
-"""A named reader of a journal, which goes on after the last row that it acknowledged, and follows the recorder.
+"""``Consumer``: a named reader of a journal, which goes on after its last acknowledged row, and follows the recorder.
 
-It reads the journal alone. A recorder writes what it has heard within ``JournalLimits.block_seconds``, so the end of
-the journal is the live bus a moment later: nothing has to be joined, and no row can be missed or come twice.
+It reads the journal alone. A recorder writes messages within ``JournalLimits.block_seconds``, so the end of the journal
+is the live bus a moment later: two sources need not be joined, and no row can be missed or come twice.
 
-While a recorder is at work only durable rows are handed over, so a crash of the machine takes none of them back. What
-is remembered is the identity of the journal and the number of the last acknowledged row: files may be deleted, or
+While a recorder is at work only durable rows are handed over, so a crash of the machine cannot undo any of them. The
+stored position is the identity of the journal and the number of the last acknowledged row: files may be deleted, or
 replaced by sealed ones, meanwhile.
 """
 
@@ -27,11 +27,11 @@ from ..segments.directory import DirectoryLock, durable_sequence, is_recorded
 from ..segments.layout import GAP, Block, Record, SegmentHeader
 
 _PAUSE: Final = 0.05
-"""Seconds between two looks at the end of a journal: as long as a recorder keeps messages back."""
+"""Polling interval at the end of a journal: as long as a recorder delays messages."""
 
 _READ_ANYWAY: Final = 0.25
 """Seconds after which the journal is read on though nothing seems to have changed. The clock of a file system ticks
-every few milliseconds, and a recorder that was killed tells nothing."""
+every few milliseconds, and a recorder that was killed leaves no sign."""
 
 _POSITION: Final = re.compile(rb"([\x21-\x7e]{16}) (\d{20})")
 
@@ -41,9 +41,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 class Consumer:
     """A reader called ``name`` of the journal in ``directory``; the first time, it begins with the oldest row.
 
-    Iterating gives each row, a :class:`~sbuslib.segments.layout.Record`: messages whose keys match one of ``patterns``,
-    and all gaps. There are three causes of gaps that no recorder writes: ``deleted``, for rows that retention removed
-    before they were read; ``replaced``, for another journal in the place of the one that was read; and ``damaged``.
+    Iterating yields each row, a :class:`~sbuslib.segments.layout.Record`: messages whose keys match one of
+    ``patterns``, and all gaps. There are three causes of gaps that no recorder writes: ``deleted``, for rows that
+    retention removed before they were read; ``replaced``, for another journal in the place of the one that was read;
+    and ``damaged``.
 
     One thread or greenlet at a time uses it. ``with`` closes it.
 
@@ -76,7 +77,7 @@ class Consumer:
         self.directory = os.fspath(directory)  # of the journal
         self.journal: str | None = None
         """The identity of the journal whose rows are handed over; ``None`` before the first."""
-        #: Which rows are handed over.
+        #: Selects the rows that are handed over.
         self._selection = Selection(patterns=tuple(patterns))
         self._follow = follow
         self._on_corrupt: OnCorrupt = on_corrupt
@@ -109,7 +110,7 @@ class Consumer:
         self.close()
 
     def close(self) -> None:
-        """Read no more, and let others have the name. What was not acknowledged is handed over again."""
+        """Stop reading, and release the name. Rows that were not acknowledged are handed over again."""
         if self._position is not None:
             self._position.close()
             self._position = None
@@ -125,7 +126,7 @@ class Consumer:
         return self.get()
 
     def get(self, timeout: float | None = None) -> Record:
-        """The next row. Raises :exc:`TimeoutError` when none comes within ``timeout`` seconds.
+        """Wait for the next row. Raises :exc:`TimeoutError` when none comes within ``timeout`` seconds.
 
         At the end of a journal that is not followed it raises :exc:`StopIteration`. After any error, the next call goes
         on where this one was.
@@ -144,7 +145,7 @@ class Consumer:
         return row
 
     def acknowledge(self) -> None:
-        """All rows that were handed over are done, and none of them is handed over again.
+        """Acknowledge all rows that were handed over: none of them is handed over again.
 
         A kill of this process cannot undo that; a crash of the machine may, for the last rows.
         """
@@ -157,37 +158,37 @@ class Consumer:
         return self._position
 
     def _read(self) -> Generator[Record | None]:
-        """The rows that are handed over; ``None`` when the time for one is over."""
+        """Yield rows; ``None`` when the time for one is over."""
         while True:
-            seen = self._look()
+            seen = self._state()
             yield from self._new_rows()
             if self._done and self._position is not None:
                 self._position.save(self.journal, self._next)  # the rows after it are for others
             if not self._follow:
                 return
             again = monotonic() + _READ_ANYWAY
-            while self._look() == seen and monotonic() < again:
-                left = None if self._deadline is None else self._deadline - monotonic()
-                if self._position is None or (left is not None and left <= 0):
+            while self._state() == seen and monotonic() < again:
+                remaining = None if self._deadline is None else self._deadline - monotonic()
+                if self._position is None or (remaining is not None and remaining <= 0):
                     yield None
-                self._wait(_PAUSE if left is None else max(0.0, min(_PAUSE, left)))
+                self._wait(_PAUSE if remaining is None else max(0.0, min(_PAUSE, remaining)))
 
-    def _look(self) -> tuple[int, int]:
-        """What changes when there is something new."""
+    def _state(self) -> tuple[int, int]:
+        """State of the journal that changes when there are new rows."""
         return durable_sequence(self.directory), os.stat(self.directory).st_mtime_ns
 
     def _new_rows(self) -> Iterator[Record]:
-        """The rows that are there, from the next one on."""
+        """Yield rows that exist already, from the next one on."""
         place = absolute(self.directory)
         while True:
             first = {self.journal: self._next} if self.journal is not None and self._next is not None else {}
-            durable_only = is_recorded(self.directory)  # what a recorder that is gone has left is all there is
-            found = plan([place], durable_only=durable_only, first=first, known=self._known)
-            if self.journal in found:
-                yield from self._rows_of(found[self.journal])
+            durable_only = is_recorded(self.directory)  # a recorder that is gone makes no more rows durable
+            plans = plan([place], durable_only=durable_only, first=first, known=self._known)
+            if self.journal in plans:
+                yield from self._rows_of(plans[self.journal])
 
             # Another journal may be in its place: that of the segments, or the only one.
-            current = contents(place).journal or next(iter(found), None)
+            current = contents(place).journal or next(iter(plans), None)
             if current in (None, self.journal):
                 return
             former, self.journal, self._known = self.journal, current, {}
@@ -196,7 +197,7 @@ class Consumer:
                 yield Record(time_ns(), 0, GAP, None, None, None, None, None, None, None, "replaced")
 
     def _rows_of(self, row_ranges: list[RowRange]) -> Iterator[Record]:
-        """The rows in some ranges that are handed over. The next recorder writes the row that tells of a kill."""
+        """Yield the wanted rows of some ranges. No gap row for a kill: the next recorder writes that."""
         row_ranges = [row_range._replace(is_killed=False) for row_range in row_ranges]
         self._check_end(row_ranges)
         if row_ranges:
@@ -220,7 +221,7 @@ class Consumer:
                 )
 
     def _wanted(self, header: SegmentHeader, path: str, block: Block) -> Iterator[Record]:
-        """The rows of a block that are handed over."""
+        """Yield the wanted rows of a block."""
         least = self._next or 0
         keys = {name for name in block.name_list() if self._selection.wants(name, header.separator)}
         if not keys and block.kind != GAP:
@@ -244,21 +245,21 @@ class _Position:
     def __init__(self, folder: str, name: str) -> None:
         path = os.path.join(folder, name)
         try:
-            #: It tells the journal and the number of the last acknowledged row.
+            #: Its note has the journal and the number of the last acknowledged row.
             self._lock = DirectoryLock(folder, name)
         except JournalInUseError:
             raise JournalInUseError(f"{path}: another consumer of this name is at work") from None
-        found = _POSITION.fullmatch(self._lock.note)
-        if found is None and self._lock.note:
+        match = _POSITION.fullmatch(self._lock.note)
+        if match is None and self._lock.note:
             self._lock.close()
             raise JournalError(f"{path}: this is no position of a consumer")
-        self.saved = None if found is None else (found[1].decode(), int(found[2]))
+        self.saved = None if match is None else (match[1].decode(), int(match[2]))
         """The journal and the number of its last acknowledged row."""
 
     def save(self, journal: str | None, following: int | None) -> None:
-        """Rows before ``following`` are acknowledged."""
+        """Store that rows before ``following`` are acknowledged."""
         if journal is not None and following is not None and (journal, following - 1) != self.saved:
-            self._lock.tell(b"%b %020d" % (journal.encode(), following - 1))
+            self._lock.write_note(b"%b %020d" % (journal.encode(), following - 1))
             self.saved = journal, following - 1
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""The receiver that a recorder attaches to its hub: it copies messages for the writer, and holds publishers back.
+"""Receiver that a recorder attaches to its hub: copies messages for the writer, and pauses publishers.
 
-Publishers of a user below its share of the queue are never held, and their messages always have room. This is the rule
-of a client's queue, see :mod:`sbuslib.core.outbox`.
+Publishers of a user below its share of the queue are never paused, and their messages always have room. This is the
+rule of a client's queue, see :mod:`sbuslib.core.outbox`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class _Portion:
-    """How much of a portion for the writer each user sent."""
+    """Amounts of each user in one portion for the writer."""
 
     __slots__ = ("by_user", "count", "end", "size")
 
@@ -44,12 +44,12 @@ class _Portion:
 
 
 class Intake:
-    """Takes messages in the turns of the hub, and hands them to the writer, many at once.
+    """Receives messages in the turns of the hub, and hands them to the writer in portions.
 
     Implements :class:`~sbuslib.core.protocols.LocalReceiver` and :class:`~sbuslib.core.protocols.Pauser`.
 
-    :param hold: hold publishers back when the writer does not keep up.
-    :param run: runs the callbacks of timers, and deals with errors that leave them.
+    :param hold: pause publishers when the writer does not keep up.
+    :param run: runs the callbacks of timers, and handles their errors.
     """
 
     takes_batches = False
@@ -69,7 +69,7 @@ class Intake:
         self.closed = False  # whether nothing more comes
         self.routed = 0  # messages that were to come here, ever
         self.lost: dict[str, int] = {}  # those of them that are not in the journal, by cause
-        #: Messages that the writer was not given yet, and their bytes.
+        #: Messages that wait to be handed to the writer, and their bytes.
         self.waiting = self.waiting_bytes = 0
         #: Set once the writer has ended.
         self.ended = Event()
@@ -89,21 +89,21 @@ class Intake:
         self._peak = 0
         #: The messages that wait.
         self._chunks: list[Chunk] = []
-        #: Losses that the journal does not tell of yet, by their causes.
+        #: Losses without a gap row yet, by cause.
         self._gaps: dict[str, Gap] = {}
         #: Hands over what waits, once in ``block_seconds``.
         self._timer = context.running.loop.timer(limits.block_seconds, limits.block_seconds)
         #: Whether that timer runs.
         self._is_timing = False
-        #: The publishers that are held back.
+        #: The publishers that are paused.
         self._backpressure = Backpressure(self, context, lambda: run(self._on_block_timeout))
         #: Whether the writer's queue has been full, and is not yet half empty.
         self._is_full = False
-        #: Whether publishers were held for as long as they may be. None is, until the queue is half empty.
+        #: Whether publishers were paused for as long as they may be. None is, until the queue is half empty.
         self._held_too_long = False
-        #: What of the queue each user fills.
+        #: Room in the queue that each user takes.
         self._by_user = Room(limits.queued_records, limits.queued_bytes)
-        #: What the writer has not written, the oldest first.
+        #: Portions that the writer has not written, the oldest first.
         self._portions: deque[_Portion] = deque()
         #: The one that is being filled.
         self._portion = _Portion()
@@ -135,7 +135,7 @@ class Intake:
         if self._is_full and not self._has_room_for(sender, count, size):
             return
 
-        # The ids are found once for neighbours of one sender.
+        # The ids are looked up once for a run of messages of one sender.
         if sender is not self._sender or self._namespace.prefix is not self._prefix:
             self._charge()
             self._sender, self._prefix, self._uid = sender, self._namespace.prefix, sender.credentials.uid
@@ -153,14 +153,14 @@ class Intake:
             self.hand_over()
 
     def _answerable_ids(self, key: bytes) -> tuple[int | None, int | None, int | None]:
-        """Those of the process that answers for what a sender published; unknown if it is above this hub."""
+        """Ids of the process that is responsible for a sender's messages; unknown for a sender above this hub."""
         namespace = self._namespace
         if not key.startswith(namespace.prefix + namespace.start):
             return None, None, None
         return answerable(namespace.chain(key[len(namespace.prefix) :]), own_users()).known()
 
     def _on_time(self) -> None:
-        """Hand over what waits, once in ``block_seconds``; stop the timer when nothing has come in that time."""
+        """Hand over waiting messages, once in ``block_seconds``; stop the timer when nothing has come in that time."""
         if self.waiting:
             self.hand_over()
         else:
@@ -168,7 +168,7 @@ class Intake:
             self._is_timing = False
 
     def _charge(self) -> None:
-        """Charge to the last sender's user what it sent since another was the last."""
+        """Charge the messages since the last charge to the user of their sender, which is still the last one."""
         portion = self._portion
         count, size = self.waiting - portion.count, self.waiting_bytes - portion.size
         if count:
@@ -178,13 +178,13 @@ class Intake:
             self._by_user.force_room(self._uid, count, size)
 
     def _release(self) -> None:
-        """Release what the writer has written."""
+        """Release the room of portions that the writer has written."""
         while self._portions and self._portions[0].end <= self._writer.taken_records:
             for uid, (count, size) in self._portions.popleft().by_user.items():
                 self._by_user.give_room(uid, count, size)
 
     def hand_over(self) -> None:
-        """Give what waits to the writer."""
+        """Hand waiting messages to the writer."""
         self._peak = max(self._peak, self.queued)
         gaps = [*self._gaps.values()] if not self._is_full else []
         if self.waiting or gaps:
@@ -203,7 +203,7 @@ class Intake:
         self.waiting = self.waiting_bytes = 0
         self._sender = None  # it may be gone when the next message comes
         if self._writer.fill > 1:
-            self._is_full = self._writer.tells = True
+            self._is_full = self._writer.wakes = True
 
     def notify(self, notice: Lost | Away) -> None:
         """Note that messages were lost between two hubs of the tree, so that the journal lacks them."""
@@ -235,7 +235,7 @@ class Intake:
         if self._by_user.is_below_share(sender.credentials.uid, count, size):
             return True
 
-        # 2. A publisher that is held sends only what the hub has read already. A hub that stops reads all that is left.
+        # 2. A paused publisher sends only what the hub has read already. A hub that stops reads all the rest.
         publisher = sender.holdable_by(self) if self._hold and not self._held_too_long else None
         if publisher is not None and not (self._writer.fill >= 2 and publisher in self.held):
             self._backpressure.pause(publisher)
@@ -255,7 +255,7 @@ class Intake:
         """Release publishers whose user is below its share; release all when the queue is at most half full."""
         self._release()
         if self._is_full and self._writer.fill <= 0.5:
-            self._is_full = self._held_too_long = self._writer.tells = False
+            self._is_full = self._held_too_long = self._writer.wakes = False
             self.hand_over()
             self._release_all()
         elif self.held:
@@ -267,17 +267,17 @@ class Intake:
 
     @property
     def held(self) -> Set[Pausable]:
-        """The publishers that are held back."""
+        """The publishers that are paused."""
         return self._backpressure.publishers.keys()
 
     def forget_paused(self, publisher: Pausable) -> None:
-        """Forget a publisher that was held and is gone. Implements :class:`~sbuslib.core.protocols.Pauser`."""
+        """Forget a publisher that was paused and is gone. Implements :class:`~sbuslib.core.protocols.Pauser`."""
         self._backpressure.forget(publisher)
 
     # -- the end ------------------------------------------------------------------------------------
 
     def unsubscribe(self) -> None:
-        """Take no more, and return once the writer has ended."""
+        """Stop receiving, and return once the writer has ended."""
         if not self.closed:
             try:
                 self._leave()
@@ -288,7 +288,7 @@ class Intake:
             self.ended.wait()
 
     def give_up(self) -> int:
-        """Take no more, since the writer has ended. Returns how many messages are not in the journal."""
+        """Stop receiving, since the writer has ended. Returns the number of messages that are not in the journal."""
         was_closed = self.closed
         if not was_closed:
             self._leave()
@@ -299,7 +299,7 @@ class Intake:
         return sum(self.lost.values())
 
     def end(self) -> None:
-        """Another process has the hub. Returns, as :meth:`unsubscribe`, once the writer has ended."""
+        """Stop receiving after a take-over of the hub. Returns, as :meth:`unsubscribe`, once the writer has ended."""
         self._leave()
         self.on_close()
 
@@ -314,7 +314,7 @@ class Intake:
             self._timer.close()
             self._release_all()
 
-    # -- what others see ----------------------------------------------------------------------------
+    # -- statistics ---------------------------------------------------------------------------------
 
     @property
     def queued(self) -> int:
@@ -327,7 +327,7 @@ class Intake:
         return self.routed - sum(self.lost.values()) - (0 if self.closed else self.queued)
 
     def statistics(self) -> ClientStatistics:
-        """This recorder as a receiver, at this instant."""
+        """Return the statistics of this recorder as a receiver, at this instant."""
         waiting, router = self.queued, self._context.router
 
         return ClientStatistics(

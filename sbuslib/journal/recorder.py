@@ -1,17 +1,17 @@
-"""Records what a hub of this process carries.
+"""``Recorder``: records the messages of a hub in this process.
 
 The recorder is a receiver of the hub without a socket. Each message is copied once, in the turn in which it comes.
-Messages that came in one batch, or were put into one for another client, stay together; none of them is looked at
-here or later. The writer does the rest, in a thread of its own.
+Messages that came in one batch, or were put into one for another client, stay together and are never parsed. The writer
+does the rest, in a thread of its own.
 
 **When the disk does not keep up**, the recorder does what any receiver in ``block`` mode does: each client that
-publishes is held back, until the writer has written half of what waits. Some messages cannot be held back: those of the
+publishes is paused, until the writer has written half of the queue. Some messages cannot be delayed: those of the
 embedder, whose ``publish`` never blocks; those of relays, behind which other clients wait; and all messages once a
-client was held for longer than :attr:`~sbuslib.limits.Limits.block_timeout`. These are left out and counted, and a gap
-row says so.
+client was paused for longer than :attr:`~sbuslib.limits.Limits.block_timeout`. These are left out and counted, in a gap
+row.
 
 The callbacks of the event loop run under :class:`~sbuslib.core.supervision.Supervisor`: an unforeseen error in one of
-them ends the recording, and is told as any other error that ends it.
+them ends the recording, and is reported as any other error that ends it.
 
 For recording a hub of another process, see :mod:`.client_recorder`.
 """
@@ -45,9 +45,9 @@ Scope: TypeAlias = Literal["hub", "tree"]
 class RecorderStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """A recorder at one instant; counts are since it was started.
 
-    Of the messages that it ``received``, each is ``written``, ``waiting``, or ``lost``, by cause. ``held`` is how many
-    publishers wait for it, ``written_bytes`` what the blocks came to, and ``durable_sequence`` the number of the last
-    row that is durable.
+    Each ``received`` message is ``written``, ``waiting``, or ``lost``, by cause. ``held`` is the number of publishers
+    that wait for it, ``written_bytes`` the size of all blocks, and ``durable_sequence`` the number of the last durable
+    row.
     """
 
     received: int
@@ -69,13 +69,13 @@ class Recorder:
             ...
 
     Recording ends with :meth:`stop`, with the hub, or with an error: the disk is full or fails, or an error that was
-    not foreseen. After an error, :attr:`error` says why, the log has a line, a message is published under
+    not foreseen. After an error, :attr:`error` has it, the log has a line, a message is published under
     ``<notices>/stopped``, and the hub goes on.
 
     :param directory: the journal; made when it is not there. One recorder at a time.
-    :param scope: ``"hub"`` records what passes this hub anyway; ``"tree"`` subscribes to everything, so that each
-        message of the whole tree of hubs comes here.
-    :param hold: when the disk does not keep up, hold publishers back rather than lose a message.
+    :param scope: ``"hub"`` records messages that pass this hub anyway; ``"tree"`` subscribes to everything, so that
+        each message of the whole tree of hubs comes here.
+    :param hold: when the disk does not keep up, pause publishers rather than lose a message.
     :param durability: ``"block"``, ``"interval"`` or ``"none"``: see :class:`.writer.Writer`.
     :param notices: the key above that message, which is not recorded.
     :param keep_bytes: delete the oldest files, sealed or not, while all together are larger.
@@ -108,7 +108,7 @@ class Recorder:
         self.hub = hub
         self.directory = os.fspath(directory)  # of the journal
         self.limits = limits if limits is not None else JournalLimits()  # those of the recorder
-        #: What ended the recording, if that was an error.
+        #: The error that ended the recording, if one did.
         self.error: Exception | None = None
         self._scope = scope
         self._hold = hold
@@ -142,7 +142,7 @@ class Recorder:
 
     @property
     def recording(self) -> bool:
-        """Whether what the hub carries is being recorded."""
+        """Whether the messages of the hub are being recorded."""
         return self._intake is not None and not self._intake.closed
 
     @property
@@ -179,7 +179,7 @@ class Recorder:
             waker.close()
             raise
 
-        # 2. What it tells comes to the event loop by the waker.
+        # 2. The waker: the writer's thread sends through it to the event loop.
         self.error = None
         self._writer, self._waker = writer, waker
 
@@ -192,7 +192,7 @@ class Recorder:
         return self
 
     def stop(self) -> None:
-        """Record no more, and return once what came before is durable. Stopping twice does nothing.
+        """Stop recording, and return once earlier messages are durable. Stopping twice does nothing.
 
         Other greenlets run meanwhile. Raises :exc:`~sbuslib.errors.JournalError` when recording had ended with an
         error, or does so now.
@@ -217,7 +217,7 @@ class Recorder:
                 self._fail(error)
 
     def _end(self) -> None:
-        """Called when the intake was closed, by the recorder or with the hub: wait until the thread has ended."""
+        """Wait until the thread has ended, after the intake was closed by the recorder or with the hub."""
         assert self._intake is not None
         self._writer.end()
         if not self._intake.ended.wait(self.limits.stop_seconds):
@@ -225,7 +225,7 @@ class Recorder:
             self._intake.ended.set()
 
     def _on_wake(self) -> None:
-        """Called in the event loop when the writer has written something, or has ended."""
+        """Handle, in the event loop, that the writer has written something, or has ended."""
         writer, intake = self._writer, self._intake
         assert intake is not None
         if writer.finished:
@@ -239,15 +239,15 @@ class Recorder:
         intake.relieve()
 
     def _fail(self, error: Exception) -> None:
-        """Tell that recording has ended with an error: in the log, on the bus, and to ``on_stop``."""
+        """Report the error that ended the recording: in the log, on the bus, and to ``on_stop``."""
         intake = self._intake
         assert intake is not None
         self.error = error
         lost, why = intake.give_up(), plainly(error)
-        told = f"{lost} {why}".encode()
         logger.error("recording into %s ended, %d messages are not in it: %s", self.directory, lost, why)
         if self.hub.started:
-            self.hub.publish(self._notices + self.hub.context.router.namespace.separator + b"stopped", told)
+            key = self._notices + self.hub.context.router.namespace.separator + b"stopped"
+            self.hub.publish(key, f"{lost} {why}".encode())
         if self._on_stop is not None:
             self._service.spawn(self._on_stop, error)
 
@@ -261,12 +261,12 @@ class Recorder:
             self.close()
 
     def flush(self) -> None:
-        """Hand what has come to the writer, without waiting for more. It is durable a little later."""
+        """Hand messages to the writer without waiting for more. They are durable a little later."""
         if self._intake is not None and not self._intake.closed:
             self._intake.hand_over()
 
     def statistics(self) -> RecorderStatistics:
-        """The counts of this recorder at this instant."""
+        """Return the counts of this recorder at this instant."""
         writer, intake = self._writer, self._intake
         lost = dict(intake.lost) if intake is not None else {}
         waiting = intake.queued if intake is not None else 0

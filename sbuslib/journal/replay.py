@@ -1,4 +1,4 @@
-"""Plays a recording back: at the speed at which it was recorded, at another speed, or as fast as possible.
+"""Replay of a recording: at its own speed, at another speed, or as fast as possible.
 
 Messages come as :class:`Stretch`: some messages in order, as columns, with the time of each. :func:`from_journal` makes
 runs of a journal, or of the journals of a lake together. Blocks of a journal and batches for a hub both have columns,
@@ -60,18 +60,18 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 class _Choice:
-    """Decides which messages are played back: those that are wanted, and may be published. No secret one is."""
+    """Filter of messages to replay: wanted ones that may be published, and no secrets."""
 
     def __init__(self, wanted: Selection) -> None:
         self.wanted = wanted
         #: It knows which keys are secret.
         self._namespace = Namespace()
-        #: For keys that came before, whether messages under them are played back; and the bytes of these keys.
+        #: Cache by key: whether messages under it are replayed.
         self._known: dict[bytes, bool] = {}
         self._known_bytes = 0  # of those keys
 
     def choose(self, times: Sequence[int], columns: Columns, separator: bytes = SEPARATOR) -> Stretch:
-        """The messages that are played back; ``separator`` divides the segments of their keys."""
+        """Select the messages to replay; ``separator`` divides the segments of their keys."""
         wanted = self._of(columns.keys, separator)
         if 1 not in wanted:
             return Stretch((), columns.part(0, 0))
@@ -85,7 +85,7 @@ class _Choice:
         return Stretch([*compress(times, mask)], columns.select(mask))
 
     def _of(self, keys: Sequence[bytes], separator: bytes) -> bytes:
-        """For each key, 1 where messages under it are played back, and else 0."""
+        """For each key, 1 where messages under it are replayed, and else 0."""
         if separator != self._namespace.separator:
             self._namespace = Namespace(separator)
             self._forget_keys()
@@ -121,9 +121,9 @@ def from_journal(
     on_corrupt: OnCorrupt = "error",
     on_skip: OnSkip = lambda path, skipped: None,
 ) -> Iterator[Stretch]:
-    """The wanted messages of a journal, in the order of their numbers; those of several journals by their times.
+    """Read the wanted messages of a journal, in the order of their numbers; those of several journals by time.
 
-    ``on_skip`` is called for each place that is damaged and was skipped. Raises
+    ``on_skip`` is called for each damaged part that was skipped. Raises
     :exc:`~sbuslib.errors.CorruptJournalError`, and :exc:`~sbuslib.errors.JournalError` if there is no journal.
     """
     by_journal: dict[str | None, list[RowRange]] = {}
@@ -137,8 +137,8 @@ def from_journal(
     return each[0] if len(each) == 1 else _merged(each)
 
 
-def _runs(found: Iterator[Rows], choice: _Choice) -> Iterator[Stretch]:
-    for header, path, block in found:
+def _runs(rows: Iterator[Rows], choice: _Choice) -> Iterator[Stretch]:
+    for header, path, block in rows:
         if block.kind == GAP:
             yield Stretch((), _NOTHING, _lost_rows(block, path, choice.wanted))
             continue
@@ -150,7 +150,7 @@ def _runs(found: Iterator[Rows], choice: _Choice) -> Iterator[Stretch]:
 
 
 def _merged(each: list[Iterator[Stretch]]) -> Iterator[Stretch]:
-    """The messages of several journals by their times; a clock that was set back counts as stopped."""
+    """Merge the messages of several journals by time; a clock that was set back counts as stopped."""
     heap: list[tuple[int, int, Stretch]] = []
 
     def add_next(number: int, latest: int) -> Iterator[Stretch]:
@@ -178,7 +178,7 @@ def _merged(each: list[Iterator[Stretch]]) -> Iterator[Stretch]:
 
 
 def _lost_rows(block: Block, path: str, wanted: Selection) -> int:
-    """How many messages were lost within the wanted times, by the gap rows of a block. Damage is told to others."""
+    """Number of messages lost within the wanted times, by the gap rows of a block. ``on_skip`` got those of damage."""
     try:
         return sum(row.lost or 0 for row in block.records() if wanted.has(row.time_ns) and row.cause != DAMAGED)
     except CorruptJournalError as error:
@@ -201,7 +201,7 @@ def _columns(block: Block, path: str) -> Iterator[Columns]:
 
 
 class ColumnSender(Protocol):
-    """What publishes the messages: a :class:`sbuslib.blocking.Client`, or one for gevent."""
+    """Publisher of replayed messages: a :class:`sbuslib.blocking.Client`, or one for gevent."""
 
     def publish_many(self, columns: Columns, /) -> object:
         """Send messages in order, waiting for room."""
@@ -209,10 +209,10 @@ class ColumnSender(Protocol):
 
 
 class Renaming:
-    """A publisher that gives keys another prefix, and hands the messages on.
+    """A publisher that replaces prefixes of keys, and hands the messages on.
 
     ``prefixes`` are pairs of old and new; the first pair whose old prefix fits a key is used. Raises
-    :exc:`~sbuslib.errors.KeyFormatError` for a new key that nobody may publish under, or that is secret.
+    :exc:`~sbuslib.errors.KeyFormatError` for a new key that is reserved or secret.
     """
 
     def __init__(
@@ -254,14 +254,14 @@ def replay(
     clock: Callable[[], float] = monotonic,
     wait: Callable[[float], object] = sleep,
 ) -> Replayed:
-    """Publish what was recorded, in order; returns once all was handed to the hub.
+    """Publish recorded messages, in order. Returns once all were handed to the hub.
 
     With ``speed`` 2.0 it takes half the time of the recording, with ``None`` it is as fast as the hub accepts messages.
     Each message is due as long after the first one as it was recorded. A late message is published at once, so a delay
     does not move later messages. ``wait`` is for other event loops: gevent's is ``gevent.sleep``.
 
-    Raises :exc:`~sbuslib.errors.UsageError`, and whatever ``runs`` and ``publisher`` raise; what came before an error
-    of ``runs`` was published.
+    Raises :exc:`~sbuslib.errors.UsageError`, and the errors of ``runs`` and ``publisher``; messages before an error of
+    ``runs`` were published.
     """
     if speed is not None and not 0 < speed < inf:
         raise UsageError(f"speed is positive, or None for as fast as possible, not {speed!r}")

@@ -1,7 +1,7 @@
-"""Seals the segments of a recorder as they end: in a process of its own, at low priority, one at a time.
+"""Sealer of a recorder's ended segments: a process of its own, at low priority, one at a time.
 
-It is ``sbus journal seal``. What it does not manage stays as it is: readers know segments that are not sealed yet, and
-the next one takes them all.
+The process is ``sbus journal seal``. Segments that it does not finish stay as they are: readers can read unsealed
+segments, and the next process seals them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Sealer:
 
     def __init__(self, directory: str, *, is_wanted: bool = True) -> None:
         self._directory = directory
-        #: The process, while there is one; it is ours, so nobody else waits for it.
+        #: The process, while there is one. It is our child, so its id is not used again before we wait for it.
         self._process: int | None = None
         #: Whether a segment has ended since the process was started, which may not have seen it.
         self._again = False
@@ -30,7 +30,7 @@ class Sealer:
         self._is_possible = is_wanted and can_start and find_spec("pyarrow") is not None
 
     def start(self) -> None:
-        """Seal what has ended, now or once the process that is at work has ended."""
+        """Seal ended segments, now or once the running process has ended."""
         self.look()
         self._again = self._process is not None
         if self._process is None and self._is_possible:
@@ -44,7 +44,7 @@ class Sealer:
                 logger.warning("%s: cannot be sealed now: %s", self._directory, error)
 
     def look(self) -> None:
-        """See whether the process has ended, and start the next one if a segment has ended meanwhile."""
+        """Check whether the process has ended, and start the next one if a segment has ended meanwhile."""
         if self._process is None:
             return
         status = 0
@@ -59,7 +59,7 @@ class Sealer:
             self.start()
 
     def stop(self) -> None:
-        """End the process. The next recorder, or ``sbus journal seal``, does what it has not done."""
+        """End the process. The next recorder, or ``sbus journal seal``, seals the rest."""
         if self._process is not None:
             with suppress(ProcessLookupError, ChildProcessError):
                 os.kill(self._process, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What a journal holds, by its names and headers. Without Spark, and without Arrow where nothing is sealed."""
+"""Summary of a journal, from its files' names and headers. Without Spark, and without Arrow where nothing is sealed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FileSummary(msgspec.Struct, frozen=True):
     bytes: int
     first_row: int
     state: str
-    """``sealed``, ``ended`` (with its end mark), ``open``, or what is wrong with the file."""
+    """``sealed``, ``ended`` (with its end mark), ``open``, or the fault of the file in words."""
     rows: int = 0
     begun: int | None = None
     latest: int | None = None
@@ -44,7 +44,7 @@ class JournalSummary(msgspec.Struct, frozen=True):
 
 @looked_again
 def summarize(directory: str | os.PathLike[str]) -> list[JournalSummary]:
-    """What a directory holds, a summary for each journal, which is fast for long journals, too.
+    """Summarize each journal in a directory. Fast for long journals, too.
 
     Raises :exc:`~sbuslib.errors.JournalError` when there is no journal.
     """
@@ -59,7 +59,7 @@ def summarize(directory: str | os.PathLike[str]) -> list[JournalSummary]:
 def _summary(journal: str | None, row_ranges: list[RowRange], recorded: bool) -> JournalSummary:
     header, missing, files = None, 0, list[FileSummary]()
     for row_range in row_ranges:
-        end = row_range.first  # the number that comes after its last row
+        end = row_range.first  # the number after its last row
         if isinstance(row_range.file, Sealed):
             end = row_range.before or end
             files.append(_sealed(row_range.file, row_range.first, end))
@@ -74,35 +74,35 @@ def _summary(journal: str | None, row_ranges: list[RowRange], recorded: bool) ->
 
 
 def _sealed(file: Sealed, first: int, before: int) -> FileSummary:
-    """A sealed file, or a part of one, of which only its rows count."""
+    """Summarize a sealed file, or the rows of a part of one."""
     from ..lake.footer import count_between, footer_of  # only here, as it needs Arrow
 
-    found = FileSummary(file.name, file.size, file.first, "sealed", 0, file.start_ns, file.end_ns - 1_000_000_000)
+    summary = FileSummary(file.name, file.size, file.first, "sealed", 0, file.start_ns, file.end_ns - 1_000_000_000)
     try:
-        state = "sealed, without rows that its name says" if footer_of(file).unsaid else "sealed"
-        return msgspec.structs.replace(found, rows=count_between(file, first, before), state=state)
+        state = "sealed, without rows that its name says" if footer_of(file).unexplained else "sealed"
+        return msgspec.structs.replace(summary, rows=count_between(file, first, before), state=state)
     except CorruptJournalError as error:
-        return msgspec.structs.replace(found, state=error.reason)
+        return msgspec.structs.replace(summary, state=error.reason)
 
 
 def _segment(row_range: RowRange, segment: ListedSegment) -> tuple[FileSummary, int]:
-    """A segment, of which the rows before those of the range do not count; and the number that comes after its last."""
-    found = FileSummary(segment.name, segment.size, segment.first_sequence, "open")
+    """Summarize a segment, without rows before those of the range. Also returns the number after its last row."""
+    summary = FileSummary(segment.name, segment.size, segment.first_sequence, "open")
     try:
         header, mark = segment.header, segment.mark
     except CorruptJournalError as error:
-        return msgspec.structs.replace(found, state=error.reason), row_range.before or row_range.first
+        return msgspec.structs.replace(summary, state=error.reason), row_range.before or row_range.first
 
-    # The headers of the blocks tell the rows, the last block the latest time, and the mark the next number.
+    # The headers of the blocks have the numbers of rows, the last block the latest time, the mark the next number.
     rows, latest, last, end = 0, None, None, segment.first_sequence
     with opened(segment.path) as read_at:
         for extent in walk(read_at, segment.size, end):
             end = extent.first + (extent.rows or 0)
             rows += max(0, end - max(extent.first, row_range.first))
             last = extent if extent.rows is not None else last
-        with suppress(CorruptJournalError):  # ``verify`` tells it
+        with suppress(CorruptJournalError):  # ``verify`` reports it
             block = decode_block(read_at(last.position, last.length), 0, header.salt) if last is not None else None
             latest = max(block.times) if isinstance(block, Block) else None
     state = "open" if mark is None else "ended"
-    file = msgspec.structs.replace(found, state=state, rows=rows, begun=header.created_ns, latest=latest)
+    file = msgspec.structs.replace(summary, state=state, rows=rows, begun=header.created_ns, latest=latest)
     return file, end if mark is None else mark.next_sequence

@@ -1,4 +1,4 @@
-"""Whether a journal is whole, and what its recorder missed, by cause: every byte of it is read."""
+"""Verification of a journal: reads every byte, and counts damage and the recorder's losses, by cause."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import msgspec
 from ..errors import CorruptJournalError
 from ..lake.blocks import blocks, everything
 from ..lake.files import Sealed
-from ..lake.read_plan import unsaid
+from ..lake.read_plan import unexplained
 from ..segments.layout import GAP, Block, Skipped
 from ..segments.recovery import DAMAGED, DELETED
 from ..wire.offers import needs_descriptor_store
 from ..wire.text import escape
 
-_CAUSES_TOLD = 5
-"""They fit into a line."""
+_CAUSES_SHOWN = 5
+"""As many fit into a line."""
 
 
 class Check(msgspec.Struct):
@@ -27,15 +27,15 @@ class Check(msgspec.Struct):
     files: int = 0
     messages: int = 0
     frames: int = 0
-    """Those of them that name a frame, a file or a descriptor, which no journal has."""
+    """Messages that refer to a frame, a file or a descriptor, which no journal has."""
     gaps: int = 0
     """Gap rows."""
     first_row: int = 0
-    """The number of the first row that there is."""
+    """The number of the first row."""
     lost: Counter[str] = msgspec.field(default_factory=Counter)
     """Messages that the journal lacks, by cause, as far as their number is known."""
     unknown: Counter[str] = msgspec.field(default_factory=Counter)
-    """How many times messages are missing whose number nobody knows, by cause."""
+    """Number of gaps with an unknown number of messages, by cause."""
     damages: int = 0
 
     @property
@@ -44,13 +44,13 @@ class Check(msgspec.Struct):
         return not (self.damages or self.lost[DELETED] or self.unknown[DELETED])
 
     def verdict(self) -> str:
-        """Whether each message that is missing was counted by somebody, in one line."""
-        told = f"{self.messages:,} recorded, {self.lost.total():,} lost by known causes"
+        """Summarize in one line whether all missing messages were counted."""
+        counts = f"{self.messages:,} recorded, {self.lost.total():,} lost by known causes"
         causes = ["".join(map(escape, cause)) for cause, times in sorted(self.unknown.items()) if times]
         if not causes:
-            return f"every message is accounted for: {told}"
-        some = ", ".join(causes[:_CAUSES_TOLD] + ["others"] * (len(causes) > _CAUSES_TOLD))
-        return f"not every message is accounted for: {told}, and nobody knows how many by {some}"
+            return f"every message is accounted for: {counts}"
+        shown = ", ".join(causes[:_CAUSES_SHOWN] + ["others"] * (len(causes) > _CAUSES_SHOWN))
+        return f"not every message is accounted for: {counts}, and nobody knows how many by {shown}"
 
 
 def verify(
@@ -69,11 +69,11 @@ def verify(
         check.damages += 1
         on_damage(path, skipped)
 
-    # 1. What sealed files hold, and what their names say. A damaged one is told when it is read.
+    # 1. Compare the rows of sealed files with their names. Damage is reported when a file is read.
     row_ranges = everything(directory)
     check.first_row = check.first_row or (row_ranges[0].first if row_ranges else 0)
     for file in dict.fromkeys(row_range.file for row_range in row_ranges if isinstance(row_range.file, Sealed)):
-        for first, before in unsaid(file):
+        for first, before in unexplained(file):
             reason = f"its name says rows {file.first:,} to {file.last:,}, and it has no row from {first:,} to "
             skip(file.path, Skipped(0, file.size, before - first, f"{reason}{before - 1:,}"))
 

@@ -1,8 +1,8 @@
-"""Writes a journal: one native thread makes blocks of messages, writes them and syncs the file.
+"""Writer of a journal: one native thread makes blocks of messages, writes them and syncs the file.
 
 A slow disk must not stall an event loop, so only this thread uses the files while it runs. It is a native thread even
-where gevent has patched ``threading``. Messages come to it through one queue, in portions of some thousand. It answers
-with counts that are plain attributes, and with calls of a function.
+where gevent has patched ``threading``. Messages come to it through one queue, in portions of some thousand. Its
+results are counts in plain attributes, and calls of a function.
 
 It knows nothing of hubs and clients: :mod:`.recorder` and :mod:`.client_recorder` give it messages.
 """
@@ -31,7 +31,7 @@ from .limits import JournalLimits
 from .sealer import Sealer
 
 _MERGED_RECORDS: Final = 4_096
-"""Most rows of one block. Where the disk is slow several portions wait, and are put into one block, for one sync.
+"""Most rows of one block. On a slow disk several portions wait, and are put into one block, for one sync.
 Encoding so many rows holds the interpreter's lock for a few milliseconds."""
 
 _MERGED_BYTES: Final = 8_388_608
@@ -44,7 +44,7 @@ Durability: TypeAlias = Literal["block", "interval", "none"]
 
 
 class Gap(NamedTuple):
-    """Messages that are not in the journal: since when, why, and how many (``None``: not known)."""
+    """Messages that are not in the journal: time of the first, cause, and number (``None``: unknown)."""
 
     time_ns: int
     cause: str
@@ -63,13 +63,13 @@ class Writer:
     :param directory: made when it is not there.
     :param hub: the identity of the hub that is recorded.
     :param separator: the separator of its keys.
-    :param durability: when a block counts as durable: ``"block"``, once fdatasync(2) has returned for it;
-        ``"interval"``, likewise, but that is called once in :attr:`JournalLimits.sync_seconds`; ``"none"``, once it is
-        written, which a crash of this process does not undo, but one of the machine may.
+    :param durability: the event that makes a block count as durable: ``"block"``, fdatasync(2) after each block;
+        ``"interval"``, fdatasync(2) once in :attr:`JournalLimits.sync_seconds`; ``"none"``, the write: a crash of this
+        process does not undo it, but a crash of the machine may.
     :param keep_bytes: delete the oldest files, sealed or not, while all together are larger.
     :param keep_seconds: delete files whose last row is older.
     :param seal: seal each segment when it ends: see :mod:`.sealer`.
-    :param wake: called from the writer's thread after each portion while :attr:`tells` is set, and when the thread
+    :param wake: called from the writer's thread after each portion while :attr:`wakes` is set, and when the thread
         has ended. It must not block.
     """
 
@@ -90,11 +90,11 @@ class Writer:
         self.directory = os.fspath(directory)  # of the journal
         self.limits = limits if limits is not None else JournalLimits()  # those of the recorder
 
-        self.tells = False
+        self.wakes = False
         """Whether ``wake`` is to be called after each portion."""
-        #: What ended the thread, if that was an error.
+        #: The error that ended the thread, if one did.
         self.error: Exception | None = None
-        #: Whether the thread has ended. The thread sets it, as all the counts but those of what was put.
+        #: Whether the thread has ended. The thread sets this and all counts but those of ``put``.
         self.finished = False
         #: The number of the last row that is durable, and of the last that is written; 0 where there is none.
         self.durable_sequence = self.written_sequence = 0
@@ -129,7 +129,7 @@ class Writer:
         self._descriptor = -1
         #: The byte at which its next block begins.
         self._offset = 0
-        #: What the CRCs of its blocks start from.
+        #: Start value of the CRCs of its blocks.
         self._salt = 0
         #: When it ends, by the monotonic clock.
         self._ends_at = 0.0
@@ -154,7 +154,7 @@ class Writer:
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
         self._lock = DirectoryLock(self.directory)
         try:
-            # 1. The rows that are there; a gap row tells of the time since the last one.
+            # 1. The existing rows; a gap row stands for the time since the last one.
             self.journal, next_sequence, since_ns = recover(self.directory)
             self.written_sequence = next_sequence - 1
             self._set_durable()
@@ -189,12 +189,12 @@ class Writer:
 
     @property
     def fill(self) -> float:
-        """How much of the queue is taken, of the packets or the bytes that may wait: beyond 1 it is full."""
+        """Filled share of the queue, by packets or by bytes, whichever is more: beyond 1 it is full."""
         limits = self.limits
         return max(self.queued_records / limits.queued_records, self.queued_bytes / limits.queued_bytes)
 
     def end(self) -> None:
-        """Let the thread write what is queued, close the segment, sync, unlock the directory, and end."""
+        """Let the thread write the queue, close the segment, sync, unlock the directory, and end."""
         self._queue.put(None)
 
     def join(self, timeout: float) -> bool:
@@ -225,7 +225,7 @@ class Writer:
             while not self._ending:
                 self._step()
             self._close_segment()
-        except Exception as error:  # the recorder has to hear of any error
+        except Exception as error:  # any error has to reach the recorder
             self.error = error
             self._cut_back()
         finally:
@@ -241,8 +241,8 @@ class Writer:
             self._done.release()  # from now on ``wake`` is not called any more
 
     def _step(self) -> None:
-        """Write one portion, and do what is due by time."""
-        # 1. The portion, and what makes it durable.
+        """Write one portion; sync and end the segment when due."""
+        # 1. Write the portion, and make it durable.
         portion = self._take()
         if portion is not None:
             chunks, gaps, records, size = portion
@@ -257,7 +257,7 @@ class Writer:
             self.taken_records += records
             self.taken_bytes += size
 
-        # 2. What is due: a sync, or the end of the segment.
+        # 2. Sync, or end the segment, if that is due.
         now = monotonic()
         if self._dirty and self._durability == "interval" and now - self._synced_at >= self.limits.sync_seconds:
             self._sync()
@@ -267,18 +267,18 @@ class Writer:
         else:
             self._sealer.look()
 
-        # 3. The feeding side hears of it last, so that it sees all counts.
-        if self.tells:
+        # 3. Wake the feeding side last, so that it sees all counts.
+        if self.wakes:
             self._wake()
 
     def _take(self) -> Portion | None:
-        """As many portions as fit one block; ``None`` when something is due before one comes."""
+        """Take as many portions as fit one block; ``None`` when a sync or the segment's end is due before one comes."""
         portion = self._next_portion or self._wait()
         self._next_portion = None
         if portion is None:
             return None
 
-        # Where the disk is slow, several wait. Gaps end a block, as they come after all messages of their portion.
+        # On a slow disk several wait. Gaps end a block, as they come after all messages of their portion.
         chunks, gaps, records, size = portion
         while not gaps and records < _MERGED_RECORDS and size < _MERGED_BYTES and not self._queue.empty():
             more: Portion | None = self._queue.get()
@@ -305,7 +305,7 @@ class Writer:
         return portion
 
     def _write_messages(self, chunks: list[Chunk]) -> None:
-        # 1. The columns of keys and payloads. One search tells that none of the keys is secret.
+        # 1. The columns of keys and payloads. One search shows that none of the keys is secret.
         names, keys, sizes, payloads = columns_of(chunks)
         if RESERVED in b"\0".join(names):
             chunks = without_secrets(chunks, self._separator)
@@ -369,10 +369,10 @@ class Writer:
         self._set_durable()
 
     def _set_durable(self) -> None:
-        """Tell that all rows that are written are durable."""
+        """Note that all written rows are durable, for this process and for others."""
         self.durable_sequence = self.written_sequence
         assert self._lock is not None
-        self._lock.tell(b"%020d" % self.durable_sequence)
+        self._lock.write_note(b"%020d" % self.durable_sequence)
 
     def _close_segment(self) -> None:
         if self._descriptor >= 0:

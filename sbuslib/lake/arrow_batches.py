@@ -1,10 +1,10 @@
-"""The rows of a journal as Arrow record batches, with all gaps: out of segments, and out of sealed files by Arrow.
+"""Decoder of journals to Arrow record batches, with all gaps: from segments, and from sealed files by Arrow.
 
 A block is small (some hundred rows), and wrapping its columns in Arrow costs as much as for a large one. So the columns
 of many blocks are joined first, without touching single rows. Numbers that count from the start of a block are then
 made to count from the start of the first block. Keys and senders stay numbers of names until the rows are chosen.
 
-Anybody may have written a segment. Its CRC shows damage, not malice, so every number that is used as an index or an
+A segment may come from an attacker. Its CRC shows damage, not malice, so every number that is used as an index or an
 offset is checked before Arrow sees it. Source of the layout: :mod:`sbuslib.segments.layout`.
 
 ``pyarrow.array``, ``pyarrow.scalar`` and ``to_numpy`` load pandas. That takes a worker of Spark longer than
@@ -38,7 +38,8 @@ BATCH_ROWS = 32_768
 """Rows that are decoded together and handed on at once. Wrapping them costs as much as wrapping one."""
 
 BATCH_BYTES = 33_554_432
-"""Bytes of such rows with their keys written out. A long key that many rows share must not become gigabytes."""
+"""Bytes of rows decoded together, with their keys written out. A long key shared by many rows must not become
+gigabytes."""
 
 _Numbers: TypeAlias = "NDArray[numpy.int64]"
 
@@ -46,7 +47,7 @@ _Numbers: TypeAlias = "NDArray[numpy.int64]"
 def batches(
     row_ranges: Iterable[RowRange], schema: Any, wanted: Selection, on_corrupt: OnCorrupt = "error"
 ) -> Iterator[Any]:
-    """The wanted rows of some ranges, as record batches of ``schema``. Raises as :func:`.blocks.blocks`."""
+    """Yield the wanted rows of some ranges as record batches of ``schema``. Raises as :func:`.blocks.blocks`."""
     decoder = Decoder(schema, wanted)
 
     def read(row_range: RowRange) -> Iterator[Any]:
@@ -112,7 +113,7 @@ class Decoder:
             raise CorruptJournalError(f"{error}, in this block or one soon after", blocks[0].position, path) from None
 
     def _batches(self, header: SegmentHeader, blocks: list[Block]) -> Iterator[Any]:
-        # 1. The columns that are asked for, and those that choose rows.
+        # 1. The columns of the schema, and those that select rows.
         wanted, names = self._wanted, {*self._schema.names}
         joined = _Joined(blocks, names | ({"key"} if wanted.by_key else set()))
         mask = numpy.ones(joined.rows, numpy.bool_)
@@ -149,8 +150,8 @@ def _column(column: Any, constant: str | None, kind: Any, at: int, end: int) -> 
     if column is None:
         data, count = (constant or "").encode(), end - at
         return binary(numpy.full(count, len(data)), [data * count], kind) if data else pyarrow.nulls(count, kind)
-    some = column.slice(at, end - at)
-    return some.dictionary_decode() if isinstance(some, pyarrow.DictionaryArray) else some
+    part = column.slice(at, end - at)
+    return part.dictionary_decode() if isinstance(part, pyarrow.DictionaryArray) else part
 
 
 class _Joined:
@@ -158,7 +159,7 @@ class _Joined:
 
     def __init__(self, blocks: Sequence[Block], names: set[str]) -> None:
         self._blocks = blocks
-        #: How many rows they have together.
+        #: Number of rows of all blocks.
         self.rows = sum(block.rows for block in blocks)
         #: The time of each row, in nanoseconds since the epoch.
         self.times: _Numbers = _joined([block.times for block in blocks], numpy.int64)
@@ -166,10 +167,10 @@ class _Joined:
         self.columns: dict[str, Any] = {}
         #: Of messages whose keys are asked for, the number of the key of each row.
         self._keys: _Numbers = numpy.zeros(0, numpy.int64)
-        #: How many bytes each row has in its keys, senders and payloads.
+        #: Bytes of each row in its key, sender and payload.
         self.row_bytes: _Numbers = numpy.zeros(self.rows, numpy.int64)
 
-        # What all rows have, and what those of this kind have.
+        # Columns of all kinds of rows, then those of this kind.
         if "time" in names:
             self.columns["time"] = numbers(self.times // 1000, SCHEMA.field("time").type)
         if "time_ns" in names:
@@ -230,8 +231,8 @@ class _Joined:
         names = self.columns["key"].dictionary.dictionary_encode()
         distinct = numpy.frombuffer(names.indices.buffers()[1], numpy.int32)  # ``to_numpy`` loads pandas
         asked = numpy.array([wanted.wants(name, separator) for name in names.dictionary.to_pylist()], numpy.bool_)
-        found: NDArray[numpy.bool_] = asked[distinct[self._keys]]
-        return found
+        wanted_rows: NDArray[numpy.bool_] = asked[distinct[self._keys]]
+        return wanted_rows
 
 
 def _joined(columns: Sequence[Column], kind: Any) -> NDArray[Any]:

@@ -1,8 +1,8 @@
-"""The rows of a journal as blocks of columns, and one by one: out of segments and sealed files alike, with all gaps.
+"""Reader of journals as blocks of columns, and row by row: segments and sealed files alike, with all gaps.
 
-:func:`everything` is all of a directory, and :func:`blocks` gives the rows of that; :func:`read_records` gives them one
-by one. What is missing comes as a gap row that stands in no file, of one of three causes: ``deleted``, ``damaged``, and
-``cut`` at the end of a journal whose recorder was killed. The next recorder writes that one, under the same number.
+:func:`everything` plans to read all of a directory, :func:`blocks` yields its rows, and :func:`read_records` yields
+them one by one. Missing rows come as a gap row that is in no file, of one of three causes: ``deleted``, ``damaged``,
+and ``cut`` at the end of a journal whose recorder was killed. The next recorder writes that one, under the same number.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def everything(directory: str | os.PathLike[str], wanted: Selection = EVERYTHING
     Raises :exc:`~sbuslib.errors.JournalError` if there is none. One into which nothing was recorded yet has no ranges.
     """
     place = absolute(directory)
-    found = [row_range for row_ranges in plan([place], wanted).values() for row_range in row_ranges]
-    if not found and not wanted.by_time and not os.path.exists(f"{place}/{LOCK_NAME}"):
+    ranges = [row_range for row_ranges in plan([place], wanted).values() for row_range in row_ranges]
+    if not ranges and not wanted.by_time and not os.path.exists(f"{place}/{LOCK_NAME}"):
         raise JournalError(f"{os.fspath(directory)}: there is no journal and no lake here")
-    return found
+    return ranges
 
 
 def blocks(
@@ -40,9 +40,9 @@ def blocks(
     on_corrupt: OnCorrupt = "error",
     on_skip: OnSkip = lambda path, skipped: None,
 ) -> Iterator[Rows]:
-    """The rows in some ranges. Rows that are not ``wanted`` may be among them.
+    """Yield the rows of some ranges. Rows that are not ``wanted`` may be among them.
 
-    With ``on_corrupt="skip"`` damage is told to ``on_skip``, and comes as a gap row. Else it raises
+    With ``on_corrupt="skip"`` damage is reported to ``on_skip``, and comes as a gap row. Else it raises
     :exc:`~sbuslib.errors.CorruptJournalError`. Raises :exc:`~sbuslib.errors.JournalError`.
     """
 
@@ -57,7 +57,7 @@ def blocks(
 
 
 def present(row_ranges: Iterable[RowRange], read: Callable[[RowRange], Iterator[Any]]) -> Iterator[Any]:
-    """What ``read`` gives of each range, or of what is in its place if its file has vanished."""
+    """Read each range, or the ranges in its place if its file has vanished."""
     for row_range in row_ranges:
         try:
             yield from read(row_range)
@@ -72,7 +72,7 @@ def read_records(
     on_corrupt: OnCorrupt = "error",
     on_skip: OnSkip = lambda path, skipped: None,
 ) -> Iterator[Record]:
-    """The wanted rows one by one, messages and gaps. Slower than blocks by far; raises likewise."""
+    """Yield the wanted rows one by one, messages and gaps. Far slower than blocks; raises likewise."""
     for header, path, block in blocks(everything(directory, wanted), wanted, on_corrupt=on_corrupt, on_skip=on_skip):
         try:
             for row in block.records():

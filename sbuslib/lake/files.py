@@ -1,8 +1,8 @@
-"""Lists and opens the files of journals: segments, and sealed files. Local ones without any library, others with Arrow.
+"""Files of journals, segments and sealed files: lists and opens them, local ones alone, others with Arrow.
 
 A *place* is the directory of a journal, or one with the sealed files of any number of journals: a URI or an absolute
-path, so that it means the same to every process. The name of a sealed file says all that is needed to choose it: its
-journal, its first and last row, from which second to which its rows are, and the CRC of its bytes.
+path, so that it means the same to every process. The name of a sealed file has all that is needed to choose it: its
+journal, its first and last row, the seconds of its first and last time, and the CRC of its bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
 
 _LOOKS = 10
-"""How often files may vanish between listing and reading: a sealer and retention delete old ones."""
+"""Attempts when files vanish between listing and reading: a sealer and retention delete old ones."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class VanishedError(JournalError):
 
 
 def looked_again(look: Callable[P, T]) -> Callable[P, T]:
-    """A function that lists files and then reads in them, made to begin anew when one has vanished in between."""
+    """Decorate a function that lists files and then reads them, so that it begins anew when one has vanished."""
 
     @wraps(look)
     def again(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -52,8 +52,8 @@ def looked_again(look: Callable[P, T]) -> Callable[P, T]:
 class Sealed(NamedTuple):
     """A sealed file: the rows of a journal from ``first`` to ``last``.
 
-    Their times are ``start_ns`` or later, and earlier than ``end_ns``, which are whole seconds. ``crc`` is that of the
-    bytes of the file.
+    Their times are ``start_ns`` or later, and earlier than ``end_ns``, which are whole seconds. ``crc`` is the CRC of
+    the file's bytes.
     """
 
     path: str
@@ -72,7 +72,7 @@ class Sealed(NamedTuple):
 
 
 class ListedSegment(Segment):
-    """A segment as it was listed. It reads its header and its mark together, once, when one of them is asked for.
+    """A segment as it was listed. It reads its header and its mark together, once, at the first use of one of them.
 
     Both raise :exc:`VanishedError`, and :exc:`~sbuslib.errors.CorruptJournalError` where the header is damaged.
     """
@@ -101,7 +101,7 @@ class _File(NamedTuple):
 
 
 def sealed_name(journal: str, first: int, last: int, times: tuple[int, int], crc: int) -> str:
-    """The name of the sealed file with these rows; ``times`` are of the earliest and the latest, in nanoseconds.
+    """Name of the sealed file with these rows; ``times`` are of the earliest and the latest, in nanoseconds.
 
     Raises :exc:`~sbuslib.errors.JournalError` for an odd identity.
     """
@@ -113,11 +113,11 @@ def sealed_name(journal: str, first: int, last: int, times: tuple[int, int], crc
 
 
 def named(path: str, name: str, size: int) -> Sealed | None:
-    """What a name says of the file at ``path``; ``None`` unless it is that of a sealed file."""
-    found = _NAME.fullmatch(name)
-    if found is None:
+    """Parse the name of a sealed file at ``path``; ``None`` for any other name."""
+    match = _NAME.fullmatch(name)
+    if match is None:
         return None
-    journal, first, last, start, end, crc = found.groups()
+    journal, first, last, start, end, crc = match.groups()
     try:
         start_s, end_s = ((datetime.strptime(f"{time}Z", f"{_TIME}%z") - _EPOCH) // _SECOND for time in (start, end))
     except ValueError:
@@ -127,13 +127,13 @@ def named(path: str, name: str, size: int) -> Sealed | None:
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """``path`` in a form that means the same in every working directory."""
+    """Make a path absolute; a URI stays as it is."""
     text = os.fspath(path)
     return text.rstrip("/") if "://" in text else os.path.abspath(text.removeprefix("file:"))
 
 
 def is_local(location: str) -> bool:
-    """Whether a place or a file is one of this machine."""
+    """Whether a place or a file is on this machine."""
     return "://" not in location
 
 
@@ -153,7 +153,7 @@ def filesystem_of(location: str) -> tuple[Any, str]:
 
 
 def _files(place: str) -> list[_File]:
-    """The files of a place. Raises :exc:`FileNotFoundError` and :exc:`~sbuslib.errors.JournalError`."""
+    """List the files of a place. Raises :exc:`FileNotFoundError` and :exc:`~sbuslib.errors.JournalError`."""
     try:
         return _local_files(place) if is_local(place) else _other_files(place)
     except FileNotFoundError:
@@ -163,48 +163,51 @@ def _files(place: str) -> list[_File]:
 
 
 def _local_files(place: str) -> list[_File]:
-    found: list[_File] = []
+    files: list[_File] = []
     with os.scandir(place) as entries:
         for entry in entries:
             with suppress(FileNotFoundError):  # deleted by the recorder just now
-                found.append(_File(entry.path, entry.name, entry.stat().st_size))
-    return found
+                files.append(_File(entry.path, entry.name, entry.stat().st_size))
+    return files
 
 
 def _other_files(place: str) -> list[_File]:
     from pyarrow.fs import FileSelector, FileType
 
     filesystem, path = filesystem_of(place)
-    found = filesystem.get_file_info(FileSelector(path))
+    listed = filesystem.get_file_info(FileSelector(path))
     return [
-        _File(f"{place}/{file.base_name}", file.base_name, file.size) for file in found if file.type == FileType.File
+        _File(f"{place}/{file.base_name}", file.base_name, file.size) for file in listed if file.type == FileType.File
     ]
 
 
 def list_segments(place: str) -> list[ListedSegment]:
-    """The segments of a journal, oldest first. Raises :exc:`~sbuslib.errors.JournalError` if there is no directory."""
+    """List the segments of a journal, oldest first.
+
+    Raises :exc:`~sbuslib.errors.JournalError` if there is no directory.
+    """
     try:
         files = _files(place)
     except FileNotFoundError:
         raise JournalError(f"{place}: no such directory") from None
-    found = [ListedSegment(file.path, first, file.size) for file in files if (first := first_sequence_of(file.name))]
-    return sorted(found, key=lambda segment: segment.first_sequence)
+    segments = [ListedSegment(file.path, first, file.size) for file in files if (first := first_sequence_of(file.name))]
+    return sorted(segments, key=lambda segment: segment.first_sequence)
 
 
 def list_sealed(place: str) -> list[Sealed]:
-    """The sealed files in a directory, by journal and row; none where there is no directory.
+    """List the sealed files in a directory, by journal and row; none where there is no directory.
 
     Raises :exc:`~sbuslib.errors.JournalError`.
     """
     try:
-        found = filter(None, (named(*file) for file in _files(place)))
+        sealed = filter(None, (named(*file) for file in _files(place)))
     except FileNotFoundError:
         return []
-    return sorted(found, key=lambda one: (one.journal, one.first, one.last))
+    return sorted(sealed, key=lambda file: (file.journal, file.first, file.last))
 
 
 def sealed_of(place: str) -> str:
-    """Where the sealed files of the journal at ``place`` are."""
+    """Place of the sealed files of the journal at ``place``."""
     return f"{place}/sealed"
 
 

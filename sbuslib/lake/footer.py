@@ -1,12 +1,12 @@
-"""What a sealed file is and holds, by its footer and its row numbers, whatever its name says.
+"""Footer of a sealed file: the rows that it really holds, by its statistics and row numbers.
 
-A name says the first and the last row, and each number between is one of these:
+Its name has the first and the last row, and each number between is one of these:
 
 * a row of the file;
-* told by a gap row of the cause ``damaged``, which has the last number of what was skipped;
+* covered by a gap row of the cause ``damaged``, which has the last of the numbers that were skipped;
 * left out after a crash: :data:`~sbuslib.segments.recovery.NUMBERS_LEFT_OUT` numbers, more than any file has rows;
-* not held. Files of older releases may have such rows between others: with a gap row of the cause ``deleted``, or with
-  nothing that says so. Readers look for them elsewhere.
+* not held. Files of older releases may lack rows between others: with a gap row of the cause ``deleted``, or without
+  any. Readers look for them in other files.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ class HeldRows(NamedTuple):
 
 
 class Footer(NamedTuple):
-    """What a sealed file holds: see the module's docstring. ``unsaid`` are rows that are not held, and nothing says so.
+    """Contents of a sealed file: see the module's docstring. ``unexplained`` are rows that it lacks without a gap row.
 
-    ``header`` has the journal, the hub and the separator of all rows, of which there are ``rows``, gaps included.
+    ``header`` has the journal, the hub and the separator of all rows. ``rows`` is their number, gaps included.
     """
 
     header: SegmentHeader
     rows: int
     spans: tuple[HeldRows, ...]
-    unsaid: tuple[tuple[int, int], ...]
+    unexplained: tuple[tuple[int, int], ...]
 
 
 @contextmanager
 def named_errors(path: str) -> Iterator[None]:
-    """Errors of Arrow become ours, with the path."""
+    """Convert errors of Arrow to ours, with the path."""
     try:
         yield
     except FileNotFoundError:
@@ -63,36 +63,37 @@ def named_errors(path: str) -> Iterator[None]:
 
 @lru_cache(65_536)
 def footer_of(file: Sealed) -> Footer:
-    """What a sealed file holds, read once in a process: sealed files never change.
+    """Read the footer of a sealed file, once in a process: sealed files never change.
 
-    A file that holds less than its name says is told in the log. Raises
-    :exc:`~sbuslib.errors.CorruptJournalError`, also for rows that the name does not say, and
-    :exc:`.files.VanishedError`.
+    A file that holds less than its name claims is logged. Raises :exc:`~sbuslib.errors.CorruptJournalError`, also for
+    rows beyond its name, and :exc:`.files.VanishedError`.
     """
-    # 1. The metadata, and whether their statistics say that all is there: nearly always, and no page is read then.
+    # 1. The metadata. Nearly always their statistics show that no row is missing, and no page is read then.
     with named_errors(file.path):
         filesystem, inside = filesystem_of(file.path)
         metadata = pyarrow.parquet.read_metadata(inside, filesystem=filesystem)
-    told = metadata.metadata or {}
-    hub = told.get(b"sbus.hub", b"").decode(errors="replace")
-    header = SegmentHeader(file.journal, hub, told.get(b"sbus.separator", b"/"), file.start_ns, file.first, 0)
+    texts = metadata.metadata or {}
+    hub = texts.get(b"sbus.hub", b"").decode(errors="replace")
+    header = SegmentHeader(file.journal, hub, texts.get(b"sbus.separator", b"/"), file.start_ns, file.first, 0)
     if _is_all_there(file, metadata):
         return Footer(header, metadata.num_rows, (HeldRows(file.first, file.last + 1, file.start_ns),), ())
 
     # 2. Else the numbers of the rows.
-    holes, unsaid = _holes(file, _columns(file))
+    holes, unexplained = _holes(file, _columns(file))
     spans = tuple(_spans(file, holes))
-    if unsaid:
-        some = ", ".join(f"{first:,} to {before - 1:,}" for first, before in unsaid[:3]) + ", ..." * (len(unsaid) > 3)
+    if unexplained:
+        ranges = [f"{first:,} to {before - 1:,}" for first, before in unexplained[:3]] + ["..."] * (
+            len(unexplained) > 3
+        )
         logger.warning(
             "%s: its name says rows %s to %s, and it holds no row from %s; other files are asked for these",
-            *(file.path, f"{file.first:,}", f"{file.last:,}", some),
+            *(file.path, f"{file.first:,}", f"{file.last:,}", ", ".join(ranges)),
         )
-    return Footer(header, metadata.num_rows, spans, tuple(unsaid))
+    return Footer(header, metadata.num_rows, spans, tuple(unexplained))
 
 
 def count_between(file: Sealed, first: int, before: int) -> int:
-    """How many rows of a sealed file, gaps included, have numbers from ``first`` on and before ``before``."""
+    """Count the rows of a sealed file, gaps included, with numbers from ``first`` on and before ``before``."""
     rows = footer_of(file).rows
     if first <= file.first and before > file.last:
         return rows
@@ -103,7 +104,7 @@ def count_between(file: Sealed, first: int, before: int) -> int:
 
 
 def _is_all_there(file: Sealed, metadata: Any) -> bool:
-    """Whether the statistics say that a file holds each row that its name says, and no gap row."""
+    """Whether the statistics show that a file holds each row of its name, and no gap row."""
     if metadata.num_rows != file.last - file.first + 1:
         return False
     names = metadata.schema.names
@@ -127,7 +128,7 @@ def _columns(file: Sealed) -> Any:
 
 
 def _holes(file: Sealed, table: Any) -> tuple[list[HeldRows], list[tuple[int, int]]]:
-    """The rows that a file does not hold, each with the time of the row after it, and those of which nothing says so.
+    """Find the rows that a file lacks, with the time of the row after them, and those of them without a gap row.
 
     Raises :exc:`~sbuslib.errors.CorruptJournalError`.
     """
@@ -137,13 +138,13 @@ def _holes(file: Sealed, table: Any) -> tuple[list[HeldRows], list[tuple[int, in
     if table.num_rows and (steps.min() < 1 or numbers[-1] > file.last):
         raise CorruptJournalError("it has rows that its name does not say, or has them twice", 0, file.path)
 
-    # 2. Those of more than one, and rows that stand for deleted ones.
-    holes, unsaid = list[HeldRows](), list[tuple[int, int]]()
+    # 2. The steps of more than one, and gap rows for deleted rows.
+    holes, unexplained = list[HeldRows](), list[tuple[int, int]]()
 
-    def add(first: int, before: int, time_ns: int, *, is_said: bool) -> None:
+    def add(first: int, before: int, time_ns: int, *, is_explained: bool) -> None:
         holes.append(HeldRows(first, before, time_ns))
-        if not is_said:
-            unsaid.append((first, before))
+        if not is_explained:
+            unexplained.append((first, before))
 
     is_deleted = pyarrow.compute.equal(table.column("cause"), DELETED).fill_null(False).to_numpy()
     for at in numpy.flatnonzero((steps > 1) | is_deleted).tolist():
@@ -152,20 +153,20 @@ def _holes(file: Sealed, table: Any) -> tuple[list[HeldRows], list[tuple[int, in
         stands_for = min(step, row["lost"] or step) if row["cause"] in (DELETED, DAMAGED) else 1
         more = step - stands_for
         if more and more != NUMBERS_LEFT_OUT:
-            add(number - step + 1, number - stands_for + 1, time_ns, is_said=False)
+            add(number - step + 1, number - stands_for + 1, time_ns, is_explained=False)
         if is_deleted[at]:
-            add(number - stands_for + 1, number + 1, time_ns, is_said=True)
+            add(number - stands_for + 1, number + 1, time_ns, is_explained=True)
 
-    # 3. What the name says after the last of them.
+    # 3. The rows of the name after the last one.
     last = int(numbers[-1]) if table.num_rows else file.first - 1
     more = file.last - last
     if more and more != NUMBERS_LEFT_OUT:
-        add(last + 1, file.last + 1, file.end_ns, is_said=False)
-    return holes, unsaid
+        add(last + 1, file.last + 1, file.end_ns, is_explained=False)
+    return holes, unexplained
 
 
 def _spans(file: Sealed, holes: list[HeldRows]) -> Iterator[HeldRows]:
-    """What lies between the holes, of which some adjoin."""
+    """Yield the ranges between the holes, some of which adjoin."""
     first, time_ns = file.first, file.start_ns
     for hole in holes:
         if hole.first > first:

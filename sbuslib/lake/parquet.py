@@ -1,4 +1,4 @@
-"""Reads sealed files through Arrow: checked, as record batches or as blocks of columns."""
+"""Reader of sealed files through Arrow: checked, as record batches or as blocks of columns."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _AT_ONCE = 262_144
 _BATCH_ROWS = 131_072
 
 
-def crc_of(path: str, write: Callable[[Buffer], object] = lambda some: None) -> int:
-    """The CRC-32 of a file, which is handed to ``write`` meanwhile."""
+def crc_of(path: str, write: Callable[[Buffer], object] = lambda data: None) -> int:
+    """Compute the CRC-32 of a file, and hand its bytes to ``write`` meanwhile."""
     crc = at = 0
     with opened(path) as read_at:
-        while some := read_at(at, _AT_ONCE):
-            write(some)
-            crc, at = crc32(some, crc), at + len(some)
+        while data := read_at(at, _AT_ONCE):
+            write(data)
+            crc, at = crc32(data, crc), at + len(data)
     return crc
 
 
-def check(file: Sealed, write: Callable[[Buffer], object] = lambda some: None) -> None:
+def check(file: Sealed, write: Callable[[Buffer], object] = lambda data: None) -> None:
     """Read every byte of a sealed file. Raises :exc:`~sbuslib.errors.CorruptJournalError` unless its CRC is right."""
     if crc_of(file.path, write) != file.crc:
         raise CorruptJournalError("the CRC of this sealed file is not the one in its name", 0, file.path)
@@ -46,12 +46,12 @@ def check(file: Sealed, write: Callable[[Buffer], object] = lambda some: None) -
 
 @lru_cache(65_536)
 def checked(file: Sealed) -> None:
-    """The same, once in a process for each file: sealed files never change."""
+    """Check a sealed file once in a process: sealed files never change."""
     check(file)
 
 
 def dataset(files: list[str], filesystem: Any) -> Any:
-    """Sealed files as a dataset of Arrow, which checks the pages that it reads."""
+    """Make a dataset of Arrow of sealed files. It checks the pages that it reads."""
     import pyarrow.dataset  # here, as it loads pandas, which the workers of Spark can do without
 
     options = pyarrow.dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
@@ -60,7 +60,7 @@ def dataset(files: list[str], filesystem: Any) -> Any:
 
 
 def expression(wanted: Selection, first: int = 0, before: int | None = None) -> Any:
-    """What of ``wanted`` Arrow can tell by itself, and the numbers of rows, as a filter; ``None`` for all rows."""
+    """Make an Arrow filter for the part of ``wanted`` that Arrow can decide, and row numbers; ``None`` for all rows."""
     from pyarrow.compute import field
 
     terms = []
@@ -78,14 +78,14 @@ def expression(wanted: Selection, first: int = 0, before: int | None = None) -> 
         if high is not None:
             of_key &= field("key") < pyarrow.scalar(high, pyarrow.binary())
         terms.append(of_key | field("key").is_null())
-    found = None
+    combined = None
     for term in terms:
-        found = term if found is None else found & term
-    return found
+        combined = term if combined is None else combined & term
+    return combined
 
 
 def sealed_batches(row_range: RowRange, schema: Any, wanted: Selection) -> Iterator[Any]:
-    """The wanted rows of a sealed file's range, as record batches of ``schema``.
+    """Yield the wanted rows of a sealed file's range as record batches of ``schema``.
 
     Raises :exc:`~sbuslib.errors.CorruptJournalError`, and :exc:`.files.VanishedError` before the first row.
     """
@@ -103,15 +103,15 @@ def sealed_batches(row_range: RowRange, schema: Any, wanted: Selection) -> Itera
     # 2. Arrow leaves out groups of rows by their bounds, and we those whose keys no pattern matches.
     with named_errors(file.path):
         source = dataset([inside], filesystem)
-        found = source.to_batches(columns=names, filter=expression(wanted, *bounds), batch_size=_BATCH_ROWS)
-        for batch in found:
+        scanned = source.to_batches(columns=names, filter=expression(wanted, *bounds), batch_size=_BATCH_ROWS)
+        for batch in scanned:
             rows = chosen(batch, wanted, header.separator)
             if rows.num_rows:
                 yield rows.select(schema.names).cast(schema)
 
 
 def chosen(rows: Any, wanted: Selection, separator: bytes) -> Any:
-    """The rows of a record batch whose keys are wanted, and all gaps."""
+    """Select the rows of a record batch whose keys are wanted, and all gaps."""
     if not wanted.by_key or not rows.num_rows:
         return rows
     keys = rows.column("key").dictionary_encode()
@@ -125,7 +125,7 @@ def chosen(rows: Any, wanted: Selection, separator: bytes) -> Any:
 
 
 def sealed_rows(row_range: RowRange, wanted: Selection, on_corrupt: OnCorrupt, on_skip: OnSkip) -> Iterator[Rows]:
-    """The rows of a sealed file's range as blocks. Raises as :func:`sealed_batches`, unless damage is to be skipped."""
+    """Yield the rows of a sealed file's range as blocks. Raises as :func:`sealed_batches`, unless damage is skipped."""
     assert isinstance(row_range.file, Sealed)
     assert row_range.before is not None
 
@@ -147,7 +147,7 @@ def sealed_rows(row_range: RowRange, wanted: Selection, on_corrupt: OnCorrupt, o
 
 
 def _blocks_of(batch: Any) -> Iterator[Block]:
-    """The rows of a record batch, in order: a block for each run of messages, and for each gap."""
+    """Split a record batch into blocks, in order: one for each run of messages, and for each gap."""
     is_gap = batch.column("key").is_null().to_numpy(zero_copy_only=False)
     ends = [*(numpy.flatnonzero(is_gap[1:] != is_gap[:-1]) + 1).tolist(), batch.num_rows]
     start = 0
@@ -171,8 +171,8 @@ def _narrow(values: Any) -> memoryview:
 
 
 def _messages(batch: Any) -> Block:
-    """A block that stands in no segment."""
-    # 1. Keys and senders are numbers of names, of which those of keys come first.
+    """Make a block that is in no segment."""
+    # 1. Keys and senders are numbers of names. The names of keys come first.
     keys, senders = (batch.column(name).dictionary_encode() for name in ("key", "sender"))
     names = keys.dictionary.to_pylist()
     of_senders = senders.indices.fill_null(NULL - len(names)).to_numpy(zero_copy_only=False) + len(names)

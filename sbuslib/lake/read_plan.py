@@ -1,15 +1,15 @@
-"""The account of a journal's rows: in which file each stands, wherever that lies, and which are missing.
+"""Read plan of a journal: the file of each row, and the rows that are missing.
 
-Every reader asks :func:`plan`. It gives for each journal a list of ranges, in the order of their rows, without a hole:
-parts of segments, sealed files or parts of them, and ranges of rows that are in no file. It opens no segment unless
-another file claims rows of it, and of sealed files the footers.
+Every reader calls :func:`plan`. It returns for each journal a list of ranges, in the order of their rows, without a
+hole: parts of segments, sealed files or parts of them, and ranges of rows that are in no file. It opens no segment
+unless another file claims rows of it, and of sealed files only the footers.
 
-**A file has only what it holds.** Names are where this begins, and what a file does not hold, whatever its name says,
-is looked for in the other files: see :func:`held`.
+**Names only claim rows.** The plan begins with the names of files. Rows that a file claims and does not hold are looked
+for in the other files: see :func:`held`.
 
-**The seam.** A sealer makes a sealed file first and deletes its segment later. So segments are listed first. Where a
-sealed file has all rows of a segment, the segment is left out. A file that has vanished when it is to be read was
-sealed meanwhile, or deleted: :func:`instead` says what there is in its place.
+**Order of listing.** A sealer makes a sealed file first and deletes its segment later. So segments are listed first.
+Where a sealed file has all rows of a segment, the segment is left out. A file that has vanished before it is read was
+sealed meanwhile, or deleted: :func:`instead` finds the ranges in its place.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from .files import ListedSegment, Sealed, is_local, list_sealed, list_segments, 
 from .selection import EVERYTHING, Selection
 
 Known = Mapping[str, tuple[int, int]]
-"""For segments, by their paths: a row, and the byte at which the block begins whose first row that is."""
+"""For segments, by their paths: the first row of a block, and the byte at which that block begins."""
 
 
 _FETCHES = 16
-"""Footers that are read at once where files are elsewhere."""
+"""Footers of remote files that are read concurrently."""
 
 
 class RowRange(NamedTuple):
-    """The rows of a journal from number ``first`` to before ``before``: in a segment, in a sealed file, or missing.
+    """Rows of a journal from number ``first`` to before ``before``: in a segment, in a sealed file, or missing.
 
-    Of the journal's last segment ``before`` may be ``None``: all rows that it has when it is read.
+    For the journal's last segment ``before`` may be ``None``: all rows that it has when it is read.
     """
 
     journal: str | None
-    """The identity; ``None`` if no header tells it."""
+    """The identity; ``None`` if no header has it."""
     place: str
-    """Where to look again if the file is gone."""
+    """Place to list again if the file is gone."""
     first: int
     before: int | None
     file: ListedSegment | Sealed | None
     """``None``: the rows are in no file."""
     following: int | None = None
-    """Of a segment: the number with which the next one begins, if there is one."""
+    """For a segment: the number of the first row of the next one, if there is one."""
     is_killed: bool = False
-    """Of a last segment: nobody records into it."""
+    """For a last segment: no recorder is writing it, and it has no end mark."""
     known: tuple[int, int] | None = None
-    """Of a segment: a row that is not after ``first``, and the byte at which its block begins."""
+    """For a segment: a row that is not after ``first``, and the byte at which its block begins."""
     time_ns: int | None = None
-    """If known: of missing rows, the time of what comes after them; of a part of a sealed file, of its first row."""
+    """If known: for missing rows, the time of the row after them; for a part of a sealed file, of its first row."""
 
     @property
     def size(self) -> int:
@@ -66,7 +66,7 @@ class RowRange(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether this is all of a sealed file."""
+        """Whether this is the whole of a sealed file."""
         return isinstance(self.file, Sealed) and (self.first, self.before) == (self.file.first, self.file.last + 1)
 
 
@@ -81,7 +81,8 @@ class Contents(NamedTuple):
 
 
 def contents(place: str) -> Contents:
-    """The files of a place. Raises :exc:`~sbuslib.errors.JournalError` if there is no directory."""
+    """List the files of a place. Raises :exc:`~sbuslib.errors.JournalError` if there is no directory."""
+    # A recorder may begin or end during the listing: the last segment may be growing if it is there before or after.
     growing = is_local(place) and is_recorded(place)
     segments = list_segments(place)
     growing = growing or (is_local(place) and is_recorded(place))
@@ -96,18 +97,18 @@ def _identity(segments: Sequence[ListedSegment]) -> str | None:
 
 
 def sealed_at(place: str) -> list[Sealed]:
-    """The sealed files of a place.
+    """List the sealed files of a place.
 
-    Of two files that a sealer makes meanwhile, one listing may have the second alone. So where something is missing
-    between two, this lists until two listings are the same.
+    If a sealer makes two files meanwhile, a listing may have the second alone. So where rows are missing between two,
+    this lists until two listings are the same.
     """
     before: list[Sealed] | None = None
     while True:
-        found = [one for each in (place, sealed_of(place)) for one in list_sealed(each)]
-        holes = any(one.journal == other.journal and other.first > one.last + 1 for one, other in pairwise(found))
-        if not holes or found == before:
-            return found
-        before = found
+        sealed = [file for each in (place, sealed_of(place)) for file in list_sealed(each)]
+        holes = any(file.journal == other.journal and other.first > file.last + 1 for file, other in pairwise(sealed))
+        if not holes or sealed == before:
+            return sealed
+        before = sealed
 
 
 @looked_again
@@ -119,62 +120,62 @@ def plan(
     first: Mapping[str, int] | None = None,
     known: Known | None = None,
 ) -> dict[str, list[RowRange]]:
-    """What there is to read of the journals in ``places``, by their identities, in the order of their rows.
+    """Plan to read the journals in ``places``: ranges by journal, in the order of their rows.
 
     :param wanted: sealed files with no row of the wanted times are left out.
     :param durable_only: without rows that the recorder does not call durable yet.
-    :param first: for journals, the number of the first row that is wanted; if it is gone, that is told. Else what was
-        deleted before the first row that there is, is not told.
+    :param first: for journals, the number of the first wanted row. If that is gone, the plan begins with a missing
+        range. Without this number, rows deleted before the first existing one are not reported.
 
     Raises :exc:`~sbuslib.errors.JournalError`.
     """
-    spans = list[RowRange]()
+    claims = list[RowRange]()
     for place in dict.fromkeys(places):
         durable = durable_sequence(place) if durable_only and is_local(place) else None  # before the files are listed
-        spans += _spans(contents(place), durable)
+        claims += _claims(contents(place), durable)
     return {
         journal: [
             _with_known(row_range, known or {})
             for row_range in _account(row_ranges, (first or {}).get(journal), wanted)
         ]
-        for journal, row_ranges in _by_journal(spans).items()
+        for journal, row_ranges in _by_journal(claims).items()
     }
 
 
-def plan_of(found: Contents) -> dict[str, list[RowRange]]:
-    """Everything in a place whose files are listed already, as :func:`plan` gives it.
+def plan_of(listing: Contents) -> dict[str, list[RowRange]]:
+    """Plan to read all of a place whose files are listed already, as :func:`plan`.
 
-    Raises :exc:`.files.VanishedError` where one of them is gone that is asked what it holds.
+    Raises :exc:`.files.VanishedError` if a file is gone whose footer or mark is needed.
     """
     return {
-        journal: _account(row_ranges, None, EVERYTHING) for journal, row_ranges in _by_journal(_spans(found)).items()
+        journal: _account(row_ranges, None, EVERYTHING) for journal, row_ranges in _by_journal(_claims(listing)).items()
     }
 
 
-def _by_journal(spans: list[RowRange]) -> dict[str, list[RowRange]]:
-    found: dict[str, list[RowRange]] = {}
-    for row_range in spans:
-        found.setdefault(row_range.journal or row_range.place, []).append(row_range)
-    return dict(sorted(found.items()))
+def _by_journal(claims: list[RowRange]) -> dict[str, list[RowRange]]:
+    by_journal: dict[str, list[RowRange]] = {}
+    for row_range in claims:
+        by_journal.setdefault(row_range.journal or row_range.place, []).append(row_range)
+    return dict(sorted(by_journal.items()))
 
 
-def _spans(found: Contents, durable: int | None = None) -> list[RowRange]:
-    """A range for each file of a place."""
-    place = found.place
-    row_ranges = [RowRange(one.journal, place, one.first, one.last + 1, one) for one in found.sealed]
-    for segment, later in pairwise(found.segments):
+def _claims(listing: Contents, durable: int | None = None) -> list[RowRange]:
+    """Make a range for each file of a place, of the rows that its name claims."""
+    place = listing.place
+    row_ranges = [RowRange(file.journal, place, file.first, file.last + 1, file) for file in listing.sealed]
+    for segment, later in pairwise(listing.segments):
         following = later.first_sequence
-        row_ranges.append(RowRange(found.journal, place, segment.first_sequence, following, segment, following))
-    if not found.segments or (found.is_growing and found.segments[-1].size <= SEGMENT_HEADER_BYTES):
+        row_ranges.append(RowRange(listing.journal, place, segment.first_sequence, following, segment, following))
+    if not listing.segments or (listing.is_growing and listing.segments[-1].size <= SEGMENT_HEADER_BYTES):
         return row_ranges
 
-    # The last segment: a mark tells where it ends.
-    last = found.segments[-1]
+    # The last segment: its mark, if it has one, has the next number.
+    last = listing.segments[-1]
     before = _marked_end(last)
-    is_killed = before is None and is_local(place) and not found.is_growing
+    is_killed = before is None and is_local(place) and not listing.is_growing
     if before is None and durable is not None:
         before = max(durable + 1, last.first_sequence)
-    row_ranges.append(RowRange(found.journal, place, last.first_sequence, before, last, None, is_killed))
+    row_ranges.append(RowRange(listing.journal, place, last.first_sequence, before, last, None, is_killed))
     return row_ranges
 
 
@@ -185,11 +186,11 @@ def _marked_end(segment: ListedSegment) -> int | None:
 
 
 def held(row_range: RowRange) -> list[RowRange]:
-    """The parts of a file's range whose rows it holds; all of it where that file is damaged, as reading it tells.
+    """Cut a file's range to the rows that it really holds; not if the file is damaged, as reading it reports that.
 
     Raises :exc:`.files.VanishedError`, and :exc:`~sbuslib.errors.StateError` where pyarrow is missing.
     """
-    # 1. A segment that others come after ends with its mark. Without one it is damaged.
+    # 1. A segment with a successor ends with its mark. Without one it is damaged.
     if isinstance(row_range.file, Segment):
         end = _marked_end(row_range.file) if row_range.following is not None else None
         return [
@@ -216,31 +217,30 @@ def held(row_range: RowRange) -> list[RowRange]:
     ]
 
 
-def unsaid(file: Sealed) -> tuple[tuple[int, int], ...]:
-    """The rows that the name of a sealed file says, from the first number to before the second, and it does not hold.
+def unexplained(file: Sealed) -> tuple[tuple[int, int], ...]:
+    """The rows that a sealed file claims and lacks without a gap row, from the first number to before the second.
 
-    Of a damaged file nothing is known. Raises as :func:`held`.
+    None if the file is damaged. Raises as :func:`held`.
     """
     from .footer import footer_of  # likewise
 
     with suppress(CorruptJournalError):
-        return footer_of(file).unsaid
+        return footer_of(file).unexplained
     return ()
 
 
 def _account(row_ranges: list[RowRange], first: int | None, wanted: Selection) -> list[RowRange]:
-    """The ranges that have each row from ``first`` on once, and those for rows that none has, without unwanted times.
+    """Choose ranges with each row from ``first`` on once, add missing ones, and leave out unwanted times.
 
-    Files are asked what they hold where that matters: where another one claims some of their rows, too, and sealed ones
-    that are read.
+    Claims are checked where it matters: if another file claims the same rows, and for sealed files that are read.
     """
     asked = set[str]()
     while True:
-        found = _ordered(row_ranges, first)
-        rivals = _rivals(found, row_ranges)
+        chosen = _ordered(row_ranges, first)
+        rivals = _rivals(chosen, row_ranges)
         ask = {
             row_range.file.path: row_range.file
-            for row_range in found
+            for row_range in chosen
             if row_range.file is not None
             and row_range.file.path not in asked
             and (
@@ -249,9 +249,9 @@ def _account(row_ranges: list[RowRange], first: int | None, wanted: Selection) -
             )
         }
         if not ask:
-            return [row_range for row_range in found if _may_be_wanted(row_range, wanted)]
+            return [row_range for row_range in chosen if _may_be_wanted(row_range, wanted)]
 
-        # Then look again: what a file does not hold may be in one that seemed to be covered.
+        # Then choose again: rows that a file lacks may be in another one that seemed to be covered.
         _fetch_footers([file for file in ask.values() if isinstance(file, Sealed)])
         asked.update(ask)
         row_ranges = [
@@ -259,14 +259,14 @@ def _account(row_ranges: list[RowRange], first: int | None, wanted: Selection) -
         ]
 
 
-def _rivals(found: list[RowRange], row_ranges: list[RowRange]) -> set[str]:
-    """The files of those of the ``found`` ranges that have rows which another of the ``row_ranges`` claims, too."""
-    rivals, firsts = set[str](), [row_range.first for row_range in found]
+def _rivals(chosen: list[RowRange], row_ranges: list[RowRange]) -> set[str]:
+    """Find the files of ``chosen`` ranges with rows that another of the ``row_ranges`` claims, too."""
+    rivals, firsts = set[str](), [row_range.first for row_range in chosen]
     for row_range in row_ranges:
         at = max(0, bisect_right(firsts, row_range.first) - 1)
-        while at < len(found) and (row_range.before is None or found[at].first < row_range.before):
-            file = found[at].file
-            if file is not None and file.path != _path(row_range) and (found[at].before or inf) > row_range.first:
+        while at < len(chosen) and (row_range.before is None or chosen[at].first < row_range.before):
+            file = chosen[at].file
+            if file is not None and file.path != _path(row_range) and (chosen[at].before or inf) > row_range.first:
                 rivals.add(file.path)
             at += 1
     return rivals
@@ -277,7 +277,7 @@ def _path(row_range: RowRange) -> str | None:
 
 
 def _fetch_footers(files: list[Sealed]) -> None:
-    """Read the footers of files elsewhere, many at a time, as each takes as long as the way there."""
+    """Read the footers of remote files concurrently, as each takes a round trip."""
     far = [file for file in files if not is_local(file.path)]
     if len(far) > 1:
         from concurrent.futures import ThreadPoolExecutor
@@ -290,12 +290,12 @@ def _fetch_footers(files: list[Sealed]) -> None:
 
 
 def _ordered(row_ranges: list[RowRange], first: int | None) -> list[RowRange]:
-    """The same, where each range has all rows that it claims."""
+    """Choose ranges, assuming that each file has all rows that it claims."""
     row_ranges = sorted(
         row_ranges,
         key=lambda row_range: (row_range.first, not isinstance(row_range.file, Sealed), -(row_range.before or inf)),
     )
-    found: list[RowRange] = []
+    chosen: list[RowRange] = []
     for number, row_range in enumerate(row_ranges, 1):
         if row_range.before is None and number < len(row_ranges):  # a copy of a journal that has grown since
             row_range = row_range._replace(before=measure(row_range)[0], is_killed=False)
@@ -305,15 +305,15 @@ def _ordered(row_ranges: list[RowRange], first: int | None) -> list[RowRange]:
         if row_range.before is not None and row_range.before <= max(first, row_range.first):
             continue
         if row_range.first > first:
-            found.append(
+            chosen.append(
                 RowRange(row_range.journal, row_range.place, first, row_range.first, None, time_ns=_time_of(row_range))
             )
 
-        found.append(row_range._replace(first=max(first, row_range.first)))
+        chosen.append(row_range._replace(first=max(first, row_range.first)))
         if row_range.before is None:
             break
         first = row_range.before
-    return found
+    return chosen
 
 
 def _time_of(row_range: RowRange) -> int | None:
@@ -339,7 +339,7 @@ def _with_known(row_range: RowRange, known: Known) -> RowRange:
 def measure(
     row_range: RowRange, most: float = inf, before: float = inf, on_corrupt: OnCorrupt = "error"
 ) -> tuple[int, int]:
-    """The row after the last whole block of a segment's range, and the byte at which it stands.
+    """Find the row after the last whole block of a segment's range, and the byte at which it begins.
 
     Whole blocks count, from the one of the range's first row on: up to ``most`` rows, but at least one block, and no
     row from ``before`` on. Raises :exc:`~sbuslib.errors.JournalError`, also for damage that whole blocks come after.
@@ -349,7 +349,7 @@ def measure(
     row, at = row_range.known or (row_range.file.first_sequence, SEGMENT_HEADER_BYTES)
     with opened(path) as read_at:
         for extent in walk(read_at, size, row, at):
-            if extent.rows is None:  # the mark tells the next number, as some may be left out
+            if extent.rows is None:  # numbers may be left out before the mark's
                 mark = row_range.file.mark
                 return (row if mark is None else mark.next_sequence), at
             after = extent.first + extent.rows
@@ -371,12 +371,12 @@ def measure(
 
 
 def instead(row_range: RowRange) -> list[RowRange]:
-    """What there is in place of a range whose file has vanished. Raises :exc:`~sbuslib.errors.JournalError`."""
+    """Find the ranges in place of one whose file has vanished. Raises :exc:`~sbuslib.errors.JournalError`."""
     journal = row_range.journal or row_range.place
-    found: list[RowRange] = []
+    others: list[RowRange] = []
     for other in plan([row_range.place], first={journal: row_range.first}).get(journal, []):
         if row_range.before is not None and other.first >= row_range.before:
             break
         before = other.before if row_range.before is None else min(other.before or row_range.before, row_range.before)
-        found.append(other._replace(before=before))
-    return found
+        others.append(other._replace(before=before))
+    return others

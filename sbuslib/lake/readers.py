@@ -1,4 +1,4 @@
-"""Reads the rows of journals with the engines of Python: Arrow, pandas, Polars and DuckDB.
+"""Readers of journals with the engines of Python: Arrow, pandas, Polars and DuckDB.
 
 Polars and DuckDB read sealed files themselves where all rows are wanted. Every other row comes as record batches, a
 little at a time: they are decoded when a query runs, so that no engine holds a live tail of any length. Arrow and
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Wish(NamedTuple):
-    """What is to be read: the arguments of :func:`sbuslib.read`."""
+    """Arguments of :func:`sbuslib.read`."""
 
     places: list[str]
     selection: Selection
@@ -46,21 +46,21 @@ class Wish(NamedTuple):
         return SCHEMA if self.columns is None else pyarrow.schema([SCHEMA.field(name) for name in self.columns])
 
     def row_ranges(self) -> list[RowRange]:
-        """What there is to read. Raises :exc:`~sbuslib.errors.JournalError`."""
-        found = plan(self.places, self.selection, durable_only=self.durable_only)
-        return [row_range for row_ranges in found.values() for row_range in row_ranges]
+        """Plan the read. Raises :exc:`~sbuslib.errors.JournalError`."""
+        plans = plan(self.places, self.selection, durable_only=self.durable_only)
+        return [row_range for row_ranges in plans.values() for row_range in row_ranges]
 
     def batches(self, row_ranges: list[RowRange]) -> Iterator[Any]:
-        """The rows of some ranges. Raises :exc:`~sbuslib.errors.JournalError`."""
+        """Read some ranges. Raises :exc:`~sbuslib.errors.JournalError`."""
         return batches(row_ranges, self.schema, self.selection, self.on_corrupt)
 
     @looked_again
     def runs(self, *, check: bool = True) -> list[tuple[list[str], list[RowRange]]]:
-        """The ranges in their order: sealed files of which all rows are wanted, or else other ranges, by turns.
+        """Group the ranges in their order: runs of sealed files whose rows are all wanted, and runs of other ranges.
 
-        Those files are checked, unless somebody else does it. Raises :exc:`~sbuslib.errors.JournalError`.
+        Those files are checked, unless the engine does it. Raises :exc:`~sbuslib.errors.JournalError`.
         """
-        found = list[tuple[list[str], list[RowRange]]]()
+        runs = list[tuple[list[str], list[RowRange]]]()
         for is_whole, row_ranges in groupby(self.row_ranges(), self._is_whole):
             run = list(row_ranges)
             files = [row_range.file for row_range in run if isinstance(row_range.file, Sealed)] if is_whole else []
@@ -68,8 +68,8 @@ class Wish(NamedTuple):
                 footer_of(file)
                 if check:
                     checked(file)
-            found.append(([file.path for file in files], [] if is_whole else run))
-        return found
+            runs.append(([file.path for file in files], [] if is_whole else run))
+        return runs
 
     def _is_whole(self, row_range: RowRange) -> bool:
         file, wanted = row_range.file, self.selection
@@ -79,10 +79,10 @@ class Wish(NamedTuple):
 
 
 def separators(places: Sequence[str], hub: str | None = None) -> set[bytes]:
-    """The separators of the keys of journals, of one hub where it is named. Raises as :meth:`Wish.row_ranges`."""
+    """Find the separators of the keys of journals, of one hub if it is given. Raises as :meth:`Wish.row_ranges`."""
     headers = []
     for row_range in Wish([*places], EVERYTHING).row_ranges():
-        with suppress(CorruptJournalError):  # whoever reads it learns that
+        with suppress(CorruptJournalError):  # reading it reports that
             if isinstance(row_range.file, Sealed):
                 headers.append(footer_of(row_range.file).header)
             elif row_range.file is not None:
@@ -91,12 +91,12 @@ def separators(places: Sequence[str], hub: str | None = None) -> set[bytes]:
 
 
 def read_arrow(wish: Wish) -> pyarrow.Table:
-    """The wanted rows as a table. Raises :exc:`~sbuslib.errors.JournalError`."""
+    """Read the wanted rows as a table. Raises :exc:`~sbuslib.errors.JournalError`."""
     return pyarrow.Table.from_batches(wish.batches(wish.row_ranges()), wish.schema)
 
 
 def read_pandas(wish: Wish) -> DataFrame:
-    """The wanted rows as a frame of pandas, with ``None`` for no text. Raises as :func:`read_arrow`."""
+    """Read the wanted rows as a frame of pandas, with ``None`` for no text. Raises as :func:`read_arrow`."""
     import pandas
 
     with pandas.option_context("future.infer_string", False):  # else pandas 3 gives NaN
@@ -104,7 +104,7 @@ def read_pandas(wish: Wish) -> DataFrame:
 
 
 def read_polars(wish: Wish) -> polars.LazyFrame:
-    """The wanted rows as a lazy frame of Polars. Raises as :func:`read_arrow`."""
+    """Make a lazy frame of Polars of the wanted rows. Raises as :func:`read_arrow`."""
     import polars
     from polars.io.plugins import register_io_source
 
@@ -137,34 +137,34 @@ def read_polars(wish: Wish) -> polars.LazyFrame:
 
 
 def journal_error(error: Exception) -> JournalError | None:
-    """Our error inside of one of DuckDB, whose text ends with a traceback; ``None`` if DuckDB's is another."""
+    """Extract our error from one of DuckDB, whose text ends with a traceback; ``None`` if it has none of ours."""
     _, ours, text = str(error).rpartition("\nsbuslib.errors.")
     return JournalError(text.partition(": ")[2].strip()) if ours else None
 
 
 class _Stream:
-    """Record batches that an engine may ask for again and again."""
+    """Record batches that an engine may read repeatedly."""
 
     def __init__(self, wish: Wish, row_ranges: list[RowRange]) -> None:
         self._wish = wish
-        self._pieces = row_ranges
+        self._row_ranges = row_ranges
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        reader = pyarrow.RecordBatchReader.from_batches(self._wish.schema, self._wish.batches(self._pieces))
+        reader = pyarrow.RecordBatchReader.from_batches(self._wish.schema, self._wish.batches(self._row_ranges))
         return reader.__arrow_c_stream__(requested_schema)
 
 
 def read_duckdb(wish: Wish, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
-    """The wanted rows as a relation of DuckDB, in ``connection`` if one is given. Raises as :func:`read_arrow`.
+    """Make a relation of DuckDB of the wanted rows, in ``connection`` if one is given. Raises as :func:`read_arrow`.
 
-    What is damaged in a segment is an error of DuckDB when the relation is used: see :func:`journal_error`.
+    Damage in a segment raises an error of DuckDB when the relation is used: see :func:`journal_error`.
     """
     import duckdb
 
     base = connection if connection is not None else duckdb.connect()
     names = [*map(duckdb.ColumnExpression, wish.schema.names)]
-    found = [
+    relations = [
         base.read_parquet(files).select(*names) if files else base.from_arrow(_Stream(wish, row_ranges))
         for files, row_ranges in wish.runs() or [([], [])]
     ]
-    return reduce(duckdb.DuckDBPyRelation.union, found)
+    return reduce(duckdb.DuckDBPyRelation.union, relations)

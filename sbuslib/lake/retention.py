@@ -1,4 +1,4 @@
-"""Deletes the oldest files of a journal: segments that are sealed, and what is kept no longer."""
+"""Retention of a journal: deletes sealed segments, and files beyond a size or an age."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from .footer import HeldRows
 
 
-def retire(found: Contents) -> None:
-    """Delete those segments in a listing whose rows are all in sealed files now, which hold them and can be read.
+def retire(listing: Contents) -> None:
+    """Delete the segments of a listing whose rows are all in readable sealed files now.
 
     Raises :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`.
     """
     sealed = sorted(
         (span.first, span.before - 1)
-        for one in sealed_at(found.place)
-        if one.journal == found.journal
-        for span in _spans(one)
+        for file in sealed_at(listing.place)
+        if file.journal == listing.journal
+        for span in _spans(file)
     )
-    for segment, following in zip(_deletable(found.segments), found.segments[1:], strict=False):
+    for segment, following in zip(_deletable(listing.segments), listing.segments[1:], strict=False):
         covered = segment.first_sequence - 1
         for first, last in sealed:
             if first <= covered + 1:
@@ -45,14 +45,14 @@ def retain(place: str, keep_bytes: int | None, keep_seconds: float | None) -> No
     """
     if keep_bytes is None and keep_seconds is None:
         return
-    found = contents(place)
-    sealed = [one for one in found.sealed if one.journal == found.journal or found.journal is None]
-    segments = _deletable(found.segments)
-    kept = found.segments[len(segments)].first_sequence if found.segments else inf
-    files: list[ListedSegment | Sealed] = [*(one for one in sealed if one.last < kept), *segments]
+    listing = contents(place)
+    sealed = [file for file in listing.sealed if file.journal == listing.journal or listing.journal is None]
+    segments = _deletable(listing.segments)
+    kept = listing.segments[len(segments)].first_sequence if listing.segments else inf
+    files: list[ListedSegment | Sealed] = [*(file for file in sealed if file.last < kept), *segments]
     files.sort(key=lambda file: file.first if isinstance(file, Sealed) else file.first_sequence)
 
-    total = sum(one.size for one in sealed) + sum(segment.size for segment in found.segments)
+    total = sum(file.size for file in sealed) + sum(segment.size for segment in listing.segments)
     oldest = time.time() - keep_seconds if keep_seconds is not None else 0.0
     for file, latest in zip(files, _times(files), strict=True):
         if not (keep_bytes is not None and total > keep_bytes) and latest >= oldest:
@@ -80,17 +80,17 @@ def _deletable(segments: list[ListedSegment]) -> list[ListedSegment]:
 
 
 def _times(files: list[ListedSegment | Sealed]) -> list[float]:
-    """When the last row of each file was recorded, in seconds since the epoch. The files are in the order of rows.
+    """Times of the last row of each file, in seconds since the epoch. The files are in the order of rows.
 
-    One that is to come is of a clock that was ahead. Then the files that follow say when it was, also of one that has
+    A time in the future is of a clock that was ahead. Then the time of the next file is taken, also for a file that has
     vanished.
     """
-    found, following = list[float](), time.time()
+    times, following = list[float](), time.time()
     for file in reversed(files):
         latest = _latest(file)
         following = latest if latest <= time.time() else following
-        found.append(following)
-    return found[::-1]
+        times.append(following)
+    return times[::-1]
 
 
 def _latest(file: ListedSegment | Sealed) -> float:
@@ -98,7 +98,7 @@ def _latest(file: ListedSegment | Sealed) -> float:
         return file.end_ns / 1e9
     try:
         return os.stat(file.path).st_mtime
-    except FileNotFoundError:  # a sealer has deleted it, and nothing says any more when that was
+    except FileNotFoundError:  # a sealer has deleted it, and its time with it
         return inf
 
 

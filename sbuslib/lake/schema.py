@@ -1,4 +1,4 @@
-"""The columns of what was recorded, and how sealed files store them."""
+"""Columns of recorded rows, and their encodings in sealed files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCHEMA = pyarrow.schema([(name, kind) for name, kind, _ in _COLUMNS])
 """All columns of the data source, in Arrow's types."""
 
 DICTIONARIES = [name for name, _, stored in _COLUMNS if stored == "dictionary"]
-"""Those of which a sealed file has each distinct value once."""
+"""Columns that sealed files encode as dictionaries."""
 
 DELTAS = [name for name, _, stored in _COLUMNS if stored == "deltas"]
-"""Those of which it has the steps from value to value."""
+"""Columns that sealed files encode as differences."""

@@ -1,10 +1,10 @@
-"""Seals journals: rewrites ended segments as Parquet files that never change. Lakes are directories of such files.
+"""Sealing of journals: rewrites ended segments as Parquet files that never change. A lake is a directory of them.
 
 **The name is the transaction.** A file is named by its journal, its first and its last row. It is written aside, synced
-and renamed. So a row is in a sealed file when there is one whose name says so, and there is no other record of that. A
-sealer that was killed leaves at most the file that it wrote aside, which the next one overwrites.
+and renamed. So the name of a sealed file is the only record that its rows are sealed. A sealer that was killed leaves
+at most the file that it wrote aside, which the next one overwrites.
 
-**No file is ever rewritten.** Small segments that are there together become one file: see :func:`.units.units`.
+**No file is ever rewritten.** Small segments that wait together become one file: see :func:`.units.units`.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _GROUP_BYTES = 33_554_432
 """Rows of a row group, and their bytes: some megabytes once compressed, and little enough to have in memory."""
 
 FOLLOW_SECONDS = 10.0
-"""Seconds between two looks for segments that have ended. Each takes a few milliseconds."""
+"""Polling interval for segments that have ended. Each poll takes a few milliseconds."""
 
 
 class Written(NamedTuple):
-    """A sealed file that was made: how many rows it has (messages and gaps), and its bytes."""
+    """A new sealed file: its name, the number of its rows (messages and gaps), and its bytes."""
 
     name: str
     rows: int
@@ -83,15 +83,15 @@ def write(unit: Unit, on_corrupt: OnCorrupt = "error") -> Written:
         undo.callback(_remove, aside)
 
         # 1. The file, aside.
-        one, rows, name = unit.row_ranges[0], 0, ""
-        if one.is_whole and isinstance(one.file, Sealed):
+        begin, rows, name = unit.row_ranges[0], 0, ""
+        if begin.is_whole and isinstance(begin.file, Sealed):
             with suppress(VanishedError):
-                rows, name = _copy(one.file, aside), one.file.name
+                rows, name = _copy(begin.file, aside), begin.file.name
         if not name:
             rows, times = _write(unit, aside, on_corrupt)
             last = (unit.row_ranges[-1].before or 0) - 1
             crc = crc_of(aside)
-            name = sealed_name(unit.journal, one.first, last, times, crc)
+            name = sealed_name(unit.journal, begin.first, last, times, crc)
             _check(aside, name)
         size = os.stat(aside).st_size
 
@@ -105,14 +105,14 @@ def write(unit: Unit, on_corrupt: OnCorrupt = "error") -> Written:
 
 
 def _check(aside: str, name: str) -> None:
-    """Raise :exc:`~sbuslib.errors.JournalError` unless a file that was written aside holds what its name will say.
+    """Raise :exc:`~sbuslib.errors.JournalError` unless a file that was written aside holds all rows of its future name.
 
     A file that claimed more would hide the rows of others.
     """
     file = named(aside, name, os.stat(aside).st_size)
-    unsaid = footer_of(file).unsaid if file is not None else ()
-    if unsaid:
-        raise JournalError(f"{aside}: rows {unsaid[0][0]:,} to {unsaid[0][1] - 1:,} did not come")
+    unexplained = footer_of(file).unexplained if file is not None else ()
+    if unexplained:
+        raise JournalError(f"{aside}: rows {unexplained[0][0]:,} to {unexplained[0][1] - 1:,} did not come")
 
 
 def _remove(path: str) -> None:
@@ -121,24 +121,24 @@ def _remove(path: str) -> None:
 
 
 def _copy(source: Sealed, aside: str) -> int:
-    """Copy a sealed file. Returns how many rows it has. Raises as :func:`write`, also where the CRC is wrong."""
+    """Copy a sealed file. Returns the number of its rows. Raises as :func:`write`, also where the CRC is wrong."""
     with open(aside, "wb") as file:
         check(source, file.write)
     return int(pyarrow.parquet.read_metadata(aside).num_rows)
 
 
 def _write(unit: Unit, aside: str, on_corrupt: OnCorrupt) -> tuple[int, tuple[int, int]]:
-    """Write the rows of a unit as Parquet. Returns how many there are, and their earliest and latest time."""
+    """Write the rows of a unit as Parquet. Returns their number, and their earliest and latest time."""
     from pyarrow.compute import min_max
 
     first, last = unit.row_ranges[0].first, (unit.row_ranges[-1].before or 0) - 1
     header = _header(unit.row_ranges[0])
-    told: dict[str | bytes, str | bytes] = {"sbus.schema": str(SCHEMA_VERSION), "sbus.journal": unit.journal or ""}
-    told |= {"sbus.first": str(first), "sbus.last": str(last), "sbus.hub": header.hub}
-    told |= {"sbus.separator": header.separator}
+    metadata: dict[str | bytes, str | bytes] = {"sbus.schema": str(SCHEMA_VERSION), "sbus.journal": unit.journal or ""}
+    metadata |= {"sbus.first": str(first), "sbus.last": str(last), "sbus.hub": header.hub}
+    metadata |= {"sbus.separator": header.separator}
     with pyarrow.parquet.ParquetWriter(
         aside,
-        SCHEMA.with_metadata(told),
+        SCHEMA.with_metadata(metadata),
         compression="zstd",
         compression_level=1,
         use_dictionary=DICTIONARIES,
@@ -148,22 +148,22 @@ def _write(unit: Unit, aside: str, on_corrupt: OnCorrupt) -> tuple[int, tuple[in
     ) as writer:
         total = rows = size = 0
         times: list[int] = []
-        some: list[Any] = []
+        group: list[Any] = []
         for batch in batches(unit.row_ranges, SCHEMA, EVERYTHING, on_corrupt):
-            some.append(batch)
+            group.append(batch)
             times += min_max(batch.column("time_ns")).as_py().values()
             rows, size = rows + batch.num_rows, size + batch.nbytes
             if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
-                writer.write_table(pyarrow.Table.from_batches(some))
+                writer.write_table(pyarrow.Table.from_batches(group))
                 total, rows, size = total + rows, 0, 0
-                some.clear()
-        if some:
-            writer.write_table(pyarrow.Table.from_batches(some))
+                group.clear()
+        if group:
+            writer.write_table(pyarrow.Table.from_batches(group))
     return total + rows, (min(times, default=0), max(times, default=0))
 
 
 def _header(row_range: RowRange) -> SegmentHeader:
-    """Hub and separator of a range; where its header is damaged or its rows are deleted, the usual ones."""
+    """Hub and separator of a range; defaults where its header is damaged or its rows are deleted."""
     try:
         if isinstance(row_range.file, Segment):
             return row_range.file.header
@@ -178,7 +178,7 @@ def _header(row_range: RowRange) -> SegmentHeader:
 
 
 def attempt(unit: Unit, on_corrupt: OnCorrupt) -> Written | Failure:
-    """Make a sealed file, or tell why that failed."""
+    """Make a sealed file, or return the failure."""
     try:
         return write(unit, on_corrupt)
     except (SbusError, OSError) as error:
@@ -194,7 +194,7 @@ def seal(
     on_corrupt: OnCorrupt = "error",
     progress: Callable[[Written], object] = lambda written: None,
 ) -> int:
-    """Seal what has ended of the journal in a local directory, and delete its segments. Returns how many files it made.
+    """Seal the ended segments of the journal in a local directory, and delete them. Returns the number of new files.
 
     One sealer a journal at a time: others wait for it. Raises :exc:`~sbuslib.errors.UsageError`,
     :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`.
@@ -204,21 +204,21 @@ def seal(
         raise UsageError(f"{place}: a journal is sealed where it is recorded, in a local directory")
     list_segments(place)  # raises where there is no directory
 
-    # A recorder that was killed may have left its sealer at work: this one goes on after it.
+    # The sealer of a recorder that was killed may still be at work: wait for its end.
     with closing(DirectoryLock(place, "sealer.lock", wait=True)):
         target = sealed_of(place)
-        some, found = units(place, target, listed(target), on_corrupt=on_corrupt)
-        for unit in some:
+        pending, listing = units(place, target, listed(target), on_corrupt=on_corrupt)
+        for unit in pending:
             progress(write(unit, on_corrupt))
-        retire(found)
-        return len(some)
+        retire(listing)
+        return len(pending)
 
 
 # -- a lake ---------------------------------------------------------------------------------------------
 
 
-def _attempt_all(some: list[Unit], on_corrupt: OnCorrupt) -> Iterator[Written | Failure]:
-    return (attempt(unit, on_corrupt) for unit in some)
+def _attempt_all(pending: list[Unit], on_corrupt: OnCorrupt) -> Iterator[Written | Failure]:
+    return (attempt(unit, on_corrupt) for unit in pending)
 
 
 def ingest(
@@ -232,16 +232,16 @@ def ingest(
     failed: Callable[[Failure], object] | None = None,
     run: Callable[[list[Unit], OnCorrupt], Iterable[Written | Failure]] = _attempt_all,
 ) -> None:
-    """Take the rows of journals that a lake does not hold yet into the lake, each once: a directory of sealed files.
+    """Copy the rows of journals that a lake does not hold yet into the lake, a directory of sealed files, each once.
 
-    What was sealed before is checked and copied. What was not is written as larger files at once.
+    Sealed files are checked and copied. Rows of segments are written as larger files at once.
 
     :param journals: directories or URIs of journals, and of sealed files.
     :param lake: a directory or URI, made if it is not there. On a cluster, every worker sees it under this name.
     :param follow: go on with segments that end later, until ``stop`` is set. Else the rows of open segments are taken,
         too.
-    :param failed: called for each journal that could not be read, or of which another process takes rows just now. The
-        others are taken in meanwhile. Unless it is given, the first failure is raised then.
+    :param failed: called for each journal that could not be read, or that another process is copying just now. The
+        others are copied meanwhile. Unless it is given, the first failure is raised then.
     :param run: does the work, in another place for example: see :func:`sbuslib.spark.lake.on_spark`.
 
     Raises :exc:`~sbuslib.errors.JournalInUseError`, and as :func:`write`.
@@ -269,38 +269,39 @@ def _take_in(
     run: Any,
     progress: Callable[[Written], object],
 ) -> dict[str, Failure]:
-    """Take in what is new. The lake is listed once, and once more if there is. Returns what failed, by place."""
+    """Copy new rows into the lake. Lists the lake once, and again under its locks. Returns failures by place."""
     failures: dict[str, Failure] = {}
 
     def look(places: Iterable[str]) -> list[Unit]:
-        """What the lake does not have of these places, each row from one of them."""
-        there, found = listed(target), list[Unit]()
+        """Find the rows of these places that the lake lacks, each row from one of them."""
+        there, lacking = listed(target), list[Unit]()
         for place in places:
             try:
-                some, _ = units(place, target, there, open_too=open_too, on_corrupt=on_corrupt)
+                pending, _ = units(place, target, there, open_too=open_too, on_corrupt=on_corrupt)
             except (SbusError, OSError) as error:
                 failures[place] = Failure(place, error)
                 continue
-            found += some
-            for unit in some:  # another place may have a copy of it
+            lacking += pending
+            for unit in pending:  # another place may have a copy of it
                 if unit.journal is not None:
                     there.setdefault(unit.journal, []).extend(unit.row_ranges)
-        return found
+        return lacking
 
     with ExitStack() as locks:
-        found = look(places)
-        if found and is_local(target):
+        pending = look(places)
+        if pending and is_local(target):
             busy = set[str]()
-            for journal, place in {unit.journal: unit.place for unit in reversed(found) if unit.journal}.items():
+            for journal, place in {unit.journal: unit.place for unit in reversed(pending) if unit.journal}.items():
                 try:
                     locks.enter_context(closing(DirectoryLock(target, f"_{journal}.lock")))
                 except JournalInUseError:
                     error = JournalInUseError(f"{place} is being taken into {target} already")
                     failures[place] = Failure(place, error)
                     busy.add(journal)
-            found = look(dict.fromkeys(unit.place for unit in found))  # as it is now that it is locked
-            found = [unit for unit in found if unit.journal not in busy]
-        for done in run(found, on_corrupt):
+            # Another process may have copied rows before these locks were taken: look again under them.
+            pending = look(dict.fromkeys(unit.place for unit in pending))
+            pending = [unit for unit in pending if unit.journal not in busy]
+        for done in run(pending, on_corrupt):
             if isinstance(done, Written):
                 progress(done)
             else:

@@ -16,11 +16,11 @@ from .files import opened
 from .read_plan import RowRange
 
 OnSkip = Callable[[str, Skipped], object]
-"""Called with the file and the place of what is damaged in it."""
+"""Called with the path of a file and the damage in it."""
 
 
 class Rows(NamedTuple):
-    """Some rows in order. ``header`` says of which journal, hub and separator, ``path`` in which file they stand."""
+    """Some rows in order, with the header of their journal and hub, and the path of their file."""
 
     header: SegmentHeader
     path: str
@@ -30,17 +30,17 @@ class Rows(NamedTuple):
 def segment_rows(
     row_range: RowRange, on_corrupt: OnCorrupt = "error", on_skip: OnSkip = lambda path, skipped: None
 ) -> Iterator[Rows]:
-    """The rows of a segment's range, or the gap row for missing rows. Raises as :func:`.blocks.blocks`.
+    """Yield the rows of a segment's range, or the gap row for missing rows. Raises as :func:`.blocks.blocks`.
 
     Raises :exc:`.files.VanishedError` before the first row if the file is gone.
     """
-    # 1. In no file at all.
+    # 1. Rows in no file.
     if row_range.file is None:
         assert row_range.before is not None
         yield gap(row_range, row_range.before - 1, row_range.time_ns or 0, DELETED, row_range.before - row_range.first)
         return
 
-    # 2. In a segment without a header, as a crash leaves it, or with a damaged one.
+    # 2. A segment without a header, as a crash leaves it, or with a damaged one.
     assert isinstance(row_range.file, Segment)
     with opened(row_range.file.path) as read_at:
         if row_range.following is None and is_empty(read_at, row_range.file.size):
@@ -57,7 +57,7 @@ def segment_rows(
             yield gap(row_range, (row_range.before or row_range.first + 1) - 1, 0, DAMAGED, lost)
             return
 
-        # 3. In a segment.
+        # 3. A segment.
         try:
             yield from _Walk(row_range, header).rows(read_at, on_corrupt, on_skip)
         except CorruptJournalError as error:
@@ -65,7 +65,7 @@ def segment_rows(
 
 
 def gap_block(sequence: int, time_ns: int, cause: str, lost: int | None) -> Block:
-    """A gap row that stands in no segment. So many that numbers were left out are an unknown number."""
+    """Make a gap row that is in no segment. A loss of ``NUMBERS_LEFT_OUT`` rows or more is an unknown number."""
     known = lost if lost is not None and lost < NUMBERS_LEFT_OUT else None
     block = decode_block(encode_gaps(0, sequence, [(time_ns, cause, known)]), 0, 0)
     assert isinstance(block, Block)
@@ -73,17 +73,17 @@ def gap_block(sequence: int, time_ns: int, cause: str, lost: int | None) -> Bloc
 
 
 def gap(row_range: RowRange, sequence: int, time_ns: int, cause: str, lost: int | None) -> Rows:
-    """A gap row that stands in no file, where no header tells of which hub."""
+    """Make a gap row that is in no file, and of an unknown hub."""
     header = SegmentHeader(row_range.journal or "", "", b"/", time_ns, sequence, 0)
     path = row_range.file.path if row_range.file is not None else row_range.place
     return Rows(header, path, gap_block(sequence, time_ns, cause, lost))
 
 
 class _Walk:
-    """The way through one segment: the next row, and the time of the last one."""
+    """Progress through one segment: the next row, and the time of the last one."""
 
     def __init__(self, row_range: RowRange, header: SegmentHeader) -> None:
-        self._piece = row_range
+        self._row_range = row_range
         self._header = header
         assert isinstance(row_range.file, Segment)
         self._size = row_range.file.size  # in bytes, when it was listed
@@ -94,10 +94,10 @@ class _Walk:
         self._time_ns = header.created_ns
 
     def rows(self, read_at: Any, on_corrupt: OnCorrupt, on_skip: OnSkip) -> Iterator[Rows]:
-        """The rows, and the gaps. Raises :exc:`~sbuslib.errors.CorruptJournalError`."""
-        row_range, ended = self._piece, False
+        """Yield the rows, and the gaps. Raises :exc:`~sbuslib.errors.CorruptJournalError`."""
+        row_range, ended = self._row_range, False
 
-        # 1. The headers lead to the block with the first row.
+        # 1. Walk the headers to the block with the first row.
         for extent in walk(read_at, self._size, self._row, self._at):
             if extent.rows is None or extent.first + extent.rows > row_range.first:
                 break
@@ -121,7 +121,7 @@ class _Walk:
                 self._time_ns = int(item.times[-1])
             self._row, ended = item.next_sequence, isinstance(item, End)
 
-        # 3. What should come after the last one.
+        # 3. A gap row for rows that should come after the last one.
         if row_range.before is not None and self._row < row_range.before:
             lost = row_range.before - max(self._row, row_range.first)
             yield self._gap(row_range.before - 1, DELETED, lost)
@@ -129,12 +129,12 @@ class _Walk:
             yield self._gap(self._row, CUT, None)
 
     def _damaged(self, first: int, rows: int | None) -> Iterator[Rows]:
-        """The gap row for damaged rows from number ``first`` on, as far as they are of this range."""
+        """Yield the gap row for damaged rows from number ``first`` on, as far as they are in this range."""
         if rows is None:
             yield self._gap(first - 1, DAMAGED, None)
             return
-        before = min(first + rows, self._piece.before or first + rows)
-        lost = before - max(first, self._piece.first)
+        before = min(first + rows, self._row_range.before or first + rows)
+        lost = before - max(first, self._row_range.first)
         if lost > 0:
             yield self._gap(before - 1, DAMAGED, lost)
 

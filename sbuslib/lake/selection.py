@@ -1,4 +1,4 @@
-"""Which of the recorded rows are wanted, as one value that every reader takes."""
+"""Selection of recorded rows by time and key, a value that every reader takes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Selection:
-    """Which rows are wanted. A selection by key keeps all gap rows: the lost messages may have had a wanted key.
+    """Selection of rows. A selection by key keeps all gap rows: the lost messages may have had a wanted key.
 
     ``start_ns`` and ``end_ns`` are nanoseconds since the epoch; ``end_ns`` is not included. A key has to match one of
     ``patterns``; ``None``: any key does.
@@ -57,9 +57,9 @@ class Selection:
 
 
 def _common(stems: list[bytes]) -> bytes:
-    """The longest bytes with which all of these begin."""
+    """Longest common prefix."""
     low, high = min(stems), max(stems)
-    same = next((n for n, (one, other) in enumerate(zip(low, high, strict=False)) if one != other), len(low))
+    same = next((n for n, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
     return low[:same]
 
 
@@ -67,7 +67,7 @@ EVERYTHING = Selection()
 
 
 def nanoseconds(name: str, moment: datetime | str | int | None) -> int | None:
-    """A time as nanoseconds since the epoch: these, or a time or ISO 8601, which are in UTC unless they have an offset.
+    """Convert nanoseconds since the epoch, a time, or ISO 8601 (in UTC unless it has an offset) to nanoseconds.
 
     Raises :exc:`~sbuslib.errors.UsageError`.
     """

@@ -1,4 +1,4 @@
-"""What is to be sealed: which rows a place has and a target has not, and which of them become one file together."""
+"""Units of sealing: rows that a place has and a target lacks, grouped into future files."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ UNIT_BYTES = 64_000_000
 _DAY_NS = 86_400_000_000_000
 
 There: TypeAlias = "dict[str, list[RowRange]]"
-"""What there is of journals, or will be, by their identities."""
+"""Ranges of journals in a target, or soon to be there, by the journals' identities."""
 
 
 class Unit(NamedTuple):
-    """What becomes one sealed file in ``target``: parts of segments of one journal, or a sealed file, or a part of one.
+    """Rows that become one sealed file in ``target``: parts of segments, a sealed file, or a part of one.
 
-    ``place`` is where it comes from, ``journal`` ``None`` where a damaged header does not tell it.
+    ``place`` is their source. ``journal`` is ``None`` where a damaged header hides it.
     """
 
     place: str
@@ -35,15 +35,15 @@ class Unit(NamedTuple):
 
 
 def listed(target: str) -> There:
-    """What there is in ``target``, by the names of its files."""
-    found: There = {}
+    """List the ranges in ``target``, by the names of its files."""
+    there: There = {}
     for file in list_sealed(target):
-        found.setdefault(file.journal, []).append(RowRange(file.journal, target, file.first, file.last + 1, file))
-    return found
+        there.setdefault(file.journal, []).append(RowRange(file.journal, target, file.first, file.last + 1, file))
+    return there
 
 
 def _without(row_range: RowRange, there: Iterable[RowRange]) -> Iterator[RowRange]:
-    """The parts of a range whose rows none of the others holds."""
+    """Yield the parts of a range whose rows none of the others holds."""
     assert row_range.before is not None
     first, before = row_range.first, row_range.before
     others = [
@@ -66,21 +66,21 @@ def _without(row_range: RowRange, there: Iterable[RowRange]) -> Iterator[RowRang
 def units(
     place: str, target: str, there: There, *, open_too: bool = False, on_corrupt: OnCorrupt = "error"
 ) -> tuple[list[Unit], Contents]:
-    """What of the journals at ``place`` is to be sealed into ``target``, which has what is ``there``; and its files.
+    """Group the rows of the journals at ``place`` that ``there`` lacks into units for ``target``. Also lists the files.
 
-    Segments one after the other become one unit until they are :data:`UNIT_BYTES` or more, if they are of one hub, were
-    begun on one day (in UTC), and adjoin: a file never spans rows that it does not hold. A last segment with a damaged
+    Consecutive segments become one unit until they are :data:`UNIT_BYTES` or more, if they are of one hub, begun on one
+    day (in UTC), and adjoin: a file never spans rows that it does not hold. A last segment with a damaged
     header is a unit by itself, which cannot be written.
 
     :param open_too: also the whole blocks of the segment that a recorder is writing.
 
     Raises :exc:`~sbuslib.errors.JournalError`.
     """
-    found, made = contents(place), list[Unit]()
-    # What is equal for the segments of the unit that was made last: see :func:`_kind`.
+    listing, made = contents(place), list[Unit]()
+    # The kind of the last unit's segments: see :func:`_kind`.
     former: object = None
 
-    for journal, row_ranges in plan_of(found).items():
+    for journal, row_ranges in plan_of(listing).items():
         for row_range in row_ranges:
             if why_unknown(row_range):
                 made.append(Unit(place, row_range.journal, (row_range,), target))
@@ -89,18 +89,18 @@ def units(
             for part in _new_parts(row_range, there.get(journal, ()), open_too, on_corrupt):
                 kind = _kind(part)
                 adjoins = kind == former and made[-1].row_ranges[-1].before == part.first
-                if adjoins and sum(one.size for one in made[-1].row_ranges) < UNIT_BYTES:
+                if adjoins and sum(row_range.size for row_range in made[-1].row_ranges) < UNIT_BYTES:
                     made[-1] = made[-1]._replace(row_ranges=(*made[-1].row_ranges, part))
                 else:
                     made.append(Unit(place, journal, (part,), target))
                 former = kind
-    return made, found
+    return made, listing
 
 
 def _new_parts(
     row_range: RowRange, there: Iterable[RowRange], open_too: bool, on_corrupt: OnCorrupt
 ) -> Iterator[RowRange]:
-    """The parts of a range that have rows which are not there."""
+    """Yield the parts of a range with rows that are not there."""
     if row_range.file is None or row_range.journal is None or (row_range.before is None and not open_too):
         return
     before = row_range.before if row_range.before is not None else measure(row_range, on_corrupt=on_corrupt)[0]
@@ -109,7 +109,7 @@ def _new_parts(
 
 
 def why_unknown(row_range: RowRange) -> str:
-    """Why nothing tells of which journal the rows of a segment are, or how many; empty where that is known."""
+    """Reason why the journal of a segment's rows, or their number, is unknown; empty if both are known."""
     if not isinstance(row_range.file, Segment) or (row_range.journal is not None and row_range.before is not None):
         return ""
     try:
@@ -117,12 +117,12 @@ def why_unknown(row_range: RowRange) -> str:
     except CorruptJournalError as error:
         with opened(row_range.file.path) as read_at:
             is_cut = is_empty(read_at, row_range.file.size)  # a crash left none
-        return "" if is_cut else f"{error}: nothing tells which rows it has"
+        return "" if is_cut else f"{error}: its rows are unknown"
     return ""
 
 
 def _kind(row_range: RowRange) -> object:
-    """What is equal for segments that may become one file."""
+    """Kind of a range: equal for segments that may become one file."""
     if isinstance(row_range.file, Segment):
         with suppress(CorruptJournalError):
             header = row_range.file.header

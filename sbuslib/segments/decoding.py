@@ -1,6 +1,6 @@
-"""Reads the blocks of a segment, checks them, and finds the next whole one after damage.
+"""Decoder of the blocks of a segment: checks them, and finds the next whole one after damage.
 
-Anybody may have written a segment: its CRC shows damage, not malice. So each number in a block is checked against its
+A segment may come from an attacker: its CRC shows damage, not malice. So each number in a block is checked against its
 bounds before it is used.
 """
 
@@ -57,17 +57,17 @@ class _Header(NamedTuple):
     payload_bytes: int
 
 
-def _peek(data: Buffer, at: int, left: int, position: int) -> _Header:
-    """The header of the block at ``data[at]``, with its count of names; ``left`` bytes of the segment are left there.
+def _peek(data: Buffer, at: int, remaining: int, position: int) -> _Header:
+    """Read the header of the block at ``data[at]``, with its count of names; ``remaining`` is the rest of the segment.
 
     Raises :exc:`~sbuslib.errors.CorruptJournalError`, also where the block is cut.
     """
-    if left < BLOCK_HEADER_BYTES + NAME_COUNT.size:
+    if remaining < BLOCK_HEADER_BYTES + NAME_COUNT.size:
         raise CorruptJournalError("a block is cut", position)
     magic, length, crc, rows, names_bytes, payload_bytes = BLOCK_HEADER.unpack_from(data, at)
     (names,) = NAME_COUNT.unpack_from(data, at + BLOCK_HEADER_BYTES)
 
-    # How long it has to be, by what it says of its columns. Its own word for that is only compared.
+    # The length follows from the sizes of the columns. The header's own length is only compared with it.
     if magic == ENDS_MAGIC:
         names, least = 0, BLOCK_HEADER_BYTES + SEQUENCE.size
         expected = max(least, min(length, least + SEQUENCE.size) & ~7)  # one number, or two
@@ -78,7 +78,7 @@ def _peek(data: Buffer, at: int, left: int, position: int) -> _Header:
 
     if not sound or length != expected:
         raise CorruptJournalError("the header of a block is damaged", position)
-    if length > left:
+    if length > remaining:
         raise CorruptJournalError("a block is cut", position)
     return _Header(magic, length, crc, rows, names, names_bytes, payload_bytes)
 
@@ -165,24 +165,24 @@ def end_mark(read_at: ReadAt, size: int, salt: int) -> End | None:
 
 
 def _find(data: bytes, at: int, salt: int, least: int) -> int | None:
-    """The place of the next whole block from ``data[at]`` on whose rows are numbered ``least`` or more."""
-    # 1. Where a magic stands; payloads may contain them, too.
+    """Find the next whole block from ``data[at]`` on whose rows are numbered ``least`` or more."""
+    # 1. All magics; payloads may contain them, too.
     candidates: list[int] = []
     for magic in (MESSAGES_MAGIC, GAPS_MAGIC, ENDS_MAGIC):
-        found = data.find(magic, at)
-        while found >= 0:
-            if found % 8 == 0:
-                candidates.append(found)
-            found = data.find(magic, found + 1)
+        start = data.find(magic, at)
+        while start >= 0:
+            if start % 8 == 0:
+                candidates.append(start)
+            start = data.find(magic, start + 1)
 
     # 2. The first of them at which a whole block begins.
-    for found in sorted(candidates):
+    for start in sorted(candidates):
         try:
-            block = decode_block(data, found, salt)
+            block = decode_block(data, start, salt)
         except CorruptJournalError:
             continue
         if _first(block) >= least:
-            return found
+            return start
     return None
 
 
@@ -200,9 +200,9 @@ def read_segment(
     at: int = SEGMENT_HEADER_BYTES,
     on_corrupt: OnCorrupt = "error",
 ) -> Iterator[Block | End | Skipped]:
-    """The blocks of the first ``size`` bytes of a segment, in order, from ``at`` on, where row ``expected`` stands.
+    """Yield the blocks of the first ``size`` bytes of a segment, in order, from row ``expected`` at ``at`` on.
 
-    The next segment begins with the row numbered ``following``; ``None``: there is none. Then a recorder may be at
+    The next segment begins with the row numbered ``following``; ``None``: this is the last. Then a recorder may be at
     work, or was killed: the end mark may be missing, and bytes after the last whole block are ignored.
 
     Raises :exc:`~sbuslib.errors.CorruptJournalError` for damage, and for rows that come twice or are missing. With
@@ -216,26 +216,26 @@ def read_segment(
         try:
             block = _expected_block(data, at - base, salt, at, expected)
         except CorruptJournalError as error:
-            # 1. It may reach beyond the window: the next one begins here, and if that does not help, has all the rest.
+            # 1. It may reach beyond the window: read one that begins here, and then one with all the rest.
             if most < size - base:
                 most = WINDOW_BYTES if base < at or not most else size - at
                 data, base = read_at(at, most), at
                 continue
-            found = _find(bytes(data), at - base, salt, expected)
+            resumed = _find(bytes(data), at - base, salt, expected)
 
             # 2. At the end of a journal, a recorder has not finished the block or was killed.
-            if found is None and following is None:
+            if resumed is None and following is None:
                 return
             if not skip:
                 raise
 
             # 3. On with the next whole block.
-            if found is None:
+            if resumed is None:
                 yield Skipped(at, size - at, _between(expected, following), error.reason)
                 return
-            first = _first(decode_block(data, found, salt))
-            yield Skipped(at, base + found - at, first - expected, error.reason)
-            at, expected = base + found, first
+            first = _first(decode_block(data, resumed, salt))
+            yield Skipped(at, base + resumed - at, first - expected, error.reason)
+            at, expected = base + resumed, first
             continue
         yield block
         at, expected, ended = block.end, block.next_sequence, isinstance(block, End)
@@ -248,7 +248,7 @@ def read_segment(
 
 
 def _wrong_at_end(has_more: bool, ended: bool, expected: int, following: int | None) -> str:
-    """What is wrong after the last block of a segment, in words; empty if nothing is."""
+    """The fault after the last block of a segment, in words; empty if there is none."""
     if not ended:
         return "" if following is None else "the segment has no end mark, and another segment comes after it"
     if following is not None and following < expected:
@@ -261,7 +261,10 @@ def _between(expected: int, following: int | None) -> int | None:
 
 
 def _expected_block(data: Buffer, at: int, salt: int, position: int, expected: int) -> Block | End:
-    """The block at ``data[at]``. Raises :exc:`~sbuslib.errors.CorruptJournalError`, also for a wrong first row."""
+    """Decode the block at ``data[at]``.
+
+    Raises :exc:`~sbuslib.errors.CorruptJournalError`, also for a wrong first row.
+    """
     block = decode_block(data, at, salt, position)
     first = _first(block)
     if first != expected:

@@ -26,7 +26,7 @@ _WHOLE_FILE = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 class Segment(NamedTuple):
-    """A segment's file: where it is, the number of its first row by its name, and its size in bytes just now."""
+    """File of a segment: its path, the number of its first row by its name, and its size when it was listed."""
 
     path: str
     first_sequence: int
@@ -39,21 +39,21 @@ class Segment(NamedTuple):
 
 
 def list_segments(directory: str | os.PathLike[str]) -> list[Segment]:
-    """The segments in a directory, oldest first. Raises :exc:`OSError`."""
-    found: list[Segment] = []
+    """List the segments in a directory, oldest first. Raises :exc:`OSError`."""
+    segments: list[Segment] = []
     with os.scandir(directory) as entries:
         for entry in entries:
             first = first_sequence_of(entry.name)
             if first is not None:
                 try:
-                    found.append(Segment(entry.path, first, entry.stat().st_size))
+                    segments.append(Segment(entry.path, first, entry.stat().st_size))
                 except FileNotFoundError:
                     continue  # deleted by the recorder just now
-    return sorted(found, key=lambda segment: segment.first_sequence)
+    return sorted(segments, key=lambda segment: segment.first_sequence)
 
 
 def read_header(path: str | os.PathLike[str]) -> SegmentHeader:
-    """The header of a segment.
+    """Read the header of a segment.
 
     Raises :exc:`~sbuslib.errors.CorruptJournalError`, also where it does not belong to the file's name, and
     :exc:`OSError`.
@@ -63,7 +63,10 @@ def read_header(path: str | os.PathLike[str]) -> SegmentHeader:
 
 
 def decode_header(data: bytes, path: str) -> SegmentHeader:
-    """The header in the first bytes of a segment. Raises :exc:`~sbuslib.errors.CorruptJournalError`, with the path."""
+    """Decode the header in the first bytes of a segment.
+
+    Raises :exc:`~sbuslib.errors.CorruptJournalError`, with the path.
+    """
     try:
         header = SegmentHeader.decode(data)
         if first_sequence_of(os.path.basename(path)) != header.first_sequence:
@@ -77,37 +80,40 @@ def decode_header(data: bytes, path: str) -> SegmentHeader:
 
 
 class DirectoryLock:
-    """The lock of a directory: one recorder at a time may write, in any process; other names lock for others.
+    """Lock of a directory: one recorder at a time may write, in any process. Files of other names are other locks.
 
     It is a lock of the kernel on that file, of its open description (``F_OFD_SETLK`` of fcntl(2)). So it ends with its
-    process, and others can ask about it without taking it. With ``wait`` this blocks until the lock is free; else it
+    process, and others can test it without taking it. With ``wait`` this blocks until the lock is free; else it
     raises :exc:`~sbuslib.errors.JournalInUseError`. Raises :exc:`OSError`.
     """
 
     def __init__(self, directory: str | os.PathLike[str], name: str = LOCK_NAME, *, wait: bool = False) -> None:
         path = os.path.join(directory, name)
-        #: It holds the lock while it is open; the file says which process that is, and what it tells.
+        #: It holds the lock while it is open. The file has the process id of the holder, and its note.
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, _WHOLE_FILE)
         except BlockingIOError:
             by = os.pread(self._descriptor, 32, 0).partition(b"\n")[0].decode(errors="replace")
             os.close(self._descriptor)
-            who = f" by process {by}" if by else ""
-            raise JournalInUseError(f"{os.fspath(directory)} is recorded into already{who}") from None
+            holder = f" by process {by}" if by else ""
+            raise JournalInUseError(f"{os.fspath(directory)} is recorded into already{holder}") from None
         except BaseException:
             os.close(self._descriptor)
             raise
         lines = os.pread(self._descriptor, 128, 0).split(b"\n")
         self.note = lines[1] if len(lines) >= 3 else b""
-        """What was told last, before this process had the lock. It holds until this process tells something else."""
+        """The note of the last holder. It stays until this process writes another one."""
         self._process = b"%d\n" % os.getpid()  # the first line of the file
-        self.tell(self.note)
+        self.write_note(self.note)
         os.ftruncate(self._descriptor, len(self._process) + len(self.note) + 1)
         _locks.add(self)
 
-    def tell(self, note: bytes) -> None:
-        """Write a line for others, of the same length at each call. A kill does not undo it. Raises :exc:`OSError`."""
+    def write_note(self, note: bytes) -> None:
+        """Write a line for other processes, of the same length at each call.
+
+        A kill does not undo it. Raises :exc:`OSError`.
+        """
         os.pwrite(self._descriptor, b"%b%b\n" % (self._process, note), 0)
 
     def close(self) -> None:
@@ -129,7 +135,7 @@ os.register_at_fork(after_in_child=_close_all)
 
 
 def sync_directory(directory: str | os.PathLike[str]) -> None:
-    """Make the names of files that were made or removed in a directory durable. Raises :exc:`OSError`."""
+    """Sync a directory, so that files stay created or removed after a crash. Raises :exc:`OSError`."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -138,7 +144,7 @@ def sync_directory(directory: str | os.PathLike[str]) -> None:
 
 
 def rename_durably(path: str, name: str) -> None:
-    """Give a file that was written aside its name, once it is whole on the disk. Raises :exc:`OSError`."""
+    """Sync a file that was written aside, and then rename it. Raises :exc:`OSError`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -149,7 +155,7 @@ def rename_durably(path: str, name: str) -> None:
 
 
 def durable_sequence(directory: str | os.PathLike[str]) -> int:
-    """The number of the last row that the recorder called durable, now or before it ended; 0 if none is known.
+    """Read the number of the last row that the recorder called durable, now or before it ended; 0 if none is known.
 
     All rows of a segment with an end mark are durable as well. A crash of the machine may leave a lower number here.
     """
@@ -162,7 +168,7 @@ def durable_sequence(directory: str | os.PathLike[str]) -> int:
 
 
 def boot_id() -> bytes:
-    """16 bytes that name this boot of the machine; zeros if the kernel does not tell."""
+    """Id of this boot of the machine, 16 bytes; zeros if the kernel has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return bytes.fromhex(file.read().decode().replace("-", ""))

@@ -1,4 +1,4 @@
-"""Makes the blocks of a segment, a column at a time. How they are laid out is in :mod:`.layout`."""
+"""Encoder of the blocks of a segment, a column at a time. Their layout is in :mod:`.layout`."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ _PADDING = [bytes(n) for n in (0, 7, 6, 5, 4, 3, 2, 1)]
 
 @lru_cache(32)
 def _steps(count: int, kind: Literal["i", "q"]) -> tuple[int, int]:
-    """Two columns of ``count`` numbers, each as one big number: 0, 1, 2 and so on, and only ones."""
+    """Make two columns of ``count`` numbers, each as one big number: 0, 1, 2 and so on, and only ones."""
     steps, ones = pack(kind, range(count)), pack(kind, [1]) * count
     return int.from_bytes(steps, "little"), int.from_bytes(ones, "little")
 
 
 def _ramp(start: int, step: int, count: int, kind: Literal["i", "q"]) -> bytes:
-    """A column ``start``, ``start + step``, … of numbers that are not negative, made with two operations."""
-    most = (count + 255) & ~255  # so that few sizes are remembered
+    """Make a column ``start``, ``start + step``, … of numbers that are not negative, with two operations."""
+    most = (count + 255) & ~255  # so that few sizes are cached
     steps, ones = _steps(most, kind)
     size = struct.calcsize(kind)
     return (steps * step + ones * start).to_bytes(most * size + 8, "little")[: count * size]
 
 
 def widened(numbers: bytes) -> bytearray:
-    """A column of numbers of 4 bytes, made of a column of bytes."""
+    """Widen a column of bytes to numbers of 4 bytes."""
     column = bytearray(4 * len(numbers))
     column[::4] = numbers
     return column
 
 
 def _offsets(sizes: bytes) -> tuple[bytes, int]:
-    """The column of offsets of parts that follow each other, with the end of the last part; and that end.
+    """Make the column of offsets of adjoining parts, with the end of the last part. Also returns that end.
 
     ``sizes`` is a column of the parts' lengths, numbers of 4 bytes.
     """
@@ -74,13 +74,13 @@ def encode_block(
     sizes: bytes | None = None,
     kind: Literal["message", "gap"] = MESSAGE,
 ) -> bytearray:
-    """A block of rows that are numbered from ``first_sequence`` on.
+    """Encode a block of rows that are numbered from ``first_sequence`` on.
 
     The ``columns``, as :func:`pack` makes them, are those of :data:`.layout.WIDE` but the numbers of the rows, of type
     ``q``, and those of :data:`.layout.NARROW`, which are indices of ``names``, of type ``i``. ``sizes``, of type ``i``,
     has the length of each payload, where several lie together in one of ``payloads``.
     """
-    # 1. How long it becomes.
+    # 1. Its length.
     if sizes is None:
         sizes = pack("i", [*map(len, payloads)])
     rows = len(sizes) // 4
@@ -106,11 +106,14 @@ def encode_block(
 
 
 def encode_gaps(salt: int, first_sequence: int, gaps: Sequence[tuple[int, str, int | None]]) -> bytearray:
-    """A block of gap rows. Each has a time in nanoseconds, a cause, and how many messages were lost, if known."""
+    """Encode a block of gap rows.
+
+    Each has a time in nanoseconds, a cause, and the number of lost messages, if known.
+    """
     causes = list(dict.fromkeys(cause for _, cause, _ in gaps))
     nothing = pack("q", [NULL]) * len(gaps)
 
-    # Causes take the place of keys, and counts that of payloads.
+    # Causes are stored as keys, and counts as payloads.
     return encode_block(
         salt,
         first_sequence,
@@ -127,19 +130,19 @@ def encode_gaps(salt: int, first_sequence: int, gaps: Sequence[tuple[int, str, i
 
 
 def encode_end(salt: int, sequence: int, next_sequence: int | None = None) -> bytearray:
-    """The mark at the end of a segment that will not grow; ``sequence`` is the number after its last row.
+    """Encode the end mark of a segment that will not grow; ``sequence`` is the number after its last row.
 
     The next segment begins with ``next_sequence``, where that is another number.
     """
-    told = [sequence] if next_sequence is None else [sequence, next_sequence]
-    length = BLOCK_HEADER_BYTES + SEQUENCE.size * len(told)
-    return _sealed(ENDS_MAGIC, salt, length, 0, 0, 0, [bytes(BLOCK_HEADER_BYTES), pack("q", told)])
+    numbers = [sequence] if next_sequence is None else [sequence, next_sequence]
+    length = BLOCK_HEADER_BYTES + SEQUENCE.size * len(numbers)
+    return _sealed(ENDS_MAGIC, salt, length, 0, 0, 0, [bytes(BLOCK_HEADER_BYTES), pack("q", numbers)])
 
 
 def _sealed(
     magic: bytes, salt: int, length: int, rows: int, names_bytes: int, payload_bytes: int, parts: Sequence[Buffer]
 ) -> bytearray:
-    """The parts of a block as one, with the header written into the room at its start."""
+    """Join the parts of a block, and write the header into the room at its start."""
     block = bytearray().join(parts)
     assert len(block) == length
     crc = crc32(BLOCK_HEADER.pack(magic, length, 0, rows, names_bytes, payload_bytes), salt)

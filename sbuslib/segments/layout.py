@@ -1,15 +1,15 @@
-"""How a journal's segments are laid out: headers, blocks and end marks, as values. ``docs/journal.md`` draws them.
+"""Layout of a journal's segments: headers, blocks and end marks, as values. ``docs/journal.md`` draws them.
 
 A segment is a header of :data:`SEGMENT_HEADER_BYTES` and blocks one after the other, each a multiple of 8 bytes long.
 A block holds up to some thousand rows as columns, so that a reader of a million rows wraps a few buffers and touches no
 single row. Each key, sender and cause stands once in a block, in its *names*, and rows refer to it by number.
 
 All numbers are little-endian. A CRC-32 covers every byte. It starts from a salt in the segment's header that publishers
-do not know. So a reader that looks for the next block after damage never takes bytes of a payload for one.
+do not know. So a reader that searches for the next block after damage never takes bytes of a payload for one.
 Rows are numbered one by one through all segments of a journal, so that missing rows are noticed and counted.
 
-How blocks are made is in :mod:`.encoding`, how they are read and checked in :mod:`.decoding`. These three are pure and
-need little more than the standard library: they are enough to read a journal.
+Blocks are made in :mod:`.encoding`, and read and checked in :mod:`.decoding`. These three are pure and need little more
+than the standard library: they are enough to read a journal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GAP: Literal["gap"] = "gap"
 """The kinds of rows. A gap row stands for messages that should have been recorded and were not."""
 
 NULL = -1
-"""The mark for no value in a column: an id that the hub could not vouch for, the sender of a gap row."""
+"""Mark for no value in a column: an id that the hub could not verify, the sender of a gap row."""
 
 MOST_ROWS = 2**63 - 2**40
 """The largest number of a row. Numbers written after it still fit 64 bits."""
@@ -60,7 +60,7 @@ KINDS: dict[bytes, Literal["message", "gap"]] = {MESSAGES_MAGIC: MESSAGE, GAPS_M
 
 
 def segment_name(first_sequence: int) -> str:
-    """The name of the segment whose first row has this number: 20 digits, so that names sort as numbers do."""
+    """Name of the segment whose first row has this number: 20 digits, so that names sort as numbers do."""
     return f"{first_sequence:020d}{SUFFIX}"
 
 
@@ -74,12 +74,12 @@ def first_sequence_of(name: str) -> int | None:
 
 
 class SegmentHeader(NamedTuple):
-    """What stands at the start of a segment.
+    """Header of a segment.
 
-    ``journal`` is the identity of the directory (16 hexadecimal digits) and ``hub`` that of the hub that was recorded
-    (empty where it told none), ``separator`` the byte between the segments of its keys, ``created_ns`` nanoseconds
-    since the epoch, ``first_sequence`` the number of the first row, and ``salt`` what the blocks' CRCs start from.
-    ``boot`` names the boot of the machine that wrote it (zeros where none is known): see :mod:`.recovery`.
+    ``journal`` is the identity of the directory (16 hexadecimal digits) and ``hub`` the id of the recorded hub (empty
+    if it has none), ``separator`` the byte between the segments of its keys, ``created_ns`` nanoseconds since the
+    epoch, ``first_sequence`` the number of the first row, and ``salt`` the start value of the blocks' CRCs. ``boot`` is
+    the id of the boot of the machine that wrote it (zeros if unknown): see :mod:`.recovery`.
     """
 
     journal: str
@@ -91,7 +91,7 @@ class SegmentHeader(NamedTuple):
     boot: bytes = bytes(16)
 
     def encode(self) -> bytes:
-        """The header's :data:`SEGMENT_HEADER_BYTES` bytes. A hub's identity of more than 32 bytes is cut."""
+        """Encode the header to :data:`SEGMENT_HEADER_BYTES` bytes. A hub's id of more than 32 bytes is cut."""
         hub = self.hub.encode()[:32]
         data = _SEGMENT.pack(
             _MAGIC,
@@ -108,19 +108,19 @@ class SegmentHeader(NamedTuple):
             self.boot,
         )
 
-        # The CRC is that of the header with zeros in its place.
+        # The CRC is computed with zeros in its own place.
         return data[:_CRC_AT] + crc32(data).to_bytes(4, "little") + data[_CRC_AT + 4 :]
 
     @classmethod
     def decode(cls, data: Buffer) -> SegmentHeader:
         """Read a header. Raises :exc:`~sbuslib.errors.CorruptJournalError`."""
-        # 1. What the bytes say.
+        # 1. Unpack the fields.
         head = bytes(data[:SEGMENT_HEADER_BYTES])
         if len(head) < SEGMENT_HEADER_BYTES:
             raise CorruptJournalError("the segment's header is cut", 0)
         magic, version, separator, size, crc, created, first, salt, _, journal, hub, boot = _SEGMENT.unpack(head)
 
-        # 2. Whether a recorder can have written it: the magic first, which tells other files.
+        # 2. Check them: first the magic, so that another kind of file is reported as one.
         if magic != _MAGIC:
             raise CorruptJournalError("no segment of a journal starts like this", 0)
         if crc != crc32(head[:_CRC_AT] + bytes(4) + head[_CRC_AT + 4 :]):
@@ -143,8 +143,8 @@ class Record(NamedTuple):
     """One row. Of a message ``lost`` and ``cause`` are ``None``; of a gap ``key``, ``payload`` and ``sender`` are.
 
     ``time_ns`` is nanoseconds since the epoch: when the recorder saw the message, or since when the messages of a gap
-    were lost; ``lost`` is ``None``, too, where the number is not known. ``gid``, ``uid`` and ``pid`` are the recording
-    hub's word, ``None`` where it could not vouch for it.
+    were lost; ``lost`` is ``None``, too, where the number is not known. ``gid``, ``uid`` and ``pid`` are verified by
+    the recording hub, ``None`` where it could not.
     """
 
     time_ns: int
@@ -164,16 +164,16 @@ WIDE = ("times", "sequences", "gids", "uids", "pids")
 """The columns of a block with a number of 8 bytes for each row, in their order."""
 
 NARROW = ("keys", "senders")
-"""Those with a number of 4 bytes for each row, which come after them."""
+"""The columns with a number of 4 bytes for each row, which come after the wide ones."""
 
 
 class Block(NamedTuple):
-    """The rows of a block, as columns. Of ``rows`` numbers each, but for the two columns of offsets.
+    """Rows of a block, as columns. Each has ``rows`` numbers, except the two columns of offsets.
 
     ``times`` (nanoseconds), ``sequences``, ``gids``, ``uids`` and ``pids`` are 64-bit, the rest 32-bit numbers.
     ``keys`` and ``senders`` are numbers of names; name ``n`` is ``names[name_offsets[n]:name_offsets[n + 1]]``, and the
-    payload of row ``n`` lies likewise in ``payloads``. In a block of gaps ``keys`` names the causes, and each payload
-    is the count, of 8 bytes. ``position`` and ``length`` are bytes: where the block stands in its segment.
+    payload of row ``n`` lies likewise in ``payloads``. In a block of gaps ``keys`` refers to the causes, and each
+    payload is the count, of 8 bytes. ``position`` and ``length`` are in bytes: the place of the block in its segment.
     """
 
     position: int
@@ -194,7 +194,7 @@ class Block(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next block stands."""
+        """Position of the next block."""
         return self.position + self.length
 
     @property
@@ -203,7 +203,7 @@ class Block(NamedTuple):
         return int(self.sequences[-1]) + 1
 
     def between(self, first: int, before: int) -> Block | None:
-        """The rows from number ``first`` to before ``before``; ``None`` if there is none.
+        """Select the rows from number ``first`` to before ``before``; ``None`` if there is none.
 
         Without its last rows it has no place in the segment: ``position`` and ``length`` are 0.
         """
@@ -231,7 +231,7 @@ class Block(NamedTuple):
         return [*map(BytesIO(self.names).read, map(sub, offsets[1:], offsets))]
 
     def lost(self) -> list[int]:
-        """How many messages each gap row stands for, :data:`NULL` if that is not known; only for a block of gaps.
+        """Number of messages of each gap row, :data:`NULL` if it is unknown; only for a block of gaps.
 
         Raises :exc:`~sbuslib.errors.CorruptJournalError` unless there is a number for each row.
         """
@@ -240,7 +240,7 @@ class Block(NamedTuple):
         return list(numbers(self.payloads, "q"))
 
     def records(self) -> Iterator[Record]:
-        """The rows, one by one. Raises :exc:`~sbuslib.errors.CorruptJournalError` where the columns do not agree."""
+        """Iterate over the rows. Raises :exc:`~sbuslib.errors.CorruptJournalError` where the columns do not agree."""
         try:
             yield from self._records()
         except (IndexError, ValueError, TypeError):
@@ -263,7 +263,7 @@ class Block(NamedTuple):
 
 
 class End(NamedTuple):
-    """The mark at the end of a segment that will not grow: the next row, wherever it stands, has ``next_sequence``.
+    """End mark of a segment that will not grow: the next row, in another segment, has ``next_sequence``.
 
     ``sequence`` is the number after the segment's last row. It is lower where numbers were left out, after a crash.
     """
@@ -275,14 +275,14 @@ class End(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the segment ends."""
+        """Position of the segment's end."""
         return self.position + self.length
 
 
 class Skipped(NamedTuple):
-    """What a reader that was asked to skip left out: ``length`` bytes from ``position`` on, for ``reason``.
+    """Damage that a reader skipped: ``length`` bytes from ``position`` on, for ``reason``.
 
-    ``rows`` is how many rows were in there; ``None`` if nothing whole says so.
+    ``rows`` is the number of rows in them; ``None`` if no whole block shows it.
     """
 
     position: int
@@ -292,9 +292,9 @@ class Skipped(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """Where a block stands, how long it is in bytes, and how many rows it says it has; ``None`` of an end mark.
+    """Position and length of a block in bytes, and the number of rows in its header; ``None`` for an end mark.
 
-    ``first`` is the number of its first row, of an end mark that of the row after the last.
+    ``first`` is the number of its first row; for an end mark, of the row after the last.
     """
 
     position: int
@@ -304,7 +304,7 @@ class Extent(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next block stands."""
+        """Position of the next block."""
         return self.position + self.length
 
 
@@ -313,7 +313,7 @@ def padded(size: int) -> int:
 
 
 def block_length(rows: int, names: int, names_bytes: int, payload_bytes: int) -> int:
-    """How long a block is, in bytes: of ``rows`` rows, ``names`` names, and the sizes of its two blobs."""
+    """Length of a block in bytes: of ``rows`` rows, ``names`` names, and the sizes of its two blobs."""
     return (
         BLOCK_HEADER_BYTES
         + NAME_COUNT.size
@@ -327,16 +327,16 @@ def block_length(rows: int, names: int, names_bytes: int, payload_bytes: int) ->
 
 
 def pack(kind: Literal["i", "q"], values: Sequence[int]) -> bytes:
-    """A column of numbers of 4 bytes (``i``) or 8 (``q``)."""
+    """Pack a column of numbers of 4 bytes (``i``) or 8 (``q``)."""
     return struct.pack(f"<{len(values)}{kind}", *values)
 
 
 def numbers(view: memoryview, kind: Literal["i", "q"]) -> Column:
-    """A column that was read. Its numbers are little-endian, and so must be the machine."""
+    """View bytes as a column. Its numbers are little-endian, and so must be the machine."""
     assert sys.byteorder == "little", "journals are read on little-endian machines"
     return view.cast(kind)
 
 
 def packed(column: Column) -> bytes:
-    """A column of a block that was read as :func:`pack` made it."""
+    """Convert a column of a block that was read to the bytes that :func:`pack` made."""
     return bytes(column)

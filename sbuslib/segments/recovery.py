@@ -1,7 +1,7 @@
-"""Repairs the end of a journal after a crash, before a recorder goes on. The caller holds the lock.
+"""Repair of a journal's end after a crash, before a recorder goes on. The caller holds the lock.
 
-A segment without an end mark is what a crash leaves. What follows its last whole block is cut off. A gap row says that
-messages are missing there, since those in the recorder's memory are lost in any case. Then comes the end mark.
+A crash leaves a segment without an end mark. The bytes after its last whole block are cut off. A gap row is added,
+since the messages in the recorder's memory are lost in any case. Then comes the end mark.
 
 **Row numbers are never used twice.** Readers may have seen any block that was whole. When a recorder is killed, the
 kernel keeps what it wrote. When the machine crashes, blocks may be lost that a reader has seen, and whole segments with
@@ -32,7 +32,7 @@ OUTAGE = "outage"
 """The cause of the first gap row of a recorder that goes on with a journal."""
 
 DELETED = "deleted"
-"""The cause of a gap row for rows that are in no file: retention, or somebody, has deleted them."""
+"""The cause of a gap row for rows that are in no file: retention, or a user, has deleted them."""
 
 DAMAGED = "damaged"
 """The cause of a gap row for rows that were skipped because they are damaged."""
@@ -42,7 +42,7 @@ NUMBERS_LEFT_OUT = 2**32
 
 
 class Recovered(NamedTuple):
-    """A journal that a recorder may go on with: its identity, the number of its next row, and since when it rested.
+    """A journal that a recorder may go on with: its identity, the number of its next row, and the time of its last.
 
     ``since_ns`` is nanoseconds since the epoch; ``None`` for a journal that is new.
     """
@@ -69,7 +69,7 @@ def recover(directory: str) -> Recovered:
     if not segments:
         return Recovered(secrets.token_hex(8), 1, None)
 
-    # 2. The end of the last one: its mark, or what the crash left.
+    # 2. The end of the last one: its mark, or repair it.
     last = segments[-1]
     since = os.stat(last.path).st_mtime_ns
     header = read_header(last.path)
@@ -91,20 +91,20 @@ def _is_empty(segment: Segment) -> bool:
 
 
 def _ending(header: SegmentHeader, sequence: int, since: int) -> tuple[bytes, int]:
-    """The blocks that end a segment after a crash, a gap row of this number and the mark; and the next row's number.
+    """Make the end of a segment after a crash, a gap row and the mark. Also returns the next row's number.
 
-    After another boot, rows that somebody has read may be lost, so that their numbers must not come again.
+    After another boot, rows that readers have seen may be lost, so that their numbers must not come again.
     """
     boot = boot_id()
     next_sequence = sequence + 1 + (NUMBERS_LEFT_OUT if header.boot != boot or not any(boot) else 0)
     gap = encode_gaps(header.salt, sequence, [(since, CUT, None)])
-    told = next_sequence if next_sequence != sequence + 1 else None
-    return bytes(gap + encode_end(header.salt, sequence + 1, told)), next_sequence
+    marked = next_sequence if next_sequence != sequence + 1 else None
+    return bytes(gap + encode_end(header.salt, sequence + 1, marked)), next_sequence
 
 
 def _mend(last: Segment, header: SegmentHeader) -> int:
     """Write the end of the last segment, also in place of a mark that it has. Returns the number of the next row."""
-    # 1. The end of its last whole block, and of which number and time that is.
+    # 1. The end of its last whole block, with the number and time of its last row.
     since, end, sequence, path = header.created_ns, SEGMENT_HEADER_BYTES, header.first_sequence, last.path
     with _opened(last) as read_at:
         for block in read_segment(read_at, last.size, header.salt, sequence, on_corrupt="skip"):

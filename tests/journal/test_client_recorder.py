@@ -252,7 +252,7 @@ def test_a_client_recorder_stops_reading_when_its_queue_is_full(
         sending = threading.Thread(target=publisher.publish_many, args=(messages,))
         sending.start()
         try:
-            while not recorder._writer.tells:  # it waits for room
+            while not recorder._writer.wakes:  # it waits for room
                 gevent.sleep(0.001)
             received = recorder.received
             other.sync()

@@ -111,11 +111,11 @@ def test_a_row_of_a_recorder_at_work_is_handed_over_once_it_is_durable(journal: 
     Path(path).write_bytes(segment_of(rows, ended=False))
     lock = DirectoryLock(journal)
     with consume("a", [b""], journal) as consumer:
-        lock.tell(b"%020d" % 2)
+        lock.write_note(b"%020d" % 2)
         assert [next(consumer), next(consumer)] == ROWS[:2]
         with pytest.raises(TimeoutError):
             consumer.get(timeout=0)
-        lock.tell(b"%020d" % 3)
+        lock.write_note(b"%020d" % 3)
         assert consumer.get(PATIENCE) == ROWS[2]
         Path(path).write_bytes(segment_of([*rows, [message(4, b"k", b"")]], ended=False))
         with pytest.raises(TimeoutError):

@@ -255,7 +255,7 @@ def test_an_unforeseen_error_in_a_callback_ends_the_recording_and_not_the_hub(
             monkeypatch.setattr(os, "fdatasync", lambda descriptor: hold_until.wait(PATIENCE))
             for number in range(200):
                 publisher.publish(b"k", b"%d" % number)
-            eventually(lambda: raised if broken == "_on_block_timeout" else recorder._writer.tells)
+            eventually(lambda: raised if broken == "_on_block_timeout" else recorder._writer.wakes)
             hold_until.set()
         else:
             publisher.publish(b"k", b"v")

@@ -88,7 +88,7 @@ def test_gaps_are_never_left_out_by_key(journal: Path) -> None:
 def test_only_durable_rows_are_read_if_asked_for(recorded: Path) -> None:
     segment(recorded, 31, rows(5, 31), rows(5, 36), sealed=False)
     lock = DirectoryLock(recorded)
-    lock.tell(b"%020d" % 35)
+    lock.write_note(b"%020d" % 35)
     assert len(read(recorded)) == 40
     assert read(recorded, durable_only=True) == expected(range(1, 36))
     lock.close()

@@ -134,7 +134,7 @@ def test_the_sample_is_written_as_it_is_stored(journal: str) -> None:
 def test_the_last_durable_row_stays_known_while_the_next_recorder_starts(folder: str) -> None:
     lock = DirectoryLock(folder)
     assert durable_sequence(folder) == 0
-    lock.tell(b"%020d" % 12)
+    lock.write_note(b"%020d" % 12)
     lock.close()
     lock = DirectoryLock(folder)
     assert durable_sequence(folder) == 12

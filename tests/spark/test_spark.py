@@ -149,7 +149,7 @@ def test_sealed_files_and_the_live_tail_are_read_once(spark: SparkSession, journ
     assert "BatchScan" not in sbuslib.read(journal, "spark", session=spark)._jdf.queryExecution().toString()
     lock = DirectoryLock(journal)
     segment(journal, 32, rows(3, 32), rows(3, 35), sealed=False)
-    lock.tell(b"%020d" % 34)
+    lock.write_note(b"%020d" % 34)
     assert sequences(spark, journal, durable_only=True) == [*range(1, 35)]
     lock.close()
 
