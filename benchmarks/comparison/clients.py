@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from sbuslib.bench import python_clients
-from sbuslib.bench.python_clients import END, KEY, await_word, tell_begun, tell_ended, tell_ready
+from sbuslib.bench.python_clients import END, KEY, await_start, report_begun, report_ended, report_ready
 from sbuslib.bench.results import Run
 
 __all__ = ["KINDS", "run"]
@@ -44,9 +44,9 @@ def publish_redis(address: str, count: int, payload: bytes, receivers: int) -> N
 
     with redis.Redis(unix_socket_path=address) as client:
         client.ping()
-        tell_ready()
-        await_word()
-        tell_begun()
+        report_ready()
+        await_start()
+        report_begun()
         for left in range(count, 0, -PIPELINE):
             pipeline = client.pipeline(transaction=False)
             for _ in range(min(left, PIPELINE)):
@@ -63,12 +63,12 @@ def receive_redis(address: str, count: int, receivers: int) -> None:
         subscription.subscribe(KEY)
         for message in subscription.listen():
             if message["type"] == "subscribe":
-                tell_ready()
+                report_ready()
             elif message["data"] == END:
                 break
             else:
                 received += 1
-    tell_ended(received)
+    report_ended(received)
 
 
 def publish_nats(address: str, count: int, payload: bytes, receivers: int) -> None:
@@ -76,9 +76,9 @@ def publish_nats(address: str, count: int, payload: bytes, receivers: int) -> No
 
     async def work() -> None:
         client = await nats.connect(f"nats://{address}")
-        tell_ready()
-        await_word()
-        tell_begun()
+        report_ready()
+        await_start()
+        report_begun()
         for _ in range(count):
             await client.publish(KEY, payload)
         await client.publish(KEY, END)
@@ -96,12 +96,12 @@ def receive_nats(address: str, count: int, receivers: int) -> None:
         # Without bounds, so that nothing is dropped in the client.
         subscription = await client.subscribe(KEY, pending_msgs_limit=0, pending_bytes_limit=0)
         await client.flush()
-        tell_ready()
+        report_ready()
         async for message in subscription.messages:
             if message.data == END:
                 break
             received += 1
-        tell_ended(received)
+        report_ended(received)
         await client.close()
 
     asyncio.run(work())
@@ -125,11 +125,11 @@ def _publish_zeromq(address: str, count: int, payload: bytes, *, envelope: bool)
         send: Callable[[bytes], object] = (
             (lambda data: sock.send_multipart([key, data])) if envelope else (lambda data: sock.send(key + b" " + data))
         )
-        tell_ready()
+        report_ready()
         # A publisher cannot know when its subscriber is there; so it says hello until the receiver has heard it.
         while not select.select([sys.stdin], [], [], 0.005)[0]:
             send(HELLO)
-        tell_begun()
+        report_begun()
         if envelope:
             for _ in range(count):
                 sock.send_multipart([key, payload])
@@ -149,13 +149,13 @@ def receive_zeromq(address: str, count: int, receivers: int) -> None:
         sock.subscribe(KEY)
         while sock.recv_multipart()[1] != HELLO:
             pass
-        tell_ready()
+        report_ready()
         while True:
             _, payload = sock.recv_multipart()
             if payload == END:
                 break
             received += payload != HELLO
-    tell_ended(received)
+    report_ended(received)
 
 
 def receive_zeromq_frame(address: str, count: int, receivers: int) -> None:
@@ -168,13 +168,13 @@ def receive_zeromq_frame(address: str, count: int, receivers: int) -> None:
         sock.subscribe(KEY)
         while not sock.recv().endswith(HELLO):
             pass
-        tell_ready()
+        report_ready()
         while True:
             _, payload = sock.recv().split(b" ", 1)
             if payload == END:
                 break
             received += payload != HELLO
-    tell_ended(received)
+    report_ended(received)
 
 
 def proxy(address: str) -> None:
@@ -196,9 +196,9 @@ def publish_mosquitto(address: str, count: int, payload: bytes, receivers: int) 
     client.max_queued_messages_set(0)
     client.connect(address)
     client.loop_start()
-    tell_ready()
-    await_word()
-    tell_begun()
+    report_ready()
+    await_start()
+    report_begun()
     for _ in range(count):
         client.publish(KEY, payload)
     client.publish(KEY, END).wait_for_publish()
@@ -221,11 +221,11 @@ def receive_mosquitto(address: str, count: int, receivers: int) -> None:
 
     client = mqtt.Client(CallbackAPIVersion.VERSION2, transport="unix")
     client.on_message = on_message
-    client.on_subscribe = lambda *_: tell_ready()
+    client.on_subscribe = lambda *_: report_ready()
     client.on_connect = lambda client, *_: client.subscribe(KEY)
     client.connect(address)
     client.loop_forever()
-    tell_ended(received)
+    report_ended(received)
 
 
 # ---------------------------------------------------------------------------------------------------

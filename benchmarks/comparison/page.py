@@ -78,8 +78,8 @@ def render(results: Results) -> str:
     body += ["<h2>The hub</h2>", *_table(list(HEADING), rows(results))]
     heading, *all_rows = everything(results, title_of)
     body += ["<h2>Every case</h2>", *_table(heading, all_rows, ours=1)]
-    if results.left_out:
-        body += ["<h2>Left out</h2>", "<ul>", *(f"<li>{escape(line)}</li>" for line in results.left_out), "</ul>"]
+    if results.omitted:
+        body += ["<h2>Left out</h2>", "<ul>", *(f"<li>{escape(line)}</li>" for line in results.omitted), "</ul>"]
     body += ["<h2>How it was measured</h2>", _METHOD]
     return "\n".join(
         [

@@ -39,7 +39,7 @@ class OtherBrokers:
                 bench.versions[broker.title] = broker.version()
                 self._brokers.append(bench.stack.enter_context(broker.running()))
             except StateError as error:
-                bench.left_out.append(f"{broker.title}: {error}")
+                bench.omitted.append(f"{broker.title}: {error}")
 
     def cases(self, bench: Bench, scenario: Scenario) -> Iterator[Case]:
         """A scenario against each broker, or against each Python client of one."""
@@ -59,7 +59,7 @@ class OtherBrokers:
             try:
                 bench.versions[distribution] = importlib.metadata.version(distribution)
             except importlib.metadata.PackageNotFoundError:
-                bench.left_out.append(f"Python clients, {kind}: {distribution} is not installed")
+                bench.omitted.append(f"Python clients, {kind}: {distribution} is not installed")
                 continue
             yield Case(scenario, kind, _client_run(bench, scenario, kind, brokers[name]))
 

@@ -1,4 +1,4 @@
-"""The daemons that are measured by the sbus protocol: hubs, hubs joined by a relay, another daemon, the forwarder."""
+"""Daemons to measure over the sbus protocol: hubs, hubs joined by a relay, another daemon, the forwarder."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Daemon:
 
     def __init__(self, address: str, pids: list[int], below: str | None = None) -> None:
         self.address = address
-        #: Where receivers connect, which may be a child.
+        #: The publishers' address, which may be a child hub's.
         self.below = below if below is not None else address
         self.pids = pids
 
     def offers(self, feature: bytes) -> bool:
-        """Whether the daemon has this feature. Raises as a client does."""
+        """Whether the daemon has a feature. Raises as a client does."""
         with Client(self.address, timeout=_PATIENCE) as client:
             return client.hub.features is not None and feature in client.hub.features.words
 

@@ -1,4 +1,4 @@
-"""What the kernel tells about processes and the machine."""
+"""Kernel's figures of processes and of the machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .results import Machine
 def cpu_seconds(pids: Iterable[int]) -> float:
     """The CPU time in seconds that processes and all their threads have used, by the scheduler's account.
 
-    If the kernel keeps no such account, it is the sum of user and system time, which are counted in clock ticks.
+    Without that account in the kernel, it is the sum of user and system time, counted in clock ticks.
     """
     return sum(map(_cpu_seconds, pids))
 

@@ -31,7 +31,7 @@ Receive: TypeAlias = Callable[[str, int, int], None]
 KEY = "bench/0000000/00000000"
 END = b"end"
 MANY = 1_000
-"""How many messages one call of ``publish_many`` gets."""
+"""Messages of one call of ``publish_many``."""
 _PATIENCE = 120.0
 
 
@@ -76,20 +76,20 @@ def run(
             process.stdin.write("go\n")
             process.stdin.flush()
         began = json.loads(_hear(publisher))["began"]
-        told = json.loads(_hear(receiver))
+        result = json.loads(_hear(receiver))
         used = cpu_seconds(pids) - before
     return Run(
         messages=count,
         deliveries=count * receivers,
-        received=told["received"],
-        lost=count * receivers - told["received"],
-        seconds=told["ended"] - began,
+        received=result["received"],
+        lost=count * receivers - result["received"],
+        seconds=result["ended"] - began,
         cpu=used,
     )
 
 
 def _hear(process: subprocess.Popen[str]) -> str:
-    """The next line that a process prints."""
+    """Read the next line that a process prints."""
     assert process.stdout is not None
     assert process.stderr is not None
     poll = select.poll()  # select(2) knows no descriptor above 1,023, and this process may have very many
@@ -109,23 +109,23 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------
-# What publishers and receivers share
+# Common functions of publishers and receivers
 
 
-def tell_ready() -> None:
+def report_ready() -> None:
     print("ready", flush=True)
 
 
-def await_word() -> None:
+def await_start() -> None:
     sys.stdin.readline()
 
 
-def tell_begun() -> None:
+def report_begun() -> None:
     """Print the time, as publishing begins."""
     print(json.dumps({"began": time.monotonic()}), flush=True)
 
 
-def tell_ended(received: int) -> None:
+def report_ended(received: int) -> None:
     print(json.dumps({"received": received, "ended": time.monotonic()}), flush=True)
 
 
@@ -136,9 +136,9 @@ def tell_ended(received: int) -> None:
 def _publish(client: Endpoint, count: int, payload: bytes) -> None:
     key = KEY.encode()
     with client:
-        tell_ready()
-        await_word()
-        tell_begun()
+        report_ready()
+        await_start()
+        report_begun()
         for _ in range(count):
             client.publish(key, payload)
         client.publish(key, END)
@@ -149,12 +149,12 @@ def _receive(client: Endpoint) -> None:
     received = 0
     with client:
         client.subscribe(KEY.encode())
-        tell_ready()
+        report_ready()
         for message in client:
             if message.payload == END:
                 break
             received += 1
-    tell_ended(received)
+    report_ended(received)
 
 
 def _client(kind: str, address: str) -> Endpoint:
@@ -170,9 +170,9 @@ def publish_batch(address: str, count: int, payload: bytes, receivers: int) -> N
 
     key = KEY.encode()
     with Client(address) as client:
-        tell_ready()
-        await_word()
-        tell_begun()
+        report_ready()
+        await_start()
+        report_begun()
         client.publish_many((key, payload) for _ in range(count))
         client.publish(key, END)
         client.sync()
@@ -184,9 +184,9 @@ def publish_aio(address: str, count: int, payload: bytes, receivers: int) -> Non
     async def work() -> None:
         key = KEY.encode()
         async with Client(address) as client:
-            tell_ready()
-            await_word()
-            tell_begun()
+            report_ready()
+            await_start()
+            report_begun()
             for _ in range(count):
                 await client.publish(key, payload)
             await client.publish(key, END)
@@ -202,12 +202,12 @@ def receive_aio(address: str, count: int, receivers: int) -> None:
         received = 0
         async with Client(address, soft="block") as client:
             await client.subscribe(KEY.encode())
-            tell_ready()
+            report_ready()
             async for message in client:
                 if message.payload == END:
                     break
                 received += 1
-        tell_ended(received)
+        report_ended(received)
 
     asyncio.run(work())
 
@@ -217,11 +217,11 @@ def publish_many(address: str, count: int, payload: bytes, receivers: int) -> No
 
     pairs = [(KEY.encode(), payload)] * MANY
     with Client(address) as client:
-        tell_ready()
-        await_word()
-        tell_begun()
-        for left in range(count, 0, -MANY):
-            client.publish_many(pairs[:left])
+        report_ready()
+        await_start()
+        report_begun()
+        for remaining in range(count, 0, -MANY):
+            client.publish_many(pairs[:remaining])
         client.publish(KEY.encode(), END)
         client.sync()
 
@@ -234,7 +234,7 @@ def receive_many(address: str, count: int, receivers: int) -> None:
         clients = [stack.enter_context(Client(address, soft="block")) for _ in range(receivers)]
         for client in clients:
             client.subscribe(KEY.encode())
-        tell_ready()
+        report_ready()
         poll = select.poll()
         by_fd = {client.socket.fileno(): client for client in clients}
         for fd in by_fd:
@@ -247,7 +247,7 @@ def receive_many(address: str, count: int, receivers: int) -> None:
                     received -= 1
                     poll.unregister(fd)
                     del by_fd[fd]
-    tell_ended(received)
+    report_ended(received)
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What a figure depends on. It has no name of a host and no path."""
+    """The machine of a measurement. Without host name and paths."""
 
     processor: str
     cores: int
@@ -60,14 +60,14 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def summarize(values: Iterable[float]) -> Summary | None:
-    """The median and the quartiles; ``None`` without values."""
-    found = sorted(values)
-    if not found:
+    """Compute the median and the quartiles; ``None`` without values."""
+    ordered = sorted(values)
+    if not ordered:
         return None
-    if len(found) == 1:
-        return Summary(found[0], found[0], found[0], 1)
-    low, middle, high = statistics.quantiles(found, n=4, method="inclusive")
-    return Summary(middle, low, high, len(found))
+    if len(ordered) == 1:
+        return Summary(ordered[0], ordered[0], ordered[0], 1)
+    low, middle, high = statistics.quantiles(ordered, n=4, method="inclusive")
+    return Summary(middle, low, high, len(ordered))
 
 
 def _rate(run: Run) -> float | None:
@@ -102,7 +102,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is measured: rounds, the planned seconds of a run, and the bytes of a payload."""
+    """Amount of measurement: rounds, the planned seconds of a run, and the bytes of a payload."""
 
     rounds: int = 7
     seconds: float = 0.5
@@ -121,13 +121,13 @@ class Results(msgspec.Struct, kw_only=True):
 
     format: int = FORMAT
     started: str
-    """When, as ISO 8601 in UTC."""
+    """Time of the start, as ISO 8601 in UTC."""
     machine: Machine
     plan: Plan
     versions: dict[str, str]
     """Of the programs that were measured."""
-    left_out: list[str]
-    """What was not measured, and why, a line each."""
+    omitted: list[str] = msgspec.field(name="left_out")
+    """Cases that were not measured, each a line with the reason."""
     records: list[Measurement]
 
     def runs(self, scenario: str, target: str) -> dict[int, Run]:
@@ -149,20 +149,20 @@ class Results(msgspec.Struct, kw_only=True):
 
     def ratio(self, over: tuple[str, str], under: tuple[str, str], metric: str) -> Summary | None:
         """The figure of one scenario and target divided by that of another in each round; ``None`` without rounds."""
-        left, right = self.runs(*over), self.runs(*under)
+        dividends, divisors = self.runs(*over), self.runs(*under)
         ratios = []
-        for number in sorted(left.keys() & right.keys()):
-            a, b = METRICS[metric](left[number]), METRICS[metric](right[number])
+        for number in sorted(dividends.keys() & divisors.keys()):
+            a, b = METRICS[metric](dividends[number]), METRICS[metric](divisors[number])
             if a is not None and b:
                 ratios.append(a / b)
         return summarize(ratios)
 
     def lost(self, scenario: str, target: str) -> int:
-        """How many deliveries were lost in all rounds."""
+        """Number of deliveries lost in all rounds."""
         return sum(run.lost for run in self.runs(scenario, target).values())
 
     def disorder(self, scenario: str, target: str) -> int:
-        """How many deliveries were out of order or had a wrong length, in all rounds."""
+        """Number of deliveries out of order or of a wrong length, in all rounds."""
         return sum(run.disorder for run in self.runs(scenario, target).values())
 
 

@@ -29,13 +29,13 @@ FORWARDER = "forwarder"
 OTHER = "daemon"
 _SPARE_DESCRIPTORS = 256
 _LEAST = 64
-"""How many messages the shortest run has."""
+"""Messages of the shortest run."""
 _TRIAL = 10
 """The first run of each case does not count. It has this part of the expected number of messages."""
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A scenario against a target. ``run`` runs it with so many messages, and raises what a load raises."""
+    """A scenario against a target. ``run`` runs it with a number of messages, and raises the errors of the load."""
 
     scenario: Scenario
     target: str
@@ -43,7 +43,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Others(Protocol):
-    """Further targets in the same run, such as other brokers."""
+    """Further targets in the same run, for example other brokers."""
 
     def start(self, bench: Bench) -> None:
         """Start the targets. The bench calls it once."""
@@ -79,13 +79,13 @@ class Bench:
 
         #: Whether a hub of this package is measured.
         self._own = address is None or beside
-        #: A line for each thing that was not measured.
-        self.left_out: list[str] = []
+        #: A line for each case that was not measured.
+        self.omitted: list[str] = []
         #: Of the packages and programs that are measured.
         self.versions = {"sbuslib": version, "gevent": importlib.metadata.version("gevent")}
         #: The programs in C.
         self.tools = Tools(folder)
-        #: What is measured, by its name.
+        #: The daemons to measure, by name.
         self._places: dict[str, daemons.Daemon | None] = {}
         if address is not None:
             self._places[OTHER] = daemons.other(address)
@@ -101,7 +101,7 @@ class Bench:
             try:
                 self._places[name] = self._make_place(name)
             except (SbusError, OSError) as error:
-                self.left_out.append(f"{name}: {error}")
+                self.omitted.append(f"{name}: {error}")
                 self._places[name] = None
         return self._places[name]
 
@@ -151,7 +151,7 @@ class Bench:
         if daemon is None:
             return
         if scenario.needs is not None and not daemon.offers(scenario.needs):
-            self.left_out.append(f"{scenario.title}, {target}: no {scenario.needs.decode()}")
+            self.omitted.append(f"{scenario.title}, {target}: no {scenario.needs.decode()}")
             return
         options = [*daemon.options(), "-r", scenario.receivers, "-s", self.size(scenario), *scenario.options]
 
@@ -180,7 +180,7 @@ class Bench:
 
     def measure(self, scenarios: Sequence[Scenario]) -> Results:
         """Measure the scenarios. Cases that fail are left out, with a message."""
-        # 1. What there is to measure. Each is tried once, so that a round has only what works.
+        # 1. The cases. Each is tried once, so that rounds have only cases that work.
         end = time.monotonic() + 60 * self._plan.minutes
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         machine = describe_machine()
@@ -189,7 +189,7 @@ class Bench:
         counts = {id(case): count for case in cases if (count := self._try(case))}
         cases = [case for case in cases if id(case) in counts]
 
-        # 2. In rounds, so that what else the machine does falls on all alike.
+        # 2. In rounds, so that other load on the machine falls on all cases alike.
         records: list[Measurement] = []
         before, longest = time.monotonic(), 0.0
         for number in range(self._plan.rounds):
@@ -197,7 +197,7 @@ class Bench:
             longest, before = max(longest, now - before), now
             if number and now + longest > end:
                 self._say("no time for another round")
-                self.left_out.append(f"rounds after {number}: they would have taken longer than the plan allows")
+                self.omitted.append(f"rounds after {number}: they would have taken longer than the plan allows")
                 break
             self._say(f"round {number + 1} of {self._plan.rounds}")
             for case in _turned(cases, number):
@@ -213,23 +213,23 @@ class Bench:
             machine=machine,
             plan=self._plan,
             versions=self.versions,
-            left_out=[self._without_paths(line) for line in self.left_out],
+            omitted=[self._without_paths(line) for line in self.omitted],
             records=records,
         )
 
     def _without_paths(self, line: str) -> str:
-        """An error without paths: results are shared, and should not tell about the machine."""
+        """Remove paths from an error: results are shared, and should not reveal details of the machine."""
         line = line.replace(f"{self.folder}/", "")
         return line.replace(self._address, "the address given") if self._address else line
 
     def _try(self, case: Case) -> int | None:
-        """How many messages a run of the planned length needs; ``None`` when the case fails."""
+        """Find the number of messages for a run of the planned length; ``None`` when the case fails."""
         guess = int(case.scenario.count * self._plan.seconds / 0.5)
         run = self._run(case, max(_LEAST, guess // _TRIAL))
         if run is None:
             return None
         if not run.seconds:
-            self.left_out.append(f"{case.scenario.title}, {case.target}: nothing came")
+            self.omitted.append(f"{case.scenario.title}, {case.target}: nothing came")
             return None
         trips = 2 if case.scenario.job == "trip" else 1
         count = max(_LEAST, int(run.messages / trips / run.seconds * self._plan.seconds))
@@ -240,18 +240,18 @@ class Bench:
             return case.run(count)
         except (SbusError, OSError) as error:
             line = f"{case.scenario.title}, {case.target}: {error}"
-            if line not in self.left_out:
-                self.left_out.append(line)
+            if line not in self.omitted:
+                self.omitted.append(line)
                 self._say(line)
             return None
 
 
 def _turned(cases: list[Case], number: int) -> Iterator[Case]:
-    """The cases in their order. In each round, another case of each scenario comes first."""
+    """Yield the cases in their order. In each round, another case of each scenario comes first."""
     by_scenario: dict[str, list[Case]] = {}
     for case in cases:
         by_scenario.setdefault(case.scenario.name, []).append(case)
-    for some in by_scenario.values():
-        turn = number % len(some)
-        yield from some[turn:]
-        yield from some[:turn]
+    for alternatives in by_scenario.values():
+        turn = number % len(alternatives)
+        yield from alternatives[turn:]
+        yield from alternatives[:turn]

@@ -20,21 +20,22 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     options: tuple[object, ...] = ()
     """Of the load, see the head of ``load.c``; for ``clients``, their kinds."""
     count: int
-    """Messages, or trips, that a fast machine manages in half a second; what is run is found by trying."""
+    """Messages, or trips, that a fast machine manages in half a second; the number of a run is found by a trial."""
     most: int | None = None
-    """Never more messages than these."""
+    """Most messages of a run."""
     receivers: int = 1
     size: int | None = None
     """Bytes of the payload, where they are not the plan's."""
     place: str = "hub"
-    """Which hub: one that has nothing else to do (``hub``), one with many idle ``clients`` or ``patterns``, or two that
-    a ``relay`` joins."""
+    """Kind of hub: one without other load (``hub``), one with many idle ``clients`` or ``patterns``, or two that a
+    ``relay`` joins."""
     limit: str | None = None
-    """Which forwarder is the limit: one that passes everything on to all (``all``), or one that deals (``deal``)."""
+    """Kind of forwarder that is the limit: one that sends each packet to all (``all``), or one that deals
+    (``deal``)."""
     base: str | None = None
-    """The scenario that differs in one thing: the ratio to it is what that thing costs."""
+    """The scenario that differs in one thing: the ratio to it is the cost of that thing."""
     needs: bytes | None = None
-    """What the daemon's features have to name, and only the load in C can do."""
+    """A feature that the daemon must have; only the load in C uses it."""
     fill: bool = False
     """Whether the stopped reader's queue has to be full before it counts."""
 

@@ -75,8 +75,8 @@ HEADING = ("scenario", "deliveries/s", "hub CPU, µs/message", "CPU, compared")
 
 
 def rows(results: Results, target: str = "hub") -> list[list[str]]:
-    """A row of cells for each scenario, with the figures of the hub that the heading names."""
-    found = []
+    """Make a row of cells for each scenario, with the hub's figures under :data:`HEADING`."""
+    cells = []
     for scenario in scenarios_of(results):
         name = scenario.name
         if target not in results.targets(name):
@@ -99,8 +99,8 @@ def rows(results: Results, target: str = "hub") -> list[list[str]]:
         compared = [f"speed {spread(speed, times)}"] if speed is not None else []
         compared += [f"cost {spread(cost, times)} of {scenario.base}"] if cost is not None else []
         used = spread(results.figure(*ours, "cpu"), micro)
-        found.append([scenario.title, rate, used, "; ".join(compared) or "-"])
-    return found
+        cells.append([scenario.title, rate, used, "; ".join(compared) or "-"])
+    return cells
 
 
 def _aligned(table: list[list[str]]) -> list[str]:
@@ -139,5 +139,5 @@ def terminal(results: Results, title: Title = title_of) -> str:
     ours = rows(results) or rows(results, "daemon")
     if ours:
         lines += ["", *_aligned([list(HEADING), *ours])]
-    lines += ["", *(f"left out: {line}" for line in results.left_out)] if results.left_out else []
+    lines += ["", *(f"left out: {line}" for line in results.omitted)] if results.omitted else []
     return "\n".join(lines) + "\n"

@@ -1,1 +1,1 @@
-"""What is seen of a bus from outside: how fast its counts grow, its tree of hubs, and what is wrong with it."""
+"""Monitoring of a bus from outside: rates of its counts, its tree of hubs, and diagnosis of problems."""

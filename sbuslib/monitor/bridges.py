@@ -1,4 +1,4 @@
-"""The bridges of a bus, which say what they have done when they are asked."""
+"""Heartbeats of a bus's bridges, on request."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ..federation.membership import MEMBERS_MOST, Heartbeat, decode_heartbeat
 from ..wire.packets import Message
 
 _SECONDS: Final = 0.3
-"""How long they have to answer."""
+"""Time limit for answers."""
 
 
 def bridges_heard(receive: Callable[..., Message]) -> list[tuple[Heartbeat, bytes | None]]:
-    """What each bridge says of itself, and as which sender, after ``ASK`` was published under ``CONTROL``."""
+    """Collect the heartbeat of each bridge, and its sender, after ``ASK`` was published under ``CONTROL``."""
     heard: dict[str, tuple[Heartbeat, bytes | None]] = {}
     until = monotonic() + _SECONDS
-    while (left := until - monotonic()) > 0 and len(heard) < MEMBERS_MOST:
+    while (remaining := until - monotonic()) > 0 and len(heard) < MEMBERS_MOST:
         try:
-            message = receive(timeout=left)
+            message = receive(timeout=remaining)
         except TimeoutError:
             break
         if (heartbeat := decode_heartbeat(message.payload)) is not None and heartbeat.text:

@@ -1,7 +1,6 @@
-"""How fast a hub's counts grow, and how regularly messages come.
+"""Rates of a hub's counts, and intervals of messages by key.
 
-:func:`watch` looks at a hub again and again, for the live page and ``sbus top``. :func:`measure` is what ``sbus hz``
-shows.
+:func:`watch` polls a hub, for the live page and ``sbus top``. :func:`measure` makes the rows of ``sbus hz``.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ from ..wire.text import printable
 from .survey import SeenHub
 
 PAUSE: Final = 1.0
-"""Seconds from one look at a hub to the next, unless the caller wants others."""
+"""Default polling interval."""
 
 _SHARE: Final = 50
-"""A hub is asked again after so many times as long as its last answers took: so it costs some 2 % of the hub."""
+"""Least pause, in multiples of the time of the last answers: so polling takes at most some 2 % of the hub's time."""
 
 Row: TypeAlias = dict[str, Any]
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What was seen of the hub at ``address`` at one instant, with texts as the hub told them.
+    """Snapshot of the hub at ``address``, with texts as the hub sent them.
 
-    A row of the hub, a user or a client has what was ``published``, ``delivered`` and ``lost`` in all, and how many
-    messages a second under ``published_rate`` and so on; a link has ``up`` and ``down`` in place of the first two.
-    ``waiting`` is how many messages wait. ``clients`` is ``None`` if they were not asked for.
+    A row of the hub, a user or a client has the totals ``published``, ``delivered`` and ``lost``, and messages a second
+    as ``published_rate`` and so on; a link has ``up`` and ``down`` in place of the first two. ``waiting`` is the number
+    of messages that wait. ``clients`` is ``None`` if they were not asked for.
     """
 
     address: str
@@ -49,9 +48,9 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Rates:
-    """Makes a :class:`Look` of what a hub tells; the rates are those since the look before, and 0 in the first.
+    """Makes a :class:`Look` of a hub's statistics. Rates are since the look before, and 0 in the first.
 
-    :param local: the hub knows processes by the ids that they have here, so programs can be named.
+    :param local: process ids are the same for the hub and this process, so programs can be named.
     """
 
     def __init__(self, *, local: bool = False) -> None:
@@ -67,42 +66,44 @@ class Rates:
         clients: Iterable[ClientStatistics] | None,
         links: Iterable[LinkStatistics],
     ) -> Look:
-        """What is seen at ``now``, in seconds of any clock that does not jump."""
-        (told,) = self._rows("hub", now, [hub], lambda _, hub: "", _hub)
+        """Make the look at ``now``, in seconds of any clock that does not jump."""
+        (row,) = self._rows("hub", now, [hub], lambda _, hub: "", _hub)
         return Look(
             address=address,
-            hub=told,
+            hub=row,
             users=self._rows("user", now, hub.per_user, lambda _, user: user.uid, _user),
             clients=None if clients is None else self._clients(now, list(clients)),
-            links=self._rows("link", now, links, lambda _, one: (one.direction, one.number), _link),
+            links=self._rows("link", now, links, lambda _, link: (link.direction, link.number), _link),
         )
 
     def tree(self, now: float, seen: SeenHub) -> list[Row]:
-        """The hubs of a tree but the one looked at: a row of each one's link, by depth.
+        """Make a row for the link of each hub in a tree except the polled one, by depth.
 
-        ``to`` is the place in this list of the hub that it is joined to, -1 for the hub looked at. ``level`` is how far
-        below that it is; -1 for the parent. ``why`` tells why a hub could not be asked.
+        ``to`` is the index in this list of the hub at its other end, -1 for the polled hub. ``level`` is its distance
+        below that; -1 for the parent. ``why`` is the reason why a hub could not be asked.
         """
         places = [] if seen.parent is None else [_Place(seen.parent, seen.statistics.hub_id, -1, -1, "")]
         queue = deque([(seen, -1, 0)])
         while queue:
             hub, at, level = queue.popleft()
-            for one in hub.children:
-                if one.hub is not None:
-                    queue.append((one.hub, len(places), level + 1))
-                places.append(_Place(one.link, hub.statistics.hub_id, at, level + 1, one.why))
-        return self._rows("tree", now, places, lambda _, one: (one.hub, one.link.direction, one.link.number), _place)
+            for child in hub.below:
+                if child.hub is not None:
+                    queue.append((child.hub, len(places), level + 1))
+                places.append(_Place(child.link, hub.statistics.hub_id, at, level + 1, child.why))
+        return self._rows(
+            "tree", now, places, lambda _, each: (each.hub, each.link.direction, each.link.number), _place
+        )
 
     def _clients(self, now: float, clients: list[ClientStatistics]) -> list[Row]:
         # Inboxes all have the number 0, and come first.
-        rows = self._rows("client", now, clients, lambda place, one: one.number or -place, _client)
+        rows = self._rows("client", now, clients, lambda place, client: client.number or -place, _client)
         programs = {}
         for client, row in zip(clients, rows, strict=True):
-            who = client.number, client.credentials
-            known = self._programs.get(who)  # asked once: a process id may be another's later
+            identity = client.number, client.credentials
+            known = self._programs.get(identity)  # asked once: a process id may be another's later
             uid, pid = ids_of(client.credentials)
             row["user"] = "" if uid is None else name_of_user(uid)
-            row["program"] = programs[who] = (
+            row["program"] = programs[identity] = (
                 known if known is not None else program_of(pid) if self._local and pid else ""
             )
         self._programs = programs
@@ -112,20 +113,20 @@ class Rates:
         self,
         kind: str,
         now: float,
-        ones: Iterable[Any],
+        items: Iterable[Any],
         name: Callable[[int, Any], Hashable],
-        tell: Callable[[Any], Row],
+        describe: Callable[[Any], Row],
     ) -> list[Row]:
-        """A row for each, with how fast its counts have grown since the last look at this kind; 0 for what is new."""
+        """Make a row for each item, with the rates of its counts since the last look at this kind; 0 for a new one."""
         then, before = self._before.get(kind, (now, {}))
         passed = max(now - then, 1e-3)
         rows, after = [], dict[Hashable, list[int]]()
-        for place, one in enumerate(ones):
-            row = tell(one)
-            who = name(place, one)
+        for place, item in enumerate(items):
+            row = describe(item)
+            identity = name(place, item)
             counted = [column for column in _COUNTED if column in row]
-            after[who] = counts = [row[column] for column in counted]
-            for column, count, old in zip(counted, counts, before.get(who, counts), strict=True):
+            after[identity] = counts = [row[column] for column in counted]
+            for column, count, old in zip(counted, counts, before.get(identity, counts), strict=True):
                 row[f"{column}_rate"] = round(max(0, count - old) / passed, 1)
             rows.append(row)
         self._before[kind] = (now, after)
@@ -137,7 +138,7 @@ _COUNTED: Final = ("published", "delivered", "up", "down", "lost")
 
 
 def ids_of(credentials: str) -> tuple[int | None, int | None]:
-    """The user and the process in a credential key; ``None`` for what it does not tell."""
+    """The user and the process in a credential key; ``None`` for a missing one."""
     parts = credentials.split(credentials[1:2] or None)[-2:]
     uid, pid = (
         int(part) if part.isascii() and part.isdigit() and len(part) < 11 else None for part in ["", *parts][-2:]
@@ -145,9 +146,9 @@ def ids_of(credentials: str) -> tuple[int | None, int | None]:
     return uid, pid or None
 
 
-def _counted(one: HubStatistics | UserStatistics | ClientStatistics | LinkStatistics) -> Row:
-    """The counts of one by the names of their fields; of losses the sum, and the causes beside it."""
-    return {**asdict(one), "lost": sum(one.lost.values()), "causes": one.lost}
+def _counted(statistics: HubStatistics | UserStatistics | ClientStatistics | LinkStatistics) -> Row:
+    """The counts by the names of their fields; for losses the sum, with the causes beside it."""
+    return {**asdict(statistics), "lost": sum(statistics.lost.values()), "causes": statistics.lost}
 
 
 def _hub(hub: HubStatistics) -> Row:
@@ -165,7 +166,7 @@ def _client(client: ClientStatistics) -> Row:
 
 def _link(link: LinkStatistics) -> Row:
     return _counted(link) | {
-        # What a child says of itself may be anything, or nothing.
+        # A child hub names itself: the name may be anything, or empty.
         "name": link.address or link.hub or link.credentials,
         "address": link.address or "-",
         "user": name_of_user(link.uid) if link.uid >= 0 else "-",
@@ -176,7 +177,7 @@ def _link(link: LinkStatistics) -> Row:
 
 
 class _Place(NamedTuple):
-    """A link in a tree, and the ``hub`` that tells of it."""
+    """A link in a tree, and the ``hub`` that reports it."""
 
     link: LinkStatistics
     hub: str
@@ -192,7 +193,7 @@ def _place(place: _Place) -> Row:
 
 
 def is_local(client: Endpoint) -> bool:
-    """Whether the hub knows this process by the ids that it has here: then it knows others so, too."""
+    """Whether the hub sees this process under its own ids: then process ids of others are right, too."""
     return ids_of(client.credentials.decode("utf-8", "replace")) == (os.geteuid(), os.getpid())
 
 
@@ -202,10 +203,10 @@ def watch(
     clients: Callable[[], bool] = lambda: True,
     interval: float = PAUSE,
 ) -> Generator[Look | Exception, None, None]:
-    """Look at a hub until the caller has seen enough: looks, and between them the errors that came instead.
+    """Poll a hub until the caller stops: yields looks, and errors in their place.
 
-    After an error it connects anew. ``clients`` says before each look whether each client is asked for. The hub is
-    looked at every ``interval`` seconds, or less often where it takes long to answer.
+    Connects again after an error. ``clients`` decides before each look whether to ask for each client. The hub is
+    polled every ``interval`` seconds, or less often if it answers slowly.
     """
     while True:
         try:
@@ -214,7 +215,7 @@ def watch(
                 while True:
                     started = monotonic()
                     hub = client.hub.statistics()
-                    # A hub with few clients and links has told them already.
+                    # The statistics of a hub with few clients and links include them.
                     each = (hub.per_client or client.hub.clients()) if clients() else None
                     links = hub.per_link or client.hub.links()
                     now = monotonic()
@@ -226,7 +227,7 @@ def watch(
 
 
 class _KeyRate:
-    """What came under one key since the window began, and when the last message came."""
+    """Counts of one key since the window began, and the time of its last message."""
 
     __slots__ = ("count", "intervals", "last", "longest", "size", "squares", "total")
 
@@ -267,16 +268,16 @@ class _KeyRate:
 
 
 class KeyRates:
-    """How often messages come by key, in one window of time after another.
+    """Rates of messages by key, in consecutive windows of time.
 
-    :param now: when the first window begins, in seconds of any clock that does not jump.
-    :param most: how many keys are told apart, those that come first. The messages of others are counted together.
+    :param now: start of the first window, in seconds of any clock that does not jump.
+    :param most: most keys with counts of their own, in the order of their first messages. Others are counted together.
     """
 
     def __init__(self, now: float, most: int = 1_000) -> None:
         self._began = now
         self._most = most
-        #: The keys that are told apart.
+        #: The keys with counts of their own.
         self._keys: dict[bytes, _KeyRate] = {}
         #: All others together.
         self._others = _KeyRate()
@@ -284,7 +285,7 @@ class KeyRates:
         self._beyond = False
 
     def take(self, messages: Iterable[Message], now: float) -> None:
-        """Messages came at ``now``."""
+        """Count messages that came at ``now``."""
         for message in messages:
             rate = self._keys.get(message.key)
             if rate is None:
@@ -299,8 +300,8 @@ class KeyRates:
         payload a second; ``mean``, ``deviation`` and ``longest`` are of the intervals that ended in this window, in
         seconds, or ``None``.
 
-        All keys but the first ``shown``, and those that are not told apart, have one row: the last, with ``None`` as
-        its key and without intervals.
+        All keys but the first ``shown``, and those without counts of their own, share one row: the last, with ``None``
+        as its key and without intervals.
         """
         seconds, self._began = max(now - self._began, 1e-9), now
         rows = [rate.row(key, seconds) for key, rate in self._keys.items()]
@@ -318,8 +319,10 @@ class KeyRates:
 def measure(
     client: Endpoint, window: float = 1.0, *, shown: int | None = None, timeout: float | None = None
 ) -> Iterator[list[Row]]:
-    """What comes to a client in one window of so many seconds after another: the rows of
-    :meth:`KeyRates.end`. Raises :exc:`TimeoutError` when no message comes for ``timeout`` seconds."""
+    """Measure the messages of a client in consecutive windows: yields the rows of :meth:`KeyRates.end`.
+
+    Raises :exc:`TimeoutError` when no message comes for ``timeout`` seconds.
+    """
     now = latest = monotonic()
     rates, ends = KeyRates(now), now + window
     while True:

@@ -1,4 +1,4 @@
-"""Curves of rates over time, as SVG that stands in a page and takes its colours and its width from there."""
+"""Curves of rates over time, as SVG inside a page, with the page's colours and width."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _STEPS = 1_000
-"""Most steps of a curve. Where there are more periods, one step is the mean of several."""
+"""Most steps of a curve. With more periods, one step is the mean of several."""
 
 _LINES = 5
 """Hubs that have a line of their own: the busiest. All others have one together."""
@@ -37,20 +37,20 @@ class _Steps:
         self.seconds = period * -(-count // _STEPS)
         """The length of a step."""
         self.count = -(-count * period // self.seconds)
-        """How many steps there are."""
+        """Number of steps."""
 
     def number(self, start: datetime) -> int:
         return round((start - self.first).total_seconds()) // self.seconds
 
     def labels(self) -> list[str]:
-        """Times to stand below the curve, evenly spread from its start to its end."""
+        """Make the times below the curve, evenly spread from its start to its end."""
         whole = timedelta(seconds=self.seconds * self.count)
         form = "%Y-%m-%d" if whole > timedelta(days=8) else "%m-%d %H:%M" if whole > timedelta(days=1) else "%H:%M:%S"
         return [(self.first + whole * n / 4).strftime(form) for n in range(5)]
 
 
 def curves(over_time: Table, period: int) -> list[Markup]:
-    """Messages and bytes a second of each hub, and where messages were lost.
+    """Draw messages and bytes a second of each hub, and mark times of losses.
 
     :param over_time: rows of ``hub``, ``start``, ``messages``, ``bytes``, ``lost`` and ``unknown``; those without a
         start are left out.
@@ -97,7 +97,7 @@ def _curve(
     rates = {name: [counts[at] / steps.seconds for at in range(steps.count)] for name, counts in by_name.items()}
     top = _round_up(max(map(max, rates.values())), 1_024 if unit else 1_000)
 
-    # What is drawn, and in ``told`` the same for the script, which tells the values where the pointer is.
+    # ``lines`` is drawn. ``series`` has the same values for the script, which shows those under the pointer.
     return render(
         "curve.html",
         title=title,
@@ -106,7 +106,7 @@ def _curve(
         marks=[human(top * part, unit) for part in (1, 0.5, 0)],
         times=steps.labels(),
         gaps=gaps,
-        told={
+        series={
             "start": round(steps.first.timestamp() * 1000),
             "step": steps.seconds * 1000,
             "lines": [[name, [human(value, unit) for value in values]] for name, values in rates.items()],

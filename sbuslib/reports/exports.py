@@ -1,4 +1,4 @@
-"""The tables of reports, and their files for machines."""
+"""Tables of reports, and their files for machines."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Table(NamedTuple):
         return sum(filter(None, self.column(name)))
 
     def to_arrow(self) -> pyarrow.Table:
-        """The same as an Arrow table."""
+        """Convert to an Arrow table."""
         import pyarrow as pa
 
         kinds = {"time": pa.timestamp("us", tz="UTC"), "keys": pa.list_(pa.binary())}
         schema = pa.schema([(name, kinds.get(kind, kind)) for name, kind in self.columns.items()])
-        return pa.Table.from_arrays([pa.array(self.column(one.name), one.type) for one in schema], schema=schema)
+        return pa.Table.from_arrays([pa.array(self.column(item.name), item.type) for item in schema], schema=schema)
 
 
 def write_parquet(tables: Mapping[str, Table], directory: str) -> None:
@@ -55,7 +55,7 @@ def write_csv(tables: Mapping[str, Table], directory: str) -> None:
     """Write each table into the file ``directory/NAME.csv``, which is replaced if it is there.
 
     Bytes are written as :func:`~sbuslib.wire.text.printable` text, and lists as their items with blanks between. In a
-    list, a blank within an item is written as ``\\x20``, and an empty item as ``""``. What is not known is empty.
+    list, a blank within an item is written as ``\\x20``, and an empty item as ``""``. An unknown value is empty.
     """
     os.makedirs(directory, exist_ok=True)
     for name, table in tables.items():
@@ -68,7 +68,7 @@ def write_csv(tables: Mapping[str, Table], directory: str) -> None:
 def _as_text(value: object) -> object:
     match value:
         case list():
-            return " ".join(str(_as_text(one)).replace(" ", "\\x20") or '""' for one in value)
+            return " ".join(str(_as_text(item)).replace(" ", "\\x20") or '""' for item in value)
         case bytes():
             return printable(value)
     return value

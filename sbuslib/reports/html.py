@@ -1,4 +1,4 @@
-"""A self-contained page of HTML with curves and tables, which a reader can search and sort without a network.
+"""Self-contained HTML page with curves and tables, which a reader can search and sort without a network.
 
 Keys, senders and causes are bytes from strangers. So jinja2 escapes every value, and the page forbids the browser to
 load anything, or to run anything but the page's own script.
@@ -85,7 +85,7 @@ def shown(value: object) -> str:
         case str():
             return printable(value.encode("utf-8", "surrogateescape"))
 
-        case bool():  # before ``int``, of which it is one
+        case bool():  # before ``int``: bool is a subclass of it
             return "yes" if value else "no"
         case int():
             return f"{value:,}"
@@ -94,20 +94,20 @@ def shown(value: object) -> str:
         case datetime():
             return value.strftime("%Y-%m-%d %H:%M:%S")
         case list() | tuple():
-            return ", ".join(shown(one) or '""' for one in value) if value else _NOTHING
+            return ", ".join(shown(item) or '""' for item in value) if value else _NOTHING
     return printable(str(value).encode("utf-8", "surrogateescape"))
 
 
 Kind: TypeAlias = Literal["text", "moment", "count", "bytes", "user", "group"]
-"""How a column is shown: ``count`` and ``bytes`` are shortened, ``user`` and ``group`` named as this machine knows
-them, and a ``moment`` is a ``datetime``."""
+"""Format of a column: ``count`` and ``bytes`` are shortened, ``user`` and ``group`` get their names on this machine,
+and a ``moment`` is a ``datetime``."""
 
 Column: TypeAlias = "tuple[str, str, Kind]"
-"""A column in a page: its name in the table, its heading, and how it is shown."""
+"""Column in a page: its name in the table, its heading, and its format."""
 
 
 class _Cell(NamedTuple):
-    """A value in a table: what is shown, what the tooltip says, what sorts it, and the length of its bar in percent."""
+    """A value in a table: its text, its tooltip, its sort key, and the length of its bar in percent."""
 
     text: str
     tip: str = ""
@@ -120,12 +120,12 @@ def _templates() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     static = Path(__file__).with_name("static")
-    found = Environment(loader=FileSystemLoader(static), autoescape=True, undefined=StrictUndefined)
+    environment = Environment(loader=FileSystemLoader(static), autoescape=True, undefined=StrictUndefined)
     style, script = ((static / name).read_text("utf-8") for name in ("page.css", "page.js"))
     # A second line of defence, if a value should get into the page unescaped: nothing else runs.
     allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    found.globals |= {"style": _safe(style), "script": _safe(script), "allowed": allowed}
-    return found
+    environment.globals |= {"style": _safe(style), "script": _safe(script), "allowed": allowed}
+    return environment
 
 
 def _safe(html: str) -> Markup:
@@ -135,7 +135,7 @@ def _safe(html: str) -> Markup:
 
 
 def check_page() -> None:
-    """Raise :exc:`~sbuslib.errors.StateError`, whose message says what to install, where no page can be made."""
+    """Raise :exc:`~sbuslib.errors.StateError`, with the command to install it, if a library for pages is missing."""
     try:
         import jinja2  # noqa: F401
     except ImportError as error:
@@ -143,14 +143,14 @@ def check_page() -> None:
 
 
 def render(template: str, **values: object) -> Markup:
-    """A part of a section, made of the file ``template``, in which all values are escaped."""
+    """Make a part of a section from the file ``template``. All values are escaped."""
     return _safe(_templates().get_template(template).render(**values))
 
 
 class HtmlPage:
     """A page, which is built from top to bottom.
 
-    :param lead: one sentence below the title that says what the page shows.
+    :param lead: one sentence below the title that describes the page.
     :param engine: the program that did the counting; empty where there was none.
     """
 
@@ -159,20 +159,20 @@ class HtmlPage:
         self._lead = lead
         self._engine = engine
         self._tiles: list[tuple[str, str, bool]] = []
-        """Figures at the top: the figure, what it counts, and whether it is bad."""
+        """Figures at the top: the figure, its label, and whether it is bad."""
         self._sections: list[tuple[str, str, tuple[Markup, ...]]] = []
         """Heading, text and parts of each section."""
 
-    def tile(self, figure: str, what: str, bad: bool = False) -> None:
-        """Add a figure at the top, with what it counts; ``bad`` makes it red."""
-        self._tiles.append((figure, what, bad))
+    def tile(self, figure: str, label: str, bad: bool = False) -> None:
+        """Add a figure at the top, with a label; ``bad`` makes it red."""
+        self._tiles.append((figure, label, bad))
 
     def section(self, title: str, text: str, *parts: Markup) -> None:
-        """Add a section: a heading, a sentence, and what :func:`show`, :func:`heading` and others give."""
+        """Add a section: a heading, a sentence, and parts made by :func:`show`, :func:`heading` and others."""
         self._sections.append((title, text, parts))
 
     def html(self) -> str:
-        """The whole page."""
+        """Make the whole page."""
         made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
         page = render(
             "page.html",
@@ -187,22 +187,22 @@ class HtmlPage:
 
 
 def heading(text: str) -> Markup:
-    """A heading within a section."""
+    """Make a heading within a section."""
     return _safe("<h3>{}</h3>").format(text)
 
 
-def losses(known: int, unknown: int, what: str) -> tuple[str, str, bool]:
-    """A tile about messages that were lost: a known number, and how many times nobody knows how many.
+def losses(known: int, unknown: int, label: str) -> tuple[str, str, bool]:
+    """Make a tile of lost messages: a known number, and the number of gaps of unknown size.
 
     >>> losses(17, 2, "lost")
     ('17 + ?', 'lost, and 2 times nobody knows how many', True)
     """
     if not unknown:
-        return human(known), what, known > 0
+        return human(known), label, known > 0
     times = "once" if unknown == 1 else f"{human(unknown)} times"
     if not known:
-        return "?", f"{what}: {times}, and nobody knows how many", True
-    return f"{human(known)} + ?", f"{what}, and {times} nobody knows how many", True
+        return "?", f"{label}: {times}, and nobody knows how many", True
+    return f"{human(known)} + ?", f"{label}, and {times} nobody knows how many", True
 
 
 def show(whole: Table, *columns: Column, barred: str | None = None) -> Markup:

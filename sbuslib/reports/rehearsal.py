@@ -1,4 +1,4 @@
-"""Rules rehearsed on what was recorded: what a policy would refuse, and which of its patterns nothing matched.
+"""Rehearsal of rules on a recording: messages that a policy would refuse, and patterns that matched nothing.
 
 DuckDB counts the messages of each process under each key, and the policy is asked once for each distinct user and key.
 Nothing is sent.
@@ -25,14 +25,14 @@ from ..statistics import HeldPatterns
 from .sql import Recorded
 
 _NO_USER = 2**32 - 1
-"""The kernel gives no user this id or a larger one; whoever wrote a segment may have."""
+"""The kernel gives no user this id or a larger one, but a segment from an attacker may have one."""
 
 
 class Flow(NamedTuple):
     """The messages that one process published under one key.
 
-    ``uid`` and ``pid`` are of the process that answers for them, 0 for a process that is not known; ``users`` are those
-    that a hub may ask about. Where nobody knows who sent them, there are no users.
+    ``uid`` and ``pid`` are of the process that is responsible for them, 0 for an unknown process; ``users`` are those
+    that a hub may ask about, none if the sender is unknown.
     """
 
     users: frozenset[int]
@@ -45,7 +45,7 @@ class Flow(NamedTuple):
 
 
 def flows(recorded: Recorded, separator: bytes = SEPARATOR) -> Iterator[Flow]:
-    """All messages by process and key, in no order."""
+    """Group all messages by process and key, in no order."""
     namespace = Namespace(separator)
     known: dict[tuple[bytes | None, int | None, int | None, int | None], frozenset[int]] = {}
     rows = recorded.query(
@@ -53,10 +53,10 @@ def flows(recorded: Recorded, separator: bytes = SEPARATOR) -> Iterator[Flow]:
         "WHERE key IS NOT NULL GROUP BY sender, gid, uid, pid, key"
     )
     for sender, gid, uid, pid, key, messages, first_ns, last_ns in rows:
-        who = sender, gid, uid, pid
-        if who not in known:
-            known[who] = _users_asked(namespace, *who)
-        users = known[who]
+        origin = sender, gid, uid, pid
+        if origin not in known:
+            known[origin] = _users_asked(namespace, *origin)
+        users = known[origin]
         yield Flow(users, uid if users else -1, pid or 0, key, messages, first_ns, last_ns)
 
 
@@ -71,7 +71,7 @@ def _users_asked(
 
 
 class RefusedKey(msgspec.Struct, kw_only=True):
-    """What a policy refuses a user under one key, ``processes`` and times of the messages, and ``why``."""
+    """Messages of a user under one key that a policy would refuse, with ``processes``, times and ``why``."""
 
     uid: int
     key: bytes
@@ -83,7 +83,7 @@ class RefusedKey(msgspec.Struct, kw_only=True):
 
 
 class MissingMessages(NamedTuple):
-    """Messages that were published and are not recorded, by cause; and how many gaps do not say how many."""
+    """Messages that were published and are not recorded, by cause; ``unknown`` counts gaps of unknown size."""
 
     cause: str
     messages: int
@@ -91,24 +91,26 @@ class MissingMessages(NamedTuple):
 
 
 class Rehearsal(msgspec.Struct, kw_only=True):
-    """What a policy makes of what was recorded."""
+    """Result of a policy on recorded messages."""
 
     messages: int = 0
-    """All that were recorded; each is allowed, or in one of the next four."""
+    """All recorded messages; each is allowed, or in one of the next four."""
     refusals: list[RefusedKey] = []
-    """What would be refused, the most messages first."""
+    """Messages that would be refused, the most first."""
     unknown: int = 0
-    """Messages whose sender nobody knows."""
+    """Messages of unknown senders."""
     unsure: int = 0
     """Messages that came over links, where the answer depends on which of its users the hub asks about."""
     reserved: int = 0
-    """Messages under keys with the reserved token, about which no rule is asked."""
+    """Messages under keys with the reserved token, for which rules do not apply."""
     users: int = 0
-    """Distinct users that answer for messages."""
+    """Distinct users that are responsible for messages."""
     keys: int = 0
     """Distinct keys."""
     lost: list[MissingMessages] = []
-    """What is not recorded, by cause."""
+    """Messages that are not recorded, by cause."""
+    unmatched: list[tuple[Rule, Verb, bytes]] = []
+    """The patterns of rules that matched no message of a known sender, as they are written."""
 
     @property
     def refused(self) -> int:
@@ -178,35 +180,9 @@ class PolicyTrial:
     def unmatched(self, *verbs: Verb) -> list[tuple[Rule, Verb, bytes]]:
         """The patterns of rules for these verbs that matched nothing so far, as they are written."""
         grants = (self._granted(uid)[0][place] for uid, place in self._matched)
-        matched = {(grant.rule, grant.verb, grant.template) for grant in grants}
-        return [
-            (rule, verb, template)
-            for rule in (() if self._policy is None else self._policy.rules)
-            for verb, templates in rule.templates()
-            for template in templates
-            if verb in verbs and (rule, verb, template) not in matched
-        ]
-
-
-class Ending(NamedTuple):
-    """A subscription of the process ``who`` that a hub would withdraw; that of a link, it narrows."""
-
-    who: Credentials
-    is_link: bool
-    pattern: bytes
-    why: str
-
-
-def endings(trial: PolicyTrial, clients: Iterable[HeldPatterns], separator: bytes = SEPARATOR) -> list[Ending]:
-    """Of all that a hub's clients subscribe to, what would end."""
-    namespace = Namespace(separator)
-    return sorted(
-        Ending(who, client.is_link, pattern, trial.why(who.uid, "subscribe"))
-        for client in clients
-        for who in namespace.chain(client.credentials.encode())[-1:]
-        for pattern in client.patterns
-        if not trial.allows(who.uid, "subscribe", pattern)
-    )
+        matched = {(grant.rule, grant.template) for grant in grants}
+        rules = () if self._policy is None else self._policy.rules
+        return [(rule, "publish", entry) for rule in rules for entry in rule.publish if (rule, entry) not in matched]
 
 
 def rehearse(recorded: Recorded, trial: PolicyTrial, separator: bytes = SEPARATOR) -> Rehearsal:
@@ -215,12 +191,12 @@ def rehearse(recorded: Recorded, trial: PolicyTrial, separator: bytes = SEPARATO
     refusals: dict[tuple[int, bytes], RefusedKey] = {}
     uses_reserved = Namespace(separator).uses_reserved
     for flow in flows(recorded, separator):
-        # 1. What they are.
+        # 1. Count them.
         result.messages += flow.messages
         keys.add(flow.key)
         users.update([flow.uid] if flow.users else [])
 
-        # 2. What the rules say.
+        # 2. Apply the rules.
         if uses_reserved(flow.key):
             result.reserved += flow.messages
             continue
@@ -235,8 +211,8 @@ def rehearse(recorded: Recorded, trial: PolicyTrial, separator: bytes = SEPARATO
             continue
 
         # 3. One refusal for each user and key, whatever the process.
-        found = refusals.get((flow.uid, flow.key))
-        if found is None:
+        refusal = refusals.get((flow.uid, flow.key))
+        if refusal is None:
             refusals[flow.uid, flow.key] = RefusedKey(
                 uid=flow.uid,
                 key=flow.key,
@@ -247,12 +223,13 @@ def rehearse(recorded: Recorded, trial: PolicyTrial, separator: bytes = SEPARATO
                 processes={flow.pid},
             )
             continue
-        found.messages += flow.messages
-        found.first_ns, found.last_ns = min(found.first_ns, flow.first_ns), max(found.last_ns, flow.last_ns)
-        found.processes.add(flow.pid)
+        refusal.messages += flow.messages
+        refusal.first_ns, refusal.last_ns = min(refusal.first_ns, flow.first_ns), max(refusal.last_ns, flow.last_ns)
+        refusal.processes.add(flow.pid)
 
     result.users, result.keys = len(users), len(keys)
-    result.refusals = sorted(refusals.values(), key=lambda one: (-one.messages, one.uid, one.key))
+    result.refusals = sorted(refusals.values(), key=lambda entry: (-entry.messages, entry.uid, entry.key))
+    result.unmatched = trial.unmatched()
     gaps = recorded.query(
         "SELECT cause, CAST(COALESCE(SUM(lost), 0) AS BIGINT), COUNT(*) - COUNT(lost) FROM sbus_recorded "
         "WHERE kind <> 'message' GROUP BY cause"

@@ -1,10 +1,10 @@
 """The rows that a report counts, in DuckDB or in Spark. The SQL of reports runs unchanged in both.
 
-So it says only what both mean alike:
+So it uses only features with the same meaning in both:
 
 * Times are whole numbers of nanoseconds. Both round ``%`` towards 0; neither has the other's functions of time.
 * ``CAST(SUM(x) AS BIGINT)``, since DuckDB sums into 128 bits.
-* Sets of ``GROUPING SETS`` are told apart by ``GROUPING(column)``.
+* ``GROUPING(column)`` distinguishes the sets of ``GROUPING SETS``.
 * Order is made in Python: Spark puts nulls first, and ties have no order in either.
 * No function takes keys apart: text functions of Spark spoil bytes that are not UTF-8, and DuckDB escapes them.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LinkContext: TypeAlias = "str | os.PathLike[str]"
 
 COLUMNS = ("time_ns", "hub", "kind", "key", "size", "sender", "gid", "uid", "pid", "lost", "cause")
-"""What reports read. Payloads are not touched."""
+"""Columns that reports read. Payloads are not read."""
 
 
 class Recorded(Protocol):
@@ -38,7 +38,7 @@ class Recorded(Protocol):
     engine: str
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
-        """The answer to a ``SELECT`` from the table ``sbus_recorded``. Binary values are ``bytes``."""
+        """Run a ``SELECT`` from the table ``sbus_recorded``. Binary values are ``bytes``."""
         ...
 
 
@@ -75,14 +75,14 @@ class InSpark:
         """The frame that SQL calls ``sbus_recorded``."""
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
-        """See :class:`Recorded`. Raises what Spark raises."""
+        """See :class:`Recorded`. Raises errors of Spark."""
         self._rows.createOrReplaceTempView("sbus_recorded")
         answer = self._rows.sparkSession.sql(sql).toArrow()
         return [*zip(*(column.to_pylist() for column in answer.columns), strict=True)]
 
 
 class Choice(NamedTuple):
-    """Which rows count: those that ``hub`` recorded, from ``start_ns`` on and before ``end_ns``; ``None``: all."""
+    """Selection of rows: those that ``hub`` recorded, from ``start_ns`` on and before ``end_ns``; ``None``: all."""
 
     hub: str | None = None
     start_ns: int | None = None
@@ -93,16 +93,14 @@ EVERYTHING = Choice()
 
 
 @contextmanager
-def in_duckdb(
-    place: LinkContext, choice: Choice = EVERYTHING, *, on_corrupt: OnCorrupt = "error"
-) -> Iterator[InDuckDB]:
-    """The rows of a lake or journal in a DuckDB of its own. Raises as :func:`sbuslib.read`."""
+def in_duckdb(place: Place, choice: Choice = EVERYTHING, *, on_corrupt: OnCorrupt = "error") -> Iterator[InDuckDB]:
+    """Open the rows of a lake or journal in a DuckDB of its own. Raises as :func:`sbuslib.read`."""
     try:
         import duckdb
     except ImportError:
         raise StateError("duckdb is missing: pip install 'sbuslib[report]'") from None
 
-    # What does not fit into memory goes there, not below the directory that the user is in. Nothing is downloaded.
+    # DuckDB spills to this folder, not below the user's working directory. Nothing is downloaded.
     with (
         TemporaryDirectory(prefix="sbus-report-") as folder,
         duckdb.connect(config={"temp_directory": folder, "autoinstall_known_extensions": "false"}) as base,

@@ -1,4 +1,4 @@
-"""What each pattern would have received, which patterns match nothing, and which are covered by others."""
+"""Report on subscriptions: messages of each pattern, patterns that match nothing, and patterns covered by others."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _COLUMNS = {"pattern": "binary", "messages": "int64", "bytes": "int64", "keys": 
 
 
 def read_patterns(path: str) -> list[bytes]:
-    """The patterns in a file, one a line, in order and without duplicates.
+    """Read the patterns in a file, one a line, in order and without duplicates.
 
     Empty lines and lines that begin with ``#`` are left out. The empty pattern, which matches everything, is written
     ``""``. Raises :exc:`~sbuslib.errors.UsageError`, with the number of the line, for a wrong pattern, and
     :exc:`OSError`.
     """
-    found: dict[bytes, None] = {}
+    patterns: dict[bytes, None] = {}
     for number, line in enumerate(Path(path).read_bytes().splitlines(), 1):
         pattern = b"" if line == b'""' else line
         if line and not line.startswith(b"#"):
@@ -31,18 +31,18 @@ def read_patterns(path: str) -> list[bytes]:
                 check_key(pattern, "pattern")
             except KeyFormatError as error:
                 raise UsageError(f"{path}, line {number}: {error}") from None
-            found[pattern] = None
-    return list(found)
+            patterns[pattern] = None
+    return list(patterns)
 
 
 def subscriptions(recorded: Recorded, patterns: Sequence[bytes], separator: bytes = SEPARATOR) -> Report:
-    """The report. Its one table, ``patterns``, has a row for every pattern.
+    """Make the report. Its one table, ``patterns``, has a row for every pattern.
 
     :param patterns: distinct patterns.
     """
     covered = coverage(patterns, separator)
-    found = by_pattern(by_key(recorded), patterns, separator)
-    table = Table(_COLUMNS, [(*row, covered[row[0]]) for row in found])
+    rows = by_pattern(by_key(recorded), patterns, separator)
+    table = Table(_COLUMNS, [(*row, covered[row[0]]) for row in rows])
     return Report({"patterns": table}, lambda: _page(table, recorded.engine))
 
 

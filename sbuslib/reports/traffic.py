@@ -1,4 +1,4 @@
-"""What a bus carried: volume over time, by level of the key, by sender and user, by size, and what was lost.
+"""Report on traffic: volume over time, by level of the key, by sender and user, by size, and losses.
 
 The rows are read three times: for their span, for all summaries together, and for the keys.
 """
@@ -26,7 +26,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Span(NamedTuple):
-    """The first and last time in a recording, in nanoseconds since the epoch, and how many rows it has."""
+    """First and last time of a recording, in nanoseconds since the epoch, and the number of its rows."""
 
     first_ns: int
     last_ns: int
@@ -39,13 +39,13 @@ class Span(NamedTuple):
 
 
 def span(recorded: Recorded) -> Span | None:
-    """The span of the rows; ``None`` when there are none. Gaps of unknown time only count as rows."""
+    """Find the span of the rows; ``None`` when there are none. Gaps of unknown time only count as rows."""
     ((first, last, count),) = recorded.query("SELECT MIN(time_ns), MAX(time_ns), COUNT(*) FROM sbus_recorded")
     return None if not count else Span(first or 0, last or 0, count)
 
 
 def period(seconds: float) -> int:
-    """A round number of seconds, of which 240 or fewer cover the span.
+    """Choose a round number of seconds so that 240 or fewer periods cover the span.
 
     >>> period(60), period(3_600), period(86_400)
     (1, 15, 600)
@@ -127,10 +127,10 @@ def summaries(recorded: Recorded, seconds: int) -> dict[str, Table]:
     """
     if seconds < 1:
         raise UsageError(f"a period is one second or more, not {seconds}")
-    found: dict[str, list[tuple[Any, ...]]] = {name: [] for name in _TABLES}
+    rows_by_table: dict[str, list[tuple[Any, ...]]] = {name: [] for name in _TABLES}
     for name, *values in recorded.query(_SUMMARIES.format(step=seconds * 1_000_000_000)):
-        found[name].append(tuple(values))
-    return {name: _table(rows, _TABLES[name]) for name, rows in found.items()}
+        rows_by_table[name].append(tuple(values))
+    return {name: _table(rows, _TABLES[name]) for name, rows in rows_by_table.items()}
 
 
 def _table(rows: list[tuple[Any, ...]], summary: _Summary) -> Table:
@@ -226,7 +226,7 @@ def _page(tables: dict[str, Table], covered: Span, length: int, levels: int, eng
 
 
 def _levels(table: Table, levels: int) -> list[Any]:
-    """A table for each number of segments."""
+    """Make a table for each number of segments."""
     parts = []
     for level in range(1, levels + 1):
         rows = [row for row in table.rows if row[0] == level]

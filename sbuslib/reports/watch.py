@@ -1,6 +1,6 @@
-"""Watches a bus: rates by windows of time, and alerts to publish on the bus.
+"""Watch of a bus: rates by windows of time, and alerts to publish on the bus.
 
-:func:`follow` counts what comes in each window by key. At its end, a :class:`Judge` compares the messages that match
+:func:`follow` counts messages in each window by key. At its end, a :class:`Judge` compares the messages that match
 the pattern of each rule with its rate. The caller publishes the alerts under ``alerts/``. Messages under ``alerts/``
 are not counted, or one alert could cause the next.
 """
@@ -27,10 +27,10 @@ ALERTS = b"alerts"
 """The first segment of the keys under which alerts are published."""
 
 _SHOWN = 5
-"""How many prefixes of a window are shown: they fit into a line."""
+"""Most prefixes of a window that are shown: they fit into a line."""
 
 _PAUSE = 0.25
-"""Seconds for which a bus is listened to at once."""
+"""Longest wait for messages at once."""
 
 
 class RateRule(NamedTuple):
@@ -90,13 +90,13 @@ class Judge:
 
     The payload is a JSON object with ``kind`` (``above``, ``below`` or ``lost``), ``pattern``, ``start`` (of the
     window, ISO 8601), ``seconds`` (its length), ``messages``, ``rate`` and ``limit`` (both a second). Losses always
-    cause an alert, under ``alerts/lost``, with their count as ``messages``; both numbers are null where nobody knows
-    it. The first window that does not break a rule after one that did is told under ``alerts/cleared/``.
+    cause an alert, under ``alerts/lost``, with their count as ``messages``; both numbers are null where the count is
+    unknown. The first window that does not break a rule after one that did causes an alert under ``alerts/cleared/``.
     """
 
     def __init__(self, rules: Sequence[RateRule], seconds: float, separator: bytes = SEPARATOR) -> None:
         self._rules = [*rules, RateRule("lost", b"", 0)]
-        """Those that were given, and the one on losses, last."""
+        """The given rules, and last the one on losses."""
         self._seconds = seconds
         """The length of a window."""
         self._separator = separator
@@ -104,19 +104,19 @@ class Judge:
         """Whether the last window broke each rule."""
 
     def alerts(self, window: Window, matched: Sequence[int]) -> list[Alert]:
-        """The alerts about a window; ``matched`` is how many of its messages match each rule."""
-        found = []
+        """Make the alerts of a window; ``matched`` has the number of its messages that match each rule."""
+        alerts = []
         lost = None if window.unknown and not window.lost else window.lost
         for number, (rule, messages) in enumerate(zip(self._rules, [*matched, lost], strict=True)):
             rate, was_broken = None if messages is None else messages / self._seconds, self._broken[number]
             self._broken[number] = rate is None or (rate < rule.rate if rule.kind == "below" else rate > rule.rate)
             if self._broken[number] or was_broken:
                 key = rule.key(self._separator, cleared=not self._broken[number])
-                found.append(Alert(key, self._payload(rule, window, messages, rate)))
-        return sorted(found)
+                alerts.append(Alert(key, self._payload(rule, window, messages, rate)))
+        return sorted(alerts)
 
     def _payload(self, rule: RateRule, window: Window, messages: int | None, rate: float | None) -> bytes:
-        said = {
+        payload = {
             "kind": rule.kind,
             "pattern": printable(rule.pattern),
             "start": f"{window.start:%Y-%m-%dT%H:%M:%S}Z",
@@ -125,14 +125,14 @@ class Judge:
             "rate": rate,
             "limit": float(rule.rate),
         }
-        return json.dumps(said).encode()
+        return json.dumps(payload).encode()
 
 
-# -- what is watched --------------------------------------------------------------------------------
+# -- sources ----------------------------------------------------------------------------------------
 
 
 class Row(NamedTuple):
-    """A message, with the size of its payload; or a gap, which has no key. ``lost`` is ``None`` where nobody knows."""
+    """A message, with the size of its payload; or a gap, which has no key. ``lost`` is ``None`` if unknown."""
 
     key: bytes | None
     size: int = 0
@@ -140,19 +140,19 @@ class Row(NamedTuple):
 
 
 class OnBus:
-    """What the hub at ``address`` carries from now on.
+    """Source of the messages of the hub at ``address`` from now on.
 
-    What the hub could not send here is a gap, and so is a time without a connection, of unknown size. Raises as
+    Messages that the hub could not send are a gap, and so is a time without a connection, of unknown size. Raises as
     :class:`~sbuslib.blocking.Client`.
     """
 
     def __init__(self, address: str | None) -> None:
         self._gaps: list[Row] = []
-        """Losses that were told since the last call of :meth:`new`."""
+        """Losses reported since the last call of :meth:`new`."""
         self.client = Client(
             address, reconnect=True, monitor=True, on_notice=self._on_notice, on_reconnect=self._on_reconnect
         )
-        """Receives everything, and is nobody's addressee. Alerts may be published with it."""
+        """Receives everything, as a monitor: no publisher counts it as a receiver. Alerts may be published with it."""
         self.client.subscribe(b"")
 
     def _on_notice(self, notice: control.Notice) -> None:
@@ -163,7 +163,7 @@ class OnBus:
         self._gaps.append(Row(None, lost=None))
 
     def new(self) -> list[Row]:
-        """What came since the last call; waits a moment for some. Raises what receiving raises."""
+        """Return messages and gaps since the last call; waits a moment for some. Raises errors of receiving."""
         try:
             messages = self.client.receive_many(timeout=_PAUSE)
         except TimeoutError:
@@ -176,7 +176,7 @@ class OnBus:
 
 
 class _Counts:
-    """What came in one window."""
+    """Counts of one window."""
 
     def __init__(self) -> None:
         self.by_key = Counter[bytes]()
@@ -189,7 +189,7 @@ class _Counts:
         for key, count in self.by_key.items():
             first, separated, _ = key.partition(separator)
             prefixes[first + separated] += count
-        busiest = sorted(prefixes.items(), key=lambda one: (-one[1], one[0]))[:_SHOWN]
+        busiest = sorted(prefixes.items(), key=lambda item: (-item[1], item[0]))[:_SHOWN]
         start = datetime.fromtimestamp(start_ns / 1e9, UTC)
         return Window(start, self.by_key.total(), self.size, self.lost, self.unknown, tuple(busiest))
 
@@ -201,7 +201,7 @@ def check_windows(seconds: float) -> None:
 
 
 def under_way(seconds: float, now: int) -> int:
-    """The start of the window that ``now`` is in; both in nanoseconds since 1970. Windows count from there."""
+    """Start of the window that ``now`` is in; both in nanoseconds since 1970, where the first window begins."""
     width = round(seconds * 1000) * 1_000_000
     return now // width * width
 
@@ -217,14 +217,14 @@ def follow(
     on_alert: Callable[[Alert], object] = lambda alert: None,
     clock: Callable[[], int] = time.time_ns,
 ) -> None:
-    """Watch until ``stop`` is set, from the window on that is under way. Windows end by the clock.
+    """Watch until ``stop`` is set, beginning in the current window. Windows end by the clock.
 
-    :param new: gives what came since its last call, and waits a moment for some: :meth:`OnBus.new`.
+    :param new: returns rows since its last call, and waits a moment for some: :meth:`OnBus.new`.
     :param seconds: the length of a window.
     :param on_window: called with each complete window, in order.
     :param on_alert: called with each alert of a window, after it. It should publish the alert.
 
-    Raises :exc:`~sbuslib.errors.UsageError`, and what ``new`` raises.
+    Raises :exc:`~sbuslib.errors.UsageError`, and errors of ``new``.
     """
     check_windows(seconds)
     rules = [rule.check(separator) for rule in rules]
@@ -234,9 +234,9 @@ def follow(
         index.add(Pattern(rule.pattern, separator), number)
 
     width = round(seconds * 1000) * 1_000_000
-    begun, counts = under_way(seconds, clock()), _Counts()  # of the window that is under way
+    begun, counts = under_way(seconds, clock()), _Counts()  # of the current window
     while not stop.is_set():
-        # 1. Count what came.
+        # 1. Count new rows.
         for row in new():
             if row.key is None:
                 counts.lost += row.lost or 0
@@ -245,7 +245,7 @@ def follow(
                 counts.by_key[row.key] += 1
                 counts.size += row.size
 
-        # 2. Tell the windows that are complete, those without rows as well.
+        # 2. Report complete windows, those without rows as well.
         while begun + width <= clock():
             window, matched = counts.window(begun, separator), [0] * len(rules)
             for key, count in counts.by_key.items():

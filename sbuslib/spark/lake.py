@@ -1,4 +1,4 @@
-"""Journals and lakes as frames of Spark, and the work of taking journals into a lake on a cluster.
+"""Journals and lakes as frames of Spark, and ingestion into a lake on a cluster.
 
 A lake is a directory of sealed files, of any number of journals: see :mod:`sbuslib.lake.sealing`.
 """
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 def read_frame(wish: Wish, session: SparkSession | None = None) -> DataFrame:
-    """The wanted rows: sealed files of which all are wanted by Spark's own reader, and all others by the data source.
+    """Make a frame of the wanted rows: Spark's own reader for sealed files that are wanted whole, else the data source.
 
-    The data source is told the ranges. A file that is gone when the frame is used has been sealed or deleted meanwhile,
-    so no row is missed or read twice. Raises :exc:`~sbuslib.errors.JournalError`.
+    The data source gets the planned ranges. It finds the rows of a file that was sealed or deleted meanwhile, so no row
+    is missed or read twice. Raises :exc:`~sbuslib.errors.JournalError`.
     """
     spark = session if session is not None else any_session()
     runs = wish.runs(check=False)  # Spark checks each page that it reads, and keeps no order
@@ -49,7 +49,7 @@ def read_frame(wish: Wish, session: SparkSession | None = None) -> DataFrame:
 
 
 def on_spark(spark: SparkSession) -> Callable[[list[Unit], OnCorrupt], Iterable[Written | Failure]]:
-    """What lets :func:`sbuslib.lake.sealing.ingest` work on Spark: each file is a task."""
+    """Make the ``run`` argument for :func:`sbuslib.lake.sealing.ingest` on Spark: each file is a task."""
 
     def run(units: list[Unit], on_corrupt: OnCorrupt) -> Iterable[Written | Failure]:
         if not units:

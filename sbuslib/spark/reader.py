@@ -1,4 +1,4 @@
-"""Reads journals into Spark: the options, the division into tasks, and the rows of a task.
+"""Batch reader of the data source: its options, the division into tasks, and the rows of a task.
 
 It holds the reader of batches, and what that shares with the reader of streams. Spark plans in one process and reads in
 others: it calls ``partitions`` once, and ``read`` once for each task. The interface is that of
@@ -36,7 +36,7 @@ PARTITION_BYTES = 134_217_728
 
 
 def encode_plan(row_ranges: list[RowRange], wanted: Selection) -> str:
-    """What is to be read, as the value of an option: options are text."""
+    """Encode a read plan as the value of an option: options are text."""
     return base64.b85encode(pickle.dumps((row_ranges, wanted))).decode()
 
 
@@ -50,7 +50,7 @@ class Options:
     max_records: int | None
     durable_only: bool
     row_ranges: list[RowRange] | None
-    """What is to be read, if that was decided before."""
+    """The read plan, if it was made before."""
 
     NAMES: ClassVar = (
         "path",
@@ -93,7 +93,7 @@ class Options:
         if durable_only not in ("true", "false"):
             raise UsageError(f"durableOnly is 'true' or 'false', not {durable_only!r}")
 
-        # 3. Which rows, unless that was decided already, together with the files.
+        # 3. The selection, unless the plan has it already.
         wanted = Selection(
             start_ns=nanoseconds("startTime", given.get("startTime")),
             end_ns=nanoseconds("endTime", given.get("endTime")),
@@ -108,23 +108,23 @@ class Options:
 
 
 def group(row_ranges: Iterable[RowRange], most: int = PARTITION_BYTES) -> list[InputPartition]:
-    """Divide ranges among tasks, in order. A task reads at most so many bytes, or one range."""
+    """Divide ranges among tasks, in order. A task reads at most ``most`` bytes, or one range."""
     partitions: list[InputPartition] = []
-    some: list[RowRange] = []
+    chunk: list[RowRange] = []
     size = 0
     for row_range in row_ranges:
-        if some and size + row_range.size > most:
-            partitions.append(InputPartition(some))
-            some, size = [], 0
-        some.append(row_range)
+        if chunk and size + row_range.size > most:
+            partitions.append(InputPartition(chunk))
+            chunk, size = [], 0
+        chunk.append(row_range)
         size += row_range.size
-    if some:
-        partitions.append(InputPartition(some))
+    if chunk:
+        partitions.append(InputPartition(chunk))
     return partitions
 
 
 def read_partition(partition: InputPartition, schema: Any, options: Options) -> Iterator[Any]:
-    """The record batches of one task, with the columns of the Arrow ``schema``.
+    """Yield the record batches of one task, with the columns of the Arrow ``schema``.
 
     Raises :exc:`~sbuslib.errors.JournalError`.
     """
@@ -136,7 +136,7 @@ def read_partition(partition: InputPartition, schema: Any, options: Options) -> 
 
 @lru_cache(maxsize=1)
 def settle_once() -> None:
-    """In a worker, at the first call, exclude all objects that exist now from garbage collection.
+    """Exclude all existing objects from garbage collection, at the first call in a worker.
 
     A worker is a process that runs one task after the other, and Spark collects after each. That takes some 20 ms for
     all imported modules, while the next task waits. Call it after making objects that are needed as long as the process
@@ -147,7 +147,7 @@ def settle_once() -> None:
 
 
 def arrow_schema(schema: StructType) -> Any:
-    """The Arrow schema of these columns. Raises :exc:`~sbuslib.errors.UsageError` for unknown columns and types."""
+    """Convert columns to an Arrow schema. Raises :exc:`~sbuslib.errors.UsageError` for unknown columns and types."""
     known = from_arrow_schema(SCHEMA)
     for field in schema.fields:
         if field.name not in known.names:
@@ -166,13 +166,13 @@ class JournalReader(DataSourceReader):
         self._schema = arrow_schema(schema)  # the columns that are read
 
     def partitions(self) -> list[InputPartition]:
-        """The files of all journals, divided among tasks. Raises :exc:`~sbuslib.errors.JournalError`."""
+        """Divide the files of all journals among tasks. Raises :exc:`~sbuslib.errors.JournalError`."""
         options = self._options
         if options.row_ranges is not None:
             return group(options.row_ranges)
-        found = plan(options.places, options.wanted, durable_only=options.durable_only)
-        return group(row_range for row_ranges in found.values() for row_range in row_ranges)
+        plans = plan(options.places, options.wanted, durable_only=options.durable_only)
+        return group(row_range for row_ranges in plans.values() for row_range in row_ranges)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The record batches of one task."""
+        """Yield the record batches of one task."""
         return read_partition(partition, self._schema, self._options)

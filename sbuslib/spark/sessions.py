@@ -1,4 +1,4 @@
-"""Starts Spark, says in one line what is missing for it, and turns its errors into one line.
+"""Sessions of Spark: start, checks of its requirements, and its errors in one line.
 
 PySpark is loaded when a session is made.
 """
@@ -31,34 +31,34 @@ QUICK = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSer
 without them."""
 
 _EXECUTOR_SECONDS = 15.0
-"""How long a cluster may take to start the first executor before somebody is told."""
+"""Seconds without an executor of a cluster after which the user gets a message."""
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _LOGGING = Path(__file__).resolve().with_name("log4j2.properties")
 _NOISE = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
-"""What Java says whenever Spark 4 starts. No setting turns this off."""
+"""Line that Java prints whenever Spark 4 starts. No setting turns it off."""
 
 
 def check_java() -> None:
     """Check the Java that Spark will start: that of ``JAVA_HOME``, else the one on the path.
 
-    Raises :exc:`~sbuslib.errors.StateError`, whose message says what to install, when none is new enough.
+    Raises :exc:`~sbuslib.errors.StateError`, with the command to install one, when none is new enough.
     """
     home = os.environ.get("JAVA_HOME")
     program = os.path.join(home, "bin", "java") if home else shutil.which("java")
-    said = "there is none here"
+    fault = "there is none here"
     if program is not None:
         try:
-            # Java says its version on standard error, in a line such as: openjdk version "17.0.15" 2025-04-15
-            told = subprocess.run([program, "-version"], capture_output=True, text=True, check=True).stderr
+            # Java prints its version to standard error, for example: openjdk version "17.0.15" 2025-04-15
+            output = subprocess.run([program, "-version"], capture_output=True, text=True, check=True).stderr
         except (OSError, subprocess.CalledProcessError):
-            said = f"{program} does not run"
+            fault = f"{program} does not run"
         else:
-            found = re.search(r'version "(?:1\.)?(\d+)', told)  # before 9 it was 1.8
-            if found and int(found[1]) >= JAVA_VERSION:
+            match = re.search(r'version "(?:1\.)?(\d+)', output)  # before 9 it was 1.8
+            if match and int(match[1]) >= JAVA_VERSION:
                 return
-            said = f"{program} is {found[1] if found else 'of an unknown version'}"
-    raise StateError(f"Spark needs Java {JAVA_VERSION} or newer, and {said}: apt-get install openjdk-17-jre-headless")
+            fault = f"{program} is {match[1] if match else 'of an unknown version'}"
+    raise StateError(f"Spark needs Java {JAVA_VERSION} or newer, and {fault}: apt-get install openjdk-17-jre-headless")
 
 
 def _forward(pipe: BufferedReader) -> None:
@@ -86,7 +86,7 @@ def require() -> None:
 def session(
     master: str | None = None, *, name: str = "sbus", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The Spark session of this process, which knows the data source ``sbus``. It is started if there is none.
+    """Return the Spark session of this process, with the data source ``sbus``. Starts one if there is none.
 
     :param master: where the work is done, as Spark names it, for example ``spark://host:port``. The default,
         ``local[*]``, is the cores of this machine. On a cluster, ``sbuslib[spark]`` must be installed for the Python of
@@ -171,11 +171,10 @@ def _start(master: str, name: str, settings: Mapping[str, str]) -> SparkSession:
                 os.environ[key] = value
 
 
-def check_executors(spark: SparkSession, tell: Callable[[str], object], seconds: float = _EXECUTOR_SECONDS) -> None:
+def check_executors(spark: SparkSession, warn: Callable[[str], object], seconds: float = _EXECUTOR_SECONDS) -> None:
     """Wait until a cluster has given an executor to this session.
 
-    When none has come after ``seconds``, ``tell`` is called with a line that says what helps, and work waits as Spark
-    does.
+    If there is none after ``seconds``, calls ``warn`` with a line of advice, and returns: Spark goes on waiting.
     """
     context = spark.sparkContext
     if str(context.master).startswith("local") or spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
@@ -185,7 +184,7 @@ def check_executors(spark: SparkSession, tell: Callable[[str], object], seconds:
     while java.getExecutorMemoryStatus().size() < 2:  # the driver counts as one
         if time.monotonic() >= deadline:
             asked = f"each asks {java.executorMemory()} MiB, and --conf spark.executor.memory=512m asks less"
-            tell(f"no executor was accepted in {seconds:.0f} s: {asked}. Waiting")
+            warn(f"no executor was accepted in {seconds:.0f} s: {asked}. Waiting")
             return
         time.sleep(0.1)
 
@@ -194,7 +193,7 @@ _OURS = re.compile(r"^(?:\w+\.)*(\w+Error): (.+)$", re.MULTILINE)
 
 
 def explain(error: BaseException) -> str:
-    """An error in one line. For an error of Spark that holds the traceback of a Python worker, the worker's error."""
+    """Convert an error to one line. For an error of Spark with the traceback of a Python worker, the worker's error."""
     text = str(error)
-    inner = [found[2] for found in _OURS.finditer(text) if not found[0].startswith(("pyspark.", "py4j."))]
+    inner = [match[2] for match in _OURS.finditer(text) if not match[0].startswith(("pyspark.", "py4j."))]
     return inner[-1] if inner else (text.strip().splitlines() or [type(error).__name__])[0]

@@ -27,7 +27,7 @@ def results(*records: tuple[str, str, int, Run]) -> Results:
         machine=MACHINE,
         plan=Plan(rounds=3),
         versions={"sbuslib": "1"},
-        left_out=["NATS: nats-server is not installed"],
+        omitted=["NATS: nats-server is not installed"],
         records=[
             Measurement(scenario=scenario, target=target, round=number, run=one)
             for scenario, target, number, one in records

@@ -66,5 +66,5 @@ def test_a_missing_broker_is_left_out_of_the_results(
     with ExitStack() as stack:
         others = OtherBrokers()
         bench = Bench(stack, place, Plan(), print, version="1", others=others)
-        assert [line.partition(": ")[2].endswith("is not installed") for line in bench.left_out] == [True] * 6
+        assert [line.partition(": ")[2].endswith("is not installed") for line in bench.omitted] == [True] * 6
         assert not list(others.cases(bench, find("one")))

@@ -34,7 +34,7 @@ def test_each_scenario_can_be_run(place: Path, tools: Tools) -> None:
     scenarios = [scenario for scenario in SCENARIOS if scenario.job != "clients"]
     with ExitStack() as stack:
         results = Bench(stack, place, TINY, print, version="1").measure(scenarios)
-    assert results.left_out == []
+    assert results.omitted == []
     cases = {(record.scenario, record.target) for record in results.records}
     for scenario in scenarios:
         assert (scenario.name, "hub") in cases

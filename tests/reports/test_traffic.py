@@ -261,8 +261,8 @@ def drawn(*rows: tuple[Any, ...], period: int = 10) -> tuple[str, dict[str, Any]
         ],
     )
     messages, _ = curves(table, period)
-    (told,) = re.findall(r'data-told="([^"]*)"', messages)
-    return str(messages), json.loads(unescape(told))
+    (series,) = re.findall(r'data-series="([^"]*)"', messages)
+    return str(messages), json.loads(unescape(series))
 
 
 def test_a_curve_has_a_step_for_each_period_also_where_nothing_came() -> None:

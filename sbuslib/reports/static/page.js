@@ -62,7 +62,7 @@ function enliven(table) {
 }
 
 function telling(figure) {
-  const { start, step, lines, lost } = JSON.parse(figure.dataset.told);
+  const { start, step, lines, lost } = JSON.parse(figure.dataset.series);
   const plot = figure.querySelector(".plot");
   const output = figure.querySelector("output");
   plot.addEventListener("pointermove", (event) => {
