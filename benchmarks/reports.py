@@ -26,7 +26,7 @@ import numpy
 import pyarrow
 from pyarrow import parquet
 
-from sbuslib.lake.files import sealed_name
+from sbuslib.lake.journal_files import sealed_name
 from sbuslib.lake.schema import SCHEMA
 
 ROUNDS = 3

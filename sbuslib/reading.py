@@ -51,7 +51,7 @@ def read(
         raise UsageError(f"engine is one of {', '.join(get_args(Engine))}, not {engine!r}")
     try:
         from .lake import readers
-        from .lake.files import absolute
+        from .lake.journal_files import absolute
         from .lake.schema import SCHEMA
         from .lake.selection import Selection, nanoseconds
 

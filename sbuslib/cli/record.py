@@ -286,7 +286,7 @@ def add_journal_seal(parser: Parser) -> None:
 
 
 def run_journal_seal(arguments: Namespace) -> None:
-    from ..lake.files import absolute, sealed_of
+    from ..lake.journal_files import absolute, sealed_of
     from ..lake.sealing import seal
 
     made = _Made()

@@ -48,7 +48,7 @@ def separator_of(lake: str, hub: str | None, default: bytes | None = None) -> by
     Raises :exc:`~sbuslib.errors.UsageError` where it is not the same in all journals.
     """
     from ..errors import UsageError
-    from ..lake.files import absolute
+    from ..lake.journal_files import absolute
     from ..lake.readers import separators
     from ..matcher import SEPARATOR
 
@@ -100,7 +100,7 @@ def _recorded(arguments: Namespace) -> Iterator[Recorded]:
     Raises :exc:`~sbuslib.errors.StateError` when there is no lake, or no such record in it.
     """
     from ..errors import StateError, UsageError
-    from ..lake.files import absolute
+    from ..lake.journal_files import absolute
     from ..lake.read_plan import plan
     from ..reports.sql import Choice, default_engine, in_duckdb, in_spark
     from ..reports.traffic import span

@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from ..errors import CorruptJournalError, JournalError, JournalInUseError, StateError, UsageError
 from ..lake.blocks import blocks
-from ..lake.files import absolute
+from ..lake.journal_files import absolute
 from ..lake.read_plan import RowRange, contents, measure, plan
 from ..lake.selection import Selection
 from ..segments.decoding import OnCorrupt

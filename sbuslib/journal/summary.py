@@ -9,7 +9,7 @@ import msgspec
 
 from ..errors import CorruptJournalError
 from ..lake.blocks import everything
-from ..lake.files import ListedSegment, Sealed, absolute, is_local, looked_again, opened
+from ..lake.journal_files import ListedSegment, Sealed, absolute, is_local, looked_again, opened
 from ..lake.read_plan import RowRange
 from ..segments.decoding import decode_block, walk
 from ..segments.directory import is_recorded

@@ -10,7 +10,7 @@ import msgspec
 
 from ..errors import CorruptJournalError
 from ..lake.blocks import blocks, everything
-from ..lake.files import Sealed
+from ..lake.journal_files import Sealed
 from ..lake.read_plan import unexplained
 from ..segments.layout import GAP, Block, Skipped
 from ..segments.recovery import DAMAGED, DELETED

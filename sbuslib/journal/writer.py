@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from ..errors import UsageError
 from ..kernel.threads import unpatched
-from ..lake.files import absolute
+from ..lake.journal_files import absolute
 from ..lake.retention import retain
 from ..secrets import RESERVED
 from ..segments.directory import DirectoryLock, boot_id, sync_directory

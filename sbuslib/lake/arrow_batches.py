@@ -24,7 +24,7 @@ from ..errors import CorruptJournalError
 from ..segments.decoding import OnCorrupt
 from ..segments.layout import GAP, NULL, Block, Column, SegmentHeader
 from .blocks import present
-from .files import Sealed
+from .journal_files import Sealed
 from .parquet import sealed_batches
 from .read_plan import RowRange
 from .schema import SCHEMA

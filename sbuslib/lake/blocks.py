@@ -15,7 +15,7 @@ from ..errors import CorruptJournalError, JournalError
 from ..segments.decoding import OnCorrupt
 from ..segments.directory import LOCK_NAME
 from ..segments.layout import Record
-from .files import Sealed, VanishedError, absolute
+from .journal_files import Sealed, VanishedError, absolute
 from .read_plan import RowRange, instead, plan
 from .segment_rows import OnSkip, Rows, segment_rows
 from .selection import EVERYTHING, Selection

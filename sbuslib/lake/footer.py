@@ -25,7 +25,7 @@ import pyarrow.parquet
 from ..errors import CorruptJournalError
 from ..segments.layout import SegmentHeader
 from ..segments.recovery import DAMAGED, DELETED, NUMBERS_LEFT_OUT
-from .files import Sealed, VanishedError, filesystem_of
+from .journal_files import Sealed, VanishedError, filesystem_of
 
 logger = logging.getLogger("sbuslib")
 
@@ -66,7 +66,7 @@ def footer_of(file: Sealed) -> Footer:
     """Read the footer of a sealed file, once in a process: sealed files never change.
 
     A file that holds less than its name claims is logged. Raises :exc:`~sbuslib.errors.CorruptJournalError`, also for
-    rows beyond its name, and :exc:`.files.VanishedError`.
+    rows beyond its name, and :exc:`.journal_files.VanishedError`.
     """
     # 1. The metadata. Nearly always their statistics show that no row is missing, and no page is read then.
     with named_errors(file.path):

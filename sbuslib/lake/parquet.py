@@ -15,8 +15,8 @@ from ..errors import CorruptJournalError
 from ..segments.decoding import OnCorrupt
 from ..segments.layout import MESSAGE, NULL, Block, Buffer, Skipped
 from ..segments.recovery import DAMAGED
-from .files import Sealed, filesystem_of, is_local, opened
 from .footer import footer_of, named_errors
+from .journal_files import Sealed, filesystem_of, is_local, opened
 from .read_plan import RowRange
 from .schema import SCHEMA
 from .segment_rows import OnSkip, Rows, gap, gap_block
@@ -87,7 +87,7 @@ def expression(wanted: Selection, first: int = 0, before: int | None = None) -> 
 def sealed_batches(row_range: RowRange, schema: Any, wanted: Selection) -> Iterator[Any]:
     """Yield the wanted rows of a sealed file's range as record batches of ``schema``.
 
-    Raises :exc:`~sbuslib.errors.CorruptJournalError`, and :exc:`.files.VanishedError` before the first row.
+    Raises :exc:`~sbuslib.errors.CorruptJournalError`, and :exc:`.journal_files.VanishedError` before the first row.
     """
     file = row_range.file
     assert isinstance(file, Sealed)

@@ -25,7 +25,7 @@ from ..errors import CorruptJournalError, JournalError
 from ..segments.decoding import OnCorrupt, is_empty, read_segment, walk
 from ..segments.directory import Segment, durable_sequence, is_recorded
 from ..segments.layout import SEGMENT_HEADER_BYTES, Block
-from .files import ListedSegment, Sealed, is_local, list_sealed, list_segments, looked_again, opened, sealed_of
+from .journal_files import ListedSegment, Sealed, is_local, list_sealed, list_segments, looked_again, opened, sealed_of
 from .selection import EVERYTHING, Selection
 
 Known = Mapping[str, tuple[int, int]]
@@ -145,7 +145,7 @@ def plan(
 def plan_of(listing: Contents) -> dict[str, list[RowRange]]:
     """Plan to read all of a place whose files are listed already, as :func:`plan`.
 
-    Raises :exc:`.files.VanishedError` if a file is gone whose footer or mark is needed.
+    Raises :exc:`.journal_files.VanishedError` if a file is gone whose footer or mark is needed.
     """
     return {
         journal: _account(row_ranges, None, EVERYTHING) for journal, row_ranges in _by_journal(_claims(listing)).items()
@@ -188,7 +188,7 @@ def _marked_end(segment: ListedSegment) -> int | None:
 def held(row_range: RowRange) -> list[RowRange]:
     """Cut a file's range to the rows that it really holds; not if the file is damaged, as reading it reports that.
 
-    Raises :exc:`.files.VanishedError`, and :exc:`~sbuslib.errors.StateError` where pyarrow is missing.
+    Raises :exc:`.journal_files.VanishedError`, and :exc:`~sbuslib.errors.StateError` where pyarrow is missing.
     """
     # 1. A segment with a successor ends with its mark. Without one it is damaged.
     if isinstance(row_range.file, Segment):

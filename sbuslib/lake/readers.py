@@ -18,8 +18,8 @@ import pyarrow
 from ..errors import CorruptJournalError, JournalError
 from ..segments.decoding import OnCorrupt
 from .arrow_batches import batches
-from .files import Sealed, looked_again
 from .footer import footer_of
+from .journal_files import Sealed, looked_again
 from .parquet import checked
 from .read_plan import RowRange, plan
 from .schema import SCHEMA

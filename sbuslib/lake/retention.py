@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import CorruptJournalError, JournalError
 from ..segments.layout import SEGMENT_HEADER_BYTES
-from .files import ListedSegment, Sealed
+from .journal_files import ListedSegment, Sealed
 from .read_plan import Contents, contents, sealed_at
 
 if TYPE_CHECKING:

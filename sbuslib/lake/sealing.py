@@ -24,7 +24,8 @@ from ..segments.decoding import OnCorrupt
 from ..segments.directory import DirectoryLock, Segment, rename_durably
 from ..segments.layout import SegmentHeader
 from .arrow_batches import batches
-from .files import (
+from .footer import footer_of
+from .journal_files import (
     Sealed,
     VanishedError,
     absolute,
@@ -35,7 +36,6 @@ from .files import (
     sealed_name,
     sealed_of,
 )
-from .footer import footer_of
 from .parquet import check, crc_of
 from .read_plan import RowRange, instead
 from .retention import retire

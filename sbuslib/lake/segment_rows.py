@@ -12,7 +12,7 @@ from ..segments.directory import Segment, decode_header
 from ..segments.encoding import encode_gaps
 from ..segments.layout import SEGMENT_HEADER_BYTES, Block, End, SegmentHeader, Skipped
 from ..segments.recovery import CUT, DAMAGED, DELETED, NUMBERS_LEFT_OUT
-from .files import opened
+from .journal_files import opened
 from .read_plan import RowRange
 
 OnSkip = Callable[[str, Skipped], object]
@@ -32,7 +32,7 @@ def segment_rows(
 ) -> Iterator[Rows]:
     """Yield the rows of a segment's range, or the gap row for missing rows. Raises as :func:`.blocks.blocks`.
 
-    Raises :exc:`.files.VanishedError` before the first row if the file is gone.
+    Raises :exc:`.journal_files.VanishedError` before the first row if the file is gone.
     """
     # 1. Rows in no file.
     if row_range.file is None:

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 from ..errors import CorruptJournalError
 from ..segments.decoding import OnCorrupt, is_empty
 from ..segments.directory import Segment
-from .files import list_sealed, looked_again, opened
+from .journal_files import list_sealed, looked_again, opened
 from .read_plan import Contents, RowRange, contents, held, measure, plan_of
 
 UNIT_BYTES = 64_000_000

@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from ..errors import UsageError
 from ..lake.arrow_batches import batches
-from ..lake.files import absolute
+from ..lake.journal_files import absolute
 from ..lake.read_plan import RowRange, plan
 from ..lake.schema import SCHEMA
 from ..lake.selection import Selection, nanoseconds

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from ..errors import JournalError
-from ..lake.files import Sealed, looked_again
+from ..lake.journal_files import Sealed, looked_again
 from ..lake.read_plan import Known, RowRange, measure, plan
 from ..segments.directory import Segment
 from ..segments.recovery import NUMBERS_LEFT_OUT

@@ -15,7 +15,7 @@ from segments.journals import SALT, SENDER, START_NS, Row, rows, segment
 
 from sbuslib.errors import CorruptJournalError, JournalError, UsageError
 from sbuslib.lake.arrow_batches import Decoder
-from sbuslib.lake.files import absolute, list_sealed, list_segments, opened, sealed_name
+from sbuslib.lake.journal_files import absolute, list_sealed, list_segments, opened, sealed_name
 from sbuslib.lake.read_plan import contents
 from sbuslib.lake.schema import SCHEMA
 from sbuslib.lake.selection import EVERYTHING, Selection, nanoseconds

@@ -18,7 +18,7 @@ from sbuslib.journal.consume import consume
 from sbuslib.journal.summary import summarize
 from sbuslib.journal.verify import verify
 from sbuslib.lake.blocks import read_records
-from sbuslib.lake.files import list_sealed, sealed_name
+from sbuslib.lake.journal_files import list_sealed, sealed_name
 from sbuslib.lake.sealing import ingest, seal
 from sbuslib.segments.recovery import NUMBERS_LEFT_OUT, recover
 

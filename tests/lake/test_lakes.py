@@ -19,7 +19,7 @@ from sbuslib.journal.consume import consume
 from sbuslib.journal.summary import summarize
 from sbuslib.journal.verify import verify
 from sbuslib.lake.blocks import read_records
-from sbuslib.lake.files import list_sealed
+from sbuslib.lake.journal_files import list_sealed
 from sbuslib.lake.sealing import ingest, seal
 
 ROWS = st.integers(1, 40)

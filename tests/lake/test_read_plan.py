@@ -15,7 +15,7 @@ from segments.journals import START_NS, message_block, rows, segment
 from sbuslib.lake import segment_rows
 from sbuslib.lake.arrow_batches import batches
 from sbuslib.lake.blocks import blocks
-from sbuslib.lake.files import ListedSegment, Sealed
+from sbuslib.lake.journal_files import ListedSegment, Sealed
 from sbuslib.lake.read_plan import RowRange, _ordered, instead, measure, plan
 from sbuslib.lake.schema import SCHEMA
 from sbuslib.lake.sealing import ingest, seal

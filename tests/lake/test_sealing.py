@@ -20,8 +20,8 @@ from sbuslib import read
 from sbuslib.errors import CorruptJournalError, JournalError, JournalInUseError
 from sbuslib.lake import read_plan, retention, sealing, units
 from sbuslib.lake.blocks import read_records
-from sbuslib.lake.files import list_sealed
 from sbuslib.lake.footer import footer_of
+from sbuslib.lake.journal_files import list_sealed
 from sbuslib.lake.retention import retain
 from sbuslib.lake.sealing import Written, ingest, seal, write
 from sbuslib.segments.directory import DirectoryLock, list_segments

@@ -16,7 +16,7 @@ from sbuslib.journal.replay import from_journal
 from sbuslib.journal.summary import summarize
 from sbuslib.journal.verify import verify
 from sbuslib.lake.blocks import read_records
-from sbuslib.lake.files import Sealed, list_sealed
+from sbuslib.lake.journal_files import Sealed, list_sealed
 from sbuslib.lake.sealing import ingest, seal
 from sbuslib.lake.selection import Selection
 from sbuslib.segments.layout import Record

@@ -16,7 +16,7 @@ from support import PATIENCE, HubThread, python
 
 from sbuslib.blocking import Client
 from sbuslib.errors import UsageError
-from sbuslib.lake.files import ListedSegment
+from sbuslib.lake.journal_files import ListedSegment
 from sbuslib.lake.read_plan import RowRange
 from sbuslib.lake.schema import SCHEMA
 from sbuslib.spark.reader import Options, arrow_schema, group, read_partition, settle_once
