@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyRelation
     from pyspark.sql import DataFrame, SparkSession
 
-LinkContext: TypeAlias = "str | os.PathLike[str]"
+Place: TypeAlias = "str | os.PathLike[str]"
 
 COLUMNS = ("time_ns", "hub", "kind", "key", "size", "sender", "gid", "uid", "pid", "lost", "cause")
 """Columns that reports read. Payloads are not read."""
@@ -119,12 +119,12 @@ def in_duckdb(place: Place, choice: Choice = EVERYTHING, *, on_corrupt: OnCorrup
         yield InDuckDB(rows)
 
 
-def in_spark(session: SparkSession, place: LinkContext, choice: Choice = EVERYTHING) -> InSpark:
+def in_spark(session: SparkSession, place: Place, choice: Choice = EVERYTHING) -> InSpark:
     """The rows of a lake or journal in Spark. Raises as :func:`sbuslib.read`."""
     rows = read(place, "spark", start=choice.start_ns, end=choice.end_ns, columns=COLUMNS, session=session)
     return InSpark(rows if choice.hub is None else rows.where(rows.hub == choice.hub))
 
 
-def default_engine(place: LinkContext) -> Literal["duckdb", "spark"]:
+def default_engine(place: Place) -> Literal["duckdb", "spark"]:
     """DuckDB where it is installed, for a place on this machine; else Spark."""
     return "duckdb" if "://" not in os.fspath(place) and find_spec("duckdb") else "spark"
