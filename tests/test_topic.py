@@ -57,7 +57,7 @@ def test_a_topic_over_a_hub_and_clients(hub: Hub, client: MakeClient) -> None:
     assert {inbox.receive(timeout=5).key, inbox.receive(timeout=5).key} == {b"room/1", b"room/2"}
 
 
-class LinkContext(msgspec.Struct):
+class Place(msgspec.Struct):
     name: str
 
 
@@ -110,30 +110,30 @@ def test_a_payload_that_does_not_fit_can_be_a_result() -> None:
 
 
 def test_a_topic_asks_and_answers(hub: Hub, client: MakeClient) -> None:
-    places, readings = Topic("weather/{day}", LinkContext), Topic(Reading)
+    places, readings = Topic("weather/{day}", Place), Topic(Reading)
     one, other = client(), client()
 
-    def answer(place: LinkContext, question: Message) -> Reading:
+    def answer(place: Place, question: Message) -> Reading:
         return Reading(20.0, place.name + str(places.fields(question.key)))
 
     with other.serve(places.pattern(), places.answers(answer, answer=readings)):
-        asked = places.request(one, places.key(day=1), LinkContext("Bonn"), answer=readings)
+        asked = places.request(one, places.key(day=1), Place("Bonn"), answer=readings)
         assert asked == Reading(20.0, "Bonn{'day': '1'}")
         with pytest.raises(AnswerError, match="PayloadError"):
             one.request(b"weather/1", b"?")
         with pytest.raises(PayloadError):
-            places.request(one, b"weather/1", LinkContext("Bonn"), answer=places)
+            places.request(one, b"weather/1", Place("Bonn"), answer=places)
 
 
 def test_a_topic_asks_and_answers_with_asyncio(server: HubThread, address: str) -> None:
-    places, readings = Topic("weather/{day}", LinkContext), Topic(Reading)
+    places, readings = Topic("weather/{day}", Place), Topic(Reading)
 
-    async def answer(place: LinkContext, question: Message) -> Reading:
+    async def answer(place: Place, question: Message) -> Reading:
         return Reading(20.0, place.name)
 
     async def test() -> None:
         async with aio.Client(address) as client, client.serve(b"weather/", places.answers(answer, answer=readings)):
-            assert await places.request(client, b"weather/1", LinkContext("Bonn"), answer=readings) == Reading(
+            assert await places.request(client, b"weather/1", Place("Bonn"), answer=readings) == Reading(
                 20.0, "Bonn"
             )
 
@@ -141,9 +141,9 @@ def test_a_topic_asks_and_answers_with_asyncio(server: HubThread, address: str) 
 
 
 def test_json_schema_of_topics() -> None:
-    schema = schemas(Topic("room/{id}/temp", Reading), Topic(LinkContext), Topic(list[int]))
-    assert set(schema["$defs"]) == {"Reading", "LinkContext"}
+    schema = schemas(Topic("room/{id}/temp", Reading), Topic(Place), Topic(list[int]))
+    assert set(schema["$defs"]) == {"Reading", "Place"}
     assert schema["properties"]["room/{id}/temp"] == {"$ref": "#/$defs/Reading"}
-    assert schema["properties"]["LinkContext"] == {"$ref": "#/$defs/LinkContext"}
+    assert schema["properties"]["Place"] == {"$ref": "#/$defs/Place"}
     assert schema["properties"]["list"] == {"type": "array", "items": {"type": "integer"}}
     msgspec.json.encode(schema)
