@@ -133,9 +133,7 @@ def test_a_topic_asks_and_answers_with_asyncio(server: HubThread, address: str) 
 
     async def test() -> None:
         async with aio.Client(address) as client, client.serve(b"weather/", places.answers(answer, answer=readings)):
-            assert await places.request(client, b"weather/1", Place("Bonn"), answer=readings) == Reading(
-                20.0, "Bonn"
-            )
+            assert await places.request(client, b"weather/1", Place("Bonn"), answer=readings) == Reading(20.0, "Bonn")
 
     run(test())
 

@@ -86,7 +86,7 @@ class Rates:
         queue = deque([(seen, -1, 0)])
         while queue:
             hub, at, level = queue.popleft()
-            for child in hub.below:
+            for child in hub.children:
                 if child.hub is not None:
                     queue.append((child.hub, len(places), level + 1))
                 places.append(_Place(child.link, hub.statistics.hub_id, at, level + 1, child.why))

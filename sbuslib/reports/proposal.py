@@ -1,7 +1,7 @@
-"""Proposal of rules: the narrowest that would have allowed some keys, and that a person can still read.
+"""The narrowest rules that would have allowed some keys, as long as they can be read.
 
-Segments are written out, up to :data:`WRITTEN` different ones under the same prefix. With more, one ``*`` stands for
-the segment that varies. These cannot be written out, and are wider than need be:
+Segments are written out, up to :data:`WRITTEN` different ones under the same prefix. Where there are more, one ``*``
+stands for the segment that varies. These cannot be written out, and are wider than need be:
 
 * A key that ends in the separator: the pattern that matches it matches all keys that go on after it.
 * A segment that ends in stars: in a pattern, they stand for more than themselves.
@@ -27,16 +27,16 @@ SEGMENT_BYTES: Final = 128
 """Most bytes of a segment that is written out: more do not fit a line."""
 
 SEGMENTS: Final = 32
-"""Most segments that are examined, which bounds the depth of the recursion. No real key has so many."""
+"""Most segments that are looked at, which bounds the depth of the recursion. No real key has so many."""
 
 _Tail: TypeAlias = "tuple[bytes, ...]"
 """The last segments of a key or of a pattern; an empty one at the end matches all keys that go on."""
 
 
 def allowing(flows: Iterable[Flow], separator: bytes = SEPARATOR) -> dict[int, list[bytes]]:
-    """Make patterns that match all keys that were published, for each user that a hub may ask about.
+    """Patterns that match all keys under which something was published, for each user that a hub may ask about.
 
-    Without keys with the reserved token, which need no rule, and without messages of unknown senders.
+    Nothing is needed for keys with the reserved token, and nothing can be said of unknown senders.
     """
     keys, uses_reserved = defaultdict[int, set[bytes]](set), Namespace(separator).uses_reserved
     for flow in flows:
@@ -47,7 +47,7 @@ def allowing(flows: Iterable[Flow], separator: bytes = SEPARATOR) -> dict[int, l
 
 
 def narrowest(keys: Iterable[bytes], separator: bytes = SEPARATOR) -> list[bytes]:
-    """Make patterns that match all of some keys, by the rule in the module's docstring; in order."""
+    """Patterns that match all of some keys, by the rule in the module's docstring; in order."""
     tails = set[_Tail]()
     for key in keys:
         segments = key.split(separator, SEGMENTS)
@@ -56,7 +56,7 @@ def narrowest(keys: Iterable[bytes], separator: bytes = SEPARATOR) -> list[bytes
 
 
 def _patterns(tails: set[_Tail]) -> Iterator[_Tail]:
-    """Make patterns for the tails of keys that have the same prefix."""
+    """Patterns for the tails of keys that have the same prefix."""
     # 1. A key ends here in the separator: that pattern matches all the others.
     if (b"",) in tails:
         yield (b"",)
@@ -66,7 +66,7 @@ def _patterns(tails: set[_Tail]) -> Iterator[_Tail]:
     last = _written({tail[0] for tail in tails if len(tail) == 1}, last=True)
     yield from ((segment,) for segment in set(last.values()))
 
-    # 3. Keys that go on after it, together for all segments that one pattern matches.
+    # 3. Keys that go on after it, together for all that one pattern stands for.
     going_on = [tail for tail in tails if len(tail) > 1]
     written = _written({tail[0] for tail in going_on}, last=False)
     further = defaultdict[bytes, set[_Tail]](set)
@@ -77,19 +77,16 @@ def _patterns(tails: set[_Tail]) -> Iterator[_Tail]:
 
 
 def _written(segments: set[bytes], last: bool) -> dict[bytes, bytes]:
-    """Map each segment under one prefix to its form in a pattern, as the ``last`` of a key or before others."""
+    """How each of the segments under one prefix is written in a pattern, as the ``last`` of a key or before others."""
     if len(segments) <= WRITTEN:
-        return {
-            segment: segment if _stem(segment) == len(segment) else _starred(segment, _stem(segment), last)
-            for segment in segments
-        }
-    starred = {segment: _starred(segment, 0, last) for segment in segments}
+        return {one: one if _stem(one) == len(one) else _starred(one, _stem(one), last) for one in segments}
+    starred = {one: _starred(one, 0, last) for one in segments}
     widest = max(starred.values(), key=len)
     return starred if last else dict.fromkeys(segments, widest)  # before others, more stars match what fewer do
 
 
 def _stem(segment: bytes) -> int:
-    """Number of bytes of a segment that can be written out: all, or those before a bad one, and before stars."""
+    """How many bytes of a segment can be written out: all, or those before the first that cannot, and before stars."""
     stem = segment[:SEGMENT_BYTES]
     try:
         stem.decode()
@@ -99,7 +96,7 @@ def _stem(segment: bytes) -> int:
 
 
 def _starred(segment: bytes, stem: int, last: bool) -> bytes:
-    """Make a segment of a pattern that matches a key's segment by its first bytes: see :mod:`sbuslib.matcher`."""
+    """A segment of a pattern that matches a key's segment by its first bytes: see :mod:`sbuslib.matcher`."""
     met = stars_after(segment, stem)
     if last and stem + met == len(segment):
         return segment  # nothing but stars follows, which no wildcard takes at the end of a key
@@ -130,15 +127,15 @@ def rules_text(
     subscribe: Mapping[int, list[bytes]],
     separator: bytes = SEPARATOR,
 ) -> Iterator[str]:
-    """Yield the lines of a file with a rule for each user.
+    """The lines of a file with a rule for each user.
 
-    :param names: name or id of each user in the file.
+    :param names: how each user is written: of all that may do anything.
     """
     if separator != SEPARATOR:
         yield f"separator = {_quoted(separator)}"
-    if not publish:
-        yield "rules = []"  # allows nothing; a file without this line would allow everything
-    for uid, patterns in publish.items():
+    if not names:
+        yield "rules = []"  # nobody may do anything: without any rules, everybody may do everything
+    for uid in sorted(names):
         yield ""
         yield "[[rules]]"
         yield f"users = [{_quoted(names[uid])}]"
@@ -152,9 +149,9 @@ def rules_text(
 
 
 def _quoted(value: str | int | bytes) -> str:
-    """Quote a value for TOML, without control characters for a terminal."""
+    """A number, or a string of TOML that cannot steer a terminal."""
     if isinstance(value, int):
         return str(value)
     text = value.decode() if isinstance(value, bytes) else value
-    plain = (char if char.isprintable() and char not in '"\\' else f"\\U{ord(char):08x}" for char in text)
+    plain = (one if one.isprintable() and one not in '"\\' else f"\\U{ord(one):08x}" for one in text)
     return f'"{"".join(plain)}"'

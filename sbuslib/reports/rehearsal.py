@@ -1,4 +1,4 @@
-"""Rehearsal of rules on a recording: messages that a policy would refuse, and patterns that matched nothing.
+"""Rules rehearsed on what was recorded: what a policy would refuse, and which of its patterns nothing matched.
 
 DuckDB counts the messages of each process under each key, and the policy is asked once for each distinct user and key.
 Nothing is sent.
@@ -25,14 +25,14 @@ from ..statistics import HeldPatterns
 from .sql import Recorded
 
 _NO_USER = 2**32 - 1
-"""The kernel gives no user this id or a larger one, but a segment from an attacker may have one."""
+"""The kernel gives no user this id or a larger one; whoever wrote a segment may have."""
 
 
 class Flow(NamedTuple):
     """The messages that one process published under one key.
 
-    ``uid`` and ``pid`` are of the process that is responsible for them, 0 for an unknown process; ``users`` are those
-    that a hub may ask about, none if the sender is unknown.
+    ``uid`` and ``pid`` are of the process that answers for them, 0 for a process that is not known; ``users`` are those
+    that a hub may ask about. Where nobody knows who sent them, there are no users.
     """
 
     users: frozenset[int]
@@ -45,7 +45,7 @@ class Flow(NamedTuple):
 
 
 def flows(recorded: Recorded, separator: bytes = SEPARATOR) -> Iterator[Flow]:
-    """Group all messages by process and key, in no order."""
+    """All messages by process and key, in no order."""
     namespace = Namespace(separator)
     known: dict[tuple[bytes | None, int | None, int | None, int | None], frozenset[int]] = {}
     rows = recorded.query(
@@ -53,10 +53,10 @@ def flows(recorded: Recorded, separator: bytes = SEPARATOR) -> Iterator[Flow]:
         "WHERE key IS NOT NULL GROUP BY sender, gid, uid, pid, key"
     )
     for sender, gid, uid, pid, key, messages, first_ns, last_ns in rows:
-        origin = sender, gid, uid, pid
-        if origin not in known:
-            known[origin] = _users_asked(namespace, *origin)
-        users = known[origin]
+        who = sender, gid, uid, pid
+        if who not in known:
+            known[who] = _users_asked(namespace, *who)
+        users = known[who]
         yield Flow(users, uid if users else -1, pid or 0, key, messages, first_ns, last_ns)
 
 
@@ -71,7 +71,7 @@ def _users_asked(
 
 
 class RefusedKey(msgspec.Struct, kw_only=True):
-    """Messages of a user under one key that a policy would refuse, with ``processes``, times and ``why``."""
+    """What a policy refuses a user under one key, ``processes`` and times of the messages, and ``why``."""
 
     uid: int
     key: bytes
@@ -83,7 +83,7 @@ class RefusedKey(msgspec.Struct, kw_only=True):
 
 
 class MissingMessages(NamedTuple):
-    """Messages that were published and are not recorded, by cause; ``unknown`` counts gaps of unknown size."""
+    """Messages that were published and are not recorded, by cause; and how many gaps do not say how many."""
 
     cause: str
     messages: int
@@ -91,26 +91,24 @@ class MissingMessages(NamedTuple):
 
 
 class Rehearsal(msgspec.Struct, kw_only=True):
-    """Result of a policy on recorded messages."""
+    """What a policy makes of what was recorded."""
 
     messages: int = 0
-    """All recorded messages; each is allowed, or in one of the next four."""
+    """All that were recorded; each is allowed, or in one of the next four."""
     refusals: list[RefusedKey] = []
-    """Messages that would be refused, the most first."""
+    """What would be refused, the most messages first."""
     unknown: int = 0
-    """Messages of unknown senders."""
+    """Messages whose sender nobody knows."""
     unsure: int = 0
     """Messages that came over links, where the answer depends on which of its users the hub asks about."""
     reserved: int = 0
-    """Messages under keys with the reserved token, for which rules do not apply."""
+    """Messages under keys with the reserved token, about which no rule is asked."""
     users: int = 0
-    """Distinct users that are responsible for messages."""
+    """Distinct users that answer for messages."""
     keys: int = 0
     """Distinct keys."""
     lost: list[MissingMessages] = []
-    """Messages that are not recorded, by cause."""
-    unmatched: list[tuple[Rule, Verb, bytes]] = []
-    """The patterns of rules that matched no message of a known sender, as they are written."""
+    """What is not recorded, by cause."""
 
     @property
     def refused(self) -> int:
@@ -180,9 +178,35 @@ class PolicyTrial:
     def unmatched(self, *verbs: Verb) -> list[tuple[Rule, Verb, bytes]]:
         """The patterns of rules for these verbs that matched nothing so far, as they are written."""
         grants = (self._granted(uid)[0][place] for uid, place in self._matched)
-        matched = {(grant.rule, grant.template) for grant in grants}
-        rules = () if self._policy is None else self._policy.rules
-        return [(rule, "publish", entry) for rule in rules for entry in rule.publish if (rule, entry) not in matched]
+        matched = {(grant.rule, grant.verb, grant.template) for grant in grants}
+        return [
+            (rule, verb, template)
+            for rule in (() if self._policy is None else self._policy.rules)
+            for verb, templates in rule.templates()
+            for template in templates
+            if verb in verbs and (rule, verb, template) not in matched
+        ]
+
+
+class Ending(NamedTuple):
+    """A subscription of the process ``who`` that a hub would withdraw; that of a link, it narrows."""
+
+    who: Credentials
+    is_link: bool
+    pattern: bytes
+    why: str
+
+
+def endings(trial: PolicyTrial, clients: Iterable[HeldPatterns], separator: bytes = SEPARATOR) -> list[Ending]:
+    """Of all that a hub's clients subscribe to, what would end."""
+    namespace = Namespace(separator)
+    return sorted(
+        Ending(who, client.is_link, pattern, trial.why(who.uid, "subscribe"))
+        for client in clients
+        for who in namespace.chain(client.credentials.encode())[-1:]
+        for pattern in client.patterns
+        if not trial.allows(who.uid, "subscribe", pattern)
+    )
 
 
 def rehearse(recorded: Recorded, trial: PolicyTrial, separator: bytes = SEPARATOR) -> Rehearsal:
@@ -191,12 +215,12 @@ def rehearse(recorded: Recorded, trial: PolicyTrial, separator: bytes = SEPARATO
     refusals: dict[tuple[int, bytes], RefusedKey] = {}
     uses_reserved = Namespace(separator).uses_reserved
     for flow in flows(recorded, separator):
-        # 1. Count them.
+        # 1. What they are.
         result.messages += flow.messages
         keys.add(flow.key)
         users.update([flow.uid] if flow.users else [])
 
-        # 2. Apply the rules.
+        # 2. What the rules say.
         if uses_reserved(flow.key):
             result.reserved += flow.messages
             continue
@@ -211,8 +235,8 @@ def rehearse(recorded: Recorded, trial: PolicyTrial, separator: bytes = SEPARATO
             continue
 
         # 3. One refusal for each user and key, whatever the process.
-        refusal = refusals.get((flow.uid, flow.key))
-        if refusal is None:
+        found = refusals.get((flow.uid, flow.key))
+        if found is None:
             refusals[flow.uid, flow.key] = RefusedKey(
                 uid=flow.uid,
                 key=flow.key,
@@ -223,13 +247,12 @@ def rehearse(recorded: Recorded, trial: PolicyTrial, separator: bytes = SEPARATO
                 processes={flow.pid},
             )
             continue
-        refusal.messages += flow.messages
-        refusal.first_ns, refusal.last_ns = min(refusal.first_ns, flow.first_ns), max(refusal.last_ns, flow.last_ns)
-        refusal.processes.add(flow.pid)
+        found.messages += flow.messages
+        found.first_ns, found.last_ns = min(found.first_ns, flow.first_ns), max(found.last_ns, flow.last_ns)
+        found.processes.add(flow.pid)
 
     result.users, result.keys = len(users), len(keys)
-    result.refusals = sorted(refusals.values(), key=lambda entry: (-entry.messages, entry.uid, entry.key))
-    result.unmatched = trial.unmatched()
+    result.refusals = sorted(refusals.values(), key=lambda one: (-one.messages, one.uid, one.key))
     gaps = recorded.query(
         "SELECT cause, CAST(COALESCE(SUM(lost), 0) AS BIGINT), COUNT(*) - COUNT(lost) FROM sbus_recorded "
         "WHERE kind <> 'message' GROUP BY cause"
