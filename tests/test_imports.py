@@ -33,7 +33,7 @@ ENTRANCES = {"__init__", "__main__"}
 
 PURE = """
 federation wire.batches wire.columns wire.control wire.modes wire.offers wire.packets wire.text errors limits covering
-matcher policy statistics secrets topic recipes lazy fds.transfers clients.batch clients.mailboxes clients.questions
+matcher policy statistics secrets topic recipes lazy fds.transfers clients.batch clients.mailboxes clients.hub_requests
 clients.session clients.reconnect core.outbox core.quotas core.router core.violations tree.interest tcp.forwarding
 tcp.framing tcp.limits tcp.peer_statistics tcp.substrings segments.encoding segments.layout segments.decoding
 services.queue_entries services.queue_rules bench.results bench.scenarios bench.tables
