@@ -47,13 +47,13 @@ _TRANSIENT = {errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.EPERM}
 class Acceptor:
     """A watcher of the listening socket.
 
-    The kernel has one queue for all who connect. So that nobody can make others wait in it, accepting does little more
+    The kernel has one queue for all connections. So that nobody can make others wait in it, accepting does little more
     than to take a connection out of it and charge it to its user, which takes some microseconds. For the scheduler that
-    is the work of one more user, and its time is charged to the user that connects as well. What costs more, to make a
-    client of the connection, is a turn of its own user. So whoever connects without pause waits for itself. No more
-    connections of a user wait to be served than it may have: what is beyond that is closed at once, and counted.
+    is the work of one more user, and its time is charged to the user that connects as well. The costlier step, to make
+    a client of the connection, is a turn of its own user. So whoever connects without pause waits for itself. No more
+    connections of a user wait to be served than it may have: others are closed at once, and counted.
 
-    :param role: what each client begins as.
+    :param role: the role with which each client begins.
     :param users: the ids that may connect; ``None``: all that the socket lets in.
     """
 
@@ -199,7 +199,7 @@ class Acceptor:
 
 
 def _turn_away(sock: socket.SocketType, reason: Reason) -> None:
-    """Close a connection that was accepted, and tell why: a client could not ask for notices yet."""
+    """Close an accepted connection and send the reason: its client could not ask for notices yet."""
     with suppress(OSError):
         sock.send(control.Kicked(reason).encode(), ONE_PACKET_FLAGS)
     sock.close()

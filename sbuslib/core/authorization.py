@@ -1,4 +1,4 @@
-"""``authorize=``: what the embedder's own function says of keys and patterns, asked in one place."""
+"""Authorization: calls the embedder's ``authorize=`` function for keys and patterns, in one place."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Authorization:
         return former
 
     def allows(self, account: Account, credentials: Credentials, verb: Verb, key: bytes) -> bool:
-        """What the function says of a client of this user. Whatever it raises counts as a no, and is logged once."""
+        """Return the function's decision for a client of this user. An exception counts as a no, and is logged once."""
         try:
             if isinstance(self.function, Policy):
                 return self.function.is_free(key) or self._scope(self.function, account).allows(verb, key)
@@ -44,7 +44,7 @@ class Authorization:
             return False
 
     def narrow(self, account: Account, credentials: Credentials, pattern: bytes) -> list[bytes]:
-        """What a link may subscribe to in place of a pattern: itself, parts of it, or nothing.
+        """Return what a link may subscribe to in place of a pattern: itself, parts of it, or nothing.
 
         A policy knows the parts. Any other function says yes or no to all of it.
         """
@@ -72,7 +72,7 @@ class Authorization:
 
     @staticmethod
     def _scope(policy: Policy, account: Account) -> Scope:
-        """What a policy allows a user. It is asked once, and the answer kept for as long as the user has clients."""
+        """Return the scope of a user in a policy. It is computed once, and kept for as long as the user has clients."""
         if account.scope is None or account.scope[0] is not policy:
             account.scope = policy, policy.scope(account.uid)
         return account.scope[1]

@@ -1,4 +1,4 @@
-"""Publishers that one receiver holds back, because it asked for ``block``.
+"""Backpressure: publishers that one receiver has paused, because it asked for ``block``.
 
 Backpressure a publisher is nothing more than stopping the watcher of its socket, so it alone waits. A receiver that
 holds any publisher for longer than :attr:`~sbuslib.limits.Limits.block_timeout` is disconnected as misbehaving.
@@ -48,7 +48,7 @@ class Backpressure:
             self._on_timeout()
 
     def resume(self, may_go: Callable[[Pausable], bool]) -> None:
-        """Read again from those publishers for which ``may_go`` says so."""
+        """Read again from the publishers for which ``may_go`` returns true."""
         for publisher in [*self.publishers]:
             if may_go(publisher):
                 self.forget(publisher)

@@ -44,7 +44,7 @@ def take_batch(
     start: int = 0,
     length: int | None = None,
 ) -> None:
-    """Route a batch that was published by ``sender``; what is too much for this turn is put off.
+    """Route a batch that was published by ``sender``; messages beyond this turn are put off.
 
     The batch is ``length`` bytes of ``data`` from ``start`` on. If ``authorize=`` has to be asked, do not call this
     while the hub's area is in use. Raises :exc:`~sbuslib.errors.PacketError` for a violation: nothing of the batch is
@@ -121,7 +121,9 @@ def _look_up_some(publisher: Publisher, batch: Batch, routes: dict[bytes, Routes
 
 
 def _plan(publisher: Publisher, batch: Batch, routes: list[Routes], sender: Sender) -> tuple[Batch, _Spreading]:
-    """Who gets which messages of a batch, or of its beginning; and that part. ``routes`` has those of each key."""
+    """Plan the receivers of a batch's messages, or of its beginning; and that part. ``routes`` has those of each
+    key.
+    """
     # 1. No more than may be planned at once.
     most = PLANNED * publisher.most
     if batch.numbers is not None and sum(map(len, routes)) > most and routes.count(routes[0]) < len(routes):

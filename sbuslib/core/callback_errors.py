@@ -1,4 +1,4 @@
-"""What keeps errors of the application's code inside callbacks of gevent's event loop."""
+"""Error handling in callbacks of gevent's event loop: no error of the application's code leaves one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that a user's changes cause, done in turns of that user.
+"""Work that is charged to a user whose changes caused it, and done in turns of that user.
 
 Work that grows with the number of patterns cannot be done in the turn of the client that caused it: everybody else
 would wait. If it were done in no turn, it would be charged to no user, and one user could take all the time of the hub.
@@ -37,8 +37,8 @@ class ChargedWork:
     def add(self, user: int, steps: Iterator[None], on_end: Callable[[], None]) -> None:
         """Do a job in later turns of a user, and never at once. The jobs of a user take turns.
 
-        Each step is short. ``on_end`` is called once, after the last step, after one that raised, or instead of what is
-        left when all work is cleared.
+        Each step is short. ``on_end`` is called once: after the last step, after one that raised, or when all work is
+        cleared.
         """
         self._put(user, _Job(steps, on_end))
 

@@ -1,4 +1,4 @@
-"""What one client asked to hear of from now on: sent in turns of its own user, as fast as it reads."""
+"""Feed of one client that watches something: sent in turns of its own user, as fast as it reads."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ClientFeed:
                 yield
         except BaseException:
             self._has_more = False
-            self._context.running.kick_later(client, Reason.ERROR_IN_THE_HUB)  # nobody knows what it was sent
+            self._context.running.kick_later(client, Reason.ERROR_IN_THE_HUB)  # its state is unknown
             raise
         now = monotonic()
         self._rests_until = now + min(now - began, SEND_RETRY)

@@ -1,4 +1,4 @@
-"""What a client may say to a hub: subscriptions, control messages, and messages under any key that is not reserved."""
+"""Role of a client: subscriptions, control messages, and messages under any key that is not reserved."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ that they cannot know. They separate by a full stop."""
 
 
 class Neighbours(Protocol):
-    """What clients may ask of the tree that the hub belongs to."""
+    """The tree of the hub, as clients use it."""
 
     watches: InterestWatches
-    """Who watches which keys are wanted."""
+    """Watches of interest."""
 
     @property
     def presences(self) -> PresenceTable:
-        """Who is there."""
+        """Presences."""
         ...
 
     def whoami(self, client: Outbound) -> None:
@@ -68,13 +68,13 @@ class Neighbours(Protocol):
         """Answer a ``hub/sync``. Raises :exc:`~sbuslib.errors.PacketError` where too many wait."""
 
     def add_link(self, publisher: Publisher, said: bytes) -> None:
-        """A client says that it is the relay of a child, and names that hub."""
+        """Make a client the relay of a child, which ``said`` names."""
 
     def note_address(self, client: Outbound, address: bytes) -> None:
         """A client that is the relay of a child says where its hub listens."""
 
     def forget(self, client: Outbound) -> None:
-        """A client has left, which may be such a relay."""
+        """Forget a client that has left, and may have been a relay."""
 
 
 class ClientRole:
@@ -103,7 +103,7 @@ class ClientRole:
 
     @property
     def parts(self) -> tuple[Context, Clients, Neighbours, Reporter, Reloads, Replacement]:
-        """What it was made of."""
+        """The parts that it was made with."""
         return self._context, self._clients, self._neighbours, self._answers, self._reloads, self._replacement
 
     @property
@@ -147,7 +147,7 @@ class ClientRole:
             publisher.refresh()
 
     def _mark(self, client: Outbound, pattern: bytes) -> bytes:
-        """What tells a client's pattern from those of others: a monitor's secrets are meant for it all the same."""
+        """The mark of a client's pattern: for a monitor's, except its secrets, which are meant for it all the same."""
         namespace = self._context.router.namespace
         return namespace.mark if client.is_monitor and not namespace.uses_reserved(pattern) else b""
 
@@ -164,9 +164,9 @@ class ClientRole:
                 client.set_batches(packet.key == control.BATCH_ON)
             case control.NOTICES_ON | control.NOTICES_OFF:
                 client.set_notices(packet.key == control.NOTICES_ON)
-            case control.MONITOR_ON if not context.router.count(client):  # else what it holds would have two names
+            case control.MONITOR_ON if not context.router.count(client):  # else its patterns would have two names
                 client.is_monitor = True
-            # What it asks.
+            # Requests.
             case control.STATISTICS | control.CLIENTS | control.PATTERNS | control.LINKS:
                 client.answer(encode_control(packet.key, self._tell(client, packet)))
             case control.FEATURES:
@@ -205,7 +205,7 @@ class ClientRole:
             case control.TAKE_OVER:
                 self._replacement.ask(client)
 
-            # What only a child says.
+            # Packets of child hubs only.
             case control.INTEREST_ON:
                 self._neighbours.add_link(publisher, packet.payload or b"")
             case control.INTEREST_ADDRESS:
@@ -240,7 +240,7 @@ class ClientRole:
             yield
             pattern = context.router.namespace.unmark(name)[1]
 
-            # It is asked what it would be asked for a new subscription.
+            # As for a new subscription.
             refused = not client.closed and not context.authorization.allows(
                 client.account, client.credentials, "subscribe", pattern
             )

@@ -45,7 +45,7 @@ class Clients:
     def __init__(self, context: Context, on_last: Callable[[], None]) -> None:
         self._context = context
         self.fan_outs = FanOuts(context)
-        """What waits for many clients of one user."""
+        """Fan-out queues, by user."""
         self.connections: dict[Receiver, Connection] = {}
         """By the receivers that routes hold."""
         self.inboxes: set[LocalReceiver] = set()  # of the embedder and the recorder
@@ -76,7 +76,7 @@ class Clients:
             self._on_last()
 
     def kick(self, client: Receiver, reason: Reason) -> None:
-        """Disconnect a client for a violation, tell it why, and count that. Not while the area is in use."""
+        """Disconnect a client for a violation, send it the reason, and count that. Not while the area is in use."""
         connection = self.connections.get(client)
         if connection is not None and not connection.outbound.closed:
             connection.outbound.kicked = True
@@ -111,7 +111,7 @@ class Clients:
         self._context.running.scheduler.several = self._context.quotas.several()
 
     def counts(self) -> Iterator[tuple[Account, Totals, int]]:
-        """What became of the messages of each client and inbox that is connected, and how many wait for it."""
+        """Yield the message counts of each connected client and inbox, and how many messages wait for it."""
         for connection in self.connections.values():
             yield connection.outbound.account, connection.totals(), connection.outbound.queued
         for inbox in self.inboxes:
@@ -195,7 +195,7 @@ class Clients:
     # -- for a hub that takes over ------------------------------------------------------------------
 
     def restore(self, records: list[ClientRecord], sockets: list[socket.SocketType], role: Role) -> None:
-        """Serve the clients of another hub, as it did. Whose each is, the kernel says."""
+        """Serve the clients of another hub, as it did. The kernel names the user of each."""
         # 1. Each by itself, charged to its user.
         quotas = self._context.quotas
         by_number: dict[int, Connection] = {}
@@ -220,7 +220,7 @@ class Clients:
     def stop(self, until: float) -> None:
         """The hub stops: close all, and take all their patterns out of the index.
 
-        What some receivers have got goes to the others before, until a time of the monotonic clock.
+        Messages that some receivers have got go to the others before, until a time of the monotonic clock.
         """
         self.finish_all(until)
         self.fan_outs.clear()  # first: messages lost here are counted for clients that are still connected

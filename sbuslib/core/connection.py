@@ -2,9 +2,9 @@
 
 A connection has no greenlet. It has two watchers of gevent's event loop. Their callbacks run in the loop itself and so
 cannot yield. The client has one *turn* for each time its socket is readable, and one for each time it is writable while
-something waits. A turn for reading receives into the hub's area, which all connections share, and hands on what came:
+something waits. A turn for reading receives packets into the hub's area, which all connections share, and routes them:
 see :mod:`.routing`. The :class:`~.outbound.Outbound` of a connection sends to the client, and its
-:class:`~.publisher.Role` says what the client may do.
+:class:`~.publisher.Role` decides what the client may do.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Connection(Publisher):
     # -- a turn -------------------------------------------------------------------------------------
 
     def take_turn(self) -> bool:
-        """Receive once, or go on with what is left. Returns whether there was anything."""
+        """Receive once, or go on with the rest of the last turn. Returns whether there was anything."""
         if self.closed:
             return False
 
@@ -221,7 +221,9 @@ class Connection(Publisher):
         )
 
     def record(self) -> ClientRecord:
-        """For a hub that takes over. What is cut has to be handed on before. The end of a connection is read again."""
+        """Return the state for a hub that takes over. Messages that are partly delivered must have been finished
+        before.
+        """
         outbound = self.outbound
         held = outbound.held.items()
 
@@ -246,7 +248,7 @@ class Connection(Publisher):
         )
 
     def restore(self, record: ClientRecord) -> None:
-        """Be what this client was on the hub before. What it holds comes later: all clients have to be there."""
+        """Restore this client's state. Paused publishers are restored later, when all clients exist."""
         self.number = record.number
         for pattern, times in record.patterns.items():
             self.context.router.subscribe_anyway(pattern, self.outbound, self.outbound.account, self.credentials, times)
@@ -259,7 +261,7 @@ class Connection(Publisher):
                 self.end = Reason(record.violation)
 
     def close(self) -> None:
-        """Close the socket. Whoever calls this forgets the connection first, and then has its publisher finish."""
+        """Close the socket. The caller forgets the connection first, and then has its publisher finish."""
         if self.closed:
             return
         self.outbound.close()

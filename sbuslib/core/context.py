@@ -1,6 +1,6 @@
-"""What a hub is, whether it runs or not: :class:`Context`, which all of its parts share.
+"""State that all parts of a hub share, whether it runs or not: :class:`Context`.
 
-What it has only while it runs is in :mod:`.running`. Each part is given a :class:`Context`, or less, and never the hub.
+State of a running hub is in :mod:`.running`. Each part is given a :class:`Context`, or less, and never the hub.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .running import Running
 class Context:
     """The limits, rules, router, quotas and counts of one hub. It lives as long as the hub.
 
-    :param address: tells where the hub listens.
+    :param address: returns the address at which the hub listens.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Context:
 
     @property
     def running(self) -> Running:
-        """What runs, or ran last. Raises :exc:`~sbuslib.errors.StateError` before the first start."""
+        """The present run, or the last one. Raises :exc:`~sbuslib.errors.StateError` before the first start."""
         if self._running is None:
             raise self._not_started()
         return self._running

@@ -1,7 +1,7 @@
-"""The receivers for which messages wait on a hub, and when all messages that wait now have been passed on.
+"""Delivery barrier: calls back once all messages that wait on a hub now have been passed on.
 
 Messages that a hub has handed to the kernel arrive even if the hub is killed. Messages that wait in its own memory do
-not. The relay of a child has to tell what was lost with its master. So it is told that its messages were taken only
+not. The relay of a child has to report messages that were lost with its parent. So its messages are acknowledged only
 after those that went into a queue have left it (``hub/sync`` of scope ``passed``).
 
 A client that stopped reading would keep every relay waiting. So no relay waits longer than
@@ -131,7 +131,7 @@ class DeliveryBarrier:
         self._keep_time()
 
     def answer_all(self) -> None:
-        """What waits goes on with the hub that takes this one over: nobody has to wait for it any more."""
+        """Answer all: waiting messages go on with the hub that takes this one over."""
         answers = self._answers + self._next
         self._answers, self._next, self._due = [], [], {}
         for answer in answers:

@@ -1,7 +1,7 @@
-"""The embedding process as a sender, and as a receiver: what ``hub.publish``, ``hub.subscribe`` and their like do.
+"""The embedding process as a sender and a receiver: behind ``hub.publish``, ``hub.subscribe`` and so on.
 
-What it receives is an :class:`Inbox`: a client without a socket, whose queue is bounded as any client's, with the
-default rule: when full, the message that came last is lost and counted. All of it belongs to the thread of the hub's
+It receives through an :class:`Inbox`: a client without a socket, whose queue is bounded as any client's, with the
+default rule: when full, the newest message is lost and counted. All of it belongs to the thread of the hub's
 event loop.
 """
 
@@ -92,11 +92,11 @@ class Embedder:
 
 
 class Inbox(GreenletInbox[Message]):
-    """What an embedder subscribed to: a :class:`~sbuslib.Subscription`. ``hub.subscribe`` and ``hub.tap`` return it.
+    """A subscription of an embedder: a :class:`~sbuslib.Subscription`. ``hub.subscribe`` and ``hub.tap`` return it.
 
-    Its queue is the hub's, as for any client: ``lost`` counts all that was lost there. Each message carries its sender.
+    Its queue is the hub's, as for any client: ``lost`` counts all losses there. Each message carries its sender.
 
-    :param on_closed: called when it is taken back.
+    :param on_closed: called when it ends.
     """
 
     takes_batches = False
@@ -105,7 +105,7 @@ class Inbox(GreenletInbox[Message]):
         super().__init__()  # a packet waits with the credential key of its sender
         self._context = context
         self._on_closed = on_closed
-        self.patterns = patterns  # what is subscribed to; none for a tap
+        self.patterns = patterns  # of the subscription; none for a tap
         self.credentials = context.running.credentials  # this process
         self.account = context.quotas.account(self.credentials.uid)  # of the hub's own user
         self._limits = context.limits  # the hub's

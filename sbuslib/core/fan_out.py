@@ -7,13 +7,13 @@ clients that a message reaches in this way are a :class:`Group`, which is one re
 
 Each entry of the queue goes to each of its receivers in turns of their user, in the order in which the entries came. A
 turn that has lasted long enough ends between two receivers, and the next turn goes on there. As long as anything waits,
-all that other users send to the user's clients, and all answers, go to the end of the queue, so that order is kept.
+all messages of other users to the user's clients, and all answers, go to the end of the queue, so that order is kept.
 
 The queue has bounds for messages and bytes, which are charged to their sender's user, for answers, and for the
 receivers that its groups name, which may be a thousand for one message. Messages without room are lost (cause
 ``quota``). Messages for a client that leaves are lost too, and all messages when the hub stops (cause ``outage``). A
-loss is counted once for a group, and each of its receivers is told in its next turn. How many messages may wait for one
-receiver is a matter of its own outbox.
+loss is counted once for a group, and each of its receivers gets a notice in its next turn. How many messages may wait
+for one receiver is a matter of its own outbox.
 
 Users that may hold publishers back have no fan-out queues: they are trusted. While the clients of only one user are
 connected, nothing is put into a fan-out queue, since there is no other user to protect.
@@ -49,7 +49,7 @@ class Group:
         self._queue = queue
         self.receivers = receivers
         self.waiting = 0  # entries of the queue that are for this group
-        self.lost = 0  # messages without room since the receivers were last told
+        self.lost = 0  # messages without room since the last notice to the receivers
         self.lost_since = 0.0
 
     @property
@@ -87,7 +87,7 @@ class _Entry:
 
 
 class FanOutQueue:
-    """What waits for the clients of one user. Implements :class:`~.protocols.Queue` and
+    """The queue of one user's clients. Implements :class:`~.protocols.Queue` and
     :class:`~.delivery_barrier.Pending`.
     """
 
@@ -128,13 +128,13 @@ class FanOutQueue:
         elif has_names:
             if not group.lost:
                 group.lost_since = time()
-                self._put(_Entry(group.receivers, group))  # tells the receivers of the loss
+                self._put(_Entry(group.receivers, group))  # sends notices of the loss
             group.lost += messages.count
         else:
             self._miss(group, messages.count)
 
     def _miss(self, group: Group, count: int) -> None:
-        """Lose messages for a group. Its receivers are told in turns of their user: the publisher does not wait."""
+        """Lose messages for a group. Its receivers get notices in turns of their user: the publisher does not wait."""
         if self._missed is None:
             missed: Counter[Outbound] = Counter()
             self._missed = _Entry(missed, missed=missed, since=time())
@@ -206,7 +206,7 @@ class FanOutQueue:
     def take_turn(self) -> None:
         most, spent, clients = self._context.limits.turn_deliveries, 0, 1
         until = monotonic() + self._context.limits.turn_time
-        self._account.queue = None  # else what is handed on would go to the end of this queue again
+        self._account.queue = None  # else these messages would go to the end of this queue again
 
         # Each receiver in turn, until the time is over. An entry that is not done goes on in the next turn.
         while self._entries and spent < most:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class GreenletInbox(ABC, Generic[T]):
-    """What waits, oldest first, for greenlets that receive. The end of its ``with`` takes it back."""
+    """A queue, oldest first, for greenlets that receive. The end of its ``with`` unsubscribes."""
 
     def __init__(self) -> None:
         self._waiting: deque[Any] = deque()  # oldest first
@@ -39,7 +39,7 @@ class GreenletInbox(ABC, Generic[T]):
         return len(self._waiting)
 
     def __iter__(self) -> Iterator[T]:
-        """Messages as they come, until this inbox is taken back, or ends with what it belongs to."""
+        """Yield messages as they come, until this inbox ends, by itself or with its client or hub."""
         while True:
             try:
                 message = self.receive()
@@ -49,7 +49,7 @@ class GreenletInbox(ABC, Generic[T]):
 
     @abstractmethod
     def unsubscribe(self) -> None:
-        """Receive no more. What waits can still be taken."""
+        """Receive no more. Waiting messages can still be taken."""
 
     @abstractmethod
     def _take(self, count: int) -> list[T]:
@@ -70,10 +70,10 @@ class GreenletInbox(ABC, Generic[T]):
         return self._take(len(self._waiting) if most is None else min(most, len(self._waiting)))
 
     def receive(self, *, timeout: float | None = None) -> T:
-        """The next message, oldest first.
+        """Return the next message, oldest first.
 
         Raises :exc:`TimeoutError` after ``timeout`` seconds, and :exc:`~sbuslib.errors.DisconnectedError` when the
-        subscription was taken back, or what it belongs to was closed, and nothing is left.
+        subscription has ended, or its client or hub was closed, and nothing is left.
         """
         self._wait(timeout)
         return self._take(1)[0]

@@ -1,4 +1,4 @@
-"""What passes between a hub and the process that takes it over: its record, its listening socket, its connections.
+"""Protocol of a handover: a hub's record, listening socket and connections, for the process that takes it over.
 
 The new process connects as a client does, and asks. All packets between the two are ``CMSG hub/take-over`` with a word:
 
@@ -14,13 +14,13 @@ new process  ``ready``                I have all of them, and serve from now on
 old hub      ``abort``                it took too long: I go on
 ===========  =======================  ====================================================================
 
-``ready`` decides. Before it the old hub serves, which does nothing else meanwhile, so what clients send waits in their
+``ready`` decides. Before it the old hub serves, which does nothing else meanwhile, so packets of clients wait in their
 sockets. After it the new process serves, and the old hub only closes its copies. Where ``ready`` does not come in time,
 the old hub shuts its end for reading, and looks once more: either it is there now, or it can never be sent. So a new
 process that cannot send it waits for the reason. The end of the connection: the old hub is dead, and all is the new
 one's. ``abort``, or nothing for :data:`ANSWER_WAIT` seconds: the old hub goes on.
 
-Nothing here reads or writes what belongs to the hub: see :mod:`.replacement`.
+Nothing here reads or writes the state of the hub: see :mod:`.replacement`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class HandoverError(StateError):
 
 
 def refuse(why: str) -> bytes:
-    """The packet that tells why a hub is not handed over."""
+    """Encode the reason why a hub is not handed over."""
     return _encode(b"no " + why.encode())
 
 
@@ -214,7 +214,7 @@ class HandoverSource:
         return said, descriptors
 
     def take_listener(self) -> Listener:
-        """What clients connect to. Raises :exc:`~sbuslib.errors.AddressError` where the hub gave anything else."""
+        """Take the listening socket. Raises :exc:`~sbuslib.errors.AddressError` where the hub gave anything else."""
         return Listener(DescriptorAddress(self._descriptors[0]))
 
     def take_connections(self) -> list[SocketType]:
@@ -237,20 +237,20 @@ class HandoverSource:
                 raise HandoverError("the hub went on by itself: this process took too long") from None
 
     def _is_dead(self) -> bool:
-        """Whether the hub is dead, which could not be told that this process is ready.
+        """Return whether the hub is dead, after ``ready`` could not be sent to it.
 
-        Else it goes on, and says so. It does, too, if it says nothing: a process that is stopped goes on later.
+        Else it goes on, and sends that. It does, too, if it sends nothing: a stopped process goes on later.
         """
         while True:
             try:
                 return not _receive(self._sock)[0]
             except ConnectionResetError:
-                continue  # told once, before what it said
+                continue  # the kernel reports this once, before the packets
             except TimeoutError:
                 return False
 
     def close(self) -> None:
-        """Let go of the connection to the old hub, and of what was not taken."""
+        """Close the connection to the old hub, and everything that was not taken."""
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors.clear()

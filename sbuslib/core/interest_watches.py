@@ -1,9 +1,9 @@
 """Interest as events: clients that watch whether a key has addressees, or whether any key of a pattern has.
 
-A client is told once, and whenever that has changed since. Changes are coalesced: it is told how things are when its
-turn comes. Source: ``XPUB`` of ZeroMQ, which tells a publisher of subscriptions.
+A client gets the state once, and again after each change. Changes are coalesced: it gets the state at the time of its
+turn. Source: ``XPUB`` of ZeroMQ, which passes subscriptions to the publisher.
 
-Whoever changes what is wanted marks the watches that it may concern, in turns of its user; each watch is looked at in
+A change of interest marks the watches that it may concern, in turns of the user who made it; each watch is looked at in
 turns of the user who watches. So neither pays for the other.
 """
 
@@ -28,7 +28,7 @@ COMPARED_A_STEP: Final = 256
 """Patterns that one that is watched is compared with in one step: about half a millisecond."""
 
 MARKED_A_STEP: Final = 256
-"""Watches that one step marks, and changed keys that are told apart."""
+"""Watches that one step marks, and changed keys that are noted one by one."""
 
 
 class _InterestWatcher:
@@ -37,8 +37,8 @@ class _InterestWatcher:
     def __init__(self, client: Outbound) -> None:
         self.client = client
         self.feed: ClientFeed  # sends it what has changed
-        self.patterns: dict[bytes, Pattern] = {}  # what it watches
-        self.sent: dict[Pattern, bytes] = {}  # what it knows of each; empty: nothing yet
+        self.patterns: dict[bytes, Pattern] = {}  # the patterns that it watches
+        self.sent: dict[Pattern, bytes] = {}  # the state that it was sent last, of each; empty: none yet
         self.dirty: dict[Pattern, None] = {}  # to be looked at
         self.scans: dict[Pattern, Iterator[bytes]] = {}  # what one is still to be compared with
         self.witnesses: dict[Pattern, bytes] = {}  # by a watched pattern, one that was held and has keys in common
@@ -52,9 +52,9 @@ class _InterestWatcher:
 
 
 class InterestWatches:
-    """All such watches of one hub.
+    """All watches of interest of one hub.
 
-    :param has_settled: whether the hub knows what is wanted in its tree.
+    :param has_settled: whether the hub has the interest of its tree.
     """
 
     def __init__(self, context: Context, has_settled: Callable[[], bool]) -> None:
@@ -122,21 +122,21 @@ class InterestWatches:
                 self._context.router.on_interest = None
 
     def review(self, client: Outbound) -> None:
-        """The rules have changed: a client may be told less, or more, of what it watches."""
+        """The rules have changed: a client may see less, or more, of the keys that it watches."""
         watcher = self._watchers.get(client)
         if watcher is not None:
             for pattern in watcher.patterns.values():
                 watcher.mark(pattern)
 
     def watched(self, client: Outbound) -> list[bytes]:
-        """What a client watches."""
+        """Return the patterns that a client watches."""
         watcher = self._watchers.get(client)
         return list(watcher.patterns) if watcher is not None else []
 
     def state(self, client: Outbound, key: bytes) -> bytes:
-        """Whether what a client publishes under a key has addressees: ``yes``, ``no``, or ``unknown``.
+        """Return whether a client's messages under a key have addressees: ``yes``, ``no``, or ``unknown``.
 
-        The client itself is none without echo. Nothing is said of keys that it may not publish to.
+        The client itself is none without echo. Keys that it may not publish to are ``unknown``.
         Raises :exc:`~sbuslib.errors.ReservedKeyError`.
         """
         context = self._context
@@ -223,7 +223,7 @@ class InterestWatches:
         return b"no" if router.presumed is None and self._has_settled() else b"unknown"
 
     def _is_held(self, client: Outbound, other: bytes | None) -> bool:
-        """Whether anybody is known to want a pattern, the client itself without echo aside."""
+        """Return whether a pattern is known to have a holder, the client itself without echo aside."""
         if other is None:
             return False
         router = self._context.router

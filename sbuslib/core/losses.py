@@ -1,6 +1,6 @@
-"""The messages that one receiver lost: counted by cause, and told to the receiver in reports.
+"""Messages that one receiver lost: counted by cause, and reported to the receiver.
 
-A receiver that stopped reading costs those who publish next to nothing: see :class:`DropCache`.
+A receiver that stopped reading costs publishers next to nothing: see :class:`DropCache`.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class DropCache:
 
 
 class Losses:
-    """The counts of one receiver. ``total`` counts from the beginning, ``unreported`` what was not told yet."""
+    """The counts of one receiver. ``total`` counts from the beginning, ``unreported`` those not reported yet."""
 
     __slots__ = ("_drop_cache", "_total", "_unreported")
 
     def __init__(self) -> None:
         self._total: Counter[str] = Counter()  # messages by cause, ever
         self._unreported: dict[str, tuple[int, float]] = {}  # by cause: how many, and since when
-        # the last; what it lost is counted here when somebody asks, to be cheap
+        # the last; its losses are counted here when somebody asks, to be cheap
         self._drop_cache: DropCache | None = None
 
     def refuse(self, drop_cache: DropCache) -> DropCache:
@@ -84,7 +84,7 @@ class Losses:
         return self._unreported
 
     def take_report(self) -> list[Report]:
-        """What was lost since the last report, by cause."""
+        """Take the losses since the last report, by cause."""
         report = [(cause, count, since) for cause, (count, since) in self.unreported.items()]
         self._unreported.clear()
         return report

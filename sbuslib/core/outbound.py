@@ -1,7 +1,7 @@
-"""What a hub sends to one client: at once, later or not at all.
+"""Sending to one client: at once, later or not at all.
 
-The table in :mod:`.outbox` says what happens to a message that cannot be sent at once; this module acts on it. A
-socket that would block is watched until it is writable. :mod:`.backpressure` holds publishers back.
+The table in :mod:`.outbox` decides about a message that cannot be sent at once; this module acts on it. A
+socket that would block is watched until it is writable. :mod:`.backpressure` pauses publishers.
 
 A packet that was sent waits in the kernel until the client reads it, in memory that is charged to the hub's process and
 not to the client's. So each connection begins with a small send buffer, which is enough for a client that is idle or
@@ -63,7 +63,7 @@ class Outbound:
     takes_batches: bool = False
     wants_notices: bool = False
     kicked: bool = False  # by its hub
-    is_monitor: bool = False  # what it subscribes to makes it no addressee
+    is_monitor: bool = False  # its subscriptions make it no addressee
     grown: bool = False  # whether the kernel was asked for the full send buffer
     routed: int = 0
     delivered: int = 0
@@ -188,7 +188,7 @@ class Outbound:
     def grow(self, anyway: bool = False) -> bool:
         """The kernel takes no more: ask it for the full send buffer. Returns whether it may take more now.
 
-        It may not if the client has that buffer, or if its user's share is used up; ``anyway``: whatever the share.
+        It may not if the client has that buffer, or if its user's share is used up; ``anyway``: beyond the share, too.
         """
         context, uid = self._context, self.account.uid
         if self.grown or self._mute:
@@ -291,7 +291,9 @@ class Outbound:
                     self._running.writer.send(self.socket, (packet,))
 
     def _report(self) -> bool:
-        """Tell a client that asked for notices what was lost. ``False``: the kernel does not take all notices now."""
+        """Send notices of losses to a client that asked for them. ``False``: the kernel does not take all of them
+        now.
+        """
         outbox = self._outbox
         if outbox is None or not (self.wants_notices and outbox.losses.unreported):
             return True
@@ -458,7 +460,7 @@ class Outbound:
     def _send_failed(self, code: int | None) -> bool:
         """A send failed, and not because the receiver is slow. Returns whether nothing can ever be sent again."""
         if code in (errno.ENOBUFS, errno.ENOMEM, errno.EMSGSIZE):
-            return False  # the packet is queued, and _send_on tells these apart
+            return False  # the packet is queued, and _send_on distinguishes these
         # Such as EPIPE or ECONNRESET: the other end has gone, or takes nothing. Packets that it sent before are still
         # read, up to the packet of length zero that ends the connection.
         self._mute = True

@@ -67,7 +67,7 @@ SentPacket: TypeAlias = tuple[bytes, int | None]
 
 
 class Action(Enum):
-    """What the table says."""
+    """Action of the table."""
 
     KEEP = "keep"
     LOSE = "lose"
@@ -117,7 +117,7 @@ class Outbox:
         self.hard: Hard = "discard"  # where the queue has no room
         self.order: Order = "queue"  # in which packets go
         self.tells = False
-        """Whether the receiver is told of losses, by notices in the queue."""
+        """Whether the receiver gets notices of losses, in the queue."""
         self.bytes = 0  # of all that waits
         self.answers = 0  # that wait
         self.peak = 0  # most messages that waited
@@ -129,9 +129,10 @@ class Outbox:
     # -- in -----------------------------------------------------------------------------------------
 
     def why_lost(self, sender: int, may_hold: bool, size: int) -> Cause | None:
-        """Why each message of user ``sender`` of ``size`` bytes or more would be lost now; ``None``: some may be kept.
+        """Return why each message of user ``sender`` of ``size`` bytes or more would be lost now; ``None``: some may be
+        kept.
 
-        This is the reason of the shortest one. A longer one may have another, which is not told.
+        The reason is that for the shortest message; a longer one may be lost for another.
         A caller that would have to copy messages to offer them may count them as lost instead.
         """
         if decide(False, self.soft, self.hard, may_hold) is Action.LOSE:
@@ -189,7 +190,7 @@ class Outbox:
         return action
 
     def _take_room(self, count: int, size: int, sender: int, may_hold: bool) -> Action | None:
-        """Charge room for messages that are kept, all of them, and say what to do. ``None``: they are not kept so."""
+        """Charge room for messages that are all kept, and return the action. ``None``: they are not kept so."""
         is_child = self.is_below_share(sender, count, size)
         action = decide(False, self.soft, self.hard, may_hold and not is_child)
         if action not in _KEPT or not (is_child or self._fits(count, size)):
@@ -392,7 +393,7 @@ class Outbox:
         )
 
     def restore(self, record: OutboxRecord) -> None:
-        """Take up what waited for this client on the hub before. Room for it is charged, whatever the limits are now.
+        """Restore the queue of this client on the hub before. Its room is charged, whatever the limits are now.
 
         Raises :exc:`~sbuslib.errors.StateError`, :exc:`IndexError` and :exc:`~sbuslib.errors.PacketError` for a record
         that contradicts itself.
@@ -408,7 +409,7 @@ class Outbox:
         self._urgent.extend((packet, None) for packet in record.urgent)
         self._batches_waiting = len(record.batches)
 
-        # 2. What they are charged to, and what was lost.
+        # 2. The users to whom they are charged, and losses.
         everything = [*self._items, *self._urgent]
         self._account_for(everything, [packet for packet, _ in everything], 1)
         self._work = self.messages

@@ -1,4 +1,4 @@
-"""Who is there, as the parts of a hub that serve clients know it: :class:`PresenceTable`."""
+"""Protocol of the table of presences, for the parts of a hub that serve clients: :class:`PresenceTable`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PresenceTable(Protocol):
         ...
 
     def watch(self, client: Outbound, raw: bytes) -> None:
-        """A client watches a pattern, or is told why it may not."""
+        """Begin a watch of a client, or send it the reason why it may not."""
 
     def unwatch(self, client: Outbound, raw: bytes) -> bool:
         """It does so no more. Returns whether it did."""

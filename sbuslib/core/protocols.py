@@ -31,7 +31,7 @@ class Pausable(Protocol):
 
     @property
     def credentials(self) -> Credentials:
-        """What the kernel says of it."""
+        """Its credentials, from the kernel."""
 
     def pause(self, by: Pauser) -> None:
         """Read no more from this publisher until ``by`` lets go."""
@@ -45,7 +45,7 @@ class Sender(Protocol):
 
     @property
     def credentials(self) -> Credentials:
-        """What the kernel says of it."""
+        """Its credentials, from the kernel."""
 
     @property
     def key(self) -> bytes:
@@ -53,20 +53,20 @@ class Sender(Protocol):
 
     @property
     def wrapper(self) -> bytes:
-        """What goes before its packets on the way to a receiver that asked for senders."""
+        """The bytes before its packets, for a receiver that asked for senders."""
 
     def holdable_by(self, receiver: Receiver) -> Pausable | None:
-        """What a receiver in ``block`` mode has to hold for this sender; ``None`` if it may not hold it back."""
+        """Return the publisher that a receiver in ``block`` mode has to pause for this sender; ``None``: it may not."""
 
 
 class Receiver(Protocol):
-    """What messages can be routed to: a client, an inbox of the embedder, a relay."""
+    """A receiver of routed messages: a client, an inbox of the embedder, a relay."""
 
     def __hash__(self) -> int: ...
 
     @property
     def credentials(self) -> Credentials:
-        """What the kernel says of it."""
+        """Its credentials, from the kernel."""
 
     @property
     def takes_batches(self) -> bool:

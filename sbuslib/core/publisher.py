@@ -1,9 +1,9 @@
-"""One client as a publisher: what the hub remembers of it between its packets and between its turns.
+"""One client as a publisher: its state between its packets and between its turns.
 
 It is the part of a :class:`~.connection.Connection` that routing knows.
 
-A *turn* takes what one receive call brought and hands it on, as :mod:`.routing` says. The :class:`Role` of a client
-says what the client is, and so what it may do.
+A *turn* routes the packets of one receive call, see :mod:`.routing`. The :class:`Role` of a client decides what the
+client may do.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ def by_receiver(routes: Iterable[tuple[Iterable[int], Routes]]) -> list[tuple[tu
 
 
 class Undelivered(Generic[Which]):
-    """Messages of one sender, and who has still to get which of them: what a turn had no time to hand on.
+    """Messages of one sender that a turn had no time to deliver, and the receivers of each.
 
-    :param plan: what is handed on, one after another, and to whom. No receivers are copied for it.
+    :param plan: messages and their receivers, in order. No receivers are copied for it.
     """
 
     def __init__(self, sender: Sender, plan: Iterable[tuple[Which, Sequence[Receiver]]]) -> None:
         self.sender = sender
-        self.plan = deque(plan)  # what is left of it
+        self.plan = deque(plan)  # the rest of it
         self.done = 0  # receivers of the first that have got it
 
     def messages(self, which: Which) -> Messages:
@@ -84,18 +84,18 @@ class Undelivered(Generic[Which]):
         return which
 
     def keep(self) -> None:
-        """The turn ends: what is left may not lie in the hub's area any more."""
+        """The turn ends: copy the rest out of the hub's area."""
         kept = deque((self.messages(which).keep(), receivers) for which, receivers in self.plan)
         self.plan = kept  # type: ignore[assignment]
 
 
 class Role(Protocol):
-    """What a connection is: a client, a link from a child, the link to the parent."""
+    """Role of a connection: a client, a link from a child, the link to the parent."""
 
     is_link: bool
     """Whether a violation by one of many clients behind it is only counted, by :meth:`drop`."""
     is_relay: bool
-    """Whether it speaks for the clients of another hub. What it sends never goes back to it."""
+    """Whether it stands for the clients of another hub. Its messages never go back to it."""
     longest: int
     """Length of the longest packet it may send, in bytes. A message by itself is never longer than
     :data:`~sbuslib.limits.PACKET_BYTES`."""
@@ -111,7 +111,7 @@ class Role(Protocol):
         ...
 
     def key_of(self, credentials: Credentials) -> bytes:
-        """The credential key that goes with what it publishes."""
+        """Return the credential key that goes with its messages."""
 
     def look_up(self, publisher: Publisher, header: bytes, times: int) -> Routes:
         """The receivers of so many messages with this header. Raises :exc:`~sbuslib.errors.PacketError`."""
@@ -129,19 +129,19 @@ class Role(Protocol):
         """The other end closed the connection, or it broke. The turn has ended."""
 
     def review(self, publisher: Publisher) -> Iterator[None]:
-        """``authorize=`` has changed: take back what it no longer allows, one pattern a step."""
+        """``authorize=`` has changed: end subscriptions that it no longer allows, one pattern a step."""
         ...
 
     def forget(self, publisher: Publisher) -> None:
         """The client has left, and is closed."""
 
     def after_turn(self, publisher: Publisher) -> None:
-        """The turn of a link has ended, and the hub's area is free: do what was put off."""
+        """The turn of a link has ended, and the hub's area is free: do the work that was put off."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Publisher:
-    """One client as a publisher. What it did in one turn is remembered for the next.
+    """One client as a publisher. Its routes are remembered from turn to turn.
 
     Implements :class:`~.protocols.Sender` and :class:`~.protocols.Pausable`.
     """
@@ -176,7 +176,7 @@ class Publisher:
         self.become(self.role)
 
     def become(self, role: Role) -> None:
-        """Take another role: a client says that it is a link."""
+        """Take another role: a client becomes a link."""
         self.role = role
         self._prefix = None
         self.asks = role.asks
@@ -260,7 +260,7 @@ class Publisher:
         self.backlog = _NOTHING
 
     def leave(self) -> None:
-        """The client has left. What some receivers have got already is kept for the others, until :meth:`finish`."""
+        """The client has left. Messages that some receivers have got are kept for the others, until :meth:`finish`."""
         if not self.is_cut:
             self.forget_backlog()
         self.forget_allowed()

@@ -1,4 +1,4 @@
-"""What each user's clients may hold: connections, patterns, and room in queues.
+"""Quotas of each user's clients: connections, patterns, and room in queues.
 
 Quotas are for a user and not for a connection: else a user would get around them by opening more connections. Two
 rules:
@@ -55,7 +55,7 @@ class Room:
         return self.packets.could_take(sender, 1) and self.queued_bytes.could_take(sender, size)
 
     def has_any_room(self, size: int) -> bool:
-        """Whether another packet of ``size`` bytes stays within the maximum, whatever the shares are."""
+        """Return whether another packet of ``size`` bytes stays within the maximum, shares aside."""
         return self.packets.remaining >= 1 and self.queued_bytes.remaining >= size
 
     def force_room(self, sender: int, packets: int, size: int) -> None:
@@ -81,7 +81,7 @@ class Room:
 
 
 class Account(Room):
-    """What one user's clients hold. As a :class:`Room` it is the room in all their queues."""
+    """The account of one user's clients. As a :class:`Room` it is the room in all their queues."""
 
     __slots__ = ("connections", "fan_out", "pattern_bytes", "patterns", "queue", "scope", "shapes", "uid")
 
@@ -98,7 +98,7 @@ class Account(Room):
         self.queue: Any = None
         """The fan-out queue (:class:`~.protocols.Queue`), while anything waits in it."""
         self.scope: tuple[Policy, Scope] | None = None
-        """What the rules allow this user, and the rules that said so; ``None``: they were not asked yet."""
+        """The rules, and this user's scope in them; ``None``: not looked up yet."""
 
     def is_clear(self) -> bool:
         charged = self.connections or self.patterns or self.pattern_bytes or self.shapes.steps

@@ -1,8 +1,9 @@
-"""The state of a hub as one record: what a process that takes the hub over has to know of it.
+"""The state of a hub as one record, for a process that takes the hub over.
 
-Descriptors are not in it, and neither are credentials: the kernel tells whose a connection is. The record of a hub of
-another version can be read as long as :data:`VERSION` is the same: fields are only added, with a default, and a field
-that is not known is ignored. Each part of a hub makes its own record and takes it up again: :class:`~.outbox.Outbox`,
+Descriptors are not in it, and neither are credentials: the new process gets these from the kernel. The record of a hub
+of another version can be read as long as :data:`VERSION` is the same: fields are only added, with a default, and a
+field that is not known is ignored. Each part of a hub makes its own record and takes it up again:
+:class:`~.outbox.Outbox`,
 :class:`~.connection.Connection`, :class:`~.clients.Clients`, :class:`Counts`.
 """
 
@@ -30,7 +31,7 @@ Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class Totals(Struct, array_like=True):
-    """What became of the messages of one client, or of several together."""
+    """Message counts of one client, or of several together."""
 
     received: Count = 0
     """From them."""
@@ -49,7 +50,7 @@ class Totals(Struct, array_like=True):
 
 
 class OutboxRecord(Struct, omit_defaults=True):
-    """What waits for a client, oldest first, and its modes."""
+    """The queue of a client, oldest first, and its modes."""
 
     soft: Soft
     hard: Hard
@@ -88,7 +89,7 @@ class ClientRecord(Struct, omit_defaults=True):
     backlog: list[bytes] = []
     """Packets that were received from it and not acted on yet."""
     violation: str = ""
-    """What it did after these, if it is to be disconnected for that."""
+    """Its violation after these, if it is to be disconnected."""
     outbox: OutboxRecord | None = None
     holds: dict[Count, float] = {}
     """The numbers of the clients that it holds back, and since when, by the clock that all processes share."""
@@ -103,18 +104,18 @@ class PresenceRecord(Struct, omit_defaults=True):
     client: Count = 0
     """The number of the client; else 0, and what follows."""
     hub: tuple[int, bytes] | None = None
-    """The instance of the hub that is beyond the link: its user, and what it calls itself."""
+    """The instance of the hub that is beyond the link: its user, and its own id."""
     hub_id: bytes = b""
     """Of the process that numbered it."""
     name: Count = 0
     """Its number there."""
     user: Count = 0
-    """Who is charged for it."""
+    """The user to whom it is charged."""
     trusted: bool = True
     ids: tuple[Count, Count, Count] = (0, 0, 0)
     """The credentials of the link: group, user, process."""
     rest: bytes = b""
-    """What the hub beyond it adds to these."""
+    """The part that the hub beyond it adds to these."""
 
 
 class Counts(Struct):
@@ -129,7 +130,7 @@ class Counts(Struct):
     ignored: Count = 0
     """Control messages and unsubscriptions that had no meaning."""
     departed: Totals = field(default_factory=Totals)
-    """What clients and inboxes that have left did."""
+    """Counts of clients and inboxes that have left."""
     departed_by_user: dict[int, Totals] = {}
     """The same by user."""
     violations: dict[str, Count] = field(default_factory=Counter)
@@ -168,7 +169,7 @@ class HubRecord(Counts, kw_only=True):
     """Number of the client, and pattern; as the next ones."""
     interest_watches: list[tuple[Count, bytes]] = []
     handed_on: dict[str, str] = {}
-    """What the program that serves the hub hands on to the next."""
+    """Values that the program that serves the hub hands on to the next."""
 
 
 _decoder = msgspec.msgpack.Decoder(HubRecord)
@@ -179,7 +180,7 @@ def encode_record(record: HubRecord) -> bytes:
 
 
 def decode_record(data: bytes | mmap) -> HubRecord:
-    """Raises :exc:`~sbuslib.errors.StateError` for what is no record, or is one of another version."""
+    """Decode a record. Raises :exc:`~sbuslib.errors.StateError` for other data, and for another version."""
     try:
         record = _decoder.decode(data)
     except msgspec.DecodeError as error:

@@ -1,4 +1,4 @@
-"""A hub is replaced under its clients: what the old one gives, and what the new one makes of it.
+"""Replacement of a hub under its clients, on both sides: the old hub and the new one.
 
 First the children leave, while everybody is served. All else happens in one go, in which neither hub serves anybody.
 The old hub finishes what is half done, so that its state is packets that wait and nothing else, and gives it away, as
@@ -40,15 +40,15 @@ LEAVE_WAIT: Final = 1.0
 
 
 class ChildLinks(Protocol):
-    """What the hub's tree has to do with it. Links are not handed over: they join the new hub."""
+    """The hub's tree, as a replacement uses it. Links are not handed over: they join the new hub."""
 
     hub_id: bytes
     watches: InterestWatches
-    """Who watches which keys are wanted."""
+    """Watches of interest."""
 
     @property
     def presences(self) -> PresenceTable:
-        """Who is there."""
+        """Presences."""
         ...
 
     def leave_all(self, timeout: float) -> object:
@@ -86,7 +86,7 @@ class Replacement:
         self._is_allowed = is_allowed  # by the program that serves the hub
         self._on_taken = on_taken
         self.handed_on: dict[str, str] = {}
-        """What the program that serves the hub has for the next, or has from the one before."""
+        """Values that the program that serves the hub has for the next, or has from the one before."""
         self._listener: Listener | None = None  # while the hub may be given away
         self._acceptor: Acceptor | None = None  # the same
         self._is_asked = False  # whether a process asked and was not answered yet
@@ -204,7 +204,7 @@ class Replacement:
         self._context.counts.restore(record)
         self._clients.restore(record.clients, source.take_connections(), role)
 
-        # What they hold and watch besides.
+        # Their presences and watches.
         presences, interest = self._tree.presences, self._tree.watches
         clients = {connection.number: connection.outbound for connection in self._clients.connections.values()}
         presences.restore(record.last_presence, record.presences, clients)

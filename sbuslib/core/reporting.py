@@ -43,13 +43,13 @@ PATTERN_BYTES: Final = 131_072
 
 
 class About(Protocol):
-    """What the hub's tree knows of the hub, and its links to parents and children."""
+    """The hub's tree: its statistics and links."""
 
     hub_id: bytes
     dropped: Violations
 
     def features(self) -> bytes:
-        """What the hub can do, and its path."""
+        """The hub's features, and its path."""
 
     def link_page(self, start: int, most: int | None, key: bytes | None = None) -> LinkPage:
         """Up to ``most`` links from a number on, and which of them carry ``key``."""
@@ -57,7 +57,7 @@ class About(Protocol):
 
 
 class Reporter:
-    """Gathers what a hub tells of itself, to its own program and to clients that ask."""
+    """Gathers a hub's statistics, for its own program and for clients that ask."""
 
     def __init__(self, context: Context, clients: Clients, about: About) -> None:
         self._context = context
@@ -121,7 +121,7 @@ class Reporter:
     def clients(self, start: int) -> bytes:
         """Clients from a number on, and where to go on, as JSON of a :class:`~sbuslib.statistics.ClientPage`.
 
-        Numbers go up in the order of the connections, so a client that stays is told exactly once.
+        Numbers go up in the order of the connections, so a client that stays is listed exactly once.
         """
         later = (one for one in self._clients.connections.values() if one.number >= start)
         page = self._tell_clients(islice(later, PAGE), inboxes=start == 0)

@@ -1,4 +1,4 @@
-"""From the header of a message to its receivers: the indexes, the reserved keys and the cache, together.
+"""Router: finds the receivers of a message by its header, with the indexes, the reserved keys and the cache.
 
 No input or output here: a receiver is any hashable object. There are three indexes. Only the second is asked about
 secret keys, and it holds only patterns that :class:`~sbuslib.secrets.Namespace` accepted. So no wildcard can reach
@@ -58,7 +58,7 @@ class Router(Generic[S]):
         self.adjust: Callable[[bytes, bool, tuple[S, ...]], tuple[S, ...]] | None = None
         """The receivers of a key, which may be secret, besides or but for the parent."""
         self.presumed: S | None = None
-        """Who is sent everything as long as nobody knows what it wants."""
+        """The receiver that is sent everything as long as its interest is unknown."""
         self.on_interest: Callable[[Pattern | None, Account | None], None] | None = None
         """Called where keys that a pattern matches may have other addressees, with the account of who changed that;
         ``None``: any keys, and the hub itself."""
@@ -126,7 +126,7 @@ class Router(Generic[S]):
     def subscribe_anyway(
         self, pattern: bytes, subscriber: S, account: Account, credentials: Credentials | None = None, times: int = 1
     ) -> None:
-        """Put so many ``SUB`` in force, whatever the limits: for a link, and for what another hub had accepted.
+        """Put so many ``SUB`` in force, whatever the limits: for a link, and for those that another hub had accepted.
 
         Without ``credentials`` the pattern is plain, or bears the mark. Raises
         :exc:`~sbuslib.errors.ReservedKeyError` as :meth:`subscribe`.
@@ -182,7 +182,7 @@ class Router(Generic[S]):
         """``subscriber`` leaves. Returns whether :meth:`forget_some` has work to do for its user from now on.
 
         Its patterns leave the index in small steps, since there may be a hundred thousand. Until then it is
-        still among the receivers, and must ignore what it is given.
+        still among the receivers, and must ignore messages.
         """
         was_tap = self._taps.pop(subscriber, None) is not None
         if not (was_tap or subscriber in self._subscribers):
@@ -261,7 +261,9 @@ class Router(Generic[S]):
         return None if others == 1 and self.presumed in found else others > 0
 
     def is_received(self, key: bytes, but: S | None = None) -> bool:
-        """Whether anybody receives a key, monitors included, taps and one subscriber aside. Raises as :meth:`route`."""
+        """Return whether a key has receivers, with monitors, but without taps and one subscriber. Raises as
+        :meth:`route`.
+        """
         found = self._receivers(key, self.namespace.check_key(key))
         return len(found) > (but in found)
 
@@ -314,7 +316,7 @@ class Router(Generic[S]):
         return self._plain.distinct() + self._monitored.distinct()
 
     def holders(self, pattern: bytes) -> Collection[S]:
-        """Who holds just this pattern, which is not secret. Links ask this many times for each change."""
+        """Return the holders of just this pattern, which is not secret. Links ask this many times for each change."""
         mark = self.namespace.mark
         if pattern.startswith(mark):
             return self._monitored.holders(pattern[len(mark) :])
@@ -336,7 +338,7 @@ class Router(Generic[S]):
         self._forget([header for header in headers if pattern.matches(header[len(MSG) : -1])])
 
     def reconsider_key(self, key: bytes) -> None:
-        """What ``adjust`` says of a key has changed."""
+        """The result of ``adjust`` for a key has changed."""
         self._forget([b"MSG %b\0" % key])
         if self.on_interest is not None:
             self.on_interest(Pattern(key, self.namespace.separator), None)
@@ -361,7 +363,7 @@ class Router(Generic[S]):
             self._tuples.pop(distinct[number], None)
 
     def reconsider_all(self) -> None:
-        """What ``adjust`` says of any key may have changed."""
+        """The result of ``adjust`` for any key may have changed."""
         self._forget_all()
         if self.on_interest is not None:
             self.on_interest(None, None)
@@ -374,7 +376,7 @@ class Router(Generic[S]):
 
 
 def why_too_large(pattern: bytes, limits: Limits, separator: bytes) -> Reason | None:
-    """Why no client may hold a pattern, whatever it holds else; ``None``: it may."""
+    """Return why no client may hold a pattern, even as its only one; ``None``: it may."""
     if len(pattern) > limits.pattern_bytes:
         return Reason.PATTERN_TOO_LONG
     return Reason.TOO_MANY_SEGMENTS if pattern.count(separator) >= limits.pattern_segments else None

@@ -1,14 +1,15 @@
 """The hot path: from the packets of one receive call to the receivers of each packet.
 
-Neighbouring packets for the same receivers form a *run*, which is handed to each receiver at once, from where it lies.
-Nothing here yields, calls a stranger's code or logs while the area is in use. Packets that have to wait are copied out.
+Neighbouring packets for the same receivers form a *run*, which is delivered to each receiver at once, from where it
+lies. Nothing here yields, calls a stranger's code or logs while the area is in use. Packets that have to wait are
+copied out.
 
 The packets of a turn go to each receiver in the order in which they came. A packet that is no message is acted on only
 after all packets before it were sent, so an answer never overtakes messages that came before the question.
 
 A few packets can make a long turn: one may go to thousands of receivers, or have a key that takes long to look up. So
-a turn ends early if it has too many deliveries, or lasts too long. What is left (see :mod:`.publisher`, and packets
-that no receivers were looked up for) is copied out, and a later turn goes on with it before anything else is received.
+a turn ends early if it has too many deliveries, or lasts too long. The rest (see :mod:`.publisher`, and packets whose
+receivers were not looked up) is copied out, and a later turn goes on with it before anything else is received.
 """
 
 from __future__ import annotations
@@ -82,9 +83,9 @@ def _left_from(received: Received, slot: int | None, stop: int | None = None) ->
 
 
 def _look_into(publisher: Publisher, area: PlainArea, offset: int, end: int) -> tuple[Sender, int, int] | None:
-    """The sender of a packet that comes with one, and where that packet and what follows its header begin.
+    """Return the sender of a packet that comes with one, and where that packet and the rest after its header begin.
 
-    *None* for any other packet, for a sender that is not known yet, and for what is too long.
+    ``None`` for any other packet, for a sender that is not known yet, and for a key that is too long.
     """
     data, named = area.data, offset + len(WRAPPER)
     start = data.find(b"\0", named, end) + 1
@@ -96,10 +97,10 @@ def _look_into(publisher: Publisher, area: PlainArea, offset: int, end: int) -> 
 
 
 def _route_wrapped(publisher: Publisher, received: Received) -> int:
-    """Hand on the messages with their senders with which a receive call of a link begins.
+    """Deliver the messages with senders at the beginning of a link's receive call.
 
-    Neighbours of one sender, under one key, go together. Returns the first slot of what is left: of a sender or a key
-    that is not known yet, no message, or too much for this turn.
+    Neighbours of one sender, under one key, go together. Returns the first slot of the rest: of a sender or a key that
+    is not known yet, no message, or too much for this turn.
     """
     area, lengths = received.area, received.lengths
     data, offsets = area.data, area.offsets
@@ -190,7 +191,7 @@ def _route_each(publisher: Publisher, received: Received) -> list[bytes]:
                 start = slot
             header, size, receivers = new_header, len(new_header), found
     except PacketError:
-        # What came before a violation was accepted, and goes out first.
+        # Packets before a violation were accepted, and go out first.
         if header is not None and slot > start:
             runs.append((start, slot, receivers))
         cut = _forward(publisher, received, runs)
@@ -290,7 +291,7 @@ def _forward(publisher: Publisher, received: Received, runs: list[Run]) -> int |
 
 
 def route_copies(publisher: Publisher) -> None:
-    """Go on with what is left of the last receive call, for the length of a turn.
+    """Go on with the rest of the last receive call, for the length of a turn.
 
     Raises :exc:`~sbuslib.errors.PacketError` for a violation.
     """

@@ -1,4 +1,4 @@
-"""What a hub has while it runs, from a start to its stop: :class:`Running`."""
+"""State of a running hub, from a start to its stop: :class:`Running`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PASSED_WAIT: Final = 1.0
 
 
 class Running:
-    """The event loop of the thread that made it, and whatever happens in it for one hub.
+    """The event loop of the thread that made it, and the timers and jobs of one hub in it.
 
     :param kick: disconnects a client for a violation.
     """

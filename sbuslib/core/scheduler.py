@@ -39,7 +39,7 @@ at most. Looking costs some microseconds: a few in a hundred of that time."""
 
 
 class _Share:
-    """What the scheduler knows of a user."""
+    """The scheduler's state of a user."""
 
     __slots__ = ("tag", "uid", "waiting")
 
@@ -68,7 +68,7 @@ class Scheduler:
 
     def may_go(self) -> bool:
         """Whether a client may have its turn now; else postpone it."""
-        # While turns wait, of whatever user, all go by their tags: the next connection may be that of another user.
+        # While turns wait, of any user, all go by their tags: the next connection may be that of another user.
         return self._running is not None or not (self.several or self._queue)
 
     def charge(self, uid: int, seconds: float) -> None:

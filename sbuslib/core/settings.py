@@ -1,9 +1,9 @@
-"""The settings of a hub that can change while it serves, and what follows from a change.
+"""Settings of a hub that can change while it serves, and the review of its clients after a change.
 
 What clients hold is brought in line with the settings in turns of their users (:class:`Review`). Remembered answers are
 forgotten at once, so the next message of each client is asked about. The patterns that clients hold may be many, so
-they are gone through in small steps. With ``hub/reload`` a trusted client asks for all that, and is told what came of
-it (:class:`Reloads`).
+they are gone through in small steps. With ``hub/reload`` a trusted client asks for that, and gets the result
+(:class:`Reloads`).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Reloads:
 
     def __init__(self, review: Review) -> None:
         self.function: Callable[[], str] | None = None
-        """What takes the settings up. It returns what to tell, and raises errors of the library."""
+        """Loads and applies the settings. Returns a text for the client, and raises errors of the library."""
         self._review = review
         self._waiting: list[Callable[[bytes], None]] = []  # what answers the clients that wait for the next reload
         self._asked: list[Callable[[bytes], None]] = []  # those that wait for the one that is under way

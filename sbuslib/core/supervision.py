@@ -1,4 +1,4 @@
-"""The greenlets of a service, and what becomes of an error that none of them foresaw.
+"""Supervision of a service's greenlets: an error that none of them handles ends the service.
 
 gevent prints such an error and goes on without the greenlet, so the service would stand there and do nothing. Here it
 is logged with its traceback, it ends the service, and a caller that waits for the service gets it as
@@ -22,7 +22,7 @@ logger = logging.getLogger("sbuslib")
 class Supervisor:
     """Starts the greenlets of one service; the first error that leaves one of them is kept in ``error``.
 
-    :param name: what the service is called in the log and in the error.
+    :param name: of the service, in the log and in the error.
     :param stop: ends the service. It is called once, in a greenlet of its own, after the first such error.
     """
 
@@ -37,7 +37,7 @@ class Supervisor:
         return gevent.spawn(self.run, work, *arguments)
 
     def run(self, work: Callable[..., object], *arguments: Any) -> None:
-        """Run ``work`` in this greenlet, which somebody else has started, such as gevent's server."""
+        """Run ``work`` in this greenlet, which other code has started, for example gevent's server."""
         try:
             work(*arguments)
         except (gevent.GreenletExit, KeyboardInterrupt, SystemExit):

@@ -1,4 +1,4 @@
-"""What clients do that nobody may, counted by reason. Who logs it asks here whether it is the first time.
+"""Violations of clients, counted by reason. Code that logs one asks here whether it is the first.
 
 So a hostile client cannot fill the log.
 """
@@ -10,7 +10,7 @@ from collections.abc import Hashable
 
 
 class Violations:
-    """Counts violations by reason, and says which to log: the first of each reason and user.
+    """Counts violations by reason, and chooses those to log: the first of each reason and user.
 
     :param counts: where they are counted.
     """
@@ -21,7 +21,7 @@ class Violations:
         self._logged: set[tuple[str, Hashable]] = set()  # by reason, and by whom
 
     def note(self, reason: str, who: Hashable, times: int = 1) -> bool:
-        """Count violations of ``who``, such as the id of a user; ``True`` when the first is to be logged."""
+        """Count violations of ``who``, for example a user's id; ``True`` when the first has to be logged."""
         self.counts[reason] = self.counts.get(reason, 0) + times
         if (reason, who) in self._logged or len(self._logged) >= self._remembered:
             return False
