@@ -35,7 +35,7 @@ MOST_POSTED: Final = 64
 
 
 class BasicOperations:
-    """What one client can do at least. ``connection`` is its connection."""
+    """The basic operations of a client, on which all others are built. ``connection`` is its connection."""
 
     def __init__(self, connection: ClientConnection, descriptor_folder: str | None = None) -> None:
         self.connection = connection  # its connection
@@ -94,7 +94,7 @@ class BasicOperations:
         return count
 
     async def publish_some(self, pairs: list[Pair]) -> None:
-        """Publish as many messages as one batch may have. What comes before a pair at fault is published."""
+        """Publish as many messages as one batch may have. Messages before a wrong pair are published."""
         packets: list[bytes] = []
         try:
             packets.extend(encode_many(self._session, pairs, self.connection.limits.batch_bytes))
@@ -124,7 +124,7 @@ class BasicOperations:
             raise RefusedError(text, request.refused)
 
     async def unsubscribe(self, patterns: Iterable[bytes]) -> bool:
-        """Take one subscription to each pattern back. Returns whether there is a hub, which was told."""
+        """End one subscription to each pattern. Returns whether there is a hub, to which that was sent."""
         keys = [*patterns]
         return await self.connection.change(lambda: self._session.unsubscribe(keys))
 
@@ -182,10 +182,10 @@ class BasicOperations:
     # -- questions to the hub -----------------------------------------------------------------------
 
     async def sync(self, scope: str = "local") -> SyncScope:
-        """Wait until all that this client said is in force. Returns how far: ``local``, ``tree`` or ``partial``.
+        """Wait until everything that this client sent is in force. Returns how far: ``local``, ``tree`` or ``partial``.
 
-        With ``tree``, children of users that are not trusted are not waited for: ``trusted_only`` of the answer tells
-        whether there are any.
+        With ``tree``, children of users that are not trusted are not waited for: ``trusted_only`` of the answer is
+        true if there are any.
 
         Raises :exc:`TimeoutError` and :exc:`~sbuslib.errors.DisconnectedError`.
         """
@@ -219,9 +219,7 @@ class BasicOperations:
     # -- what recipes are built on: ClientPort -----------------------------------------------------------
 
     async def begin_watch(self, key: bytes) -> InterestWatch:
-        """As :class:`~sbuslib.recipes.mailbox.ClientPort` says. Where the hub does not say so, nothing is ever
-        known.
-        """
+        """Implements :class:`~sbuslib.recipes.mailbox.ClientPort`. On a hub without watches the state stays unknown."""
         watch = InterestWatch(key)
         if self._session.can(INTEREST_WATCH):
             await self.watch(watch)
@@ -250,7 +248,7 @@ class BasicOperations:
             await self.publish(key, payload)
             return
         client.check_caller()
-        self._session.encode(key, payload)  # what cannot be published is told to its caller
+        self._session.encode(key, payload)  # errors go to the caller, not to the task that sends
         posted.append((key, payload))
         if len(posted) == 1:
             client.runtime.start(self._send_posted())  # which has its turn when this one waits
@@ -276,7 +274,7 @@ class BasicOperations:
         return await self.connection.runtime.in_time(function, argument, until)
 
     async def tell_senders(self) -> None:
-        """Have messages carry their senders, on any hub that can tell."""
+        """Ask the hub for messages with their senders, if it has them."""
         if control.SENDERS_ON not in self._session.choices.values():
             await self._choose(control.SENDERS_ON)
 
@@ -302,11 +300,11 @@ class BasicOperations:
         """Take nothing more from a mailbox, whose patterns stay subscribed to until :meth:`close_mailbox`."""
         mailbox.closed = True
         with suppress(DisconnectedError):
-            await self._sync("local", lasts=False)  # whoever waits for it may be the one that reads, and looks now
+            await self._sync("local", lasts=False)  # a waiter may be the reading caller; the sync answer wakes it
 
     async def close_mailbox(self, mailbox: Mailbox) -> None:
-        """Unsubscribe what a mailbox has. What was on its way to it does not come into the inbox."""
-        mailbox.closed = True  # whoever waits for it may be the one that reads: the answer to sync lets them look
+        """Unsubscribe the patterns of a mailbox. Messages on their way to it do not come into the inbox."""
+        mailbox.closed = True  # a waiter may be the reading caller; the sync answer wakes it
         is_over = False
         try:
             with suppress(DisconnectedError):
@@ -328,7 +326,7 @@ class BasicOperations:
             raise
 
     async def remove_from(self, mailbox: Mailbox, patterns: list[bytes]) -> None:
-        """Unsubscribe some of what a mailbox has. What was on its way still comes there."""
+        """Unsubscribe some patterns of a mailbox. Messages on their way still come there."""
         session = self._session
         try:
             with suppress(DisconnectedError):

@@ -17,7 +17,7 @@ Pair: TypeAlias = tuple[Key, bytes]
 
 
 def check_pair(pair: Any) -> tuple[bytes, Any]:
-    """Key and payload. Raises :exc:`~sbuslib.errors.UsageError` for what is no pair, and for what is no key."""
+    """Return key and payload. Raises :exc:`~sbuslib.errors.UsageError` for anything but a pair with a key."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise UsageError(f"a message is a pair of key and payload, not {pair!r}")
     return as_key(pair[0]), pair[1]

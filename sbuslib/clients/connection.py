@@ -2,16 +2,16 @@
 
 Written once for all kinds of client, as coroutines, on top of how each kind :mod:`waits <.runtime>`.
 
-Several callers may use one client at once. The one that has the *lead* reads for all of them, and puts what comes into
+Several callers may use one client at once. The one that has the *lead* reads for all of them, and puts packets into
 the session: see :mod:`~sbuslib.clients.leadership`.
 
-The session is plain state, which verbs change at once, whether there is a connection or not. The connection follows it:
-what the hub has still to be told is in one queue, in order. A new connection begins with all that the session holds;
-what a caller gave up to tell, the next one tells.
+The session is plain state, which operations change at once, whether there is a connection or not. The connection
+follows it: packets for the hub are in one queue, in order. A new connection begins with all that the session holds; the
+next caller sends the packets of one that gave up.
 
-A fork copies a client. If the child used the copy, parent and child would each lose what the other one reads. So in the
-child every verb raises :exc:`~sbuslib.errors.StateError`, and nothing that the child does, such as closing the client,
-affects the parent.
+A fork copies a client. If the child used the copy, parent and child would each lose packets that the other one reads.
+So in the child every verb raises :exc:`~sbuslib.errors.StateError`, and nothing that the child does, such as closing
+the client, affects the parent.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from .writing import ClientWriter
 logger = logging.getLogger("sbuslib.clients")
 
 Event: TypeAlias = Literal["connected", "disconnected"]
-"""What became of the connection while one caller read: it is the next one, or it has ended."""
+"""Connection event seen during one read: connected again, or lost."""
 
 
 class Closing(Protocol):
-    """What ends with a client."""
+    """Something that ends with a client."""
 
     def close(self) -> None: ...
 
@@ -61,7 +61,7 @@ class Closing(Protocol):
 class ClientConnection:
     """The connection of one client, whose ``session`` it follows.
 
-    :param call_back: hears of what became of the connection; an awaitable that it returns is awaited.
+    :param call_back: called with connection events; an awaitable that it returns is awaited.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class ClientConnection:
         self.state = State.CONNECTING  # see the table
         self.runtime = runtime  # how its callers wait
         self.session = session
-        """What the hub was told and has answered."""
+        """Requests to the hub, and its answers."""
         self.limits = limits  # the bounds of this client
         self.socket: socket.SocketType = None  # type: ignore[assignment]  # non-blocking; none before the first
         self.begun: dict[object, Callable[[], Awaitable[None]]] = {}
-        """What works in the background, and how it is stopped."""
+        """Background work, and the functions that stop it."""
 
-        self._owned: list[Closing] = []  # what is closed with the client
+        self._owned: list[Closing] = []  # closed with the client
         self._dialer = dialer  # finds the hub
         self._reconnect = reconnect  # None: from the first thing on that serves or watches
         self._call_back = call_back
@@ -195,9 +195,9 @@ class ClientConnection:
 
     @staticmethod
     def deadline(timeout: float | None) -> float | None:
-        """When so many seconds are over, by ``time.monotonic``; ``None`` for never.
+        """Return when so many seconds are over, by ``time.monotonic``; ``None`` for never.
 
-        Raises :exc:`~sbuslib.errors.UsageError` for what is no number.
+        Raises :exc:`~sbuslib.errors.UsageError` for anything but a number.
         """
         try:
             return None if timeout is None else monotonic() + timeout
@@ -211,7 +211,7 @@ class ClientConnection:
         self.check_owner()
         self._owner = self.runtime.find_caller()
 
-        # Who else uses the client meanwhile waits for this caller, as for any that has the leadership.
+        # Other callers wait for this one meanwhile, as for any that has the lead.
         deadline = self.deadline(self.timeout)
         alive = Lock()
         try:
@@ -292,7 +292,7 @@ class ClientConnection:
             await self._say_all(deadline, leads=True)
             session.batches = True
         with self.leadership.lock:
-            # What other callers change from here on is said after this.
+            # Changes of other callers from here on are sent after this.
             unsaid += session.restore()
             self.epoch += 1
             self._go(Change.IN_USE)
@@ -479,7 +479,7 @@ class ClientConnection:
             raise
 
     def _show_unread(self) -> None:
-        """If the application polls: whether there is something to receive that the socket does not tell of."""
+        """If the application polls: show it that there is something to receive that is not in the socket."""
         if self._readiness is not None:
             with self.leadership.lock:
                 self._readiness.show(self.state in (State.OVER, State.CLOSED) or self.session.has_unread)
@@ -520,7 +520,7 @@ class ClientConnection:
             raise
 
     async def _say_all(self, deadline: float | None, *, leads: bool = False) -> None:
-        """Tell and ask the hub all that it has still to be told and asked, without reconnecting."""
+        """Send the hub all packets that wait for it, without reconnecting."""
         while self.writer.unsaid:
             failure: OSError | None = None
             try:
@@ -533,7 +533,7 @@ class ClientConnection:
                     raise
                 failure = error
 
-            # What the kernel did not take waits until it has room, or memory.
+            # Packets that the kernel did not take wait until it has room, or memory.
             if self.writer.unsaid:
                 await self._wait_for_room(failure, deadline)
 
@@ -567,7 +567,9 @@ class ClientConnection:
                 await self._wait_for_room(failure, deadline)
 
     def note(self, change: Callable[[], list[bytes]]) -> bool:
-        """Change the session. If the hub is there, which is returned, it has to be told; else the next one is."""
+        """Change the session. Returns whether there is a hub, to which packets have to be sent; else the next one gets
+        them.
+        """
         with self.leadership.lock:
             packets = change()
             if is_up := self.state is State.UP:
@@ -575,7 +577,8 @@ class ClientConnection:
             return is_up
 
     async def change(self, change: Callable[[], list[bytes]]) -> bool:
-        """Change the session at once, and tell the hub if it is there, which is returned. Raises :exc:`TimeoutError`.
+        """Change the session at once, and send that to the hub. Returns whether there is one. Raises
+        :exc:`TimeoutError`.
 
         Without a hub raises :exc:`~sbuslib.errors.DisconnectedError` unless another one is looked for.
         """
@@ -636,7 +639,7 @@ class ClientConnection:
         self._owned.append(owned)
 
     def close(self) -> None:
-        """Close the connection. What was published before is still delivered.
+        """Close the connection. Earlier messages are still delivered.
 
         In the child of a fork, the parent's connection stays open.
         """

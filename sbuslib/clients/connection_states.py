@@ -36,7 +36,7 @@ class State(Enum):
 
 
 class Change(Enum):
-    """What happens to a connection."""
+    """Event of a connection."""
 
     DIALED = auto()
     IN_USE = auto()

@@ -61,7 +61,7 @@ class _Part:
 
 
 class _Face(_Part):
-    """What a verb has begun."""
+    """Handle of an operation."""
 
     wait = blocking(AioService.wait)
 
@@ -79,17 +79,17 @@ class _Subscribed(_Face, Generic[T]):
 
     @property
     def patterns(self) -> tuple[bytes, ...]:
-        """What is subscribed to. A secret pattern changes with the credentials of the client."""
+        """The patterns of the subscription. A secret one changes with the credentials of the client."""
         return self._core.patterns
 
     @property
     def lost(self) -> dict[str, int]:
-        """What did not come or cannot be had, by cause: see :class:`~sbuslib.Subscription`."""
+        """Messages that were lost, and things that cannot be fetched, by cause: see :class:`~sbuslib.Subscription`."""
         return self._core.lost
 
     @property
     def closed(self) -> bool:
-        """Whether it was taken back. What came before can still be received."""
+        """Whether it has ended. Earlier messages can still be received."""
         return self._core.closed
 
     def receive(self, *, timeout: float | None = None) -> T:
@@ -104,7 +104,7 @@ class _Subscribed(_Face, Generic[T]):
         return run(self._core.receive(timeout=timeout))
 
     def __iter__(self) -> Iterator[T]:
-        """What comes and can be had, until the subscription is taken back or the client closed.
+        """Yield messages as they come, until the subscription has ended or the client is closed.
 
         Raises :exc:`~sbuslib.errors.DisconnectedError` when the hub closes the connection.
         """
@@ -255,7 +255,7 @@ class HeldPresence(_Part):
 
     @property
     def info(self) -> bytes:
-        """What it says of itself."""
+        """Its own description, for others."""
         return self._core.info
 
     def __enter__(self) -> Self:
@@ -271,7 +271,7 @@ class _Watch(_Part, Generic[T]):
 
     @property
     def pattern(self) -> bytes:
-        """What is watched."""
+        """The watched pattern."""
         return self._core.pattern
 
     @property
@@ -314,7 +314,7 @@ class PresentMembers(_Watch[PresenceEvent]):
 
     @property
     def members(self) -> list[Present]:
-        """Who was there when this client received last, in the order in which the hub learned of them."""
+        """The present ones at the last receive, in the order in which the hub learned of them."""
         return self._core.members
 
     @property
@@ -341,7 +341,9 @@ class HubView(Offers):
 
 
 class Endpoint(ClientFace):
-    """The verbs of :class:`sbuslib.Client`, which tells of the parameters, and :class:`sbuslib.blocking.Client`."""
+    """The operations of :class:`sbuslib.Client`, which describes the parameters, and
+    :class:`sbuslib.blocking.Client`.
+    """
 
     def _begin(self) -> None:
         run(self._connection.open())
@@ -405,7 +407,7 @@ class Endpoint(ClientFace):
 
     @property
     def hub(self) -> HubView:
-        """The hub: what it offers, and what it tells."""
+        """The hub: its features, and requests to it."""
         return HubView(AioHubView(self._core))
 
     def __iter__(self) -> Iterator[Message]:
@@ -424,7 +426,7 @@ class Endpoint(ClientFace):
             yield message
 
     def close(self) -> None:
-        """Close the connection. What was published before is still delivered.
+        """Close the connection. Earlier messages are still delivered.
 
         In the child of a fork, the parent's connection stays open.
         """

@@ -1,4 +1,4 @@
-"""What all clients show of themselves, whether they block or are awaited: how one is made, and how it stands."""
+"""Constructor and state of a client, the same for all kinds."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ClientFace:
         bounds = limits if limits is not None else ClientLimits()
         self._on_reconnect = on_reconnect  # of the application
         self._on_disconnect = on_disconnect  # of the application, too
-        # Its connection, whose session has what it holds.
+        # Its connection, whose session has its state.
         self._connection = ClientConnection(
             self._RUNTIME(),
             Dialer(address, hub_user, bounds),
@@ -123,12 +123,12 @@ class ClientFace:
 
     @property
     def credentials(self) -> bytes:
-        """The credential key that the hub told last."""
+        """The newest credential key from the hub."""
         return self._connection.session.credentials
 
     @property
     def lost(self) -> dict[str, int]:
-        """Messages for this client that the hub lost, by cause, as far as it told of them."""
+        """Messages for this client that the hub lost, by cause, as far as it reported them."""
         return dict(self._connection.session.lost)
 
     @property

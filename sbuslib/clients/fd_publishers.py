@@ -1,4 +1,4 @@
-"""What clients hand out at their descriptor stores, and take from those of others: frames, descriptors, files.
+"""Publishing of frames, descriptors and files: ``client.frames``, ``client.descriptors`` and ``client.files``.
 
 For asyncio as it is; the other clients carry out the coroutines.
 """
@@ -56,18 +56,20 @@ class _Exchange:
 
 
 class AioFrameExchange(_Exchange):
-    """Frames: buffers of any size, such as ``bytes``, arrays of NumPy, buffers of Arrow. What ``client.frames`` is."""
+    """Frames: buffers of any size, for example ``bytes``, arrays of NumPy, buffers of Arrow. ``client.frames`` is
+    one.
+    """
 
     async def publish(self, key: Key, frame: Any, *, meta: bytes = b"") -> None:
         """Publish a frame.
 
-        What is longer than 96 KiB is copied once, into memory that receivers map. That is handed out for
-        ``ClientLimits.offered_seconds``, and for a second at most once this client is closed or the program ends; who
-        asks for it later has lost it.
+        A frame longer than 96 KiB is copied once, into memory that receivers map. The memory is offered for
+        ``ClientLimits.offered_seconds``, and for a second at most once this client is closed or the program ends: a
+        receiver that asks later has lost it.
 
-        :param meta: what receivers have to know of it, such as a shape: up to 4,096 bytes.
+        :param meta: a description for receivers, for example its shape: up to 4,096 bytes.
 
-        Raises :exc:`~sbuslib.errors.UsageError` for what is no buffer in one piece,
+        Raises :exc:`~sbuslib.errors.UsageError` for anything but a buffer in one piece,
         :exc:`~sbuslib.errors.PayloadError` for more than ``ClientLimits.offered_bytes``, :exc:`OSError`, and as
         ``publish`` of the client.
         """
@@ -87,7 +89,7 @@ class AioFrameExchange(_Exchange):
 
         A :class:`~sbuslib.Frame` is a read-only buffer. Any other message comes as the frame that is its payload.
         Each frame is taken from the descriptor store of its sender's user alone, so messages carry their senders from
-        then on. Where the hub cannot tell senders, only frames of our own user are taken.
+        then on. Where the hub has no senders, only frames of our own user are taken.
 
         :param most: bytes of the largest frame that is taken.
 
@@ -101,7 +103,7 @@ class AioFrameExchange(_Exchange):
 
 
 class AioDescriptorExchange(_Exchange):
-    """Descriptors: open files, pipes, sockets. What ``client.descriptors`` is."""
+    """Descriptors: open files, pipes, sockets. ``client.descriptors`` is one."""
 
     async def publish(self, key: Key, descriptor: Any, *, meta: bytes = b"") -> None:
         """Publish a descriptor, or what has one: an open file, a pipe, a socket. Receivers get copies of it.
@@ -132,7 +134,7 @@ class AioDescriptorExchange(_Exchange):
 
 
 class AioFileExchange(_Exchange):
-    """Files, and bytes, of any size. What ``client.files`` is."""
+    """Files, and bytes, of any size. ``client.files`` is one."""
 
     async def send(
         self, key: Key, source: Source, *, name: str | None = None, receivers: int = 1, timeout: float = 30.0

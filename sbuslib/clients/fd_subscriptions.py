@@ -1,4 +1,4 @@
-"""What clients are handed at the descriptor stores of others: frames, descriptors, files.
+"""Subscriptions to frames, descriptors and files, which are fetched from the descriptor stores of publishers.
 
 For asyncio as it is; the other clients carry out the coroutines.
 """
@@ -46,9 +46,9 @@ class Descriptor:
         self.key = key
         """The routing key that it was published under."""
         self.sender = sender
-        """The credential key of its publisher; ``None`` where the hub cannot tell."""
+        """The credential key of its publisher; ``None`` where the hub has no senders."""
         self.meta = meta
-        """What the publisher said of it."""
+        """The publisher's description."""
         self._fd = fd  # -1 once it is closed or given away
         self._user = user  # that handed it out, and whose threads close it
 
@@ -76,9 +76,9 @@ class Descriptor:
 
 
 class FdSubscription(Subscribed[T]):
-    """What is offered under the patterns of a subscription, fetched at descriptor stores in the order of the messages.
+    """A subscription to offers, which are fetched from descriptor stores in the order of the messages.
 
-    :param users: whose is taken; ``None``: everybody's.
+    :param users: whose offers are taken; ``None``: everybody's.
     """
 
     def __init__(self, operations: BasicOperations, mailbox: Mailbox, users: Container[int] | None = None) -> None:
@@ -105,7 +105,7 @@ class FdSubscription(Subscribed[T]):
             return found
 
     async def unsubscribe(self) -> None:
-        """Take the subscription back, and let go of what was not received."""
+        """End the subscription, and close everything that was not received."""
         await super().unsubscribe()
         while self._ready:
             found: Any = self._ready.popleft()
@@ -113,8 +113,8 @@ class FdSubscription(Subscribed[T]):
                 found.close()
 
     async def _fetch(self, timeout: float | None) -> None:
-        """Make ready what is here: one, or some that are asked for at one descriptor store. Who gives up leaves it to
-        the next.
+        """Fetch the next offers: one, or some of the same descriptor store. A caller that gives up leaves them to the
+        next.
         """
         # 1. What the first message says. It may have it all.
         mailbox, leadership = self._mailbox, self._operations.connection.leadership
@@ -158,11 +158,11 @@ class FdSubscription(Subscribed[T]):
         finally:
             mailbox.put_first(left)
             with leadership.lock:
-                leadership.wake_all()  # other callers may wait for what is ready now
+                leadership.wake_all()  # other callers may wait for these
 
     async def _ask(self, messages: list[Message], offers: list[Offer]) -> list[T | DescriptorError]:
-        """What the first of these messages offer: of one at least, and of as many as the descriptor store hands out at
-        a time.
+        """Fetch the offers of the first messages: of one at least, and of as many as the descriptor store sends at
+        once.
         """
         try:
             user = _user_behind(self._operations.connection, messages[0])
@@ -177,7 +177,7 @@ class FdSubscription(Subscribed[T]):
         ]
 
     def _open(self, message: Message, offer: Offer, fd: int, user: int) -> T | DescriptorError:
-        """What a descriptor stands for. What is not as it was offered is closed elsewhere: that may take for ever."""
+        """Open a descriptor. One that is not as it was offered is closed in another thread: that may take for ever."""
         try:
             return self._make(message, offer, fd, user)
         except (DescriptorError, OSError) as error:
@@ -188,15 +188,15 @@ class FdSubscription(Subscribed[T]):
 
     @abstractmethod
     def _read(self, message: Message) -> T | Offer:
-        """What a message says: it has it all, or offers it. Raises :exc:`~sbuslib.errors.DescriptorError`."""
+        """Read a message: it has the whole content, or an offer. Raises :exc:`~sbuslib.errors.DescriptorError`."""
 
     @abstractmethod
     def _make(self, message: Message, offer: Offer, fd: int, user: int) -> T:
-        """What a descriptor of this user stands for, which has the descriptor from then on."""
+        """Make the object for a descriptor of this user, which owns the descriptor from then on."""
 
 
 class AioFrames(FdSubscription[Frame]):
-    """The frames that are published under patterns. What ``client.frames.subscribe`` returns."""
+    """The frames that are published under patterns. ``client.frames.subscribe`` returns it."""
 
     def __init__(self, operations: BasicOperations, mailbox: Mailbox, most: int) -> None:
         super().__init__(operations, mailbox)
@@ -226,7 +226,7 @@ def _describe(frame: Frame, message: Message, meta: bytes) -> Frame:
 
 
 class AioDescriptors(FdSubscription[Descriptor]):
-    """The descriptors that are published under patterns. What ``client.descriptors.subscribe`` returns."""
+    """The descriptors that are published under patterns. ``client.descriptors.subscribe`` returns it."""
 
     def _read(self, message: Message) -> Offer:
         decoded = decode_offer(message.payload)
@@ -239,7 +239,7 @@ class AioDescriptors(FdSubscription[Descriptor]):
 
 
 class AioFiles(Subscribed[ReceivedFile]):
-    """The files that a client receives. What ``client.files.receive`` returns. For one caller."""
+    """The files that a client receives. ``client.files.receive`` returns it. For one caller."""
 
     def __init__(
         self,
@@ -292,7 +292,7 @@ class AioFiles(Subscribed[ReceivedFile]):
         return ReceivedFile(message.key, _name(offer), offer.size, file, message.sender)
 
     def _read(self, message: Message) -> Offer | None:
-        """What a message offers, if that is a file that was not seen before."""
+        """Return the offer of a message, if that is a file that was not seen before."""
         with suppress(DescriptorError):
             decoded = decode_offer(message.payload)
             if decoded is not None and decoded[0].kind == "file" and decoded[0].token not in self._known:
@@ -303,7 +303,7 @@ class AioFiles(Subscribed[ReceivedFile]):
         return None
 
     async def _begin_copy(self, message: Message, offer: Offer) -> None:
-        """Begin to copy a file, unless it is too large, which its sender is told."""
+        """Begin to copy a file; if it is too large, send that to its sender."""
         user = _user_behind(self._operations.connection, message)
         sock, fd = await self._operations.descriptor_client.visit(offer, user)
 
@@ -339,7 +339,7 @@ def _name(offer: Offer) -> str:
 
 
 def _user_behind(connection: ClientConnection, message: Message) -> int:
-    """The user whose descriptor store a message may send a client to: where the hub tells no sender, our own.
+    """Return the user whose descriptor store a message may refer to: where the hub has no senders, our own.
 
     Raises :exc:`~sbuslib.errors.DescriptorError`.
     """

@@ -1,4 +1,4 @@
-"""What the verbs of a client begin, and what ends it: subscriptions, services, workers.
+"""Handles that operations return: subscriptions, services, workers.
 
 For asyncio as they are; the other clients carry out their coroutines.
 """
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Starting(Coroutine[Any, Any, T]):
-    """What begins: it is awaited, or used with ``async with``, whose end stops it. A task takes it as a coroutine."""
+    """Result of an operation: it is awaited, or used with ``async with``, whose end stops it. A task takes it, too."""
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self._work = work  # Python warns if it is never awaited
@@ -118,9 +118,9 @@ class _Background:
 
 
 class Subscribed(_Background, Generic[T]):
-    """Patterns of a client, and the queue for what comes under them: 65,536 messages and 64 MiB.
+    """Patterns of a client, and a queue for their messages: 65,536 messages and 64 MiB.
 
-    What comes while the queue is full is lost, and counted.
+    Messages that come while the queue is full are lost, and counted.
     """
 
     def __init__(self, operations: BasicOperations, mailbox: Mailbox) -> None:
@@ -135,17 +135,17 @@ class Subscribed(_Background, Generic[T]):
 
     @property
     def patterns(self) -> tuple[bytes, ...]:
-        """What is subscribed to. A secret pattern changes with the credentials of the client."""
+        """The patterns of the subscription. A secret one changes with the credentials of the client."""
         return tuple(self._mailbox.patterns)
 
     @property
     def lost(self) -> dict[str, int]:
-        """What did not come or cannot be had, by cause: see :class:`~sbuslib.Subscription`."""
+        """Messages that were lost, and things that cannot be fetched, by cause: see :class:`~sbuslib.Subscription`."""
         return dict(self._mailbox.lost)
 
     @property
     def closed(self) -> bool:
-        """Whether it was taken back. What came before can still be received."""
+        """Whether it has ended. Earlier messages can still be received."""
         return self._is_taken_back
 
     @abstractmethod
@@ -165,7 +165,7 @@ class Subscribed(_Background, Generic[T]):
                 raise
 
     async def __aiter__(self) -> AsyncIterator[T]:
-        """What comes and can be had, until the subscription is taken back or the client closed.
+        """Yield messages as they come, until the subscription has ended or the client is closed.
 
         Raises :exc:`~sbuslib.errors.DisconnectedError` when the hub closes the connection.
         """
@@ -216,10 +216,10 @@ class Subscribed(_Background, Generic[T]):
 
 
 class AioSubscription(Subscribed[Message]):
-    """What a client subscribed to. ``client.subscribe`` makes it, and the end of its ``with`` takes it back.
+    """A subscription of a client. ``client.subscribe`` makes it, and the end of its ``with`` unsubscribes.
 
-    From the first use on it has a queue of its own, of 65,536 messages and 64 MiB; what comes while that is full is
-    lost, and counted. Until then its messages are :meth:`receive`'s of the client.
+    From its first use on it has a queue of its own, of 65,536 messages and 64 MiB; messages that come while that is
+    full are lost, and counted. Until then its messages go to :meth:`receive` of the client.
     """
 
     def __init__(self, operations: BasicOperations, mailbox: Mailbox) -> None:
@@ -287,7 +287,7 @@ class AioSubscription(Subscribed[Message]):
 
 
 class AioService(_Background):
-    """Answers questions in the background. What ``client.serve`` returns."""
+    """Answers requests in the background. ``client.serve`` returns it."""
 
     def __init__(
         self, operations: BasicOperations, mailbox: Mailbox, works: Callable[[], Sequence[Coroutine[Any, Any, None]]]
@@ -302,8 +302,8 @@ class AioService(_Background):
         self._begin(self._works())
 
     async def _end(self) -> None:
-        """Take nothing more, finish, and only then unsubscribe: whoever waits for an answer is not told that nobody is
-        left who could give it."""
+        """Take nothing more, finish, and only then unsubscribe: else a caller that waits for an answer would get an
+        error that nobody serves the key."""
         if not self._mailbox.closed:
             try:
                 await self._operations.divert(self._mailbox)
@@ -313,5 +313,5 @@ class AioService(_Background):
         await self._join()
 
     async def stop(self) -> None:
-        """End it: nothing more is taken, and what was taken is finished. A second call does nothing."""
+        """Take no more, and finish everything that was taken. A second call does nothing."""
         await self._stop()

@@ -1,4 +1,4 @@
-"""What a client asks its hub, and what the hub answers."""
+"""Requests of a client to its hub, and the answers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..wire.text import printable
 
 _WILDCARDS = {b"#", b">", b"**"}
 _ALL_CHILDREN = re.compile(rb"(?:(.*)([./]))?(#|>|\*\*)", re.DOTALL)
-"""All below some key, as MQTT, NATS and patterns of files write it: what is above, the separator, the wildcard."""
+"""All below a key, as MQTT, NATS and patterns of files write it: the key, the separator, the wildcard."""
 
 _warned_of: set[bytes] = set()  # patterns
 
 
 def warn_of_wildcard(pattern: bytes, separator: bytes) -> None:
-    """Warn, once for each pattern, of what is a wildcard elsewhere: here it stands for itself."""
+    """Warn, once for each pattern, of wildcards of other systems: here these stand for themselves."""
     how = "* is one segment, and a pattern that ends with the separator matches all below"
 
     # 1. At the end: NATS cuts keys at the full stop, MQTT and patterns of files at the slash.
@@ -77,7 +77,7 @@ class SyncScope(str):
 
     @classmethod
     def of(cls, answer: bytes) -> Self:
-        """What a hub answered to a sync."""
+        """Decode a hub's answer to a sync."""
         scope = cls(answer.partition(b"\0")[0].decode("ascii", "replace") or "local")
         scope.trusted_only = answer == control.SCOPE_TRUSTED
         return scope

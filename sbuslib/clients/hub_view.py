@@ -1,4 +1,4 @@
-"""What a client knows of its hub, and asks it: ``client.hub``. For asyncio as it is."""
+"""The hub of a client: ``client.hub``. For asyncio as it is."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .session import Session
 
 
 class Offers:
-    """What the hub of a client offers, as it said on this connection."""
+    """Features of a client's hub, on this connection."""
 
     def __init__(self, session: Session) -> None:
         self.session = session  # of the client
 
     @property
     def features(self) -> control.Features | None:
-        """What the hub offers; ``None`` for one that knows no features, such as the C daemon."""
+        """The hub's features; ``None`` for one that has none, for example the C daemon."""
         return self.session.features
 
     @property
@@ -47,15 +47,17 @@ class Offers:
         return credentials_of(sender, self.session.credentials, self.session.separator)
 
     def can(self, feature: str) -> bool:
-        """Whether the hub has an extension, such as ``"senders"``, ``"notices"``, ``"batch"`` or ``"sync"``."""
+        """Return whether the hub has an extension, for example ``"senders"``, ``"notices"``, ``"batch"`` or
+        ``"sync"``.
+        """
         words = self.session.features.words if self.session.features is not None else ()
         return any(as_key(feature, "feature") in word.split(b"/") for word in words)
 
 
 class AioHubView(Offers):
-    """The hub of a client: what it offers, and what it tells. What ``client.hub`` is.
+    """The hub of a client: its features, and requests to it. ``client.hub`` is one.
 
-    Each question raises :exc:`TimeoutError` and :exc:`~sbuslib.errors.DisconnectedError`.
+    Each request raises :exc:`TimeoutError` and :exc:`~sbuslib.errors.DisconnectedError`.
     """
 
     def __init__(self, operations: BasicOperations) -> None:
@@ -67,11 +69,11 @@ class AioHubView(Offers):
         return await self._operations.whoami()
 
     async def is_wanted(self, key: Key, *, timeout: float | None = None) -> bool | None:
-        """Whether ``key`` has addressees now, as far as the hub knows; ``None`` where it cannot tell in time.
+        """Return whether ``key`` has addressees now, as far as the hub knows; ``None`` if it does not know in time.
 
-        A client of which ``monitor`` is true is none.
+        A monitor is no addressee.
 
-        A hub knows what is wanted in its whole tree, and tells nothing of keys that this client may not publish to.
+        A hub knows the interest of its whole tree, and answers nothing about keys that this client may not publish to.
         Raises :exc:`~sbuslib.errors.KeyFormatError`.
         """
         return await self._operations.is_wanted(key, timeout=timeout)
@@ -81,7 +83,7 @@ class AioHubView(Offers):
         """Watch whether ``pattern``, or any key that it matches, has addressees: ``wanted``, then events.
 
         Changes are coalesced. *None* where the hub does not know, and for keys to which this client may not publish.
-        Raises :exc:`~sbuslib.errors.StateError` for a hub that does not say so, and as :meth:`is_wanted`.
+        Raises :exc:`~sbuslib.errors.StateError` for a hub without watches, and as :meth:`is_wanted`.
         """
         return await watch_interest(self._operations, pattern)
 
@@ -133,7 +135,7 @@ class AioHubView(Offers):
         return links[:most]
 
     async def reload(self) -> str:
-        """Have it read its configuration file again, and wait until it has taken it up. Returns what it says.
+        """Have it read its configuration file again, and wait until it has applied it. Returns its report.
 
         Raises :exc:`~sbuslib.errors.StateError` if it does not trust us, has no such file, or finds an error.
         """

@@ -46,12 +46,12 @@ class AnyHeldJob:
 
     @property
     def payload(self) -> bytes:
-        """What it says."""
+        """Its payload."""
         return self._job.payload
 
     @property
     def sender(self) -> bytes | None:
-        """The credential key of who submitted it; *None* if the hub of the service does not tell."""
+        """The credential key of its submitter; *None* if the hub of the service has no senders."""
         return self._job.sender
 
     @property
@@ -71,11 +71,11 @@ class AnyHeldJob:
 
 
 class AioHeldJob(AnyHeldJob):
-    """A job that a worker holds until it says what became of it, which the service is told at once.
+    """A job that a worker holds until it acknowledges, gives back or rejects it, which is sent to the service at once.
 
     Each of the three verbs returns whether the job was still this worker's: ``False`` if it was ended before, or if the
     service was started again meanwhile and gives it again. While the hub is away they wait as ``publish`` does, and
-    what could not be told is told later.
+    an acknowledgement that could not be sent is sent later.
     """
 
     async def done(self) -> bool:
@@ -92,7 +92,7 @@ class AioHeldJob(AnyHeldJob):
 
 
 class AioWorker(AioService):
-    """Takes jobs of a shared queue, for the application to say what became of each. What ``queue.take`` returns.
+    """Takes jobs of a shared queue, each of which the application acknowledges. ``queue.take`` returns it.
 
     Jobs may be ended in any order. ``stop``, and the end of a ``with``, give all back that are not ended.
     """
@@ -174,9 +174,9 @@ class AioWorker(AioService):
 
 
 class AioJobQueue:
-    """The queue of a name, which ``sbus queue`` keeps. What ``client.queue(name)`` returns.
+    """The queue of a name, which ``sbus queue`` keeps. ``client.queue(name)`` returns it.
 
-    Raises :exc:`~sbuslib.errors.UsageError` for what is no name.
+    Raises :exc:`~sbuslib.errors.UsageError` for anything but a name.
     """
 
     def __init__(self, operations: BasicOperations, name: Key, ask: Callable[[], Requester]) -> None:
@@ -199,7 +199,8 @@ class AioJobQueue:
     ) -> None:
         """Put a job in, and wait until it is accepted. Parameters and errors are those of :meth:`submit_many`.
 
-        :param id: of this submit, up to 64 bytes such as ``uuid4().bytes``. It may be submitted again with the same id
+        :param id: of this submit, up to 64 bytes, for example ``uuid4().bytes``. It may be submitted again with the
+        same id
             after an error, and is in the queue once, as far as the service remembers: 16,384 ids, the newest.
         """
         pairs = [check_pair((key, payload))]
@@ -274,11 +275,11 @@ class AioJobQueue:
         """Work on the jobs from now on, in the background.
 
         ``function`` is called with each :class:`~sbuslib.Job`: when it returns the job is done, when it raises that is
-        logged and the job is given again. ``stop``, and the end of a ``with``, give back what is not begun.
+        logged and the job is given again. ``stop``, and the end of a ``with``, give back jobs that are not begun.
 
         :param room: how many jobs the service may give before any is done. :param at_once: how many calls of
-            ``function`` run at the same time. :param trusted: ids of users whose service is listened to, besides this
-            one and root; only if the hub tells senders, which the client then asks it to.
+            ``function`` run at the same time. :param trusted: ids of users whose service is accepted, besides this
+            one and root; only if the hub has senders, which the client then asks for.
 
         Raises :exc:`~sbuslib.errors.UsageError`.
         """
@@ -293,10 +294,10 @@ class AioJobQueue:
 
     @starting
     async def take(self, *, room: int = 8, trusted: Iterable[int] = ()) -> AioWorker:
-        """Take jobs, from now on, and say of each what became of it: ``job.done()``, in any order.
+        """Take jobs, from now on, and acknowledge each: ``job.done()``, in any order.
 
-        ``with client.queue("mail").take(room=8) as worker: for job in worker: ...``. For whoever holds many jobs, or
-        ends them elsewhere; else :meth:`work` is simpler. Parameters and errors are those of :meth:`work`.
+        ``with client.queue("mail").take(room=8) as worker: for job in worker: ...``. For programs that hold many jobs,
+        or end them elsewhere; else :meth:`work` is simpler. Parameters and errors are those of :meth:`work`.
         """
         work = self._make_work(room, trusted)
         await self._operations.tell_senders()

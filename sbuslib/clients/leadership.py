@@ -1,12 +1,12 @@
-"""The lead: which of the callers that wait for one client reads its connection.
+"""Leader and followers: of the callers that wait for one client, the leader reads its connection.
 
 Several threads, greenlets or tasks may wait for the same client. One of them takes the leadership. It reads for all,
 until it has what it waits for, and then gives the lead back to the next. Nobody reads while nobody waits. So the
-packets of a client that does not receive stay in the kernel, where the hub sees that they pile up.
+packets of a client that does not receive stay in the kernel, where the hub notices that they pile up.
 
 An exception of a signal handler may come between any two steps. So nothing here counts on a step that gives something
-back: each caller waits inside of ``with alive:``, a lock of its own that nobody waits for, and that Python releases in
-whatever way the caller goes on. Who leads, or was chosen to lead, does so while its lock is locked.
+back: each caller waits inside of ``with alive:``, a lock of its own that nobody waits for, and that Python releases
+however the caller goes on. A leader, or a caller that was chosen to lead, leads while its lock is locked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def time_left(deadline: float | None) -> float | None:
 
 
 class Waiter(Protocol):
-    """What one caller waits with, once: for a wake-up by another one."""
+    """Wait of one caller, used once: another caller wakes it."""
 
     def wake(self) -> None: ...
 
@@ -35,11 +35,11 @@ class Waiter(Protocol):
 
 
 class LeaderFollowers:
-    """The lead among callers: who is chosen to read, who is woken, and what if one gives up.
+    """The lead among callers: chooses the one that reads, wakes others, and goes on when one gives up.
 
     :param lock: to be held while the lead changes hands, and by the client for changes that go with that. A thread that
         holds it may take it again.
-    :param find_caller: identifies callers of which one at a time can wait, such as a thread.
+    :param find_caller: identifies callers of which one at a time can wait, for example a thread.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class LeaderFollowers:
         return found
 
     def _look(self, alive: Lock, ready: Callable[[], bool], check: Callable[[], None]) -> Waiter | bool:
-        """``False`` if ``ready()`` holds, ``True`` if the caller has the lead now; else what it waits with."""
+        """``False`` if ``ready()`` holds, ``True`` if the caller has the lead now; else its waiter."""
         if self._chosen is alive:
             self._chosen = None
         while True:
-            is_free = not self.taken  # before what was read is looked at: after that nobody reads any more
+            is_free = not self.taken  # before the check of the packets: after that nobody reads any more
             if ready():
                 return False
             check()

@@ -28,10 +28,10 @@ class _Places(dict[bytes, list[Callable[[Message], None]]]):
 class Mailboxes:
     """Sorts messages into mailboxes and the inbox. A client that never opens a mailbox has no object of this kind.
 
-    One caller puts messages in while others open mailboxes and subscribe: so what is looked up is replaced as a whole.
+    One caller puts messages in while others open mailboxes and subscribe: so the tables are replaced as a whole.
 
-    :param held: what the client subscribed to, for mailboxes and for the application together.
-    :param lost: counts what was lost, by cause.
+    :param held: the client's subscriptions, for mailboxes and for the application together.
+    :param lost: counts losses, by cause.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Mailboxes:
         self._lost = lost  # by cause
         self._open: tuple[Mailbox, ...] = ()  # replaced as a whole
         self._places = _Places()  # replaced as a whole
-        self._late: frozenset[bytes] = frozenset()  # patterns taken back of which something may be on its way
+        self._late: frozenset[bytes] = frozenset()  # ended patterns whose messages may be on their way
         self._unread = 0  # bytes in the inbox, or more
         self._full_at = 0  # how many messages were in the inbox when it was found full
 
@@ -54,7 +54,7 @@ class Mailboxes:
         self.forget()
 
     def move_from_inbox(self, mailbox: Mailbox) -> None:
-        """Put what is in the inbox where it would go now."""
+        """Sort the messages in the inbox anew."""
         for _ in range(len(self._inbox)):
             try:
                 message = self._inbox.popleft()
@@ -74,7 +74,7 @@ class Mailboxes:
         self.forget()
 
     def nothing_is_on_its_way(self) -> None:
-        """Nothing comes any more of what was taken back: there is a new connection."""
+        """No message of an ended pattern comes any more: there is a new connection."""
         self._late = frozenset()
         self.forget()
 
