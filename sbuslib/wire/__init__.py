@@ -1,1 +1,1 @@
-"""What the bytes on a connection mean. Pure: no input or output, no clock, no event loop."""
+"""Wire formats: packets, batches, control messages, addresses. Pure: no input or output, no clock, no event loop."""

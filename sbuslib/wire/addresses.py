@@ -1,4 +1,4 @@
-"""The address grammar.
+"""Grammar of addresses.
 
 ============================  ==========================================================================
 ``/run/sbus.socket``          a path
@@ -55,7 +55,7 @@ class AbstractAddress(msgspec.Struct, frozen=True):
 
     @classmethod
     def random(cls) -> AbstractAddress:
-        """A name that nobody can guess or take first."""
+        """Make a random name, which no other process can guess or take first."""
         return cls(b"\0" + secrets.token_bytes(SUN_PATH_BYTES - 1))
 
 
@@ -63,7 +63,7 @@ Address: TypeAlias = PathAddress | DescriptorAddress | AbstractAddress
 
 
 def parse_address(text: str | bytes | os.PathLike[str]) -> Address:
-    """The address that ``text`` names; ``/dev/unix/abstract`` gives another random one at each call.
+    """Parse an address; ``/dev/unix/abstract`` gives another random one at each call.
 
     Raises :exc:`~sbuslib.errors.AddressError` if ``text`` is no address.
     """

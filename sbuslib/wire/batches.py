@@ -1,8 +1,8 @@
-"""Many messages in one packet: its layout, and how to build, check and take it apart.
+"""Wire format of batches, many messages in one packet: layout, encoder, checks and decoder.
 
-What belongs here is the form of a ``CMSG batch`` and what can be said of it without sending it. A batch costs both
-ends and the hub one packet, where its messages would cost one each; so everything here is done with whole columns,
-by functions that loop in C, and what need not be looked at is not looked at. All numbers are little-endian::
+This module has the form of a ``CMSG batch``, and nothing about sending it. A batch costs both ends and the hub one
+packet, where its messages would cost one each. So all work is done with whole columns, by functions that loop in C, and
+bytes that need no check are never read. All numbers are little-endian::
 
     offset          bytes      what
     0               11         ``CMSG batch`` NUL
@@ -18,7 +18,7 @@ by functions that loop in C, and what need not be looked at is not looked at. Al
 A batch means its messages in order, and nothing else: they are counted, bounded and refused as if each had come in a
 packet of its own. A small batch must not become very many bytes for a receiver that takes no batches. So as packets of
 their own, the messages of a batch come to at most :data:`~sbuslib.limits.BATCH_EXPANDED` bytes. ``docs/protocol.md``
-tells the same for readers who write a client in another language.
+describes the same for authors of clients in other languages.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mmap import mmap
 
 BATCH: Final = b"CMSG batch\0"
-"""What every batch begins with."""
+"""Start of every batch."""
 
 _FORM = 1
 _NUMBERS = struct.Struct("<BII")
@@ -59,7 +59,7 @@ class QueuedBatch(bytes):
 
     @classmethod
     def of(cls, batch: Batch, wrapper: bytes = b"") -> QueuedBatch:
-        """A batch, with ``wrapper`` before it. As plain packets, each of its messages has that wrapper."""
+        """Make one of a batch, with ``wrapper`` before it. As plain packets, each of its messages has that wrapper."""
         queued = cls(wrapper + batch.packet)
         queued.messages = batch.count
         queued.charge = batch.expanded + len(wrapper) * batch.count
@@ -67,12 +67,12 @@ class QueuedBatch(bytes):
 
     @classmethod
     def parse(cls, packet: bytes) -> QueuedBatch:
-        """The batch in a packet, with the wrapper before it. Raises :exc:`~sbuslib.errors.PacketError`."""
+        """Parse the batch in a packet, with the wrapper before it. Raises :exc:`~sbuslib.errors.PacketError`."""
         start = packet.find(BATCH)
         return cls.of(Batch.parse(packet[start:]), packet[:start])
 
     def packets(self) -> list[bytes]:
-        """The packets that it stands for."""
+        """Make the packets that it stands for."""
         start = self.find(BATCH)
         wrapper = self[:start]
         plain = Batch.parse(self[start:]).plain
@@ -80,12 +80,12 @@ class QueuedBatch(bytes):
 
 
 class Batch:
-    """Messages that travel in one packet. Immutable; each of its forms is made when it is first asked for.
+    """Messages that travel in one packet. Immutable; each of its forms is made at its first use.
 
     A batch that was parsed in a block of memory is valid until that memory is used again: see :meth:`copy`.
 
-    ``count`` is the number of messages, ``keys`` their distinct keys, ``numbers`` which of them each has, or ``None``
-    where there is one only, and ``expanded`` how many bytes they come to as packets of their own.
+    ``count`` is the number of messages, ``keys`` their distinct keys, ``numbers`` the index of each message's key, or
+    ``None`` with a single key, and ``expanded`` the size of the messages as packets of their own, in bytes.
     """
 
     __slots__ = ("_data", "_length", "_packet", "_payloads", "_plain", "_start", "count", "expanded", "keys", "numbers")
@@ -97,11 +97,11 @@ class Batch:
         self.numbers = numbers
         self.count = count
         self.expanded = expanded
-        #: Where it came from, if it was parsed; it is there only while the packet is handled.
+        #: The memory that it was parsed from, if it was; valid only while the packet is handled.
         self._data: bytes | mmap = b""
-        #: The first of its bytes there, and how many they are.
+        #: The first of its bytes there, and their number.
         self._start = self._length = 0
-        #: Its forms, each made when it is asked for: one packet, payloads, and a packet for each message.
+        #: Its forms, each made at its first use: one packet, payloads, and a packet for each message.
         self._packet: bytes | None = None
         self._payloads = payloads
         self._plain: list[bytes] | None = None  # the last of them
@@ -112,7 +112,7 @@ class Batch:
 
         Raises :exc:`~sbuslib.errors.PacketError`, and nothing else ever.
         """
-        # 1. The head: how many messages and keys there are.
+        # 1. The head: the numbers of messages and keys.
         if length is None:
             length = len(data) - start
         if length < _COLUMNS or data[start : start + len(BATCH)] != BATCH or length > PACKET_BYTES:
@@ -121,7 +121,7 @@ class Batch:
         if form != _FORM or not 1 <= kinds <= count or kinds > BATCH_KEYS or count > BATCH_MESSAGES:
             raise PacketError(Reason.MALFORMED_BATCH)
 
-        # 2. Where the columns stand. The lengths of all keys and payloads make up the rest of the packet, exactly.
+        # 2. The positions of the columns. The lengths of keys and payloads add up to the rest of the packet, exactly.
         at_sizes = start + _COLUMNS + 4 * kinds
         at_numbers = at_sizes + 4 * count
         at_keys = at_numbers + (count if kinds > 1 else 0)
@@ -134,7 +134,7 @@ class Batch:
         if at_payloads + _total(sizes, count) != stop or data.find(b"\0", at_keys, at_payloads) >= 0:
             raise PacketError(Reason.MALFORMED_BATCH)
 
-        # 3. The keys, each message's number of one, and how long all messages are as packets of their own.
+        # 3. The keys, the index of each message's key, and the length of all messages as packets of their own.
         numbers: bytes | None = None
         size = stop - at_payloads + count * _OF_A_PACKET
         if kinds == 1:
@@ -167,18 +167,18 @@ class Batch:
 
     @property
     def view(self) -> memoryview:
-        """The batch as a packet, not copied where it lies somewhere."""
+        """The batch as a packet, without a copy if it was parsed."""
         if not self._length:
             return memoryview(self.packet)
         return memoryview(self._data)[self._start : self._start + self._length]
 
     def _places(self) -> tuple[int, int]:
-        """Where the lengths of the payloads and the payloads begin in the packet."""
+        """Positions of the lengths of the payloads and of the payloads in the packet."""
         at_sizes = _COLUMNS + 4 * len(self.keys)
         return at_sizes, at_sizes + 4 * self.count + len(self.numbers or b"") + sum(map(len, self.keys))
 
     def _sizes(self) -> bytes:
-        """The column of lengths, of a batch that was parsed."""
+        """The column of lengths of a batch that was parsed."""
         at_sizes = self._start + self._places()[0]
         return self._data[at_sizes : at_sizes + 4 * self.count]
 
@@ -219,20 +219,20 @@ class Batch:
         return self._plain
 
     def messages(self, sender: bytes | None = None) -> Iterator[Message]:
-        """Each message as a value."""
+        """Iterate over the messages as values."""
         keys = repeat(self.keys[0]) if self.numbers is None else map(self.keys.__getitem__, self.numbers)
         if sender is None:
             return map(Message, keys, self.payloads)
         return map(Message, keys, self.payloads, repeat(sender))
 
     def copy(self) -> Batch:
-        """The same batch, which does not depend on memory that is used again."""
+        """Make the batch independent of memory that is used again."""
         return Batch.parse(self.packet) if self._length else self
 
     # -- parts of it --------------------------------------------------------------------------------
 
     def select(self, wanted: Sequence[int]) -> Batch:
-        """The messages whose keys have one of these numbers, in ascending order; at least one has to be there."""
+        """Select the messages whose keys have one of these numbers, in ascending order; at least one has to exist."""
         if self.numbers is None:
             return self
         chosen = bytes(wanted)
@@ -247,7 +247,7 @@ class Batch:
         return _made([self.keys[number] for number in wanted], numbers, payloads)
 
     def part(self, start: int, stop: int) -> Batch:
-        """The messages from ``start`` to before ``stop``, without keys that none of them has."""
+        """Select the messages from ``start`` to before ``stop``, without keys that none of them has."""
         payloads = self.payloads[start:stop]
         if self.numbers is None:
             return _made(self.keys, None, payloads)
@@ -255,7 +255,7 @@ class Batch:
         return _made(keys, numbers, payloads)
 
     def times(self, number: int) -> int:
-        """How many messages have the key with this number."""
+        """Number of messages under the key with this number."""
         return self.count if self.numbers is None else self.numbers.count(number)
 
     def used(self) -> list[int]:
@@ -268,7 +268,7 @@ class Batch:
 
 
 def used_keys(keys: Sequence[bytes], numbers: bytes) -> tuple[list[bytes], bytes | None]:
-    """The keys that are used, and the number of each message's among them; ``None`` if there is only one."""
+    """Reduce keys to those that are used, and renumber them; ``None`` for the numbers of a single key."""
     some = set(numbers)
     if len(some) == 1:
         return [keys[numbers[0]]], None
@@ -308,7 +308,7 @@ _ROW = 64
 
 @lru_cache(maxsize=64)
 def _row(size: int) -> struct.Struct:
-    """What cuts 64 payloads of one size at once."""
+    """Make the struct that cuts 64 payloads of one size at once."""
     return struct.Struct(f"{size}s" * _ROW)
 
 
@@ -326,11 +326,11 @@ def cut(joined: bytes | memoryview, sizes: bytes, count: int) -> list[bytes]:
 
 
 def take_apart(packets: Sequence[bytes]) -> tuple[list[bytes], bytes | list[int] | None, Sequence[bytes]]:
-    """Keys, numbers and payloads of packets of messages; the numbers are a list for more keys than a batch may have."""
+    """Split packets of messages into keys, numbers and payloads; numbers are a list for more keys than fit a batch."""
     first = packets[0]
     size = first.find(b"\0") + 1
     header = first[:size]
-    # Most often all are under one key; then those that sort first and last are, and no other has to be looked at.
+    # Most often all are under one key; then the first and the last in sorted order are, and no other has to be read.
     if min(packets).startswith(header) and max(packets).startswith(header):
         return [header[len(MSG) : -1]], None, [packet[size:] for packet in packets]
     heads, _, payloads = zip(*map(bytes.partition, packets, repeat(b"\0")), strict=True)
@@ -341,14 +341,14 @@ def take_apart(packets: Sequence[bytes]) -> tuple[list[bytes], bytes | list[int]
 
 
 def coalesce(packets: list[bytes]) -> Batch | None:
-    """Packets of messages, two or more, as one; ``None`` when that is more than a batch may be."""
+    """Join packets of messages, two or more, into one batch; ``None`` if it would be too large."""
     keys, numbers, payloads = take_apart(packets)
     if isinstance(numbers, list):
         return None
     expanded = sum(map(len, packets))
     if len(packets) > BATCH_MESSAGES or expanded > BATCH_EXPANDED:
         return None
-    if expanded + 4 * len(packets) + _COLUMNS > PACKET_BYTES:  # more than it can come to
+    if expanded + 4 * len(packets) + _COLUMNS > PACKET_BYTES:  # an upper bound of its length
         return None
     batch = Batch(keys, numbers, len(packets), expanded, list(payloads))
     batch._plain = packets
@@ -358,13 +358,13 @@ def coalesce(packets: list[bytes]) -> Batch | None:
 def pack(
     pairs: Sequence[tuple[bytes, bytes]], check: Callable[[bytes], None], most: int
 ) -> Iterator[tuple[bytes, int]]:
-    """Pairs of key and payload as packets, with how many messages each has: batches, and plain packets for single ones.
+    """Encode pairs of key and payload to packets with their numbers of messages: batches, or plain for single ones.
 
     ``check`` raises for a key that cannot be published. It is called with each distinct key, unless no key has a NUL or
-    a ``!``: then all are good. ``most`` is how many bytes of payload to put into one batch. The packets that come
-    before an error are in order, and can be sent. Raises what ``check`` and
-    :func:`~sbuslib.wire.packets.encode_message` do, and :exc:`TypeError` or :exc:`ValueError` for anything but a pair
-    of bytes. The error does not tell which pair is at fault.
+    a ``!``: then all are good. ``most`` is the limit of payload bytes of one batch. The packets that come before
+    an error are in order, and can be sent. Raises the errors of ``check`` and
+    :func:`~sbuslib.wire.packets.encode_message`, and :exc:`TypeError` or :exc:`ValueError` for anything but a pair of
+    bytes. The error does not name the pair at fault.
     """
     keys = [key for key, _ in pairs]
     payloads = [payload for _, payload in pairs]
@@ -394,7 +394,7 @@ def _pack(
         return
     size = sum(sizes)
     if not fits(count, kinds, size, most):
-        # As many parts as there have to be where all keys take turns; where one is still too much, it is split again.
+        # As many parts as are needed if all keys alternate; a part that is still too large is split again.
         apiece = -(-count // max(2, -(-len(kinds) // BATCH_KEYS)))
         for start in range(0, count, apiece):
             part = slice(start, start + apiece)
@@ -414,7 +414,7 @@ def _pack(
 
 
 def fits(count: int, keys: Sequence[bytes], size: int, most: int) -> bool:
-    """Whether so many messages, of ``size`` bytes of payload, are a batch of no more than ``most``."""
+    """Whether ``count`` messages, with ``size`` bytes of payload, fit one batch of at most ``most``."""
     if count > BATCH_MESSAGES or len(keys) > BATCH_KEYS or size > most:
         return False
     longest = max(map(len, keys))
@@ -427,7 +427,7 @@ def fits(count: int, keys: Sequence[bytes], size: int, most: int) -> bool:
 def lay_out(
     keys: Sequence[bytes], numbers: bytes | None, sizes: bytes, payloads: Iterable[bytes | memoryview]
 ) -> bytes:
-    """A batch, byte by byte."""
+    """Encode a batch from its columns."""
     kinds = len(keys)
     return b"".join(
         (

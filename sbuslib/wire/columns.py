@@ -1,7 +1,7 @@
-"""Many messages as columns: what batches are made of, and blocks of a journal, so that either becomes the other.
+"""Columns of many messages: the common form of batches and of a journal's blocks, so that either becomes the other.
 
-This module takes messages apart, selects some and puts them together; where it can, with no work for each single
-message. :mod:`sbuslib.wire.batches` tells how a batch is laid out, and what it may hold.
+This module splits messages, selects some and joins them; where it can, without work for each single message. The layout
+and the limits of a batch are in :mod:`sbuslib.wire.batches`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _ALL: Final = bytes(range(256))
 class Columns:
     """Any number of messages as columns: the form from which batches are made, and in which a journal keeps them.
 
-    ``keys`` are at most :data:`~sbuslib.limits.BATCH_KEYS` distinct keys, ``numbers`` which of them each message has,
-    a byte each, or ``None`` where there is one only, ``sizes`` the length of each payload, four bytes each, and
-    ``payloads`` the payloads, one after another. Nothing here is checked: a key is one, and the columns agree.
+    ``keys`` are at most :data:`~sbuslib.limits.BATCH_KEYS` distinct keys, ``numbers`` the index of each message's key,
+    a byte each, or ``None`` with a single key, ``sizes`` the length of each payload, four bytes each, and ``payloads``
+    the payloads, one after another. Nothing is checked: keys have to be valid, and the columns have to agree.
     """
 
     __slots__ = ("_offsets", "keys", "numbers", "payloads", "sizes")
@@ -43,9 +43,9 @@ class Columns:
     def grouped(
         cls, names: Sequence[bytes], keys: bytes, sizes: bytes, payloads: bytes | memoryview
     ) -> Iterator[Columns]:
-        """Messages in as few columns as there may be, in order; ``keys`` are numbers of ``names``, four bytes each.
+        """Group messages in as few columns as possible, in order; ``keys`` are numbers of ``names``, four bytes each.
 
-        Names that are no message's key may stay, where they are few. Raises :exc:`IndexError` for a key without a name.
+        A few names that are no message's key may remain. Raises :exc:`IndexError` for a key without a name.
         """
         # 1. All numbers fit a byte.
         count = len(sizes) // 4
@@ -59,7 +59,7 @@ class Columns:
                 yield cls(*used_keys(names, numbers), sizes, payloads)
             return
 
-        # 2. They do once they are numbered anew.
+        # 2. They do after renumbering.
         every = struct.unpack(f"<{count}I", keys)
         used = dict.fromkeys(every)
         if len(used) <= BATCH_KEYS:
@@ -67,7 +67,7 @@ class Columns:
             yield cls(*used_keys([names[name] for name in used], bytes(map(of.__getitem__, every))), sizes, payloads)
             return
 
-        # 3. There are too many keys: in two halves.
+        # 3. There are too many keys: split into two halves.
         half = count // 2
         whole = cls([], None, sizes, payloads)
         for start, stop in ((0, half), (half, count)):
@@ -76,17 +76,17 @@ class Columns:
 
     @classmethod
     def of_packets(cls, packets: Sequence[bytes]) -> Iterator[Columns]:
-        """Packets of messages, in order, in as few columns as their keys ask for."""
+        """Group packets of messages, in order, in as few columns as their keys allow."""
         keys, numbers, payloads = take_apart(packets)
         if isinstance(numbers, list):
-            for start in range(0, len(packets), BATCH_KEYS):  # of which so many can have no more keys
+            for start in range(0, len(packets), BATCH_KEYS):  # a part of this length cannot have more keys
                 yield from cls.of_packets(packets[start : start + BATCH_KEYS])
         else:
             yield cls(keys, numbers, struct.pack(f"<{len(packets)}I", *map(len, payloads)), b"".join(payloads))
 
     @classmethod
     def joined(cls, parts: Sequence[Columns]) -> Columns | None:
-        """Messages of several columns as one, in order; ``None`` where they have too many keys."""
+        """Join several columns, in order; ``None`` if they have too many keys."""
         if len(parts) == 1:
             return parts[0]
         if not parts:
@@ -103,7 +103,7 @@ class Columns:
 
     @property
     def offsets(self) -> Sequence[int]:
-        """Where each payload begins, and where the last one ends."""
+        """Offsets of the payloads, with the end of the last one."""
         if self._offsets is None:
             count = len(self)
             if self.sizes == self.sizes[:4] * count:
@@ -114,7 +114,7 @@ class Columns:
         return self._offsets
 
     def part(self, start: int, stop: int) -> Columns:
-        """The messages from ``start`` to before ``stop``, without keys that none of them has."""
+        """Select the messages from ``start`` to before ``stop``, without keys that none of them has."""
         if (start, stop) == (0, len(self)):
             return self
         offsets = self.offsets
@@ -125,8 +125,8 @@ class Columns:
         return Columns(keys, numbers, self.sizes[4 * start : 4 * stop], payloads)
 
     def select(self, mask: bytes) -> Columns:
-        """The messages whose byte in ``mask`` is 1. The others have 0."""
-        # 1. The runs of messages that are taken.
+        """Select the messages whose byte in ``mask`` is 1. The others have 0."""
+        # 1. The runs of selected messages.
         runs: list[tuple[int, int]] = []
         stop = 0
         while (start := mask.find(1, stop)) >= 0:
@@ -156,9 +156,9 @@ class Columns:
         return list(map(add, map(heads.__getitem__, self.numbers), payloads))
 
     def pack(self, messages: int, most: int) -> Iterator[tuple[bytes, int]]:
-        """Packets with up to so many messages and ``most`` bytes of payload each, and how many each has.
+        """Encode to packets of up to ``messages`` messages and ``most`` bytes of payload, each with its number of messages.
 
-        Batches, and plain packets for single ones. Raises what :func:`~sbuslib.wire.packets.encode_message` does.
+        Batches, and plain packets for single messages. Raises as :func:`~sbuslib.wire.packets.encode_message`.
         """
         for start in range(0, len(self), messages):
             yield from self.part(start, min(start + messages, len(self)))._pack(most)
@@ -176,7 +176,7 @@ class Columns:
 
 
 def merge_keys(parts: Sequence[Columns]) -> tuple[list[bytes], bytes | None] | None:
-    """The keys of several columns, and which of them each message has; ``None`` for more than a batch may have."""
+    """Merge the keys of several columns, and renumber all messages; ``None`` for more keys than fit a batch."""
     of: defaultdict[bytes, int] = defaultdict(count().__next__)  # a new key has the next number
     try:
         tables = [bytes(map(of.__getitem__, part.keys)) for part in parts]
@@ -192,11 +192,11 @@ def merge_keys(parts: Sequence[Columns]) -> tuple[list[bytes], bytes | None] | N
 
 
 def lengths(offsets: bytes) -> bytes:
-    """The column of lengths of what begins where ``offsets`` say, four bytes each, the end of the last one included.
+    """Convert a column of offsets, four bytes each, with the end of the last part, to a column of lengths.
 
     Raises :exc:`ValueError` if an offset is less than the one before.
     """
-    # The columns are subtracted as two large numbers. Where no digit is smaller than the one below it, none borrows.
+    # The columns are subtracted as two large numbers. If no offset is smaller than the one before, no digit borrows.
     high, low = (int.from_bytes(column, "little") for column in (offsets[4:], offsets[:-4]))
     if high < low or not offsets[3::4].isascii():  # that is, where one is negative
         raise ValueError("offsets are not in order")

@@ -1,9 +1,8 @@
-"""What control messages say: their keys, and the layout of each answer.
+"""Wire format of control messages: their keys, and the layout of each answer.
 
-``CMSG`` packets pass between one client and its hub and are never forwarded. The C daemon knows
-``!/cred/whoami`` and the flood and echo modes, and ignores the rest, as this library ignores (and
-counts) what it does not know; so every extension here is asked for before it is used. ``docs/protocol.md``
-tells the same for readers who write a client in another language.
+``CMSG`` packets pass between one client and its hub and are never forwarded. The C daemon knows ``!/cred/whoami`` and
+the flood and echo modes, and ignores the rest, as this library ignores (and counts) unknown keys. So every extension is
+negotiated before it is used. ``docs/protocol.md`` describes the same for authors of clients in other languages.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ SENDERS_ON = b"senders/on"
 SENDERS_OFF = b"senders/off"
 FROM = b"from"
 WRAPPER = b"CMSG from\0"
-"""What a packet that is delivered with its sender begins with."""
+"""Start of a packet that is delivered with its sender."""
 BATCH_ON = b"batch/on"
 BATCH_OFF = b"batch/off"
 MONITOR_ON = b"monitor/on"
@@ -51,7 +50,7 @@ INTEREST_LOST = b"interest/lost"
 SCOPE_TREE = b"tree"
 """A scope of a ``hub/sync``: all hubs up to the root, and those below them."""
 SCOPE_TRUSTED = b"tree\0trusted"
-"""The same in an answer, but hubs of users that the parents them do not trust were not waited for."""
+"""The same in an answer, but without hubs of users that their parent hub does not trust."""
 
 RELOAD = b"hub/reload"
 TAKE_OVER = b"hub/take-over"
@@ -72,11 +71,11 @@ ORDER = b"order/"
 
 UNCERTAIN: Final = "uncertain"
 UP_CAUSES: Final = ("upstream", "unwanted", UNCERTAIN)
-"""Causes of a :class:`Lost` that tells of messages on their way up between two hubs: lost while the upper one was away
-or slow, kept for it but wanted by nobody when it was back, and sent to it but never acknowledged."""
+"""Causes of a :class:`Lost` for messages on their way up between two hubs: lost while the parent was away or slow, kept
+for it but without a subscriber when it was back, and sent to it but never acknowledged."""
 
 DOWNSTREAM: Final = "downstream"
-"""The cause of a :class:`Lost` that tells of messages on their way down: the lower of two hubs was too slow."""
+"""Cause of a :class:`Lost` for messages on their way down: the child hub was too slow."""
 
 MOST_LOST: Final = 10**15 - 1
 """The largest count in a ``notice/lost``, which stands for more, too. It fits every column of a journal."""
@@ -139,7 +138,7 @@ class Features(msgspec.Struct, frozen=True):
     def encode(self) -> bytes:
         """The line: the words in order, then ``id=<id>`` and ``path=<id>,<id>,…``.
 
-        A separator other than the usual one is told as ``separator=<two hexadecimal digits>``.
+        A separator other than the usual one is written as ``separator=<two hexadecimal digits>``.
         """
         words = [*sorted(self.words), b"id=" + self.hub_id, b"path=" + b",".join(self.path)]
         if self.separator != SEPARATOR:
@@ -154,7 +153,7 @@ class Features(msgspec.Struct, frozen=True):
         """
         words: set[bytes] = set()
 
-        # The usual hub tells no separator, and one without a tree no path.
+        # The usual separator is left out, and the path outside a tree.
         hub_id, path, separator = b"", tuple[bytes, ...](), SEPARATOR
         for word in line.split():
             if word.startswith(b"id="):
@@ -180,7 +179,7 @@ class Features(msgspec.Struct, frozen=True):
 class Lost(msgspec.Struct, frozen=True):
     """``notice/lost``: ``count`` messages for this client were lost since ``since`` (seconds since the epoch).
 
-    ``cause`` is a word, such as those of :data:`sbuslib.core.losses.CAUSES`; a newer hub may have others.
+    ``cause`` is a word of :data:`sbuslib.core.losses.CAUSES`; a newer hub may have others.
     """
 
     cause: str
@@ -193,11 +192,10 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class LossReport(msgspec.Struct, frozen=True):
-    """One of an ``interest/lost``: the hub with the id ``hub`` has lost ``total`` messages on their way up for a cause,
-    ever.
+    """Loss report in an ``interest/lost``: total of messages that hub ``hub`` lost on their way up, for one cause.
 
-    Of the first ``acknowledged``, the other end knows for certain. Of the first ``reported_before``, it may know, since
-    they were reported over an earlier link. ``since`` is when the first was lost of which it does not know for certain.
+    The other end certainly knows the first ``acknowledged`` of them. It may know the first ``reported_before``, which
+    were reported over an earlier link. ``since`` is the time of the first loss that is not acknowledged.
     """
 
     hub: bytes
@@ -209,12 +207,12 @@ class LossReport(msgspec.Struct, frozen=True):
 
     @property
     def certain(self) -> int:
-        """Messages of which the other end cannot know yet."""
+        """Losses that the other end cannot know yet."""
         return self.total - self.reported_before
 
     @property
     def uncertain(self) -> int:
-        """Messages of which it may know."""
+        """Losses that it may know."""
         return self.reported_before - self.acknowledged
 
     def encode(self) -> bytes:
@@ -224,7 +222,7 @@ class LossReport(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, words: bytes) -> LossReport:
-        """Raises :exc:`~sbuslib.errors.PacketError`, also for numbers that contradict each other."""
+        """Decode a report. Raises :exc:`~sbuslib.errors.PacketError`, also for numbers that contradict each other."""
         found = _REPORT.fullmatch(words)
         if found is None:
             raise PacketError(Reason.STRANGE_NOTICE)
@@ -235,14 +233,14 @@ class LossReport(msgspec.Struct, frozen=True):
         return report
 
     def joined_by(self, later: LossReport) -> LossReport:
-        """This report, and one of what the same hub lost after that."""
+        """Merge this report with a later one of the same hub and cause."""
         return msgspec.structs.replace(self, total=later.total)
 
 
 class Away(msgspec.Struct, frozen=True):
     """``notice/away``: a parent was away from ``since`` to ``until`` (seconds since the epoch).
 
-    What was published above it meanwhile did not come down, and nobody knows how much that was.
+    Messages that were published above it meanwhile did not come down. Their number is unknown.
     """
 
     since: float
@@ -318,35 +316,35 @@ def decode_notice(key: bytes, payload: bytes) -> Notice | None:
 
 
 def encode_loss_reports(reports: Sequence[bytes]) -> list[bytes]:
-    """The packets with encoded reports of losses, in this order."""
+    """Encode packets with encoded reports of losses, in this order."""
     parts = [reports[start : start + _REPORTS] for start in range(0, len(reports), _REPORTS)]
     return [encode_control(INTEREST_LOST, b"\0".join(part)) for part in parts]
 
 
 def decode_loss_reports(payload: bytes) -> list[LossReport]:
-    """The reports of an ``interest/lost``. Raises :exc:`~sbuslib.errors.PacketError`."""
+    """Decode the reports of an ``interest/lost``. Raises :exc:`~sbuslib.errors.PacketError`."""
     if payload.count(b"\0") >= _REPORTS:
         raise PacketError(Reason.TOO_MANY_IN_ONE)
     return [LossReport.decode(words) for words in payload.split(b"\0")]
 
 
 def encode_sync(token: bytes, scope: bytes) -> bytes:
-    """The packet that answers a ``hub/sync``: ``scope`` is ``local``, ``partial`` or one of the scopes above."""
+    """Encode the answer to a ``hub/sync``: ``scope`` is ``local``, ``partial`` or one of the scopes above."""
     return encode_control(SYNC, token + b"\0" + scope)
 
 
 def encode_reloaded(done: bool, text: str) -> bytes:
-    """The packet that answers a ``hub/reload``: whether the hub did so, and a text. Others are answered nothing."""
+    """Encode the answer to a ``hub/reload``: success, and a text. Clients without the right to it get no answer."""
     return encode_control(RELOAD, (b"done\0" if done else b"failed\0") + text.encode(errors="replace")[:_REASON_MOST])
 
 
 def wrapper_from(sender: bytes) -> bytes:
-    """What comes before a packet that is delivered with its sender: ``CMSG from NUL <sender> NUL``."""
+    """Encode the start of a packet that is delivered with its sender: ``CMSG from NUL <sender> NUL``."""
     return b"%b%b\0" % (WRAPPER, sender)
 
 
 def unwrap_from(payload: bytes) -> tuple[bytes, bytes]:
-    """Sender and inner packet of a ``from``'s payload. Raises :exc:`~sbuslib.errors.PacketError`."""
+    """Decode sender and inner packet of a ``from``'s payload. Raises :exc:`~sbuslib.errors.PacketError`."""
     sender, nul, packet = payload.partition(b"\0")
     if not nul:
         raise PacketError(Reason.NOTHING_INSIDE)
@@ -354,7 +352,7 @@ def unwrap_from(payload: bytes) -> tuple[bytes, bytes]:
 
 
 def encode_changes(changes: Iterable[tuple[bool, bytes]]) -> list[bytes]:
-    """The packets that tell a link which patterns are wanted (``True``) from now on or no more, in this order."""
+    """Encode interest changes as control packets for a link: patterns added (``True``) or removed, in order."""
     packets: list[bytes] = []
     patterns: list[bytes] = []
     size, kind = 0, True
@@ -375,7 +373,7 @@ def _encode_change(added: bool, patterns: list[bytes]) -> bytes:
 
 
 def decode_patterns(payload: bytes) -> list[bytes]:
-    """The patterns of an ``interest/add`` or ``interest/remove``. Raises :exc:`~sbuslib.errors.PacketError`."""
+    """Decode the patterns of an ``interest/add`` or ``interest/remove``. Raises :exc:`~sbuslib.errors.PacketError`."""
     if payload.count(b"\0") >= _CHANGES_BYTES:
         raise PacketError(Reason.TOO_MANY_IN_ONE)
     return payload.split(b"\0")

@@ -1,4 +1,4 @@
-"""Which address is meant when none is given. It imports next to nothing, for programs that live for a moment."""
+"""Default addresses. Imports next to nothing, for programs that live for a moment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SYSTEM_ADDRESS = "/run/sbus.socket"
 
 
 def default_addresses(environ: Mapping[str, str] | None = None) -> list[str]:
-    """Where a client looks when it was given no address, in order.
+    """Addresses that a client tries by default, in order.
 
     ``SBUS_ADDRESS`` alone where it is set; else ``$XDG_RUNTIME_DIR/sbus/bus`` and ``/run/sbus.socket``.
     """

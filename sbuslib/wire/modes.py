@@ -1,4 +1,4 @@
-"""The modes of flood control that a receiver may choose, by the names that they have in control messages."""
+"""Modes of flood control that a receiver may choose, by their names in control messages."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ Hard: TypeAlias = Literal["discard", "block", "error"]
 Order: TypeAlias = Literal["queue", "stack", "random"]
 
 SOFT: tuple[Soft, ...] = ("queue", "discard", "block", "error")
-"""What happens to a message that the kernel does not take, while the queue has room."""
+"""Actions for a message that the kernel does not take, while the queue has room."""
 HARD: tuple[Hard, ...] = ("discard", "block", "error")
-"""What happens to it when the queue is full."""
+"""Actions for it when the queue is full."""
 ORDER: tuple[Order, ...] = ("queue", "stack", "random")
-"""Which message leaves the queue next: the oldest, the newest, the largest."""
+"""Orders in which messages leave the queue: the oldest, the newest, or the largest first."""
 
 
 def mode_keys(soft: str | None, hard: str | None, order: str | None) -> list[bytes]:
-    """The control messages that choose these modes of flood control; ``None`` chooses nothing.
+    """Make the control messages that choose these modes of flood control; ``None`` chooses nothing.
 
-    Raises :exc:`~sbuslib.errors.UsageError` for a mode that there is not.
+    Raises :exc:`~sbuslib.errors.UsageError` for an unknown mode.
     """
     from . import control  # which needs msgspec; parsers of arguments, which need these names, are made without it
 

@@ -1,12 +1,10 @@
-"""What a message says of something that is handed out at a descriptor store, and what is said at a descriptor store.
-Pure.
+"""Wire format of offers (in messages) and of requests to a descriptor store. Pure.
 
 The message is an ordinary one. Its payload is :data:`MAGIC`, the length of an :class:`Offer` in two bytes, the offer
-in msgpack and, of a frame that fits into the packet, the frame itself.
+in msgpack and, for a frame that fits into the packet, the frame itself.
 
-At a descriptor store, a packet of the one who asks is a word and one or more tokens; the answer is one byte for each
-token, with the descriptors of those that are :data:`GIVEN`. Of a file, the receiver says on the same connection how it
-goes on.
+A request to a descriptor store is a word and one or more tokens; the answer is one byte for each token, with the
+descriptors of those that are :data:`GIVEN`. The receiver of a file reports its progress on the same connection.
 """
 
 from __future__ import annotations
@@ -20,15 +18,15 @@ from msgspec import Meta
 from ..errors import DescriptorError
 
 MAGIC: Final = b"\0sbus-fds1\0"
-"""How the payload of an offer begins. No text and no JSON begins like this."""
+"""Start of an offer's payload. No text and no JSON begins like this."""
 TOKEN_BYTES: Final = 16
-"""Random bytes that nobody guesses: of a token, and of a descriptor store's name."""
+"""Random bytes of a token, and of a descriptor store's name: too many to guess."""
 META_BYTES: Final = 4_096
-"""Longest metadata. What is longer belongs into the frame."""
+"""Longest metadata. More belongs into the frame."""
 MOST_TOKENS: Final = 4
-"""Tokens of one request. So many descriptors at most are under way to one who does not read."""
+"""Most tokens of one request, and so most descriptors in flight to a receiver that does not read."""
 
-# Words of those who ask. None of them is a packet of the bus, wherever it arrives.
+# Words of requests. None of them is a packet of the bus, wherever it arrives.
 ASK: Final = b"\0ask"
 HAVE: Final = b"\0got"  # the file is whole
 FAILED: Final = b"\0bad"  # there will be no file; why follows
@@ -43,11 +41,11 @@ Random = Annotated[bytes, Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True):
-    """What is handed out. ``size`` is in bytes; ``meta`` is the sender's, of a file its name.
+    """Offer of a frame, file or descriptor. ``size`` is in bytes; ``meta`` is the sender's, for a file its name.
 
-    ``descriptor store`` is the random part of the descriptor store's name, in the abstract namespace or, with
-    ``in_folder``, in a folder that both ends were given: a message cannot send its receivers to any other socket. A
-    frame without ``descriptor store`` follows.
+    ``store`` is the random part of the descriptor store's name, in the abstract namespace or, with ``in_folder``, in a
+    folder that both ends were given: a message cannot direct its receivers to any other socket. Without ``store``, the
+    frame follows the offer.
     """
 
     kind: Kind
@@ -64,13 +62,13 @@ _HEAD: Final = len(MAGIC) + 2
 
 
 def encode_offer(offer: Offer, frame: memoryview | bytes = b"") -> bytes:
-    """The payload of the message."""
+    """Encode the payload of the message."""
     head = _encoder.encode(offer)
     return b"".join((MAGIC, len(head).to_bytes(2, "little"), head, frame))
 
 
 def decode_offer(payload: bytes) -> tuple[Offer, memoryview] | None:
-    """The offer and the frame behind it; ``None`` for the payload of any other message.
+    """Decode an offer and the frame behind it; ``None`` for the payload of any other message.
 
     Raises :exc:`~sbuslib.errors.DescriptorError`.
     """
@@ -88,9 +86,7 @@ def decode_offer(payload: bytes) -> tuple[Offer, memoryview] | None:
 
 
 def needs_descriptor_store(payload: bytes) -> Offer | None:
-    """The kind of what has to be fetched at a descriptor store. Such a message is of no use on another machine, or
-    later.
-    """
+    """The offer, if it has to be fetched at a descriptor store: of no use on another machine, or later."""
     with suppress(DescriptorError):
         decoded = decode_offer(payload)
         if decoded is not None and decoded[0].store is not None:
@@ -99,7 +95,7 @@ def needs_descriptor_store(payload: bytes) -> Offer | None:
 
 
 class Saying(NamedTuple):
-    """What somebody says at a descriptor store: one of the words above, about what, and for :data:`FAILED` why."""
+    """Request to a descriptor store: one of the words above, its tokens, and for :data:`FAILED` the reason."""
 
     word: bytes
     tokens: list[bytes]
@@ -107,7 +103,7 @@ class Saying(NamedTuple):
 
 
 def decode_saying(packet: bytes) -> Saying | None:
-    """What a visitor says; ``None`` for anything else."""
+    """Decode a request; ``None`` for anything else."""
     word, rest = packet[: len(ASK)], packet[len(ASK) :]
     if word not in _WORDS or len(rest) < TOKEN_BYTES:
         return None

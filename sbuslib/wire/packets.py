@@ -1,13 +1,13 @@
-"""The packet grammar of sbus: bytes to values and back.
+"""Wire format of packets: bytes to values and back.
 
-What belongs here is the form of a single packet, and nothing of what it causes. One packet of the
-Unix-domain sequenced-packet socket is one message::
+This module has the form of a single packet, and nothing of its effects. One packet of the Unix-domain sequenced-packet
+socket is one message::
 
     SUB <pattern>[NUL ignored]      UNSUB <pattern>[NUL ignored]
     MSG <key>NUL<payload>           CMSG <key>[NUL<payload>]
 
 Keys and patterns are bytes without NUL; either may be empty. Source: the protocol section of sbus's
-README, and ``docs/protocol.md`` here, which also tells what this library adds.
+README, and ``docs/protocol.md`` here, which has this library's extensions, too.
 
 The hub's hot path compares the header of a ``MSG`` (everything up to and with its first NUL) as bytes
 and comes here only for a header that it has not seen, so :data:`MSG` is shared rather than repeated.
@@ -34,7 +34,7 @@ Key: TypeAlias = bytes | str
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """A published message: routing ``key``, ``payload``, and ``sender`` where the hub was asked to tell.
+    """A published message: routing ``key``, ``payload``, and ``sender`` if the client asked for senders.
 
     ``sender`` is the credential key that the hub vouches for (``!/cred/<gid>/<uid>/<pid>``), or ``None``.
     """
@@ -45,19 +45,19 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class Subscribe(msgspec.Struct, frozen=True, gc=False):
-    """The sender wants what matches ``pattern``."""
+    """The client subscribes to ``pattern``."""
 
     pattern: bytes
 
 
 class Unsubscribe(msgspec.Struct, frozen=True, gc=False):
-    """The sender takes one earlier :class:`Subscribe` back."""
+    """The client withdraws one earlier :class:`Subscribe`."""
 
     pattern: bytes
 
 
 class Control(msgspec.Struct, frozen=True, gc=False):
-    """A word between one client and its hub; ``payload`` is ``None`` where the packet ended at the key."""
+    """Control message between one client and its hub; ``payload`` is ``None`` if the packet ended at the key."""
 
     key: bytes
     payload: bytes | None = None
@@ -67,12 +67,12 @@ Packet: TypeAlias = Message | Subscribe | Unsubscribe | Control
 
 
 def parse(packet: bytes) -> Packet:
-    """The value that a packet stands for.
+    """Parse a packet.
 
     Raises :exc:`~sbuslib.errors.PacketError` for an empty packet, one longer than a hub's longest
     control packet, an unknown verb, and a ``MSG`` without NUL. Nothing else is ever raised.
     """
-    # 1. Whether it can be a packet: an answer of a hub may be longer than others.
+    # 1. Check its length: an answer of a hub may be longer than other packets.
     if not packet:
         raise PacketError(Reason.EMPTY_PACKET)
     head, nul, payload = packet.partition(b"\0")
@@ -94,7 +94,7 @@ def parse(packet: bytes) -> Packet:
 
 
 def as_key(key: Key, what: str = "key") -> bytes:
-    """A key that a program gave, as bytes: text is encoded. Raises :exc:`~sbuslib.errors.KeyFormatError`."""
+    """Convert a key of a program to bytes: text is encoded. Raises :exc:`~sbuslib.errors.KeyFormatError`."""
     if isinstance(key, str):
         try:
             key = key.encode()
@@ -113,19 +113,19 @@ def check_key(key: bytes, what: str = "key") -> None:
 
 
 def check_payload(payload: bytes) -> None:
-    """Raise :exc:`~sbuslib.errors.PayloadError` for what is no bytes."""
+    """Raise :exc:`~sbuslib.errors.PayloadError` unless a payload is bytes."""
     if not isinstance(payload, (bytes, bytearray, memoryview)):
         raise PayloadError(f"a payload is bytes, not {type(payload).__name__}")
 
 
 def message_header(key: bytes) -> bytes:
-    """``MSG <key>NUL``: what comes before the payload. Raises :exc:`~sbuslib.errors.KeyFormatError`."""
+    """Encode ``MSG <key>NUL``, the part before the payload. Raises :exc:`~sbuslib.errors.KeyFormatError`."""
     check_key(key)
     return b"MSG %b\0" % key
 
 
 def encode_message(key: bytes, payload: bytes) -> bytes:
-    """The packet that publishes ``payload`` under ``key``.
+    """Encode the packet that publishes ``payload`` under ``key``.
 
     Raises :exc:`~sbuslib.errors.KeyFormatError` for a key with NUL, and
     :exc:`~sbuslib.errors.PayloadError` when both do not fit one packet of 409,600 bytes.
@@ -143,12 +143,12 @@ def encode_message(key: bytes, payload: bytes) -> bytes:
 
 
 def encode_subscribe(pattern: bytes) -> bytes:
-    """The packet that subscribes to ``pattern``. Raises :exc:`~sbuslib.errors.KeyFormatError`."""
+    """Encode a subscription to ``pattern``. Raises :exc:`~sbuslib.errors.KeyFormatError`."""
     return _about_pattern(SUB, pattern)
 
 
 def encode_unsubscribe(pattern: bytes) -> bytes:
-    """The packet that takes one subscription back. Raises :exc:`~sbuslib.errors.KeyFormatError`."""
+    """Encode the end of one subscription. Raises :exc:`~sbuslib.errors.KeyFormatError`."""
     return _about_pattern(UNSUB, pattern)
 
 
@@ -161,6 +161,6 @@ def _about_pattern(verb: bytes, pattern: bytes) -> bytes:
 
 
 def encode_control(key: bytes, payload: bytes = b"") -> bytes:
-    """A control packet, always with its NUL. Raises :exc:`~sbuslib.errors.KeyFormatError`."""
+    """Encode a control packet, always with its NUL. Raises :exc:`~sbuslib.errors.KeyFormatError`."""
     check_key(key, "control key")
     return b"CMSG %b\0%b" % (key, payload)

@@ -14,7 +14,7 @@ from ..errors import PacketError
 from ..reasons import Reason
 from .packets import encode_control
 
-# What a client asks.
+# Requests of clients.
 PRESENCE_ON = b"presence/on"
 PRESENCE_OFF = b"presence/off"
 PRESENCE_WATCH = b"presence/watch"
@@ -22,7 +22,7 @@ PRESENCE_UNWATCH = b"presence/unwatch"
 INTEREST_WATCH = b"interest/watch"
 INTEREST_UNWATCH = b"interest/unwatch"
 
-# What a hub sends.
+# Packets of hubs.
 PRESENCE_BEGIN = b"presence/begin"
 PRESENCE_ADD = b"presence/add"
 PRESENCE_REMOVE = b"presence/remove"
@@ -30,7 +30,7 @@ PRESENCE_COMPLETE = b"presence/complete"
 NOTICE_INTEREST = b"notice/interest"
 
 INFO_BYTES: Final = 1_024
-"""Bytes of what a client says of itself. What is longer belongs into a message."""
+"""Most bytes of a presence's information. More belongs into a message."""
 SENDER_BYTES: Final = 4_096
 """Bytes of a credential key: some 100 hubs on the way."""
 
@@ -45,12 +45,12 @@ _REMOVED = re.compile(rb"([0-9]{1,18}) ([a-z]{1,32})")
 
 
 class Added(msgspec.Struct, frozen=True):
-    """``presence/add``: somebody is there, or has other information or another credential key than before."""
+    """``presence/add``: a new presence, or one with other information or another credential key than before."""
 
     number: int
-    """Of the presence, among those of the hub that says so. It is never used again."""
+    """Number of the presence, unique to the hub that sends it. It is never used again."""
     sender: bytes
-    """The credential key of who is there."""
+    """The credential key of the process that is present."""
     key: bytes
     info: bytes
 
@@ -68,7 +68,7 @@ class Added(msgspec.Struct, frozen=True):
 
 
 class Removed(msgspec.Struct, frozen=True):
-    """``presence/remove``: somebody is there no more."""
+    """``presence/remove``: a presence has ended."""
 
     number: int
     cause: bytes
@@ -89,5 +89,5 @@ class Removed(msgspec.Struct, frozen=True):
 
 
 def encode_interest(state: bytes, pattern: bytes) -> bytes:
-    """The packet that says whether a key, or any key of a pattern, has addressees: ``yes``, ``no`` or ``unknown``."""
+    """Encode whether a key, or any key of a pattern, has addressees: ``yes``, ``no`` or ``unknown``."""
     return encode_control(NOTICE_INTEREST, state + b"\0" + pattern)

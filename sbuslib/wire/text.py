@@ -1,4 +1,4 @@
-"""Bytes from strangers, and errors, as text that can be shown."""
+"""Text for a terminal of untrusted bytes, and of errors."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ _SHORT = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
 def printable(data: bytes) -> str:
-    r"""``data`` as text that cannot steer a terminal, and from which ``data`` can be read back.
+    r"""Convert ``data`` to text without control characters for a terminal, from which ``data`` can be read back.
 
-    UTF-8 is shown as such; backslash, control characters and whatever else does not print become
+    UTF-8 is shown as it is; backslash, control characters and other unprintable ones become
     ``\\``, ``\t``, ``\n``, ``\r`` or ``\xNN`` for each byte.
     """
     text = data.decode("utf-8", "surrogateescape")
@@ -18,7 +18,7 @@ def printable(data: bytes) -> str:
 
 
 def escape(character: str) -> str:
-    """One character, as :func:`printable` shows it."""
+    """Escape one character as :func:`printable` does."""
     if character in _SHORT:
         return _SHORT[character]
     if character.isprintable():
@@ -27,7 +27,7 @@ def escape(character: str) -> str:
 
 
 def plainly(error: BaseException) -> str:
-    """An error in words: of an :exc:`OSError` without its number, and without quotes around a file."""
+    """Convert an error to words: an :exc:`OSError` without its number, and without quotes around a file."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
     return str(error)
