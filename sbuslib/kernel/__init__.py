@@ -1,1 +1,1 @@
-"""What Linux does for the bus: sockets and their peers, many packets with one call, users. No event loop."""
+"""Interface to Linux: sockets and their peers, many packets with one call, users. No event loop."""

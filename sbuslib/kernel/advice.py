@@ -1,4 +1,4 @@
-"""What to say where no hub is: it may be elsewhere on this machine."""
+"""Advice for the error when no hub is at an address: it may be elsewhere on this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shlex import quote
 
 
 def advise_address(address: str | None) -> str:
-    """What to try if there is no hub at the address, or at the usual ones. It names a hub that listens."""
+    """Suggest what to try if there is no hub at the address, or at the usual ones. Names a hub that listens."""
     if address is not None and re.search(r"://|:[0-9]+$", address):
         return "an address is the path of a socket on this machine; sbus gateway joins the buses of two"
     if address is not None and os.path.exists(address):
@@ -25,7 +25,7 @@ def advise_address(address: str | None) -> str:
             if (flags, kind) == ("00010000", "0005") and not path.startswith(("/run/udev/", "/run/systemd/")):
                 with suppress(OSError):
                     there = os.stat(path)
-                    # Never that of a stranger: what is published there goes to whoever left it.
+                    # Never one of another user: that user would get all that is published there.
                     if os.access(path, os.W_OK) and there.st_uid in (0, os.geteuid()):
                         found[there.st_mtime] = path
     if found:

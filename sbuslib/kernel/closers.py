@@ -1,8 +1,8 @@
-"""Threads that close what other users handed out, which may take for ever: a FUSE file waits for its owner's answer.
+"""Threads that close descriptors of other users, which may take for ever: a FUSE file waits for its owner's answer.
 
-Each user has one thread at most, and all strangers together a few, so whoever hands out such files ties up that one
-thread. What else it handed out stays open behind it and is counted, and whoever asks :func:`is_behind` takes nothing
-more of that user. No descriptor is ever closed in the thread that calls.
+Each user has one thread at most, and all untrusted users together a few, so a user that sends such files ties up only
+that one thread. Further descriptors of it stay open behind it and are counted, and callers of :func:`is_behind` accept
+nothing more of that user. No descriptor is ever closed in the thread that calls.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Final, TypeAlias
 from .threads import in_a_thread, unpatched
 
 MOST_THREADS: Final = 16
-"""Threads for all strangers: more users than that whose files do not close, and those of others stay open."""
+"""Threads for all untrusted users: if the files of more users than that do not close, those of others stay open."""
 MOST_KEPT: Final = 1_012
-"""Descriptors of one user that wait to be closed: four packets full. After that, nothing is taken of it for now."""
+"""Most descriptors of one user that wait to be closed: four packets full. Beyond that, no more are accepted for now."""
 STUCK_SECONDS: Final = 1.0
-"""A stranger's close that takes longer may take for ever. Most take some microseconds."""
+"""An untrusted user's close that takes longer may take for ever. Most take some microseconds."""
 
 _Job: TypeAlias = "tuple[Callable[[], object], int]"
-"""What closes descriptors, and how many."""
+"""A function that closes descriptors, and their number."""
 
 
 class _Pile:
-    """What one user handed out and is to be closed, in order."""
+    """Descriptors of one user to be closed, in order."""
 
     __slots__ = ("has_thread", "jobs", "kept", "since")
 
@@ -40,7 +40,7 @@ class _Pile:
 
 
 class _Closers:
-    """The piles of all users, and how many threads work on them."""
+    """The piles of all users, and the number of threads that work on them."""
 
     def __init__(self) -> None:
         self._lock = unpatched("_thread", "allocate_lock")()  # over the next three, and all piles
@@ -64,7 +64,7 @@ class _Closers:
             self._begin(one)
 
     def _may_begin(self, user: int) -> bool:
-        """With the lock: our own user and root have a thread each, whatever strangers do."""
+        """Whether a thread may begin, with the lock held: our own user and root have one each, whatever others do."""
         return not self._piles[user].has_thread and (_is_trusted(user) or self._threads < MOST_THREADS)
 
     def _begin(self, user: int) -> None:
@@ -76,7 +76,7 @@ class _Closers:
                 self._threads -= 1
 
     def _run(self, user: int | None) -> None:
-        """Close all that this user handed out; then, what found no thread."""
+        """Close all descriptors of this user; then those of users without a thread."""
         while user is not None:
             pile = self._piles[user]
             while pile.jobs:
@@ -89,7 +89,7 @@ class _Closers:
             user = self._end(user)
 
     def _end(self, user: int) -> int | None:
-        """Whose descriptors the thread closes next; ``None``: it ends."""
+        """Choose the user whose descriptors the thread closes next; ``None``: it ends."""
         with self._lock:
             if self._piles[user].jobs:
                 return user
@@ -123,20 +123,20 @@ _closers = _Closers()
 
 
 def close_later(user: int, job: Callable[[], object], count: int) -> None:
-    """Have a thread carry out a job, which closes so many descriptors that this user handed out. Never waits."""
+    """Let a thread run a job that closes ``count`` descriptors of this user. Never waits."""
     _closers.add(user, job, count)
 
 
 def is_behind(user: int) -> bool:
-    """Whether a user's descriptors do not close, or too many wait for it: nothing more of it is to be taken.
+    """Whether a user's descriptors do not close, or too many wait for it: then accept nothing more of it.
 
-    Nor of any stranger while half of all files that this process may open are kept open in this way.
+    True for any untrusted user while half of all files that this process may open are kept open in this way.
     """
     return _closers.is_behind(user)
 
 
 def _forget() -> None:
-    """In the child of a fork, which has no such threads: its copies stay open, as to close them may wait, too."""
+    """Forget all, in the child of a fork: it has no such threads, and its copies stay open, as a close may wait."""
     global _closers
     _closers = _Closers()
 

@@ -28,7 +28,7 @@ from .closers import close_later, is_behind
 from .peers import peer_credentials
 
 Control: TypeAlias = tuple[int, int, bytes]
-"""What the kernel adds to a packet: level, type and data."""
+"""Control message of the kernel beside a packet: level, type and data."""
 
 WITH_DESCRIPTORS: Final = 1 << 30
 """In place of the length of a packet that came with descriptors. No packet is as long."""
@@ -73,14 +73,14 @@ class GuardedSocket(SocketType):
         return WITH_DESCRIPTORS if sent else size
 
     def disown(self) -> None:
-        """Another process has the connection, too: :meth:`close` closes this descriptor alone."""
+        """Let :meth:`close` close this descriptor alone, as another process has the connection, too."""
         self._process = 0
 
     def close(self) -> None:
         """Close the connection. Unread packets are received first, as the kernel would close what they hold.
 
-        It stays open while descriptors that its user sent before do not close, as these would not either. Where it is
-        another process's, as in the child of a fork, only close the descriptor: the packets live on.
+        It stays open while descriptors that its user sent before do not close, as these would not either. In
+        another process, as in the child of a fork, it closes the descriptor alone: the packets live on.
         """
         if self.fileno() >= 0 and self._process == os.getpid():
             with suppress(OSError):
@@ -94,13 +94,13 @@ class GuardedSocket(SocketType):
 
 
 def disown(sock: socket.SocketType) -> None:
-    """Another process has the connection, too: closing it here closes this descriptor alone."""
+    """Let closing a socket close this descriptor alone, as another process has the connection, too."""
     if isinstance(sock, GuardedSocket):
         sock.disown()
 
 
 def control_in(data: bytes) -> Iterator[Control]:
-    """What the kernel wrote into a control buffer."""
+    """Iterate over the control messages in a buffer of the kernel."""
     place = 0
     while place + _HEADER.size <= len(data):
         size, level, kind = _HEADER.unpack_from(data, place)
@@ -113,7 +113,7 @@ def control_in(data: bytes) -> Iterator[Control]:
 def descriptors_in(control: Iterable[Control], flags: int) -> tuple[bool, list[int]]:
     """Whether the sender of a packet sent descriptors, and those that this process got with it.
 
-    ``flags`` are those that the receive call told: some may have been cut off, as this process can have no more.
+    ``flags`` are the receive call's: descriptors may have been cut off, as this process can have no more.
     """
     sent = bool(flags & socket.MSG_CTRUNC)
     descriptors = array("i")

@@ -1,4 +1,4 @@
-"""Finding the hub: which addresses to try, and whether what answers is the hub that is meant."""
+"""Dialer of clients: tries addresses, and checks that the hub that answers is the expected one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .sockets import connect
 from .users import resolve_user
 
 BROKEN = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ESHUTDOWN, errno.EBADF})
-"""Of send(2) and recv(2): the other end has gone, or we have."""
+"""Errors of send(2) and recv(2): the other end has gone, or we have."""
 
 NO_MEMORY = frozenset({errno.ENOBUFS, errno.ENOMEM})
-"""Of send(2): the kernel has no memory just now."""
+"""Errors of send(2): the kernel has no memory just now."""
 
 
 class Dialer:
@@ -31,18 +31,18 @@ class Dialer:
     def __init__(
         self, address: str | os.PathLike[str] | None, hub_user: int | str | None, limits: ClientLimits
     ) -> None:
-        self._given = None if address is None else os.fspath(address)  # None: those where all look
+        self._given = None if address is None else os.fspath(address)  # None: the default ones
         self._candidates = default_addresses() if address is None else [os.fspath(address)]
         for candidate in self._candidates:
             parse_address(candidate)
-        #: Who the hub has to be; ``None``: anybody.
+        #: User that the hub has to be of; ``None``: any.
         self._hub_user = None if hub_user is None else resolve_user(hub_user)
         self._limits = limits
         self.address = self._candidates[0]
         """The address that answered last; before, the first that will be tried."""
 
     def dial(self) -> socket.SocketType:
-        """A connected socket.
+        """Connect a socket.
 
         Raises :exc:`BlockingIOError` when the backlog of a hub is full, which passes;
         :exc:`~sbuslib.errors.NoHubError`, which lists what was tried; and
@@ -64,7 +64,7 @@ class Dialer:
                 self._check_user(sock)
                 return sock
 
-        # A full backlog passes, so it is told apart from everything else.
+        # A full backlog is a passing condition, so it has an error of its own.
         nobody = ["no hub at " + "; nor at ".join(tried)] if tried else []
         message = "; ".join(refused + nobody)
         if busy:
@@ -72,7 +72,7 @@ class Dialer:
         raise NoHubError(message)
 
     def advised(self, error: OSError) -> OSError:
-        """The error, with what would help if no hub is there."""
+        """Make the error, with advice if no hub is there."""
         if not isinstance(error, NoHubError):
             return error
         from .advice import advise_address  # only programs that fail need it
@@ -83,7 +83,7 @@ class Dialer:
         return advised
 
     def hint(self, sock: socket.SocketType) -> str:
-        """What to add to an error when the hub at the other end does not answer; mostly nothing."""
+        """Explain why the hub at the other end does not answer, as an addition to an error; mostly empty."""
         if peer_credentials(sock).pid != os.getpid():
             return ""
         return (

@@ -1,4 +1,4 @@
-"""What belongs to one process: after a fork, the child gives it up.
+"""Resources of one process: after a fork, the child gives them up.
 
 A fork copies descriptors. So parent and child would read from the same connection, and each would lose what the other
 one reads. The owner of a connection calls :func:`abandon_in_child` once. Its other calls then need not ask for the
@@ -24,15 +24,15 @@ _owners: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKey
 
 
 def abandon_in_child(owner: T, abandon: Callable[[T], None]) -> None:
-    """Have ``abandon(owner)`` called in the child of each fork, for as long as ``owner`` lives.
+    """Call ``abandon(owner)`` in the child of each fork, for as long as ``owner`` lives.
 
-    ``abandon`` gives up what belongs to the parent, without disturbing the parent. It must not wait.
+    ``abandon`` gives up resources of the parent, without disturbing the parent. It must not wait.
     """
     _owners[owner] = abandon
 
 
 def disconnect_copy(sock: socket.SocketType) -> None:
-    """In the child: turn its copy of the parent's socket into one whose other end has gone.
+    """Turn the child's copy of the parent's socket into one whose other end has gone.
 
     The descriptor stays open and keeps its number, since an event loop may be watching it. Callers that wait for it
     wake.
@@ -50,7 +50,7 @@ def disconnect_copy(sock: socket.SocketType) -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """Have the kernel send SIGTERM to this process when ``parent`` ends, in whatever way; at once if it has."""
+    """Let the kernel send SIGTERM to this process when ``parent`` ends, in whatever way; at once if it has."""
     ctypes.CDLL(None).prctl(_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     if os.getppid() != parent:
         signal.raise_signal(signal.SIGTERM)

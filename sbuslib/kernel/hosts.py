@@ -1,4 +1,4 @@
-"""Addresses of TCP: how they are written, and whether other machines can reach them."""
+"""Addresses of TCP: parser, and a check whether other machines can reach them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hubs of this process: so that a client that would wait for one of them in vain can say so."""
+"""Hubs of this process, so that a client that would wait for one of them in vain raises an error."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from .threads import unpatched
 
 
 class Serving:
-    """A hub that was started in this process, and by which thread. The hub keeps it."""
+    """A hub that was started in this process, and the thread that started it. The hub keeps it."""
 
     def __init__(self, listener: socket.SocketType) -> None:
         self._thread: int = unpatched("_thread", "get_native_id")()  # which no later thread has
         _all[listener.getsockname()] = self
 
     def check_here(self, address: str) -> None:
-        """A caller is about to wait, not in gevent. Raise :exc:`~sbuslib.errors.StateError` if the hub cannot serve it.
+        """Raise :exc:`~sbuslib.errors.StateError` if the hub cannot serve a caller that is about to wait, not in
+        gevent.
 
         It could if the standard library was patched: then all waiting is in gevent.
         """

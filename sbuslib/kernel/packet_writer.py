@@ -1,4 +1,4 @@
-"""Sending packets that lie anywhere in memory, many with one system call."""
+"""``PacketWriter``: sends packets from anywhere in memory, many with one system call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .vectors import CALLS, COUNTS, NO_WAIT, ONE_PACKET_FLAGS, WORD_FORMAT, Vect
 class PacketWriter:
     """Sends packets that lie anywhere in memory, many with one call. Not for several threads at once.
 
-    They are copied into one block first, which costs less than telling the kernel the place of each.
+    They are copied into one block first, which costs less than giving the kernel the place of each.
     """
 
     SIZE: Final = 64
@@ -34,7 +34,7 @@ class PacketWriter:
     def send(
         self, sock: socket.SocketType, packets: Sequence[bytes | memoryview], flags: int = ONE_PACKET_FLAGS
     ) -> int:
-        """Send ``packets`` in order; how many went before the kernel would have blocked.
+        """Send ``packets`` in order. Returns the number sent before the kernel would have blocked.
 
         Raises :exc:`OSError` only if the first packet cannot be sent; ``EMSGSIZE``: it is too long.
         """
@@ -45,7 +45,7 @@ class PacketWriter:
             some = packets[sent : sent + self.SIZE]
             tried, went = self._send(sock, self._vector, some)
             if went <= 0:
-                # Nothing went: the plain call tells why, or sends what is too long for the block.
+                # Nothing went: the plain call raises the error, or sends a packet that is too long for the block.
                 try:
                     tried, went = 1, send_each(sock, some[:1])
                 except OSError:
@@ -58,12 +58,12 @@ class PacketWriter:
         return sent
 
     def _send(self, sock: socket.SocketType, vector: Vector, packets: Sequence[bytes | memoryview]) -> tuple[int, int]:
-        """Send as many of ``packets`` as fit the block: how many those were, and how many went."""
+        """Send as many of ``packets`` as fit the block. Returns their number, and the number sent."""
         count = self._lay_out(vector, packets)
         return (count, self._call(sock, vector, count)) if count else (0, 0)
 
     def _lay_out(self, vector: Vector, packets: Sequence[bytes | memoryview]) -> int:
-        """Put as many of ``packets`` into the block as fit: how many."""
+        """Put as many of ``packets`` into the block as fit. Returns their number."""
         sizes = array(WORD_FORMAT, map(len, packets))
         ends = list(accumulate(sizes))
         count = bisect_right(ends, self.BLOCK_BYTES)

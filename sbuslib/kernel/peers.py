@@ -1,4 +1,4 @@
-"""Whose process is at the other end of a Unix-domain socket: the kernel's word."""
+"""Credentials of the process at the other end of a Unix-domain socket, as the kernel has them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _PEERGROUPS_BYTES: Final = 1_024  # all that getsockopt takes here: more than 25
 
 
 def peer_credentials(sock: socket.SocketType) -> Credentials:
-    """What the kernel noted of the peer when it connected (or, of a hub, when it began to listen)."""
+    """Credentials of the peer, noted by the kernel when it connected (for a hub, when it began to listen)."""
     pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     return Credentials(gid=gid, uid=uid, pid=pid)
 
 
 def peer_groups(sock: socket.SocketType) -> frozenset[int]:
-    """The supplementary groups of the peer when it connected; empty where the kernel does not tell (before 4.13)."""
+    """The supplementary groups of the peer when it connected; empty with kernels before 4.13."""
     try:
         found = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _PEERGROUPS_BYTES)
     except OSError:

@@ -30,7 +30,7 @@ from .peers import peer_credentials
 from .threads import unpatched
 
 _LOCK_SECONDS: Final = 1.0
-"""For which a hub that starts waits for others that start at its address, each of which takes a millisecond."""
+"""Seconds that a starting hub waits for others that start at its address; each takes a millisecond."""
 _LOCK_PAUSE: Final = 0.002
 
 
@@ -49,7 +49,7 @@ def _new_socket() -> socket.SocketType:
 
 
 def _guarded(sock: socket.SocketType) -> socket.SocketType:
-    """A connected socket; as one that is guarded, unless no descriptor can come over it."""
+    """Wrap a connected socket; guarded, unless no descriptor can come over it."""
     if refuse_descriptors(sock):
         return sock
     return GuardedSocket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, sock.detach())
@@ -60,7 +60,7 @@ def _sockaddr(address: PathAddress | AbstractAddress) -> bytes:
 
 
 def _adopt(fd: int) -> socket.SocketType:
-    """A new socket for a copy of a descriptor that was passed to this process."""
+    """Make a socket of a copy of a descriptor that was passed to this process."""
     try:
         copy = os.dup(fd)
         try:
@@ -71,7 +71,7 @@ def _adopt(fd: int) -> socket.SocketType:
     except OSError as error:
         raise AddressError(f"/dev/fd/{fd}: no socket: {error.strerror}") from error
 
-    # It may be any socket: whoever started this process chose it.
+    # It may be any socket: the parent process chose it.
     if sock.family != socket.AF_UNIX or sock.type != socket.SOCK_SEQPACKET:
         sock.close()
         raise AddressError(f"/dev/fd/{fd}: not a Unix-domain sequenced-packet socket")
@@ -81,7 +81,7 @@ def _adopt(fd: int) -> socket.SocketType:
 
 
 def grow_send_buffer(sock: socket.SocketType, size: int) -> None:
-    """Let packets of the protocol's full length through: the default buffer stops at 212,960 bytes."""
+    """Enlarge the buffer for packets of the protocol's full length: the default stops at 212,960 bytes."""
     if sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) < size:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
 
@@ -92,14 +92,14 @@ def set_send_buffer(sock: socket.SocketType, size: int) -> None:
 
 
 def unread_bytes(sock: socket.SocketType) -> int:
-    """How many bytes the other end has not read yet, the kernel's bookkeeping included."""
+    """Number of bytes that the other end has not read yet, with the kernel's bookkeeping."""
     size = array("i", [0])
     fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, size)  # SIOCOUTQ of unix(7)
     return size[0]
 
 
 def connect(address: Address, send_buffer: int, *, descriptors: bool = False) -> socket.SocketType:
-    """A socket connected to the hub at ``address``. With ``descriptors`` they can be received, and it is guarded.
+    """Connect to the hub at ``address``. With ``descriptors``, the socket can receive them, and is guarded.
 
     Raises :exc:`BlockingIOError` when the hub's backlog is full, and :exc:`OSError`.
     """
@@ -117,7 +117,7 @@ def connect(address: Address, send_buffer: int, *, descriptors: bool = False) ->
 
 
 def accept(listener: socket.SocketType, send_buffer: int) -> socket.SocketType:
-    """The next connection, with this send buffer.
+    """Accept the next connection, with this send buffer.
 
     Raises :exc:`BlockingIOError` when there is none, and :exc:`OSError`.
     """
@@ -130,7 +130,7 @@ def accept(listener: socket.SocketType, send_buffer: int) -> socket.SocketType:
 
 
 def take_connection(sock: socket.SocketType, guarded: bool) -> socket.SocketType:
-    """A connection that another process has accepted; ``guarded``: descriptors may still come over it."""
+    """Wrap a connection that another process has accepted; ``guarded``: descriptors may still come over it."""
     if guarded:
         return GuardedSocket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, sock.detach())
     sock = _guarded(sock)
@@ -139,7 +139,7 @@ def take_connection(sock: socket.SocketType, guarded: bool) -> socket.SocketType
 
 
 def bound_address(address: Address | HasFileno) -> Address:
-    """Where a client finds what listens at ``address``: for a descriptor, the name that its socket is bound to."""
+    """The address for clients of a listener at ``address``: for a descriptor, the name that its socket is bound to."""
     if isinstance(address, HasFileno):
         address = DescriptorAddress(address.fileno())
     if not isinstance(address, DescriptorAddress):
@@ -156,9 +156,9 @@ def bound_address(address: Address | HasFileno) -> Address:
 
 
 class Listener:
-    """A listening socket and, where it is a path, the file that it put there.
+    """A listening socket and, for a path, the file that it created.
 
-    ``mode`` is the permission bits of the file. A socket that nobody listens at is replaced, and with ``reuse`` an
+    ``mode`` is the permission bits of the file. A socket without a listener is replaced, and with ``reuse`` an
     empty file, too. Raises :exc:`~sbuslib.errors.AddressInUseError` when something else stands there,
     :exc:`~sbuslib.errors.AddressError` for a descriptor that is no such socket, and :exc:`OSError`.
     """
@@ -171,7 +171,7 @@ class Listener:
         if isinstance(address, HasFileno):
             address = DescriptorAddress(address.fileno())
 
-        #: What clients call it by: of a passed descriptor its path or name, where it has one.
+        #: The address for clients: for a passed descriptor its path or name, if it has one.
         self.address: Address = bound_address(address)
         self.passed = address if isinstance(address, DescriptorAddress) else None
         """The descriptor that was passed; :attr:`socket` is a copy of it."""
@@ -188,7 +188,7 @@ class Listener:
                 self.socket.close()
                 raise
 
-        # Whoever passed a descriptor may have called ``listen`` already.
+        # The process that passed a descriptor may have called ``listen`` already.
         if not self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             try:
                 self.socket.listen(backlog)
@@ -225,7 +225,7 @@ class Listener:
     def close(self) -> None:
         """Stop listening, and remove the file unless it is no longer the one that was put there.
 
-        The file goes first: nobody replaces it while its socket listens, or could have another with its inode.
+        The file goes first: no hub replaces it while its socket listens, and no other file can have its inode.
         """
         try:
             if self._file is not None:
@@ -244,9 +244,9 @@ class Listener:
         return self._file is not None
 
     def listen_again(self, backlog: int) -> None:
-        """Have new clients see this process as their hub, unless another user made the socket listen.
+        """Let new clients see this process as their hub, unless another user made the socket listen.
 
-        What waits in the backlog stays there.
+        Connections in the backlog stay there.
         """
         with suppress(OSError):
             if peer_credentials(self.socket).uid == os.getuid():
@@ -285,11 +285,11 @@ def _is_empty_file(found: os.stat_result) -> bool:
 
 @contextmanager
 def _alone_at(path: str) -> Iterator[bool]:
-    """While no other hub begins to listen at a path; whether that is certain.
+    """Hold a lock against other hubs that begin to listen at a path; yields whether that is certain.
 
     A hub that has bound its socket, and does not listen yet, looks as one that was killed; and what was dead a moment
     ago may have been replaced. So hubs begin one after another, each with a lock on a file beside the socket, which
-    goes when it has begun. Whoever waited for that file looks for a new one.
+    goes when it has begun. A process that waited for that file opens a new one.
     """
     place, until, fd = f"{path}.lock", monotonic() + _LOCK_SECONDS, -1
     try:
@@ -317,7 +317,7 @@ def _alone_at(path: str) -> Iterator[bool]:
 
 
 def _locks(fd: int, place: str) -> bool:
-    """Lock a file, unless another process does; whether it is locked, and still the file at its place."""
+    """Lock a file, unless another process does. Returns whether it is locked, and still the file at its path."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(fd), os.lstat(place))
@@ -338,14 +338,17 @@ def _remove_empty_file(path: str) -> None:
 
 
 def _remove_dead_socket(path: str) -> None:
-    """Remove a socket that nobody listens at, if that may be. The caller is alone, or was told to."""
+    """Remove a socket without a listener, if that is allowed.
+
+    The caller holds the lock, or has to replace it anyway.
+    """
     with suppress(FileNotFoundError, PermissionError):
         if stat.S_ISSOCK(os.lstat(path).st_mode) and _is_dead(path):
             os.unlink(path)
 
 
 def _is_dead(path: str) -> bool:
-    """Whether nobody listens at a socket: only the kernel can say."""
+    """Whether a socket has no listener, by a connection attempt."""
     probe = _new_socket()
     try:
         probe.connect(os.fsencode(path))
@@ -359,7 +362,7 @@ def _is_dead(path: str) -> bool:
 
 
 def _who_is_there(path: str) -> str:
-    """A clause for the error: whether what stands at an address is a socket, and alive."""
+    """Make a clause for the error: whether the file at an address is a socket, and has a listener."""
     with suppress(OSError):
         found = os.lstat(path)
         if _is_empty_file(found):

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def unpatched(module: str, name: str) -> Any:
-    """What the standard library has under this name, also where gevent has put its own there. Never loads gevent."""
+    """Return the standard library's own object of this name, also where gevent has replaced it. Never loads gevent."""
     monkey = sys.modules.get("gevent.monkey")
     if monkey is not None:
         return monkey.get_original(module, name)

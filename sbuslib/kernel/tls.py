@@ -11,9 +11,9 @@ C = TypeVar("C", bound=ssl.SSLContext)
 
 
 def make_context(kind: type[C], protocol: int, cert: str | None, key: str | None, ca: str | None) -> C:
-    """A context of TLS 1.2 or later that demands a certificate of the other end.
+    """Make a context of TLS 1.2 or later that demands a certificate of the other end.
 
-    :param kind: the class of the context, such as gevent's.
+    :param kind: the class of the context, for example gevent's.
     :param protocol: ``ssl.PROTOCOL_TLS_CLIENT`` or ``ssl.PROTOCOL_TLS_SERVER``.
     :param cert, key: files with our own certificate and its private key (PEM).
     :param ca: file with the certificates of the authority that signs the other's; ``None``: those of the system.

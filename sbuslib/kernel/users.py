@@ -74,7 +74,7 @@ def name_of_user(uid: int) -> str:
 
 
 def program_of(pid: int) -> str:
-    """What the kernel calls the program of a process of this pid namespace; empty where that cannot be seen."""
+    """The kernel's name of the program of a process in this pid namespace; empty if it is not visible."""
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
             return file.read().rstrip("\n")

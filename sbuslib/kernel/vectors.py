@@ -81,7 +81,7 @@ class Vector:
         #: And its length in bytes.
         self.sizes = [words[2 * piece + 1 :: 2 * pieces] for piece in range(pieces)]
         headers = memoryview(self._headers).cast("B")
-        #: How long each message is that came.
+        #: Length of each received message.
         self.lengths = headers.cast("I")[_Mmsghdr.length.offset // 4 :: _ONE // 4]
         # Ready-made arguments: the address of each header, and each count.
         start = ctypes.addressof(self._headers)
@@ -90,11 +90,11 @@ class Vector:
 
 
 class GuardedVector(Vector):
-    """Message headers to receive with, which have room for what the kernel adds to each packet."""
+    """Message headers to receive with, with room for the kernel's control messages."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
-        #: Where the kernel puts what comes beside each packet.
+        #: Room for the control messages of each packet.
         self._control = mmap.mmap(-1, count * CONTROL_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         anchor = ctypes.c_char.from_buffer(self._control)
         start = ctypes.addressof(anchor)
@@ -102,16 +102,16 @@ class GuardedVector(Vector):
         for n, message in enumerate(self._headers):
             message.header.control = start + n * CONTROL_BYTES
         headers = memoryview(self._headers).cast("B")
-        #: What it says of each packet: whether something was cut off.
+        #: Flags of each packet: whether something was cut off.
         self._flags = headers.cast("I")[_Msghdr.flags.offset // 4 :: _ONE // 4]
-        #: How much of each place it has used; before a call, how large that is.
+        #: Before a call, the size of the room for each packet; after it, the used part.
         self._control_sizes = headers.cast(WORD_FORMAT)[_Msghdr.controllen.offset // _WORD :: _ONE // _WORD]
         #: The latter.
         self._full = memoryview(array(WORD_FORMAT, [CONTROL_BYTES] * count))
         self.make_room(count)
 
     def make_room(self, count: int) -> None:
-        """Say that the first headers have room: the kernel writes there how much of it has been used."""
+        """Set the sizes of the first headers anew: the kernel overwrites them with the used parts."""
         self._control_sizes[:count] = self._full[:count]
 
     def close_descriptors(self, sock: socket.SocketType, count: int) -> int:
@@ -146,7 +146,7 @@ def has_calls() -> bool:
 
 
 def send_each(sock: socket.SocketType, packets: Sequence[bytes | memoryview], flags: int = ONE_PACKET_FLAGS) -> int:
-    """Send packets one by one; how many went. Raises only what concerns the first."""
+    """Send packets one by one. Returns the number sent. Raises only an error of the first."""
     sent = 0
     for packet in packets:
         try:
