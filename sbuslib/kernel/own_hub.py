@@ -20,8 +20,7 @@ class Serving:
         _all[listener.getsockname()] = self
 
     def check_here(self, address: str) -> None:
-        """Raise :exc:`~sbuslib.errors.StateError` if the hub cannot serve a caller that is about to wait, not in
-        gevent.
+        """Raise :exc:`~sbuslib.errors.StateError` if the hub cannot serve a caller that waits without gevent.
 
         It could if the standard library was patched: then all waiting is in gevent.
         """

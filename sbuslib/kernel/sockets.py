@@ -340,7 +340,7 @@ def _remove_empty_file(path: str) -> None:
 def _remove_dead_socket(path: str) -> None:
     """Remove a socket without a listener, if that is allowed.
 
-    The caller holds the lock, or has to replace it anyway.
+    The caller holds the lock, or is asked to.
     """
     with suppress(FileNotFoundError, PermissionError):
         if stat.S_ISSOCK(os.lstat(path).st_mode) and _is_dead(path):
