@@ -156,7 +156,7 @@ class Columns:
         return list(map(add, map(heads.__getitem__, self.numbers), payloads))
 
     def pack(self, messages: int, most: int) -> Iterator[tuple[bytes, int]]:
-        """Encode to packets of up to ``messages`` messages and ``most`` bytes of payload, each with its number of messages.
+        """Encode to packets of at most ``messages`` messages and ``most`` bytes of payload, with their message counts.
 
         Batches, and plain packets for single messages. Raises as :func:`~sbuslib.wire.packets.encode_message`.
         """
