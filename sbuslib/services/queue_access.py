@@ -1,4 +1,4 @@
-"""Who may do what with the queues of a service, and the users whom it refuses: each stands in the log once."""
+"""Access to the queues of a service by user. Logs each refused user once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger("sbuslib.services")
 
 
 class QueueAccess:
-    """Which users may work, and whose jobs are taken: those of this process, of root, and more.
+    """Users that may work, and users that may submit jobs: those of this process, root, and more.
 
     :param client: of the service; its credentials say which senders are of its own user.
     :param trusted: more users who may work, and who may put jobs in.
@@ -35,11 +35,11 @@ class QueueAccess:
         self._no_jobs: set[int] = set()  # users whose jobs were refused
 
     def stranger(self, sender: bytes | None) -> int | None:
-        """The user who is charged for what a sender says, and who may not work; ``None`` for those who are trusted."""
+        """The user who is charged for a sender's messages, and who may not work; ``None`` for trusted users."""
         return stranger(sender, self._client.credentials, self._separator, self._trusted)
 
     def why_no_job(self, name: bytes, sender: bytes | None) -> str | None:
-        """Why a queue takes no jobs of a sender; ``None`` if it does."""
+        """Reason why a queue takes no jobs of a sender; ``None`` if it does."""
         if self._users is None:
             return None
         user = stranger(sender, self._client.credentials, self._separator, self._users)
@@ -50,12 +50,12 @@ class QueueAccess:
         return f"the queue takes no jobs of user {user}: start it with --producer {user}"
 
     def note_worker(self, name: bytes, user: int) -> None:
-        """A worker of a stranger was refused."""
+        """Log that a worker of an untrusted user was refused."""
         text = "queue %s: workers of user %s get no jobs: start it with --trusted %s if they may work"
         self._log_once(self._no_workers, text, name, user)
 
     def refused_for(self, user: int | None) -> list[int]:
-        """The users whose workers were refused, as far as this user may know: a stranger hears of itself alone."""
+        """The users whose workers were refused, as far as this user may know: an untrusted user sees only itself."""
         return [one for one in self._no_workers if user in (None, one)]
 
     @staticmethod

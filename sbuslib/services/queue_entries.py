@@ -1,4 +1,4 @@
-"""The jobs, queues and workers that the service of shared queues knows: plain state for :mod:`.queue_rules`."""
+"""State of the service of shared queues: jobs, queues and workers, for :mod:`.queue_rules`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HELD_BYTES: Final = 1024 * 1024
 """Bytes of jobs after which a worker gets no more: a sixteenth of what a hub queues for a client that is slow."""
 
 JOB_EXTRA: Final = 600
-"""What a job counts beside its key and payload: what Python takes for it, about."""
+"""Overhead of a job beside its key and payload: roughly Python's memory for it."""
 
 MOST_SUBMITS: Final = 16_384
 """Ids of submits that are remembered: more than are sent in the seconds in which one that times out is repeated."""
@@ -47,7 +47,7 @@ class Entry:
     given: float = 0.0
     """When, on the clock of workers."""
     size: int = field(init=False)
-    """What it costs in memory, in bytes."""
+    """Its memory, in bytes."""
 
     def __post_init__(self) -> None:
         self.size = len(self.key) + len(self.payload) + len(self.sender or b"") + JOB_EXTRA
@@ -76,7 +76,7 @@ class KnownQueue:
         self.gone = 0  # jobs that have ended since those were looked for
 
     def next_ready(self) -> Entry | None:
-        """The job that may be given first, and now is not ready any more."""
+        """Remove and return the first job that may be given."""
         while self.ready:
             level = max(self.ready)
             line = self.ready[level]
@@ -99,7 +99,7 @@ class KnownQueue:
             line.extend(jobs)
 
     def state(self, at: float) -> QueueState:
-        """How it stands."""
+        """Return the state of the queue."""
         held = sum(len(worker.held) for worker in self.workers.values())
         oldest = next((job.came for job in self.jobs.values() if not job.is_held), None)
         age = None if oldest is None else max(0.0, at - oldest)
@@ -107,7 +107,7 @@ class KnownQueue:
 
 
 class Submits:
-    """The newest submits that have an id. Those of strangers push out none of other users."""
+    """The newest submits that have an id. Those of untrusted users push out none of trusted ones."""
 
     def __init__(self) -> None:
         self._known: dict[bool, dict[bytes, None]] = {False: {}, True: {}}  # by whether they are trusted; oldest first
@@ -132,7 +132,7 @@ class Submits:
             self._changed[oldest] = None
 
     def changes(self) -> dict[bytes, bool | None]:
-        """What has changed since this was called before: whether a submit is of a trusted user; ``None``: forgotten."""
+        """Changes since the last call: whether a submit is of a trusted user; ``None``: forgotten."""
         changed, self._changed = self._changed, {}
         return changed
 
@@ -147,7 +147,7 @@ class KnownWorker:
         self.key = key
         self.sender = sender
         self.token = token
-        #: How many jobs it takes at once.
+        #: Most jobs that it takes at once (prefetch).
         self.room = 0
         #: When it was last heard of, on the clock of workers.
         self.seen = 0.0
@@ -157,7 +157,7 @@ class KnownWorker:
         self.total = 0  # jobs that it was ever given
 
     def free(self) -> int:
-        """How many more jobs it may be given."""
+        """Number of further jobs that it may be given."""
         return self.room - len(self.held) if self.bytes < HELD_BYTES else 0
 
     def held_since(self, time: float) -> Iterator[Entry]:
@@ -165,7 +165,7 @@ class KnownWorker:
         return takewhile(lambda job: job.given < time, self.held.values())
 
     def take(self, job: Entry, now: float) -> None:
-        """Be given a job."""
+        """Note that it was given a job."""
         job.attempts += 1
         job.holder = self
         job.given = now
@@ -174,6 +174,6 @@ class KnownWorker:
         self.total += 1
 
     def drop(self, job: Entry) -> None:
-        """Hold a job no more, if it does."""
+        """Release a job, if it holds it."""
         if self.held.pop(job.number, None) is not None:
             self.bytes -= job.size

@@ -1,15 +1,14 @@
-"""The rules of shared queues: which job waits, which worker is given it, when it is given again, when it is dead.
+"""Rules of shared queues: waiting jobs, delivery to workers, redelivery, and dead letters.
 
-Without input, output or a clock; times are seconds that the caller gives, by two clocks. ``now`` is the time in which
-workers have to be heard of. ``at`` is that of jobs which are delayed or expire, and goes on while the service is
-stopped. :meth:`Jobs.turn` gives jobs to workers and tells what has changed, which the service stores *before* it tells
-anybody.
+Without input, output or a clock; times are seconds that the caller gives, by two clocks. ``now`` is for the heartbeats
+of workers. ``at`` is for delays and expiry of jobs, and goes on while the service is stopped. :meth:`Jobs.turn` gives
+jobs to workers and returns the changes, which the service stores *before* it sends anything.
 
-A job waits, or is held by one worker. What a worker holds comes back to the front of the queue when the worker fails,
-leaves, falls silent for :data:`GONE` seconds, does not name the job any more, or holds it for longer than the time
-limit. Until another worker has the job, its last holder may still acknowledge it. A job that is rejected, or was given
-as often as it may be, is dead: it goes into the dead queue of its queue, :func:`dead_name`. That is a queue as others,
-in which no job dies.
+A job waits, or is held by one worker. A held job comes back to the front of the queue when the worker fails, leaves,
+falls silent for :data:`GONE` seconds, does not name the job any more, or holds it for longer than the time limit. Until
+another worker has the job, its last holder may still acknowledge it. A job that is rejected, or was given as often as
+it may be, is dead: it goes into the dead queue of its queue, :func:`dead_name`. That is a queue as others, in which no
+job dies.
 
 Where order is kept, each key has a line, and only the first job of a line may be given.
 """
@@ -59,7 +58,7 @@ def _put_back(line: deque[Entry], job: Entry) -> None:
 
 
 class Turn(NamedTuple):
-    """What has changed since the last turn."""
+    """Changes since the last turn."""
 
     new: list[Entry]
     """They may have been given at once."""
@@ -113,7 +112,7 @@ class Jobs:
         self._dying: list[Entry] = []  # rejected, or given too often, since the last turn
         self._changed: dict[int, Entry] = {}  # of the jobs stored before
 
-    # -- what goes in -------------------------------------------------------------------------------
+    # -- new jobs -----------------------------------------------------------------------------------
 
     def load(self, rows: Iterable[Row], submits: Iterable[tuple[bytes, bool]] = ()) -> None:
         """Take jobs up that were stored, in the order of their numbers, and submits, oldest first."""
@@ -237,7 +236,7 @@ class Jobs:
             heapify(self._times)
         heappush(self._times, (job.until, job.number, False))
 
-    # -- what workers say ---------------------------------------------------------------------------
+    # -- packets of workers -------------------------------------------------------------------------
 
     def announce(
         self, name: bytes, key: bytes, sender: bytes | None, token: bytes, room: int, named: Iterable[int], now: float
@@ -270,7 +269,10 @@ class Jobs:
         returned: Iterable[int] = (),
         rejected: Iterable[int] = (),
     ) -> int:
-        """A worker says what became of jobs, see :class:`~sbuslib.recipes.queue.Acknowledgement`; how many are done."""
+        """Take acknowledgements of a worker, see :class:`~sbuslib.recipes.queue.Acknowledgement`.
+
+        Returns the number done.
+        """
         worker.seen = now
         self._touched[worker.queue.name] = worker.queue
         ended = list(dict.fromkeys(job for job in map(self.jobs.get, done) if job is not None and job.holder is worker))
@@ -291,14 +293,14 @@ class Jobs:
         return list(dict.fromkeys(job for job in held if job is not None))
 
     def leave(self, worker: KnownWorker) -> None:
-        """A worker is gone."""
+        """Remove a worker, and give its jobs again."""
         del self.workers[worker.key]
         self._release(worker, list(worker.held.values()))
         del worker.queue.workers[worker.key]
         self._let_go(worker.queue)
 
     def expire(self, now: float) -> None:
-        """Let workers go that are silent, and give jobs again that were held for too long."""
+        """Remove silent workers, and give jobs again that were held for too long."""
         for worker in list(self.workers.values()):
             if now - worker.seen > GONE:
                 self.leave(worker)
@@ -306,7 +308,7 @@ class Jobs:
                 self._release(worker, [*worker.held_since(now - self._limit)])
 
     def _take_back(self, worker: KnownWorker, jobs: list[Entry]) -> None:
-        """A worker gives back what it has not begun: that was no attempt."""
+        """Take back jobs that a worker has not begun: those were no attempts."""
         for job in jobs:
             job.attempts -= 1
             self._changed[job.number] = job
@@ -318,10 +320,10 @@ class Jobs:
             self._watch(job)
         self._line_up(jobs, first=True)
 
-    # -- what ends ----------------------------------------------------------------------------------
+    # -- the end of jobs ----------------------------------------------------------------------------
 
     def purge(self, name: bytes, number: int | None = None) -> int:
-        """Forget all jobs of a queue that nobody holds, or one of them; how many there were."""
+        """Forget all waiting jobs of a queue, or one of them. Returns their number."""
         queue = self.queues.get(name)
         jobs = [] if queue is None else [*queue.jobs.values()] if number is None else [queue.jobs.get(number)]
         waiting = [job for job in jobs if job is not None and not job.is_held]
@@ -330,7 +332,7 @@ class Jobs:
         return len(waiting)
 
     def _bury(self, job: Entry) -> None:
-        """A job is dead: it moves, with its number, into the dead queue, where its attempts begin anew."""
+        """Move a dead job, with its number, into the dead queue, where its attempts begin anew."""
         if self.jobs.get(job.number) is not job:  # its last holder has done it, after all
             return
         self._part(job)
@@ -350,7 +352,7 @@ class Jobs:
         self._part(job)
 
     def _part(self, job: Entry) -> None:
-        """A job is of its queue no more. The next of its line may be given."""
+        """Remove a job from its queue. The next of its line may be given."""
         queue = job.queue
         del queue.jobs[job.number]
         if queue.lines is not None:
@@ -365,10 +367,10 @@ class Jobs:
         queue.note_end()
         self._let_go(queue)
 
-    # -- what comes out -----------------------------------------------------------------------------
+    # -- delivery -----------------------------------------------------------------------------------
 
     def next_time(self) -> float:
-        """When the next job is due, or expires."""
+        """Time at which the next job is due, or expires."""
         return self._times[0][0] if self._times else inf
 
     def turn(self, now: float, at: float) -> Turn:
@@ -381,7 +383,7 @@ class Jobs:
             self._give(queue, given, now)
         self._touched.clear()
 
-        # What the store has to know of this turn.
+        # The changes that the store has to write for this turn.
         new = [job for job in map(self.jobs.get, range(self._stored + 1, self._number + 1)) if job is not None]
         changed = [job for number, job in self._changed.items() if number <= self._stored and number in self.jobs]
         finished, self._finished = self._finished, []
@@ -390,7 +392,7 @@ class Jobs:
         return Turn(new, changed, finished, given, self.submits.changes())
 
     def _pass_time(self, at: float) -> None:
-        """Line up what is due, and forget what has expired before a worker had it."""
+        """Line up due jobs, and forget jobs that expired before a worker had them."""
         while self._times and self._times[0][0] <= at:
             _, number, is_due = heappop(self._times)
             job = self.jobs.get(number)
@@ -404,7 +406,7 @@ class Jobs:
                 self._line_up([job])
 
     def _give(self, queue: KnownQueue, given: dict[KnownWorker, list[Entry]], now: float) -> None:
-        # 1. Who has room: a heap, the one with most of it first.
+        # 1. Workers with room: a heap, the one with most of it first.
         workers = queue.workers
         able = (worker for worker in workers.values() if queue.ready and worker.free() > 0)
         free = [(-worker.free(), worker.total, worker.key) for worker in able]

@@ -1,12 +1,13 @@
 """The service of shared queues: takes jobs in, gives each to one worker, and keeps those that are not acknowledged.
 
-A client of a hub that works in turns. A turn takes what has come, applies the rules (:mod:`.queue_rules`), stores what
-has changed, and only then answers and gives jobs: so nobody is told of anything that a crash could undo. A turn costs
-one sync of the disk. What comes meanwhile is of the next turn, so the busier the queues, the more jobs share a sync.
+A client of a hub that works in turns. A turn takes all received messages, applies the rules (:mod:`.queue_rules`),
+stores the changes, and only then answers and gives jobs: so a crash cannot undo anything that was answered. A turn
+costs one sync of the disk. Messages that come meanwhile are for the next turn, so the busier the queues, the more jobs
+share a sync.
 
 One service has a queue, or all queues whose name begins in some way. A queue is there once it has a job or a worker.
-Two services of one name would both give each job that is published. So a service tells others since when it serves, and
-the younger ends.
+Two services of one name would both give each job that is published. So services announce when they began, and the
+younger ends.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ from .queue_store import Store
 logger = logging.getLogger("sbuslib.services")
 
 _TICK: Final = 0.25
-"""Seconds between two turns of a service that hears nothing."""
+"""Seconds between two turns of a service without messages."""
 _TURN_MESSAGES: Final = 8_192
 """Messages of one turn, about. They share one sync, and wait for each other."""
 _PART_JOBS: Final = 256
@@ -69,7 +70,7 @@ _PART_JOBS: Final = 256
 _PART_BYTES: Final = 65_536
 """Bytes of jobs after which one more message begins."""
 _LONGEST_TURN: Final = 1.0
-"""What a turn counts at most, in seconds. While this process stands still, workers are not to blame for silence."""
+"""Longest time that a turn counts, in seconds. While this process is stopped, workers are not silent by fault."""
 _JOB_EXTRA: Final = 48
 """Most bytes that MessagePack and the numbers add to a job."""
 _DIGITS: Final = 20
@@ -78,9 +79,9 @@ _LISTED: Final = 512
 """Queues in one answer that lists them: as many as fit a packet, with the longest names."""
 
 _LOOKS: Final = 16
-"""Workers about whom the hub is asked at a time. Those that were heard of last are left for later."""
+"""Workers about which the hub is asked at a time. Those with the newest heartbeats are left for later."""
 REFUSALS_A_TURN: Final = 64
-"""Workers that are told in one turn that they are refused. They announce themselves again."""
+"""Workers that get a refusal in one turn. They announce themselves again."""
 
 
 class QueueService:
@@ -120,7 +121,7 @@ class QueueService:
         self._connected = self._looked = 0.0  # when this connection began, and ends were looked for, on that clock
         self._gone: list[tuple[KnownWorker, float]] = []  # workers whose connection has ended, and when they were heard
         self._out: list[tuple[bytes, bytes]] = []
-        #: Its own client: nobody else may use it.
+        #: Its own client, for no other use.
         self.client = client = Client(
             address,
             timeout=5.0,
@@ -140,7 +141,7 @@ class QueueService:
             self._keys = {queue_key(one, separator, word): word for one in self._names for word in (b"work", b"submit")}
             self._services = services_key(separator)
             self.access = QueueAccess(client, separator, trusted, users)
-            #: Which service this is: of two, the older one stays.
+            #: Id of this service: of two, the older one stays.
             self._me = Presence(time_ns(), os.urandom(8), [*self._names])
             if store is not None:
                 jobs.load(store.load(), store.load_submits())
@@ -211,14 +212,14 @@ class QueueService:
         self._refusals = 0
         self._states.clear()
 
-        # 2. What it changes.
+        # 2. Apply the rules.
         self._take_in(messages)
-        if len(messages) < _TURN_MESSAGES:  # nothing that a worker said is still to be read
+        if len(messages) < _TURN_MESSAGES:  # no message of a worker is still unread
             self._let_go()
             self.jobs.expire(self._now)
         turn = self.jobs.turn(self._now, at)
 
-        # 3. Stored, and then said.
+        # 3. Store the changes, and only then answer.
         if self._store is not None:
             self._store.commit(turn)
             self._store.sync(at)
@@ -267,12 +268,12 @@ class QueueService:
                     self.refused += 1
 
     def _accept(self, name: bytes, word: Submission, sender: bytes | None) -> str | None:
-        """Take all of these jobs in; why not, if they are refused."""
+        """Take all of these jobs in. Returns the reason if they are refused."""
         # 1. Whether its user may put jobs in.
         if (why := self.access.why_no_job(name, sender)) is not None:
             return why
 
-        # 2. What was sent again is answered as it was the first time.
+        # 2. A repeated submit gets the same answer as the first time.
         owner = self.access.stranger(sender)
         digest = Submits.digest(name, owner, word.id) if word.id else None
         if digest in self.jobs.submits:
@@ -295,7 +296,7 @@ class QueueService:
         return None
 
     def _submitted(self, message: Message, name: bytes) -> None:
-        """Take in what a caller wants to know to be accepted. It is told after the turn is stored."""
+        """Take in jobs whose sender waits for acceptance. The answer is sent after the turn is stored."""
         question = parse_question(message, self._at, self._namespace)
         if question is None:
             return
@@ -318,7 +319,7 @@ class QueueService:
     # -- workers ------------------------------------------------------------------------------------
 
     def _announced(self, message: Message, name: bytes) -> None:
-        # 1. Whoever may not work is told so; how the queue stands, anybody may ask.
+        # 1. Refuse workers of untrusted users. Any user may ask for the state of the queue.
         sender = message.sender
         user = self.access.stranger(sender)
         if (question := parse_question(message, self._at, self._namespace)) is not None:
@@ -337,7 +338,7 @@ class QueueService:
             self._out.append((worker.key, encode((self._address(name), worker.token, []))))
 
     def _refuse(self, word: Announcement, name: bytes, user: int) -> None:
-        """A worker is of a user who is not trusted: it is told, and the log once of each user."""
+        """Refuse a worker of an untrusted user, and log each user once."""
         self.access.note_worker(name, user)
         if self._refusals < REFUSALS_A_TURN:
             self._refusals += 1
@@ -354,9 +355,9 @@ class QueueService:
             self.jobs.leave(worker)
 
     def _look_for_ends(self) -> None:
-        """Ask the hub about workers that hold jobs: who receives nothing any more has ended.
+        """Ask the hub about workers that hold jobs: a key without a receiver has no worker any more.
 
-        That is so for clients of the same hub that were heard of on this connection. Of others, silence tells.
+        That is so for clients of the same hub that were heard of on this connection. Silence shows the end of others.
         """
         here = self._namespace.prefix_of(self.client.credentials)
         heard = [worker for worker in self.jobs.workers.values() if worker.held and worker.seen >= self._connected]
@@ -370,7 +371,7 @@ class QueueService:
                     self._gone.append((worker, worker.seen))
 
     def _let_go(self) -> None:
-        """Give the jobs of workers that have ended to others. All that those said before has been read by now."""
+        """Give the jobs of workers that have ended to others. All their earlier messages have been read by now."""
         for worker, seen in self._gone:
             if self.jobs.workers.get(worker.key) is worker and worker.seen == seen:
                 self.jobs.leave(worker)
@@ -379,8 +380,8 @@ class QueueService:
     # -- questions, and other services --------------------------------------------------------------
 
     def _asked(self, question: Question, name: bytes, user: int | None) -> None:
-        """How a queue stands, which jobs it has, or that it be emptied. A stranger hears of itself alone."""
-        # 1. What only those may ask who are trusted.
+        """Answer for the state of a queue or its jobs, or empty it. An untrusted user sees only itself."""
+        # 1. Requests of trusted users only.
         word, _, number = question.payload.partition(b" ")
         if word in (PURGE, PEEK) and user is not None:
             self._answer(question, f"user {user} {NOT_TRUSTED} this queue".encode(), is_refused=True)
@@ -394,13 +395,13 @@ class QueueService:
             self._answer(question, encode(Peeked([*map(_told, part)])))
             return
 
-        # 2. What anybody may.
+        # 2. Requests of any user.
         state = self._state(name)
         refused = self.access.refused_for(user)
         self._answer(question, encode((state.waiting, state.held, state.oldest, state.workers, refused)))
 
     def _state(self, name: bytes) -> QueueState:
-        """How a queue stands in this turn: however often that is asked, it is counted once."""
+        """State of a queue in this turn, computed once for all requests."""
         state = self._states.get(name)
         if state is None:
             queue = self.jobs.queues.get(name)
@@ -410,7 +411,7 @@ class QueueService:
         return state
 
     def _met_or_asked(self, message: Message) -> None:
-        """Another service says that it is there, or somebody asks which queues there are."""
+        """Take an announcement of another service, or a request for the list of queues."""
         question, user = parse_question(message, self._at, self._namespace), self.access.stranger(message.sender)
         if question is not None and user is not None:
             self._answer(question, f"user {user} {NOT_TRUSTED} these queues".encode(), is_refused=True)
@@ -423,17 +424,17 @@ class QueueService:
             self._met(other, message.sender)
 
     def _begin_again(self) -> None:
-        """There is a new connection: workers may be late to have one."""
+        """Handle a new connection: workers may be late to have one."""
         self._connected = self._now + _LONGEST_TURN
         self._gone.clear()
         self._say_here()
 
     def _say_here(self) -> None:
-        """Tell other services of this one, at the end of the next turn."""
+        """Announce this service to others, at the end of the next turn."""
         self._out.append((self._services, encode(self._me)))
 
     def _met(self, other: Presence, sender: bytes | None) -> None:
-        """There is another service. Of two with a name in common the younger ends, and hears of the elder."""
+        """Handle the announcement of another service. Of two with a name in common the younger ends."""
         both = next((mine for mine in self._names for its in other.names if overlap(mine, its, self._separator)), None)
         mine, its = (self._me.since, self._me.word), (other.since, other.word)
         if both is not None and its < mine:
@@ -442,7 +443,7 @@ class QueueService:
         if both is not None and its > mine and not self._stopping:
             self._say_here()
 
-    # -- what goes out ------------------------------------------------------------------------------
+    # -- sending ------------------------------------------------------------------------------------
 
     def _tell(self, given: dict[KnownWorker, list[Entry]]) -> None:
         out, self._out = self._out, []
@@ -450,13 +451,13 @@ class QueueService:
             for part in in_parts(jobs, _bytes_of, _PART_JOBS, _PART_BYTES):
                 out.append((worker.key, encode((self._address(worker.queue.name), worker.token, [*map(_told, part)]))))
         if out:
-            # What a hub that is away does not get is asked for or given again: workers name what they hold.
+            # Messages lost with an outage of the hub are requested or given again: workers name the jobs they hold.
             with suppress(TimeoutError, DisconnectedError):
                 self.client.publish_many(out)
 
 
 def _told(job: Entry) -> Job:
-    """A job as others are told of it."""
+    """Convert a job to its public form."""
     return Job(job.number, job.attempts, job.key, job.payload, job.sender)
 
 

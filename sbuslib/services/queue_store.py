@@ -1,4 +1,4 @@
-"""Where queues keep their jobs: a file of SQLite, of which each turn of the service is one transaction.
+"""Store of queues' jobs: a file of SQLite. Each turn of the service is one transaction.
 
 WAL mode with ``synchronous=FULL``: when :meth:`Store.commit` returns, the disk has it. One sync serves all jobs of a
 turn. The file is locked for as long as it is open.
@@ -64,19 +64,19 @@ class Store:
             raise
 
     def load(self) -> list[Row]:
-        """All jobs, oldest first."""
-        since = time() - monotonic()  # what the clock of jobs lacks
+        """Load all jobs, oldest first."""
+        since = time() - monotonic()  # from the monotonic clock to that of jobs
         return [
             (*row, came - since, 0.0 if due is None else due - since, float("inf") if until is None else until - since)
             for *row, came, due, until in self._db.execute(f"SELECT {_COLUMNS} FROM jobs ORDER BY number")
         ]
 
     def load_submits(self) -> list[tuple[bytes, bool]]:
-        """The submits that are not to be taken in again, oldest first, and whether each is of a trusted user."""
+        """Load the submits that are not to be taken in again, oldest first, and whether each is of a trusted user."""
         return self._db.execute("SELECT digest, trusted FROM submits ORDER BY rowid").fetchall()
 
     def commit(self, turn: Turn) -> None:
-        """Store what has changed, all or nothing."""
+        """Store the changes, all or nothing."""
         if not (turn.new or turn.changed or turn.finished or turn.submits):
             return
         since = time() - monotonic()
@@ -103,11 +103,11 @@ class Store:
             self._due = monotonic() + self._sync
 
     def next_sync(self) -> float | None:
-        """When :meth:`sync` has something to do."""
+        """Time at which :meth:`sync` has something to do."""
         return self._due
 
     def sync(self, at: float) -> None:
-        """Have the disk take what was committed, if it is time."""
+        """Sync committed changes to the disk, if it is time."""
         if self._due is not None and self._due <= at:
             os.fdatasync(self._log)
             self._due = None

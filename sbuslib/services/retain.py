@@ -1,12 +1,12 @@
-"""Keeps the newest message of each key, and tells it to clients that ask: see :mod:`sbuslib.recipes.last`.
+"""Service of retained messages: keeps the newest of each key, and answers clients: see :mod:`sbuslib.recipes.last`.
 
-An empty payload under a key says that there is no value: the key is forgotten, as in MQTT. Room is shared out among the
+An empty payload removes the value of a key, as in MQTT. Room is shared out among the
 users that publish (:mod:`sbuslib.shares`): a user without room for a new value forgets its own oldest ones. The service
 asks the hub to hold publishers back rather than lose a message.
 
 It keeps from its start on. Beside that it takes over what another service of the same patterns has, which is older,
 and then it answers. Whether there is another cannot always be known at once: so two that begin together do not wait for
-each other. What was published while there was no service is not kept.
+each other. Messages that were published while there was no service are not kept.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from ..wire.packets import Message
 logger = logging.getLogger("sbuslib")
 
 KEYS: Final = 100_000
-"""Keys that are kept, unless told otherwise."""
+"""Default limit of keys."""
 SIZE: Final = 67_108_864
-"""Bytes of keys and payloads that are kept, unless told otherwise."""
+"""Default limit of bytes of keys and payloads."""
 KEY_EXTRA: Final = 100
-"""What a key that is noted takes in memory beside its bytes, about."""
+"""Rough overhead in memory of a noted key beside its bytes."""
 PAGE_BYTES: Final = 262_144
 """Bytes of values in one answer, if the first value is not longer."""
 LONGEST: Final = PACKET_BYTES - 16_384
@@ -78,7 +78,7 @@ class Kept:
         self._of_user: dict[int | None, OrderedDict[bytes, None]] = {}  # the keys of each, the oldest message first
         self._order: list[bytes] = []  # the keys in order, or empty
 
-        # The file is this process's alone, and read whole: what is kept is in memory.
+        # The file is this process's alone, and read whole: all values are in memory.
         self._file: sqlite3.Connection | None = None
         if file is not None:
             try:
@@ -94,12 +94,12 @@ class Kept:
                 raise StateError(f"{os.fspath(file)}: {error}") from None
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 
     def take_older(self, older: Iterable[Told], newer: Collection[bytes]) -> None:
-        """Have these values in place of all but those of the keys ``newer``, which came after them."""
+        """Replace all values by these, except for the keys ``newer``, whose values came later."""
         gone = [Told(key, b"") for key in self.values if key not in newer]
         later = [Told(key, payload, self._users[key]) for key, payload in self.values.items() if key in newer]
         self.take([*gone, *(told for told in older if told.key not in newer), *later])
@@ -108,7 +108,7 @@ class Kept:
         """Keep messages, newer than all before. Raises :exc:`sqlite3.Error` when the file cannot be written."""
         values, changed = self.values, dict[bytes, None]()
         for key, payload, user in messages:
-            # 1. What the user may have in any case is what it has: a new value takes the place of older ones.
+            # 1. A user keeps the room that it has: a new value replaces older ones.
             keys, size = self._keys.held(user), self._bytes.held(user)
             was_there = self._forget(key)
             changed.pop(key, None)  # so that they are written in the order in which they came
@@ -143,7 +143,7 @@ class Kept:
         return shares.held(user) + units <= before or shares.could_take(user, units)
 
     def _forget(self, key: bytes) -> bool:
-        """Forget a key, if it is kept; whether it was."""
+        """Forget a key. Returns whether it was kept."""
         payload = self.values.pop(key, None)
         if payload is None:
             return False
@@ -165,8 +165,8 @@ class Kept:
         file.execute("COMMIT")
 
     def page(self, pattern: bytes, after: bytes | None, separator: bytes = SEPARATOR) -> KeptPage:
-        """The values of a pattern, whose keys come after one in order."""
-        # 1. Where the keys begin that may match; they are sorted once after each change.
+        """Return values of a pattern, from the first key after a given one."""
+        # 1. The range of keys that may match; they are sorted once after each change.
         if not self._order:
             self._order = sorted(self.values)
         start = pattern.partition(b"*")[0]
@@ -190,7 +190,7 @@ class Kept:
 
 
 class Retain:
-    """Keeps what a hub carries under ``patterns``, and serves it, from a greenlet that calls :meth:`run`.
+    """Keeps the messages of a hub under ``patterns``, and serves them, from a greenlet that calls :meth:`run`.
 
     Raises as :class:`~sbuslib.Client` and :class:`Kept`.
     """
@@ -203,14 +203,14 @@ class Retain:
         keys: int = KEYS,
         size: int = SIZE,
     ) -> None:
-        #: Its own client: nobody else may use it. Its own questions do not come back to it.
+        #: Its own client, for no other use. Its own requests do not come back to it.
         self.client = Client(
             address, timeout=5.0, reconnect=True, senders=True, echo=False, hard="block", on_notice=self._on_notice
         )
         self.is_settled = Event()
-        """Set when it answers: what another service has was taken over, or there is none."""
+        """Set when it answers: values of another service were taken over, or there is none."""
         self.taken_over: int | None = None
-        """How many keys another service had; ``None``: there is none, or it did not answer."""
+        """Number of keys that another service had; ``None``: there is none, or it did not answer."""
         self._patterns = patterns  # what it keeps
         #: Keys of messages since another service was asked.
         self._came: set[bytes] | None = None
@@ -224,7 +224,7 @@ class Retain:
             self._separator = self.client.hub.separator
             self._own = question_key(b"", self._separator)
 
-            # Who else serves is asked before this client receives such questions itself, as with the empty pattern.
+            # Look for another service before this client receives such requests itself, as with the empty pattern.
             self._questions = [question_key(pattern, self._separator) for pattern in patterns]
             is_alone = all(self.client.hub.is_wanted(key) is False for key in self._questions)
             self._subscription = self.client.subscribe(*patterns)
@@ -278,12 +278,12 @@ class Retain:
     # -- another service ----------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Take over what another service has, if there is one, and answer from then on."""
+        """Take over the values of another service, if there is one, and answer from then on."""
         try:
             try:
                 self._take_over()
             except (NoServerError, TimeoutError):
-                pass  # what seemed to serve was a watcher of everything, or has gone
+                pass  # it was no service but a subscriber to everything, or has gone
             except (AnswerError, PeerError) as error:
                 logger.warning("last values: what another service keeps is not taken over: %s", error)
             self._came = None
@@ -298,10 +298,10 @@ class Retain:
         self.is_settled.set()
 
     def _take_over(self) -> None:
-        """As a subscription with last values begins (:mod:`sbuslib.recipes.last`): what came since is newer."""
+        """Fetch values as a subscription with last values does (:mod:`sbuslib.recipes.last`): later messages win."""
         client = self.client
         for _ in range(TRIES):
-            # 1. What came until now is in the answer, or something newer.
+            # 1. Messages until now are in the answer, or newer ones.
             began, lost = client.epoch, self._subscription.lost
             client.sync("tree")
             self._take_all()
@@ -318,7 +318,7 @@ class Retain:
         raise TimeoutError(f"the connection broke {TRIES} times, or more came than fits")
 
     def _answer(self, question: Question) -> bytes:
-        """A page, of all that was published before the question."""
+        """Request a page of all that was published before the request."""
         pattern = question.key[len(self._own) :]
         after = msgspec.msgpack.decode(question.payload, type=bytes | None)
         self.client.sync("tree")
