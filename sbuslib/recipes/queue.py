@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from ..errors import PacketError, PayloadError, PeerError, UsageError
+from ..errors import NoServerError, PacketError, PayloadError, PeerError, UsageError
 from ..limits import check_seconds
 from ..secrets import RESERVED, Namespace
 from ..wire.packets import check_payload
@@ -288,9 +288,9 @@ async def submit(
         raise UsageError(f"the id of a submit has at most {LONGEST_ID} bytes, not {len(id)}")
 
     # 2. As many questions as it takes.
-    key = queue_key(name, separator, b"submit")
     for part in in_parts(jobs, _pair_bytes, SUBMITTED, _SUBMITTED_BYTES):
-        await request(port, requester, key, encode((part, delay or 0.0, expires, priority, id)), timeout)
+        payload = encode((part, delay or 0.0, expires, priority, id))
+        await _ask(port, requester, name, separator, b"submit", payload, timeout)
 
 
 def _pair_bytes(pair: Pair) -> int:
@@ -350,6 +350,22 @@ def list_queues(ask: Callable[[bytes], list[Answer]]) -> dict[bytes, QueueState]
         after = min(ends)
 
 
+async def _ask(
+    port: ClientPort,
+    requester: Requester,
+    name: bytes,
+    separator: bytes,
+    word: bytes,
+    payload: bytes,
+    timeout: float | None,
+) -> bytes:
+    try:
+        return await request(port, requester, queue_key(name, separator, word), payload, timeout)
+    except NoServerError:
+        who = f"no service has the queue {printable(name)}"
+        raise NoServerError(f"{who}: start sbus queue for it, or sbus broker for all") from None
+
+
 async def _ask_about(
     port: ClientPort,
     requester: Requester,
@@ -359,7 +375,7 @@ async def _ask_about(
     payload: bytes,
     timeout: float | None,
 ) -> T:
-    answer = decode(kind, await request(port, requester, queue_key(name, separator, b"work"), payload, timeout))
+    answer = decode(kind, await _ask(port, requester, name, separator, b"work", payload, timeout))
     if answer is None:
         raise PeerError(f"queue {printable(name)}: the answer of its service makes no sense")
     return answer
