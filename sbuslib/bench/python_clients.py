@@ -165,19 +165,6 @@ def _client(kind: str, address: str) -> Endpoint:
     return Client(address)
 
 
-def publish_batch(address: str, count: int, payload: bytes, receivers: int) -> None:
-    from ..client import Client
-
-    key = KEY.encode()
-    with Client(address) as client:
-        report_ready()
-        await_start()
-        report_begun()
-        client.publish_many((key, payload) for _ in range(count))
-        client.publish(key, END)
-        client.sync()
-
-
 def publish_aio(address: str, count: int, payload: bytes, receivers: int) -> None:
     from ..aio import Client
 
@@ -254,14 +241,12 @@ def receive_many(address: str, count: int, receivers: int) -> None:
 
 _PUBLISH: dict[str, Publish] = {
     "gevent": lambda address, count, payload, _: _publish(_client("gevent", address), count, payload),
-    "batch": publish_batch,
     "blocking": lambda address, count, payload, _: _publish(_client("blocking", address), count, payload),
     "aio": publish_aio,
     "many": publish_many,
 }
 _RECEIVE: dict[str, Receive] = {
     "gevent": lambda address, *_: _receive(_client("gevent", address)),
-    "batch": lambda address, *_: _receive(_client("gevent", address)),
     "blocking": lambda address, *_: _receive(_client("blocking", address)),
     "aio": receive_aio,
     "many": receive_many,

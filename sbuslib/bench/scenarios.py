@@ -120,7 +120,7 @@ SCENARIOS = (
         name="python",
         title="Python client to Python client",
         job="clients",
-        options=("gevent", "batch", "blocking", "aio"),
+        options=("gevent", "blocking", "aio"),
         count=60_000,
     ),
     Scenario(name="many", title="publish_many to receive_many", job="clients", options=("many",), count=100_000),

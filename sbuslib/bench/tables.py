@@ -12,7 +12,6 @@ Title: TypeAlias = Callable[[Scenario, str], str]
 
 TITLES = {
     "hub": "sbuslib",
-    "hub-batch": "sbuslib, in a batch",
     "hub-blocking": "sbuslib, without gevent",
     "hub-aio": "sbuslib, asyncio",
     "forwarder": "C forwarder",
