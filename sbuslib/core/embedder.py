@@ -20,7 +20,7 @@ from ..wire.text import printable
 from .context import Context
 from .fan_out import FanOuts
 from .greenlet_inbox import GreenletInbox
-from .messages import Batched, Copied, Messages
+from .messages import Batched, Messages, Single
 from .protocols import Pausable, Receiver, Routes, Sender
 
 
@@ -66,7 +66,7 @@ class Embedder:
     def publish(self, key: bytes, payload: bytes) -> None:
         """Raises :exc:`~sbuslib.errors.KeyFormatError` and :exc:`~sbuslib.errors.PayloadError`."""
         packet = encode_message(key, payload)
-        self._deliver(self.receivers_of(key), Copied(self._writer, [packet]))
+        self._deliver(self.receivers_of(key), Single(packet))
 
     def publish_some(self, pairs: list[tuple[bytes, bytes]]) -> None:
         """Publish in batches. A batch stays whole if all its keys have the same receivers. Raises as above."""
@@ -75,7 +75,7 @@ class Embedder:
         for packet, count in pack(pairs, check_key, PACKET_BYTES):
             batch = Batch.parse(packet) if count > 1 else None
             if batch is None:
-                self._deliver(self.receivers_of(packet[len(MSG) : packet.index(b"\0")]), Copied(writer, [packet]))
+                self._deliver(self.receivers_of(packet[len(MSG) : packet.index(b"\0")]), Single(packet))
                 continue
             routes = [self.receivers_of(key) for key in batch.keys]
             if routes.count(routes[0]) == len(routes):
@@ -83,7 +83,7 @@ class Embedder:
                 continue
             of = dict(zip(batch.keys, routes, strict=True))
             for message, one in zip(batch.messages(), batch.plain, strict=True):
-                self._deliver(of[message.key], Copied(writer, [one]))
+                self._deliver(of[message.key], Single(one))
 
     def _deliver(self, receivers: Routes, messages: Messages) -> None:
         self._context.counts.published += messages.count

@@ -1,7 +1,7 @@
 """Messages on their way to receivers. All are :class:`Messages`.
 
-There are four kinds: in the area where they were received (:class:`InArea`, or :class:`OneInArea` for a single one),
-copied (:class:`Copied`), and many in one packet (:class:`Batched`). Each kind can send and copy itself, so a receiver
+There are four kinds: in the area where they were received (:class:`InArea`), copied (:class:`Copied`, or
+:class:`Single` for one), and many in one packet (:class:`Batched`). Each kind can send and copy itself, so a receiver
 need not know the kind. Copies and batches of messages are made once, however many receivers ask for them.
 """
 
@@ -176,49 +176,45 @@ class InArea(_Packets):
         return Copied(self._writer, self.packets(), self._batch)
 
 
-class OneInArea(Messages):
-    """The only message of a receive call, in the area's first slot from ``start`` on. Good until the turn ends.
+class Single(Messages):
+    """One message, in a copy of its own.
 
     Most clients send one message at a time, so a hub that is not flooded mostly does this.
     """
 
-    __slots__ = ("_copy", "_view", "_writer")
+    __slots__ = ("_packet",)
     count = 1
 
-    def __init__(self, area: PlainArea, writer: PacketWriter, length: int, start: int = 0) -> None:
-        self._view = area.first(length, start)  # where it was received
-        self._writer = writer
-        self._copy: bytes | None = None  # once asked for
+    def __init__(self, packet: bytes) -> None:
+        self._packet = packet
 
     @property
     def size(self) -> int:
-        return len(self._view)
+        return len(self._packet)
 
     @property
     def shortest(self) -> int:
-        return len(self._view)
+        return len(self._packet)
 
     def send(self, sock: socket.SocketType) -> int:
         try:
-            sock.send(self._view, ONE_PACKET_FLAGS)
+            sock.send(self._packet, ONE_PACKET_FLAGS)
         except BlockingIOError:
             return 0
         return 1
 
     def send_wrapped(self, sock: socket.SocketType, wrapper: bytes) -> int:
         try:
-            sock.sendmsg((wrapper, self._view), (), ONE_PACKET_FLAGS)
+            sock.sendmsg((wrapper, self._packet), (), ONE_PACKET_FLAGS)
         except BlockingIOError:
             return 0
         return 1
 
     def packets(self) -> list[bytes]:
-        if self._copy is None:
-            self._copy = bytes(self._view)
-        return [self._copy]
+        return [self._packet]
 
-    def keep(self) -> Copied:
-        return Copied(self._writer, self.packets())
+    def keep(self) -> Single:
+        return self
 
 
 class Copied(_Packets):

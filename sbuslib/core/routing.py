@@ -25,24 +25,29 @@ from ..wire.batches import BATCH
 from ..wire.control import WRAPPER
 from ..wire.packets import MSG
 from .batch_routing import take_batch
-from .messages import Copied, InArea, OneInArea, Received
+from .messages import Copied, InArea, Received, Single
 from .protocols import Receiver, Routes, Run, Sender
 from .publisher import FEW, PLANNED, Publisher, Undelivered, affordable, by_receiver
 
 _QUICK: Final = 1_024
 """So many deliveries, to at most :data:`FEW` receivers, are made without a look at the clock."""
 
+_COPIED_BYTES: Final = 8_192
+"""Longest single packet that is copied out of the area: to send a longer one from where it lies costs less."""
+
 _MANY: Final = 8
 """With at least so many packets from one receive call, it pays to look at all of them at once."""
 
 
 def route_one(publisher: Publisher, area: PlainArea, length: int) -> bool:
-    """Hand on the only packet of a receive call, if it is a message with known receivers. Returns whether it is."""
+    """Hand on the only packet of a receive call. Returns whether it was a short message with known receivers."""
     publisher.refresh()
-    data = area.data
-    receivers = publisher.routes.get(data[: data.find(b"\0", 0, length) + 1])
+    if length > _COPIED_BYTES:
+        return False
+    packet = area.data[:length]
+    receivers = publisher.routes.get(packet[: packet.find(b"\0") + 1])
     if receivers is not None:
-        publisher.deliver(receivers, publisher, OneInArea(area, publisher.running.writer, length))
+        publisher.deliver(receivers, publisher, Single(packet))
         return True
 
     # Over a link it comes with its sender.
@@ -50,10 +55,10 @@ def route_one(publisher: Publisher, area: PlainArea, length: int) -> bool:
     if wrapped is None:
         return False
     sender, start, body = wrapped
-    receivers = publisher.routes.get(data[start:body])
+    receivers = publisher.routes.get(packet[start:body])
     if receivers is None:
         return False
-    publisher.deliver(receivers, sender, OneInArea(area, publisher.running.writer, length, start))
+    publisher.deliver(receivers, sender, Single(packet[start:]))
     return True
 
 
@@ -314,4 +319,4 @@ def _route_copy(publisher: Publisher, packet: bytes) -> None:
         publisher.commands += 1
         publisher.role.command(publisher, packet)
     elif publisher.knows_allowed(header) or publisher.may_publish(header):
-        publisher.deliver(publisher.look_up(header), publisher, Copied(publisher.running.writer, [packet]))
+        publisher.deliver(publisher.look_up(header), publisher, Single(packet))

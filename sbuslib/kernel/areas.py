@@ -120,10 +120,6 @@ class PlainArea:
         """As :meth:`send`, with ``wrapper`` before each packet."""
         return send_each(sock, [wrapper + self._views[slot][: lengths[slot]] for slot in slots])
 
-    def first(self, length: int, start: int = 0) -> memoryview:
-        """The packet in the first slot, where it lies, from ``start`` on."""
-        return self._views[0][start:length]
-
     def heads(self, count: int, size: int) -> Sequence[bytes]:
         """The first ``size`` bytes of each of the first ``count`` slots, at most :data:`LONGEST_HEAD`.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ..core.batch_routing import take_batch
-from ..core.messages import Copied
+from ..core.messages import Single
 from ..core.outbound import Outbound
 from ..core.protocols import Pausable, Receiver, Sender
 from ..core.publisher import Publisher
@@ -130,4 +130,4 @@ def take_wrapped(publisher: Publisher, payload: bytes, sender_of: Callable[[byte
         take_batch(publisher, packet, sender, control.wrapper_from(name))
     elif publisher.knows_allowed(header) or publisher.may_publish(header):
         receivers = publisher.routes.get(header) or publisher.look_up(header)
-        publisher.deliver(receivers, sender, Copied(publisher.running.writer, [packet]))
+        publisher.deliver(receivers, sender, Single(packet))
