@@ -40,10 +40,10 @@ STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that stop a program that serves."""
 
 
-def finish(program: str, arguments: Namespace) -> int:
+def finish(program: str, arguments: Namespace, failure: BaseException | None = None) -> int:
     """Run what the arguments ask for; the exit status. What goes wrong becomes one line on standard error, here alone.
 
-    An unforeseen error ends the program with a traceback and the name of the command.
+    With a ``failure`` it went wrong before, and nothing is run. An unforeseen error ends the program with a traceback and the name of the command.
     """
     from ..errors import JournalError, SbusError, ServiceError, UsageError
 
@@ -52,6 +52,8 @@ def finish(program: str, arguments: Namespace) -> int:
     if (stdout := sys.stdout) is not None and hasattr(stdout, "reconfigure"):
         stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark
     try:
+        if failure is not None:
+            raise failure
         return arguments.run(arguments) or EXIT_SUCCESS
     except KeyboardInterrupt:
         end_by(signal.SIGINT)

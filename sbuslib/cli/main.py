@@ -241,11 +241,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Any other command; and what went wrong above is told as that of any.
     from .console import finish
 
-    def fail(_: Namespace) -> None:
-        assert failure is not None
-        raise failure
-
-    arguments = parse(words)
-    if failure is not None:
-        arguments.run = fail
-    return finish("sbus", arguments)
+    return finish("sbus", parse(words), failure)

@@ -55,8 +55,6 @@ def add_pub(parser: Parser) -> None:
 
 
 def run_pub(arguments: Namespace) -> None:
-    from .console import yield_to_signals
-
     if arguments.payload == b"-":
         arguments.lines, arguments.payload = True, None
     sources = [arguments.lines, arguments.stdin, arguments.file is not None, arguments.json]
@@ -69,10 +67,6 @@ def run_pub(arguments: Namespace) -> None:
     if sum(sources) + (arguments.payload is not None) != 1:
         arguments.parser.error("give one PAYLOAD, or one of -, -l, --stdin, --file and --json")
 
-    if arguments.payload is not None and not arguments.verbose:
-        yield_to_signals()
-        if _publish_once(arguments.address, arguments.key, arguments.payload):
-            return
     from . import messages
 
     # Lines may come for days.
@@ -91,13 +85,10 @@ def publish_plainly(words: Sequence[str]) -> bool:
             pass
         case _:
             return False
-    is_plain = not (key.startswith("-") or payload.startswith("-"))
-    return is_plain and _publish_once(address, os.fsencode(key), os.fsencode(payload))
-
-
-def _publish_once(address: str | None, key: bytes, payload: bytes) -> bool:
+    if key.startswith("-") or payload.startswith("-"):
+        return False
     addresses = default_addresses() if address is None else [address]
-    return any(publish_once(one, key, payload) for one in addresses)
+    return any(publish_once(one, os.fsencode(key), os.fsencode(payload)) for one in addresses)
 
 
 def publish_once(address: str, key: bytes, payload: bytes, timeout: float = 10.0) -> bool:
