@@ -43,7 +43,8 @@ STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def finish(program: str, arguments: Namespace, failure: BaseException | None = None) -> int:
     """Run what the arguments ask for; the exit status. What goes wrong becomes one line on standard error, here alone.
 
-    With a ``failure`` it went wrong before, and nothing is run. An unforeseen error ends the program with a traceback and the name of the command.
+    With a ``failure`` it went wrong before, and nothing is run. An unforeseen error ends the program with a traceback
+    and the name of the command.
     """
     from ..errors import JournalError, SbusError, ServiceError, UsageError
 
