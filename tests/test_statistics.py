@@ -212,7 +212,7 @@ def test_patterns_of_many_clients_are_told_once_and_too_many_are_counted(
         peer.barrier()
     one = client()
     key = len(one.hub.whoami())
-    monkeypatch.setattr(reporting, "PATTERN_BYTES", key + 100 + 10 * 104)
+    monkeypatch.setattr(reporting, "PATTERN_BYTES", key + 100 + 10 * 116)
     found = one.hub.patterns()
     assert [(one.number, one.count) for one in found] == [*enumerate((*held, 0), 1)]
     assert [len(one.patterns) for one in found] == [3, 10, 0, 5, 0]

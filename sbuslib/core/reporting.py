@@ -39,7 +39,8 @@ LINKS_PAGE: Final = 100
 
 
 PATTERN_BYTES: Final = 131_072
-"""Most bytes of patterns in one answer: in JSON they take a third more, and each client some hundred bytes."""
+"""Most bytes of patterns in one answer, with 16 for each pattern and 100 for each client: so it takes a few
+milliseconds of the hub, and fits a packet in JSON."""
 
 
 class About(Protocol):
@@ -143,10 +144,10 @@ class Reporter:
         router, page, room, following = self._context.router, list[HeldPatterns](), PATTERN_BYTES, None
         for one in (one for one in self._clients.connections.values() if one.number >= start):
             names, key = router.plain_patterns_of(one.outbound), one.outbound.key.decode()
-            patterns = [router.namespace.unmark(name)[1] for name in names]
+            patterns = [router.namespace.unmark(name)[1] for name in names[: PATTERN_BYTES // 16]]
 
             # One that does not fit any more comes first in the next answer.
-            ends = list(accumulate((len(pattern) + 4 for pattern in patterns), initial=len(key) + 100))
+            ends = list(accumulate((len(pattern) + 16 for pattern in patterns), initial=len(key) + 100))
             if page and (ends[-1] > room or len(page) == PAGE):
                 following = one.number
                 break
