@@ -26,6 +26,7 @@ from .covering import is_wider, narrow
 from .errors import UsageError
 from .matcher import SEPARATOR, Pattern
 from .secrets import OVERFLOW_ID, Credentials, Namespace
+from .wire.text import printable
 
 __all__ = ["Grant", "Policy", "Rule", "Ruling", "Scope", "User", "Verb", "check_template"]
 
@@ -83,6 +84,18 @@ class Ruling(msgspec.Struct, frozen=True):
     pattern: bytes = b""
     is_secret: bool = False
 
+    def reason(self, verb: Verb, who: str = "this user") -> str:
+        """What decides, in words."""
+        if self.is_secret and verb == "publish":
+            return "rules are not asked about secrets, and anybody may publish them"
+        if self.is_secret:
+            return "rules are not asked about secrets; only clients with these credentials may subscribe"
+        if self.rule is None:
+            return f"no rule lets {who} {verb} this"
+        template, pattern = (f'"{printable(text)}"' for text in (self.template, self.pattern))
+        meant = "" if template == pattern else f", which is {pattern} for {who}"
+        return f"{self.rule.label or 'a rule'}: {verb} {template}{meant}"
+
 
 def check_template(pattern: bytes) -> None:
     """Raise :exc:`~sbuslib.errors.UsageError` for a pattern of a rule in which ``%`` stands for nothing."""
@@ -99,12 +112,22 @@ def _fill_in(template: bytes, name: bytes) -> bytes | None:
 
 
 class Scope:
-    """What one user may do. Two scopes are equal if they allow the same by the same patterns."""
+    """What one user may do. Two scopes are equal if they allow the same by the same patterns.
 
-    def __init__(self, publish: Iterable[bytes], subscribe: Iterable[bytes], separator: bytes = SEPARATOR) -> None:
+    :param origins: the rules that these patterns are from, the first one first.
+    """
+
+    def __init__(
+        self,
+        publish: Iterable[bytes],
+        subscribe: Iterable[bytes],
+        separator: bytes = SEPARATOR,
+        origins: Iterable[Grant] = (),
+    ) -> None:
         self.publish = tuple(dict.fromkeys(publish))  # patterns of keys
         self.subscribe = tuple(dict.fromkeys(subscribe))  # patterns of patterns
         self._separator = separator
+        self._origins = tuple(origins)  # the first that gave a pattern decides
         self._keys = [Pattern(pattern, separator) for pattern in self.publish]  # cut once
         self._patterns = [Pattern(pattern, separator) for pattern in self.subscribe]  # likewise
 
@@ -117,10 +140,24 @@ class Scope:
 
     def allows(self, verb: Verb, key: bytes) -> bool:
         """Whether the user may publish under a key, or subscribe to a pattern."""
+        return self._deciding(verb, key) is not None
+
+    def _deciding(self, verb: Verb, key: bytes) -> Pattern | None:
+        """The first pattern that allows it."""
         if verb == "publish":
-            return any(pattern.matches(key) for pattern in self._keys)
+            return next((pattern for pattern in self._keys if pattern.matches(key)), None)
         wanted = Pattern(key, self._separator)
-        return any(is_wider(pattern, wanted) for pattern in self._patterns)
+        return next((pattern for pattern in self._patterns if is_wider(pattern, wanted)), None)
+
+    def explain(self, verb: Verb, key: bytes) -> Ruling:
+        """The same, with the rule that decides."""
+        found = self._deciding(verb, key)
+        if found is None:
+            return Ruling(False)
+        for origin in self._origins:
+            if (origin.verb, origin.pattern) == (verb, found.raw):
+                return Ruling(True, origin.rule, origin.template, origin.pattern)
+        return Ruling(True, pattern=found.raw)
 
     def narrow(self, pattern: bytes) -> list[bytes]:
         """What the user may subscribe to so that all comes that ``pattern`` matches and the user may read.
@@ -162,7 +199,7 @@ class Policy:
         grants = list(self.grants(uid))
         publish = (grant.pattern for grant in grants if grant.verb == "publish")
         subscribe = (grant.pattern for grant in grants if grant.verb == "subscribe")
-        return Scope(publish, subscribe, self._separator)
+        return Scope(publish, subscribe, self._separator, grants)
 
     def grants(self, uid: int) -> Iterator[Grant]:
         """Each pattern that the rules give a user, in their order. Asks the system about the user anew."""
@@ -188,9 +225,4 @@ class Policy:
 
     def explain(self, uid: int, verb: Verb, key: bytes) -> Ruling:
         """The answer for a user, and why. Asks the system about the user anew."""
-        if self.is_free(key):
-            return Ruling(True, is_secret=True)
-        for rule, granted, template, pattern in self.grants(uid):
-            if granted == verb and Scope([pattern], [pattern], self._separator).allows(verb, key):
-                return Ruling(True, rule, template, pattern)
-        return Ruling(False)
+        return Ruling(True, is_secret=True) if self.is_free(key) else self.scope(uid).explain(verb, key)

@@ -11,14 +11,20 @@ from .errors import PeerError, StateError
 __all__ = [
     "ClientPage",
     "ClientStatistics",
+    "ExplainedLink",
+    "ExplainedParty",
+    "ExplainedReceiver",
+    "Explanation",
     "HeldPatterns",
     "HubStatistics",
     "LinkPage",
     "LinkStatistics",
+    "NearMiss",
     "PatternPage",
     "RelayStatistics",
     "UserStatistics",
     "decode_clients",
+    "decode_explanation",
     "decode_held_patterns",
     "decode_links",
     "decode_statistics",
@@ -175,8 +181,6 @@ class LinkStatistics(_Statistics, frozen=True, kw_only=True):
     """Messages sent up on a link that broke before they were acknowledged."""
     lag: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Seconds since the oldest question that the other hub has not answered."""
-    carries: bool | None = None
-    """Whether a message under the key that was asked about goes to the other hub; ``None``: no key was asked about."""
 
 
 class RelayStatistics(LinkStatistics, frozen=True, kw_only=True):
@@ -242,6 +246,82 @@ class HubStatistics(_Statistics, frozen=True, kw_only=True):
     """Each user."""
     per_link: tuple[LinkStatistics, ...] = ()
     """Each link to another hub."""
+
+
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class ExplainedParty(_Statistics, frozen=True, kw_only=True):
+    """Who sends, or was asked about as a receiver, and whether the rules let it."""
+
+    name: str = ""  # as it was asked about; empty for who asks
+    uid: Annotated[int, msgspec.Meta(ge=-1, le=2**32)] = -1  # its user; -1: unknown
+    clients: Count = 0  # those of the hub that are meant
+    allowed: bool | None = None  # None: not known, or not told
+    reason: str = ""  # a rule with its line, or why not
+    held: Count = 0  # those of the clients that are held back as publishers
+    held_by: str = ""  # the credential key of a receiver that holds one, if that is told
+
+
+class ExplainedReceiver(_Statistics, frozen=True, kw_only=True):
+    """A receiver on one hub, and what would become of a message there now."""
+
+    client: ClientStatistics = ClientStatistics()
+    kind: str = ""  # client, monitor; in the program of the hub: program, tap (which only listens in)
+    pattern: str = ""  # one that matches
+    outcome: str = ""  # sent, waits, held (its publisher is), lost, kicked (it is), echo (takes none of its own), gone
+    cause: str = ""  # of the loss
+    since: Seconds = 0.0  # when the first was lost that it was not told of, in seconds since the epoch; 0: none
+    holds: Count = 0  # publishers that it holds back
+    holds_for: Seconds = 0.0  # the first of them
+
+
+class ExplainedLink(_Statistics, frozen=True, kw_only=True):
+    """A link, and whether a message would go over it."""
+
+    link: LinkStatistics = LinkStatistics()
+    carries: bool = False
+    reason: str = ""  # why not: export, pruned, rules, secret; unwanted by anybody there
+    outcome: str = ""  # as of a receiver
+    cause: str = ""
+    away_since: Seconds = 0.0  # in seconds since the epoch; 0: it is not away
+
+
+class NearMiss(_Statistics, frozen=True, kw_only=True):
+    """A pattern that nearly matches."""
+
+    pattern: str = ""
+    reason: str = ""  # what keeps it from matching
+    credentials: str = ""  # the credential key of somebody who holds it
+
+
+class Explanation(_Statistics, frozen=True, kw_only=True):
+    """What would become of a message that was published on one hub now."""
+
+    hub_id: str = ""
+    address: str = ""
+    is_whole: bool = False  # whether it tells of all clients; else of those of the user who asks
+    is_settled: bool = False  # whether it knows what is wanted in its tree
+    is_secret: bool = False  # whether the key is
+    wanted: str = "unknown"  # whether the key has addressees, as hub/wanted says: yes, no or unknown
+    room: Count = 0  # most messages that may wait for one receiver
+    sender: ExplainedParty = ExplainedParty()
+    reader: ExplainedParty | None = None  # who was asked about as a receiver
+    kinds: dict[str, Count] = {}  # how many receivers there are, links aside
+    outcomes: dict[str, Count] = {}  # the same
+    waiting: Count = 0  # messages, for all of them
+    lost: dict[str, Count] = {}  # by all of them so far, by cause
+    receivers: tuple[ExplainedReceiver, ...] = ()  # some of them, the worst first
+    links: tuple[ExplainedLink, ...] = ()  # some: that above first, then those that carry it
+    link_count: Count = 0  # how many there are
+    near: tuple[NearMiss, ...] = ()  # if nobody receives it
+
+
+def decode_explanation(encoded: bytes, address: str) -> Explanation:
+    """Read a hub's answer to ``hub/why``. Raises as :func:`decode_statistics`."""
+    if not encoded:
+        raise StateError(f"{address}: the hub has too many such questions of this user: ask again")
+    return _decode(encoded, address, Explanation)
 
 
 def decode_statistics(encoded: bytes | None, address: str) -> HubStatistics:

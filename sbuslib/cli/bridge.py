@@ -43,7 +43,7 @@ def add_bridge(parser: Parser) -> None:
     add_patterns(parser, "import", "messages under these keys come in")
     add_patterns(parser, "mqtt-retain", "MQTT: the server keeps the newest message of each of these keys")
     what = "only these publishers' messages come in, as patterns for HOST/UID/PID: a claim of that host"
-    add_patterns(parser, "from", what)
+    add_patterns(parser, "trust", what)
     add(parser, "--prefix TEXT", "the first segment of all subjects; '': none (%(default)s)", default="sbus")
     add(parser, "--stream NAME", "keep what is exported in a stream, of JetStream or Redis")
     add(parser, "--name NAME", "what this bus is called there, for a stream (the host and the address)")
@@ -94,7 +94,7 @@ def run_bridge(arguments: Namespace) -> None:
             arguments.url,
             export=patterns("export"),
             import_=patterns("import"),
-            trust=patterns("from") or None,
+            trust=patterns("trust") or None,
             options=options,
             keep_bytes=arguments.max_bytes,
         )

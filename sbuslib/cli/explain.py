@@ -10,7 +10,7 @@ from .tables import show_json
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
-    from ..policy import Ruling, Verb
+    from ..policy import Verb
     from ..secrets import Credentials
     from ..secrets import Namespace as Secrets
     from .config import HubSettings
@@ -58,7 +58,7 @@ def run_hub_explain(arguments: Namespace) -> int:
         allowed, text = True, f"yes: {arguments.config} has no rules, so everybody may do anything"
     else:
         answer = rules.policy.explain(uid, verb, key)
-        allowed, text = answer.allowed, sentence(answer, user, verb)
+        allowed, text = answer.allowed, f"{'yes' if answer.allowed else 'no'}: {answer.reason(verb, user)}"
     if arguments.json:
         show_json({"allowed": allowed, "text": text})
     else:
@@ -94,18 +94,3 @@ def _holder(namespace: Secrets, uid: int, pattern: bytes) -> Credentials:
     fields = pattern.removeprefix(namespace.start).split(namespace.separator)
     gid, _, pid = (int(field) if field.isdigit() and len(field) <= 10 else 0 for field in [*fields, b"", b"", b""][:3])
     return Credentials(gid=gid, uid=uid, pid=pid)
-
-
-def sentence(answer: Ruling, user: str, verb: Verb) -> str:
-    """An answer in one line."""
-    from ..wire.text import printable
-
-    if answer.is_secret and verb == "publish":
-        return "yes: rules are not asked about secrets, and anybody may publish them"
-    if answer.is_secret:
-        return "yes: rules are not asked about secrets; only clients with these credentials may subscribe"
-    if answer.rule is None:
-        return f"no: no rule lets {user} {verb} this"
-    template, pattern = (f'"{printable(text)}"' for text in (answer.template, answer.pattern))
-    meant = "" if template == pattern else f", which is {pattern} for {user}"
-    return f"yes: {answer.rule.label}: {verb} {template}{meant}"

@@ -43,6 +43,7 @@ COMMANDS = {
     "config check": ("bus", "rehearse", "check a configuration file, and try its rules on what was recorded"),
     "stat": ("bus", "stat", "what a hub does, and what was lost and why; its clients, or its tree"),
     "top": ("bus", "top", "what a hub and its clients, users and links do, live"),
+    "why": ("bus", "why", "whether a message would arrive, and why not, without sending it"),
     "present": ("bus", "present", "who is there, and who comes and goes"),
     "web": ("bus", "top", "show the bus on a live page, for a browser on this machine"),
     "watch": ("bus", "report", "rates of a bus, and alerts"),

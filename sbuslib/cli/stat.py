@@ -36,8 +36,7 @@ def add_stat(parser: Parser) -> None:
         "  sbus stat --json | jq .lost\n"
         "  sbus stat -i 1s                             once a second, until Ctrl-C\n"
         "  sbus stat --clients --sort lost --rows 10   who loses most\n"
-        "  sbus stat --tree --window 1s                messages a second, over one second\n"
-        "  sbus stat --tree --key room/1/temp          which links would carry it: up, down or neither"
+        "  sbus stat --tree --window 1s                messages a second, over one second"
     )
 
     add_address(parser)
@@ -47,7 +46,6 @@ def add_stat(parser: Parser) -> None:
     what = f"with --clients: the largest first, or the oldest (number): {', '.join(ORDERS)}"
     add(parser, "--sort COLUMN", what, choices=ORDERS, default="number")
     add(parser, "--rows N", "with --clients: only the first N")
-    add(parser, "--key KEY", "with --tree: tell through which links a message under this key would go")
     add(parser, "--window TIME", "with --tree: look again after so long, and show rates")
     add(parser, "-i --interval TIME", "show it so often, until Ctrl-C")
     add(parser, "--json", "all that is known, as JSON in one line")
@@ -140,12 +138,11 @@ def _tree(arguments: Namespace) -> None:
 
     from ..monitor.survey import survey
 
-    key = None if arguments.key is None else arguments.key
     began, before = monotonic(), None
     if arguments.window is not None:
         before = survey(arguments.address)
         sleep(arguments.window)
-    seen = survey(arguments.address, key)
+    seen = survey(arguments.address)
     if arguments.json:
         tables.show_json(seen)
     else:
@@ -175,7 +172,6 @@ def _branches(seen: SeenHub, before: SeenHub | None, span: float, margin: str) -
         parts: Iterable[str] = (
             f"user {tables.name_of_user(one.link.uid)}",
             *_link(one.link, old, span),
-            *_carried(one),
         )
         yield f"{margin}{'└' if last else '├'}─ {where}: {', '.join(parts)}"
 
@@ -211,13 +207,3 @@ def _link(link: LinkStatistics, before: SeenLink | None, span: float) -> list[st
     if link.lag >= 0.05:
         parts.append(f"lag {link.lag:.1f} s")
     return parts
-
-
-def _carried(seen: SeenLink) -> list[str]:
-    """Which way the key goes that was asked about."""
-    if seen.link.carries is None:
-        return []
-    up = seen.hub.parent.carries if seen.hub is not None and seen.hub.parent is not None else None
-    ways = ["up"] * bool(up) + ["down"] * seen.link.carries
-    unknown = " (up: not known)" if up is None else ""
-    return [f"key: {' and '.join(ways) or 'neither'}{unknown}"]

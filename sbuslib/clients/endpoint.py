@@ -337,6 +337,7 @@ class HubView(Offers):
     clients = blocking(AioHubView.clients)
     patterns = blocking(AioHubView.patterns)
     links = blocking(AioHubView.links)
+    why = blocking(AioHubView.why)
     reload = blocking(AioHubView.reload)
 
 

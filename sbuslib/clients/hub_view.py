@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from ..errors import StateError
+from ..errors import KeyFormatError, StateError
 from ..limits import check_count
-from ..secrets import Credentials, credentials_of
+from ..secrets import Credentials, Namespace, credentials_of
 from ..statistics import (
     ClientStatistics,
+    Explanation,
     HeldPatterns,
     HubStatistics,
     LinkStatistics,
     decode_clients,
+    decode_explanation,
     decode_held_patterns,
     decode_links,
     decode_statistics,
 )
 from ..wire import control
 from ..wire.packets import Key, as_key
+from ..wire.text import printable
 from .basic_operations import BasicOperations
 from .handles import starting
 from .present import AioInterest, watch_interest
@@ -115,24 +118,36 @@ class AioHubView(Offers):
             start = page.next
         return held
 
-    async def links(self, key: Key | None = None, *, most: int | None = None) -> list[LinkStatistics]:
-        """The counts of each of its links to other hubs, or of the first ``most``, and which of them carry ``key``.
-
-        Raises as :meth:`statistics`, and :exc:`~sbuslib.errors.KeyFormatError`.
-        """
+    async def links(self, *, most: int | None = None) -> list[LinkStatistics]:
+        """The counts of each of its links to other hubs, or of the first ``most``. Raises as :meth:`statistics`."""
         check_count(most, "most")
-        about = b""
-        if key is not None:
-            self.session.check_publishable(as_key(key))
-            about = b"\0" + as_key(key)
         links: list[LinkStatistics] = []
         start: int | None = 0
         while start is not None and (most is None or len(links) < most):
-            answer = await self._ask(control.LINKS, "tell its links", b"%d" % start + about)
-            page = decode_links(answer, self._address, start)
+            page = decode_links(await self._ask(control.LINKS, "tell its links", b"%d" % start), self._address, start)
             links += page.links
             start = page.next
         return links[:most]
+
+    async def why(self, key: Key, *, sender: Key | int | None = None, receiver: Key | int | None = None) -> Explanation:
+        """What would become of a message under ``key`` that was published on this hub now. Nothing is sent.
+
+        ``sender`` and ``receiver`` are ids of users or credential keys of clients: by default this client sends, and
+        all who receive the key are told of. A user whom the hub does not trust is told of clients of its own.
+        Raises :exc:`~sbuslib.errors.KeyFormatError`, and :exc:`~sbuslib.errors.StateError` where the hub cannot tell.
+        """
+        parts = [as_key(key)]
+        for party in (sender, receiver):
+            parts.append(b"%d" % party if isinstance(party, int) else as_key(party or b"", "credential key"))
+            is_key = parts[-1] in (b"", b"parent") or Namespace(self.session.separator).chain(parts[-1])
+            if not (is_key or (isinstance(party, int) and 0 <= party < 2**32)):
+                raise KeyFormatError(f"{printable(parts[-1][:80])} is neither the id of a user nor a credential key")
+        self._operations.connection.check_caller()
+        if not self.session.can(control.WHY):
+            raise StateError(f"{self._address}: this hub cannot tell what becomes of a message: it is an older one")
+        rest = b"\0" + b"\0".join(parts)
+        answer = await self._operations.connection.ask(lambda: self.session.ask_by_token(control.WHY, rest))
+        return decode_explanation(answer, self._address)
 
     async def reload(self) -> str:
         """Have it read its configuration file again, and wait until it has applied it. Returns its report.

@@ -463,7 +463,7 @@ class Session:
         if key == control.FEATURES:
             self.features = control.Features.decode(payload)
             self.headers.clear()
-        elif key in (control.SYNC, control.WANTED, PRESENCE_ON):
+        elif key in (control.SYNC, control.WANTED, control.WHY, PRESENCE_ON):
             token, _, answer = payload.partition(b"\0")
             if (question := self._by_token.get(token)) is not None:
                 question.answer = answer

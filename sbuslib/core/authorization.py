@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeAlias
 
-from ..policy import Policy, Scope, Verb
+from ..policy import Policy, Ruling, Scope, Verb
 from ..secrets import Credentials
 from .callback_errors import log, tell_event_loop
 from .quotas import Account
@@ -39,6 +39,18 @@ class Authorization:
             if isinstance(self.function, Policy):
                 return self.function.is_free(key) or self._scope(self.function, account).allows(verb, key)
             return self.function is None or bool(self.function(credentials, verb, key))
+        except BaseException as error:
+            self._failed(error)
+            return False
+
+    def explain(self, account: Account, credentials: Credentials, verb: Verb, key: bytes) -> Ruling | bool:
+        """The same, with the rule that decides where a policy does."""
+        if not isinstance(self.function, Policy):
+            return self.allows(account, credentials, verb, key)
+        if self.function.is_free(key):
+            return Ruling(True, is_secret=True)
+        try:
+            return self._scope(self.function, account).explain(verb, key)
         except BaseException as error:
             self._failed(error)
             return False

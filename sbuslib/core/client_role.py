@@ -171,12 +171,14 @@ class ClientRole:
                 client.answer(encode_control(packet.key, self._tell(client, packet)))
             case control.FEATURES:
                 client.answer(encode_control(control.FEATURES, self._answers.features()))
-            case control.SYNC | control.WANTED:
+            case control.SYNC | control.WANTED | control.WHY:
                 token, _, about = (packet.payload or b"").partition(b"\0")
                 if len(token) > TOKEN_BYTES:
                     raise PacketError(Reason.TOKEN_TOO_LONG)
                 if packet.key == control.SYNC:
                     self._neighbours.sync(client, token, about)
+                elif packet.key == control.WHY:
+                    self._answers.explainer.ask(client, token, about)
                 else:
                     state = self._neighbours.watches.state(client, about)
                     client.answer(encode_control(control.WANTED, token + b"\0" + state))
@@ -224,14 +226,14 @@ class ClientRole:
             return b""
         if packet.key == control.STATISTICS:
             return self._answers.statistics()
-        start, nul, key = (packet.payload or b"0").partition(b"\0")
+        start = packet.payload or b"0"
         if not start.isdigit() or len(start) > MOST_DIGITS:
             raise PacketError(Reason.NO_NUMBER)
         if packet.key == control.CLIENTS:
             return self._answers.clients(int(start))
         if packet.key == control.PATTERNS:
             return self._answers.patterns(int(start))
-        return self._answers.links(int(start), key if nul else None)
+        return self._answers.links(int(start))
 
     def review(self, publisher: Publisher) -> Iterator[None]:
         context, client = self._context, publisher.outbound

@@ -83,6 +83,11 @@ class Losses:
         self._count_refused()
         return self._unreported
 
+    @property
+    def since(self) -> float:
+        """When the first of these was lost, in seconds since the epoch; 0: there is none."""
+        return min((since for _, since in self.unreported.values()), default=0.0)
+
     def take_report(self) -> list[Report]:
         """Take the losses since the last report, by cause."""
         report = [(cause, count, since) for cause, (count, since) in self.unreported.items()]

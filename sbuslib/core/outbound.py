@@ -26,7 +26,7 @@ from typing import ClassVar, Final, assert_never
 
 from ..kernel.sockets import set_send_buffer
 from ..reasons import Reason
-from ..secrets import Credentials
+from ..secrets import OVERFLOW_ID, Credentials
 from ..wire.batches import QueuedBatch
 from ..wire.control import Lost
 from .backpressure import Backpressure
@@ -42,6 +42,9 @@ from .send_watcher import SendWatcher
 
 READ: Final = 1
 """gevent's name for libev's EV_READ."""
+
+
+_OUTCOMES: Final = {Action.KEEP: "waits", Action.HOLD: "held", Action.LOSE: "lost", Action.DISCONNECT: "kicked"}
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
@@ -142,6 +145,27 @@ class Outbound:
             self._send_failed(error.errno)
         self.delivered += sent
         return sent
+
+    def foresee(self, sender: Sender | None, uid: int, size: int) -> tuple[str, str]:
+        """What :meth:`deliver` would do with a message of so many bytes now, and why it would be lost.
+
+        Nothing changes. The words are those of :class:`~sbuslib.statistics.ExplainedReceiver`. Without a sender, it is
+        from some client of user ``uid``.
+        """
+        if sender is not None and sender is self._owner:
+            return "echo", ""
+        if self._mute or self._doomed:
+            return "gone", ""
+        if self.account.queue is not None and uid != self.account.uid:
+            return ("waits", "") if self.account.fan_out.has_room(uid, size) else ("lost", "quota")
+        if not self._outbox:
+            return "sent", ""
+        if sender is not None:
+            may_hold = sender.holdable_by(self) is not None
+        else:
+            may_hold = self._context.may_hold(Credentials(gid=OVERFLOW_ID, uid=uid, pid=0), self.credentials)
+        action, cause = self._outbox.foresee(size, uid, may_hold)
+        return _OUTCOMES[action], cause or ""
 
     def _queue(self, sender: Sender, messages: Messages) -> None:
         """Do with messages that cannot be sent at once what the table says."""

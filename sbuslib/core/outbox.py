@@ -201,25 +201,38 @@ class Outbox:
         self._tell()
         return action
 
+    def foresee(self, size: int, sender: int, may_hold: bool) -> tuple[Action, Cause | None]:
+        """What to do with one message of ``size`` bytes that cannot be sent at once, and why it is lost if it is.
+
+        Nothing changes. Beyond the bound, what is kept exceeds it.
+        """
+        is_below = self.is_below_share(sender, 1, size)
+        has_place = is_below or self._fits(1, size)
+        action = decide(False, self.soft, self.hard, may_hold and not is_below)
+        if action in _KEPT and has_place and self._account.has_room(sender, size):
+            return action, None
+
+        # There is no room, or it would not be used.
+        action = decide(False, self.soft, self.hard, may_hold)
+        if action not in _KEPT:
+            return action, "discard"
+        action = decide(True, self.soft, self.hard, may_hold)
+        if action not in _KEPT:
+            return action, "quota" if has_place else "overflow"
+        if not self._account.has_any_room(size):
+            return (action if len(self) else Action.LOSE), "quota"  # held for an empty queue it would stay so
+        return action, None
+
     def _offer_one(self, packet: bytes, sender: int, may_hold: bool, now: float) -> Action:
         size = len(packet)
-        action = self._take_room(1, size, sender, may_hold)
-        if action is None:
-            cause: Cause = "discard"
-            action = decide(False, self.soft, self.hard, may_hold)
-            if action in _KEPT:
-                cause = "quota" if self._fits(1, size) or self.is_below_share(sender, 1, size) else "overflow"
-                action = decide(True, self.soft, self.hard, may_hold)
-            if action not in _KEPT:
-                self.losses.add(cause, 1, now)
-                return action
-            if not self._account.has_any_room(size):
-                self.losses.add("quota", 1, now)
-                return action if len(self) else Action.LOSE  # a publisher held for an empty queue would stay so
-            self._account.force_room(sender, 1, size)
-            self._by_user.force_room(sender, 1, size)
-            self._tell()
+        action, cause = self.foresee(size, sender, may_hold)
+        if cause is not None:
+            self.losses.add(cause, 1, now)
+            return action
 
+        for room in (self._account, self._by_user):
+            room.force_room(sender, 1, size)
+        self._tell()
         self._push((packet, sender))
         self.peak = max(self.peak, len(self))
         return action

@@ -24,6 +24,7 @@ from ..statistics import (
 from .clients import Clients
 from .connection import Connection
 from .context import Context
+from .explainer import ExplainedTree, Explainer
 from .outbound import Outbound
 from .protocols import LocalReceiver
 from .quotas import Account
@@ -43,17 +44,16 @@ PATTERN_BYTES: Final = 131_072
 milliseconds of the hub, and fits a packet in JSON."""
 
 
-class About(Protocol):
+class About(ExplainedTree, Protocol):
     """The hub's tree: its statistics and links."""
 
-    hub_id: bytes
     dropped: Violations
 
     def features(self) -> bytes:
         """The hub's features, and its path."""
 
-    def link_page(self, start: int, most: int | None, key: bytes | None = None) -> LinkPage:
-        """Up to ``most`` links from a number on, and which of them carry ``key``."""
+    def link_page(self, start: int, most: int | None) -> LinkPage:
+        """Up to ``most`` links from a number on."""
         ...
 
 
@@ -64,6 +64,8 @@ class Reporter:
         self._context = context
         self._clients = clients
         self._about = about
+        self.explainer = Explainer(context, clients, about)
+        """Answers what would become of a message."""
 
     def features(self) -> bytes:
         return self._about.features()
@@ -129,12 +131,9 @@ class Reporter:
         following = next(later, None)
         return msgspec.json.encode(ClientPage(clients=page, next=following.number if following is not None else None))
 
-    def links(self, start: int, key: bytes | None) -> bytes:
-        """Links from a number on, and where to go on, as JSON of a :class:`~sbuslib.statistics.LinkPage`.
-
-        Raises :exc:`~sbuslib.errors.PacketError` for a key under which nobody may publish.
-        """
-        return msgspec.json.encode(self._about.link_page(start, LINKS_PAGE, key))
+    def links(self, start: int) -> bytes:
+        """Links from a number on, and where to go on, as JSON of a :class:`~sbuslib.statistics.LinkPage`."""
+        return msgspec.json.encode(self._about.link_page(start, LINKS_PAGE))
 
     def patterns(self, start: int) -> bytes:
         """The patterns of clients from a number on, as JSON of a :class:`~sbuslib.statistics.PatternPage`.

@@ -277,15 +277,20 @@ class Router(Generic[S]):
             found = tuple(dict.fromkeys((*found, *monitors)))
         return found if self.adjust is None else self.adjust(key, secret, found)
 
-    def _look_up(self, key: bytes) -> tuple[S, ...]:
-        # 1. Subscribers, the parent, and who listens in.
+    def receivers(self, key: bytes) -> tuple[S, ...]:
+        """The receivers of a key: subscribers, the parent, and who listens in. Not remembered. Raises as
+        :meth:`route`."""
         secret = self.namespace.check_key(key)
         found = self._receivers(key, secret)
         if self._taps:
             taps = (tap for tap, secrets in self._taps.items() if secrets or not secret)
             found = tuple(dict.fromkeys((*found, *taps)))
+        return found
 
-        # 2. Equal tuples are one object.
+    def _look_up(self, key: bytes) -> tuple[S, ...]:
+        found = self.receivers(key)
+
+        # Equal tuples are one object.
         known = self._tuples.get(found)
         if known is None:
             if len(self._tuples) >= self._limits.cached_keys:

@@ -63,7 +63,7 @@ _MOST_QUEUES: Final = 16
 """Shared queues that are asked how they stand. Each may take a moment."""
 
 _CAUSES: Final = {
-    "overflow": "their receivers read too slowly: sbus stat --clients --sort lost shows which",
+    "overflow": "their receivers read too slowly: sbus stat --clients --sort lost shows which, sbus why KEY why",
     "quota": "what waits for one user, or comes from one, is bounded by limits",
     "oversize": "the packet is longer than the receiver's connection takes: raise net.core.wmem_max",
     "upstream": "the parent was away or slow for too long: sbus doctor there says why",

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from time import monotonic
-from typing import Final
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -18,6 +19,8 @@ from ..blocking import Client
 from ..errors import AddressError, SbusError
 from ..statistics import HubStatistics, LinkStatistics
 from ..wire.addresses import DescriptorAddress, parse_address
+
+T = TypeVar("T")
 
 MOST_HUBS: Final = 1_000
 """Hubs that are asked, and links of each that are told. A hostile hub may claim any number of others."""
@@ -45,45 +48,34 @@ class SeenLink(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-def survey(address: str | None = None, key: bytes | None = None, *, timeout: float = 2.0) -> SeenHub:
+def survey(address: str | None = None, *, timeout: float = 2.0) -> SeenHub:
     """Ask a hub, and those below it as far as their addresses are known and they trust this process.
 
-    With ``key``, each link tells whether it carries that key. No answer is waited for longer than ``timeout`` seconds.
+    No answer is waited for longer than ``timeout`` seconds.
 
     Raises :exc:`~sbuslib.errors.StateError` if the first hub does not trust this process, and what a client raises.
     """
-    return _Survey(key, timeout).start(address)
+    return _Survey(timeout).start(address)
 
 
-class _Survey:
-    def __init__(self, key: bytes | None, timeout: float) -> None:
-        self._key = key
+class Children(Generic[T]):
+    """Asks children of hubs, as far as what their relays claim can be believed.
+
+    :param ask: what each is asked, with a client of it.
+    :param most: how many are asked.
+    """
+
+    def __init__(self, ask: Callable[[Client], T], timeout: float, most: int) -> None:
+        self._ask = ask
         self._timeout = timeout
-        #: How many hubs may still be asked.
-        self._remaining = MOST_HUBS
+        self._remaining = most
         self._spent = Counter[int]()  # nanoseconds for which the hubs of a user let us wait
 
-    def start(self, address: str | None) -> SeenHub:
-        with Client(address, timeout=self._timeout) as client:
-            told = self._ask(client)
-        return self._look(*told, os.getuid(), 1)
+    def follow(self, link: LinkStatistics, hub_id: str, user: int, depth: int) -> tuple[T | None, str, int]:
+        """Ask the child at a link: what it answers, or why it was not asked, and who is charged for all below it.
 
-    def _ask(self, client: Client) -> tuple[HubStatistics, list[LinkStatistics]]:
-        self._remaining -= 1
-        links = client.hub.links(self._key, most=MOST_HUBS)
-        return msgspec.structs.replace(client.hub.statistics(), per_client=(), per_user=(), per_link=()), links
-
-    def _look(self, statistics: HubStatistics, links: list[LinkStatistics], user: int, depth: int) -> SeenHub:
-        parent = [link for link in links if link.direction == "parent"]
-        children = [link for link in links if link.direction == "child"]
-        return SeenHub(
-            statistics=statistics,
-            parent=parent[0] if parent else None,
-            children=tuple(self._follow(link, statistics.hub_id, user, depth) for link in children),
-        )
-
-    def _follow(self, link: LinkStatistics, hub_id: str, user: int, depth: int) -> SeenLink:
-        """Ask the child a link. What is below the hub of a user is the doing of that user, whatever it claims."""
+        What is below the hub of a user is the doing of that user, whatever it claims.
+        """
         found, why = None, ""
 
         # 1. Whom this is charged to, and whether to ask at all.
@@ -96,19 +88,52 @@ class _Survey:
             why = f"not asked: hubs of user {user} take too long"
         else:
             # 2. The hub that listens there has to be the one that the link leads to.
+            self._remaining -= 1
             started = monotonic()
             try:
                 if isinstance(parse_address(link.address), DescriptorAddress):
                     raise AddressError(f"{link.address}: a descriptor of another process")
                 with Client(link.address, hub_user=link.uid, timeout=self._timeout) as client:
                     path = client.hub.features.path if client.hub.features is not None else ()
-                    told = self._ask(client) if path[1:2] == (hub_id.encode(),) else None
+                    if path[1:2] == (hub_id.encode(),):
+                        found = self._ask(client)
+                    else:
+                        why = f"{link.address}: another hub listens there"
             except (SbusError, OSError) as error:
-                told, why = None, str(error)
+                why = str(error)
             self._spent[user] += int((monotonic() - started) * 1e9)
-            if told is not None:
-                found = self._look(*told, user, depth + 1)
-            elif not why:
-                why = f"{link.address}: another hub listens there"
 
+        return found, why, user
+
+
+_Seen: TypeAlias = tuple[HubStatistics, list[LinkStatistics]]
+
+
+class _Survey:
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._hubs = Children[_Seen](self._ask, timeout, MOST_HUBS - 1)  # asks them
+
+    def start(self, address: str | None) -> SeenHub:
+        with Client(address, timeout=self._timeout) as client:
+            told = self._ask(client)
+        return self._look(*told, os.getuid(), 1)
+
+    @staticmethod
+    def _ask(client: Client) -> _Seen:
+        links = client.hub.links(most=MOST_HUBS)
+        return msgspec.structs.replace(client.hub.statistics(), per_client=(), per_user=(), per_link=()), links
+
+    def _look(self, statistics: HubStatistics, links: list[LinkStatistics], user: int, depth: int) -> SeenHub:
+        parent = [link for link in links if link.direction == "parent"]
+        children = [link for link in links if link.direction == "child"]
+        return SeenHub(
+            statistics=statistics,
+            parent=parent[0] if parent else None,
+            children=tuple(self._follow(link, statistics.hub_id, user, depth) for link in children),
+        )
+
+    def _follow(self, link: LinkStatistics, hub_id: str, user: int, depth: int) -> SeenLink:
+        told, why, charged = self._hubs.follow(link, hub_id, user, depth)
+        found = self._look(*told, charged, depth + 1) if told is not None else None
         return SeenLink(link=link, hub=found, why=why)

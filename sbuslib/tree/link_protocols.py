@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ..core.protocols import Receiver, Routes
-from ..statistics import LinkStatistics
+from ..core.protocols import Receiver
+from ..core.publisher import Publisher
+from ..statistics import ExplainedLink, LinkStatistics
 from .open_questions import OnAnswer
 
 
@@ -18,6 +19,10 @@ class Neighbour(Protocol):
     """Whether it let a question time out, and has not answered since."""
 
     def __hash__(self) -> int: ...
+
+    @property
+    def publisher(self) -> Publisher:
+        """The connection."""
 
     @property
     def receiver(self) -> Receiver:
@@ -95,8 +100,15 @@ class ParentPort(Protocol):
     def is_sending(self) -> bool:
         """Whether something waits that can be sent."""
 
-    def statistics(self, receivers: Routes | None = None) -> LinkStatistics:
-        """The link to it, which carries what has these receivers if it is one of them."""
+    def may_import(self, key: bytes) -> bool:
+        """Whether a message under a key may come down from it."""
+        ...
+
+    def explain(self, key: bytes, carries: bool) -> ExplainedLink:
+        """What the link to it would do with a message under a key, of which it is a receiver or not."""
+
+    def statistics(self) -> LinkStatistics:
+        """The link to it."""
 
     def abandon(self) -> None:
         """In the child of a fork: end it and send nothing."""

@@ -15,18 +15,17 @@ from gevent.event import Event as Changed
 
 from ..core.callback_errors import log
 from ..core.connection import Connection
-from ..core.protocols import Routes
 from ..core.violations import Violations
 from ..kernel.users import name_of_user
 from ..secrets import Credentials
-from ..statistics import LinkStatistics
+from ..statistics import ExplainedLink, LinkStatistics
 from ..wire import control
 from .handshake import ApartError
 from .hub_identities import Hello, new_epoch, stable_id
 from .link import Link
 from .link_losses import LinkLosses
 from .link_protocols import Joiner
-from .parent_interest import ParentInterest
+from .parent_interest import ParentInterest, index
 from .states import Event, LinkAction, State, step
 from .tree import Tree
 from .uplink import Uplink
@@ -256,8 +255,41 @@ class Parent:
         """Messages that came down."""
         return self._received + (self._connection.received if self._connection is not None else 0)
 
-    def statistics(self, receivers: Routes | None = None) -> LinkStatistics:
-        """The link; it carries what has these receivers if it is one of them."""
+    def may_import(self, key: bytes) -> bool:
+        """Whether a message under this key may come down."""
+        namespace = self.context.router.namespace
+        if namespace.is_secret(key):
+            return bool(namespace.prefix) and key.startswith(namespace.prefix)
+        bounds = index(self.import_, self._separator)
+        return bounds is None or bool(bounds.subscribers(key))
+
+    def explain(self, key: bytes, carries: bool) -> ExplainedLink:
+        """What the link would do with a message under this key, of which it is a receiver or not."""
+        # 1. Why it is none.
+        reason = ""
+        if not carries and self.context.router.namespace.is_secret(key):
+            reason = "secret"
+        elif not carries:
+            is_pruned = key in self.interest.pruned
+            reason = "export" if not self.interest.may_export(key) else "pruned" if is_pruned else "unwanted"
+
+        # 2. Else whether it is sent, kept or lost.
+        outcome = cause = ""
+        if carries:
+            is_kept = bool(self.up.waiting) or not self.up.is_open
+            has_room = self.up.has_room(len(key))
+            outcome, cause = ("sent", "") if not is_kept else ("waits", "") if has_room else ("lost", "upstream")
+        return ExplainedLink(
+            link=self.statistics(),
+            carries=carries,
+            reason=reason,
+            outcome=outcome,
+            cause=cause,
+            away_since=0.0 if self.joined is not None else self.away_since,
+        )
+
+    def statistics(self) -> LinkStatistics:
+        """The link."""
         up, path, link = self.up, self.tree.path, self.link
         peer = self._connection.credentials if self._connection is not None else _NOBODY
 
@@ -280,5 +312,4 @@ class Parent:
             lost=up.losses.lost,
             uncertain=up.losses.uncertain,
             lag=link.questions.lag if link is not None else 0.0,
-            carries=None if receivers is None else up in receivers,
         )

@@ -18,22 +18,24 @@ comes back.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from time import monotonic
 from typing import Final
 
+import msgspec
 from gevent.event import Event
 
 from ..core.clients import Clients
 from ..core.connection import Connection
 from ..core.context import Context
 from ..core.outbound import Outbound
-from ..core.protocols import Routes
+from ..core.protocols import Receiver, Routes
 from ..core.publisher import Publisher
 from ..errors import PacketError, StateError
 from ..reasons import Reason
-from ..statistics import LinkPage, LinkStatistics
+from ..statistics import ExplainedLink, LinkPage, LinkStatistics
 from ..wire import control
-from ..wire.packets import MSG, encode_control
+from ..wire.packets import encode_control
 from .child_link import ChildLink, PlainLink
 from .hub_identities import Hello, HubIdentities
 from .link import Mode
@@ -307,22 +309,60 @@ class Tree(LinkContext):
 
     # -- statistics ---------------------------------------------------------------------------------
 
-    def link_page(self, start: int, most: int | None, key: bytes | None = None) -> LinkPage:
-        """Up to ``most`` links from a number on, and which of them carry ``key``; the link to the parent has the number
-        0.
-
-        Raises :exc:`~sbuslib.errors.ReservedKeyError` for a key under which nobody may publish.
-        """
-        receivers = self.context.router.route(b"%b%b\0" % (MSG, key)) if key is not None else None
-        parent = [self.parent.statistics(receivers)] if self.parent is not None and not start else []
+    def link_page(self, start: int, most: int | None) -> LinkPage:
+        """Up to ``most`` links from a number on; the link to the parent has the number 0."""
+        parent = [self.parent.statistics()] if self.parent is not None and not start else []
         connections = [connection for connection in self.relays() if connection.number >= start]
         connections.sort(key=lambda connection: connection.number)
         count = len(connections) if most is None else most
-        children = [self._statistics_of(connection, receivers) for connection in connections[:count]]
+        children = [self._statistics_of(connection) for connection in connections[:count]]
         following = connections[count].number if len(connections) > count else None
         return LinkPage(links=(*parent, *children), next=following)
 
-    def _statistics_of(self, connection: Connection, receivers: Routes | None) -> LinkStatistics:
+    # -- what becomes of a message ------------------------------------------------------------------
+
+    @property
+    def link_count(self) -> int:
+        """How many links there are."""
+        return len(self._told_path) + (self.parent is not None)
+
+    def is_link(self, receiver: Receiver) -> bool:
+        """Whether this stands for another hub among receivers."""
+        return receiver in self._told_path or (self.parent is not None and receiver is self.parent.up)
+
+    def arrival(self, key: bytes) -> tuple[Publisher, Receiver, bool] | None:
+        """The link to the parent, what stands for it among receivers, and whether a key may come down over it."""
+        if self.parent is None or self.parent.joined is None:
+            return None
+        return self.parent.joined.publisher, self.parent.up, self.parent.may_import(key)
+
+    def explain_links(
+        self, key: bytes, receivers: Routes, sender: Publisher | None, uid: int, origin: Receiver | None
+    ) -> Iterator[ExplainedLink]:
+        """What each link, but that from which it comes, would do with a message of this user for these receivers.
+
+        That to the parent comes first, then those that carry it.
+        """
+        found, allows = frozenset(receivers), self.context.authorization.allows
+        is_secret = self.context.router.namespace.is_secret(key)
+        if self.parent is not None and self.parent.up is not origin:
+            yield self.parent.explain(key, self.parent.up in found)
+        for connection in sorted(self.relays(), key=lambda one: (one.outbound not in found, one.number)):
+            outbound = connection.outbound
+            if outbound is origin:
+                continue
+
+            # What would become of the message there, or why it does not go there.
+            told = ExplainedLink(link=self._statistics_of(connection), carries=outbound in found)
+            if told.carries:
+                outcome, cause = outbound.foresee(sender, uid, len(key))
+                yield msgspec.structs.replace(told, outcome=outcome, cause=cause)
+            else:
+                may_read = is_secret or allows(outbound.account, outbound.credentials, "subscribe", key)
+                reason = "secret" if is_secret else "unwanted" if may_read else "rules"
+                yield msgspec.structs.replace(told, reason=reason)
+
+    def _statistics_of(self, connection: Connection) -> LinkStatistics:
         outbound = connection.outbound
         link = self.links.get(outbound)
         lost = dict[str, int](outbound.lost)
@@ -354,5 +394,4 @@ class Tree(LinkContext):
             lost=lost,
             uncertain=uncertain,
             lag=lag,
-            carries=None if receivers is None else outbound in receivers,
         )

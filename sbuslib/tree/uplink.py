@@ -124,9 +124,9 @@ class Uplink:
             self._keep(sender, (messages.after(sent) if sent else messages).packets())
 
     def _keep(self, sender: Sender, packets: list[bytes]) -> None:
-        limits, lost = self._context.limits, 0
+        lost = 0
         for packet in packets:
-            if self.waiting_bytes + len(packet) > limits.link_buffer or len(self.waiting) >= limits.link_packets:
+            if not self.has_room(len(packet)):
                 lost += 1
             else:
                 self.waiting.append((sender, packet))
@@ -134,6 +134,11 @@ class Uplink:
         if lost:
             self.losses.note("upstream", lost, time())
         self._update()
+
+    def has_room(self, size: int) -> bool:
+        """Whether another message of so many bytes may be kept."""
+        limits = self._context.limits
+        return self.waiting_bytes + size <= limits.link_buffer and len(self.waiting) < limits.link_packets
 
     def _send(self, sender: Sender, messages: Messages) -> int:
         """Send what the kernel takes. Returns how many messages it took."""

@@ -157,7 +157,7 @@ def _counted(statistics: HubStatistics | UserStatistics) -> dict[str, Any]:
 
 
 def _of_link(link: LinkStatistics) -> dict[str, Any]:
-    return asdict(link) | {"joined": int(link.state == "joined"), "carries": None, "secrets": None}
+    return asdict(link) | {"joined": int(link.state == "joined"), "secrets": None}
 
 
 def _of_bridges(hub: Hub) -> _Rows:

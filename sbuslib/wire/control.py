@@ -58,6 +58,7 @@ STATISTICS = b"hub/statistics"
 CLIENTS = b"hub/clients"
 LINKS = b"hub/links"
 PATTERNS = b"hub/patterns"
+WHY = b"hub/why"
 NOTICES_ON = b"notices/on"
 NOTICES_OFF = b"notices/off"
 NOTICE_LOST = b"notice/lost"
@@ -113,6 +114,7 @@ SUPPORTED = (
     b"hub/statistics",
     b"hub/sync",
     b"hub/wanted",
+    b"hub/why",
     b"interest/on",
     b"interest/watch",
     b"monitor/on",

@@ -41,7 +41,6 @@ REFUSED = [  # the words, the exit status, a part of what is said; {} is a folde
     ("hub --separator 0", 2, "separator"),
     ("units nonsense", 2, "nonsense"),
     (f"explain {NOBODY} publish x --config /dev/null", 2, f"there is no user '{NOBODY}' on this machine"),
-    ("stat --tree --key a/!/b", 2, "a/!/b"),
     ("web --listen 0.0.0.0:0", 2, "0.0.0.0:0"),
     ("web --listen 127.0.0.1:x", 2, "127.0.0.1:x"),
     ("web --listen /nowhere/at/all", 1, "/nowhere/at/all"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import product
 from typing import cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sbuslib.core.outbox import Action, Outbox, decide
 from sbuslib.core.quotas import Account
@@ -53,6 +56,25 @@ def test_each_cell_of_the_table(full: bool, soft: Soft, hard: Hard) -> None:
         cast(Hard, "discard" if hard == "block" else hard),
     )
     assert decide(*stranger, may_hold=True) is decide(full, soft, hard, may_hold=False)
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from(SOFT),
+    st.sampled_from(HARD),
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 12), st.booleans(), st.booleans()), max_size=20),
+)
+def test_what_is_foreseen_happens(soft: Soft, hard: Hard, offers: list[tuple[int, int, bool, bool]]) -> None:
+    """With several users, of whom some are below their shares, and room that ends before the queue is full."""
+    box = outbox(queued_packets=6, queued_bytes=40, user_queued_packets=9, user_queued_bytes=60)
+    box.soft, box.hard = soft, hard
+    for sender, size, may_hold, sends in offers:
+        if sends:
+            send(box, 1)
+        before = Counter(box.losses.total)
+        action, cause = box.foresee(size, sender, may_hold)
+        assert offer(box, bytes(size), sender=sender, may_hold=may_hold) is action
+        assert Counter(box.losses.total) - before == ({cause: 1} if cause is not None else {})
 
 
 # -- order ----------------------------------------------------------------------------------------------
