@@ -14,7 +14,7 @@ def advise_address(address: str | None) -> str:
         return "an address is the path of a socket on this machine; sbus gateway joins the buses of two"
     if address is not None and os.path.exists(address):
         return f"sbus doctor -a {quote(address)} says why"
-    found = {}
+    listening = {}
     with suppress(OSError), open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
             words = line.rstrip("\n").split(None, 7)
@@ -27,10 +27,10 @@ def advise_address(address: str | None) -> str:
                     there = os.stat(path)
                     # Never one of another user: that user would get all that is published there.
                     if os.access(path, os.W_OK) and there.st_uid in (0, os.geteuid()):
-                        found[there.st_mtime] = path
-    if found:
+                        listening[there.st_mtime] = path
+    if listening:
         option = "export SBUS_ADDRESS=" if address is None else "-a "
-        return f"one may be at another address: {option}{quote(found[max(found)])}"
+        return f"one may be at another address: {option}{quote(listening[max(listening)])}"
     if address is not None:
         return f"sbus hub -a {quote(address)} starts one"
     return "sbus hub -a /tmp/bus starts one, for which: export SBUS_ADDRESS=/tmp/bus"

@@ -86,7 +86,7 @@ class PlainArea:
         lengths: list[int] = []
         for view in self._views[:most]:
             try:
-                length = self._receive_one(sock, view)
+                length = self._receive_packet(sock, view)
             except BlockingIOError:
                 break
             except OSError:
@@ -99,7 +99,7 @@ class PlainArea:
         return lengths
 
     @staticmethod
-    def _receive_one(sock: socket.SocketType, into: memoryview) -> int:
+    def _receive_packet(sock: socket.SocketType, into: memoryview) -> int:
         """Receive one packet; its length. Raises :exc:`BlockingIOError` when nothing waits."""
         while True:
             try:
@@ -137,8 +137,10 @@ class PlainArea:
         """Copies of the packets in ``slots``."""
         data, offsets = self.data, self.offsets
         if isinstance(slots, range):
-            some = slice(slots.start, slots.stop)
-            return [data[start : start + length] for start, length in zip(offsets[some], lengths[some], strict=True)]
+            chosen = slice(slots.start, slots.stop)
+            return [
+                data[start : start + length] for start, length in zip(offsets[chosen], lengths[chosen], strict=True)
+            ]
         return [data[offsets[slot] : offsets[slot] + lengths[slot]] for slot in slots]
 
     def packet(self, slot: int, length: int) -> bytes:

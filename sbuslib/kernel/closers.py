@@ -56,12 +56,12 @@ class _Closers:
             self._kept += count
 
             # Also for others, where no thread could be started for them before.
-            begun = [one for one in self._piles if self._may_begin(one)][: max(1, MOST_THREADS - self._threads)]
-            for one in begun:
-                self._piles[one].has_thread = True
+            begun = [other for other in self._piles if self._may_begin(other)][: max(1, MOST_THREADS - self._threads)]
+            for other in begun:
+                self._piles[other].has_thread = True
             self._threads += len(begun)
-        for one in begun:
-            self._begin(one)
+        for other in begun:
+            self._begin(other)
 
     def _may_begin(self, user: int) -> bool:
         """Whether a thread may begin, with the lock held: our own user and root have one each, whatever others do."""

@@ -66,8 +66,8 @@ class GuardedSocket(SocketType):
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         """As of any socket; but returns :data:`WITH_DESCRIPTORS` for a packet that came with descriptors."""
-        size, control, told, _ = self.recvmsg_into([buffer], CONTROL_BYTES, flags | socket.MSG_CMSG_CLOEXEC)
-        sent, descriptors = descriptors_in(control, told)
+        size, control, received, _ = self.recvmsg_into([buffer], CONTROL_BYTES, flags | socket.MSG_CMSG_CLOEXEC)
+        sent, descriptors = descriptors_in(control, received)
         if descriptors:
             close_elsewhere(descriptors, peer_credentials(self).uid)
         return WITH_DESCRIPTORS if sent else size
@@ -86,10 +86,10 @@ class GuardedSocket(SocketType):
             with suppress(OSError):
                 self.shutdown(socket.SHUT_RDWR)  # from here on nothing is added
             user = peer_credentials(self).uid
-            found = [] if is_behind(user) else next(_unread(self), None)
-            if found is not None:
+            pending = [] if is_behind(user) else next(_unread(self), None)
+            if pending is not None:
                 rest = SocketType(fileno=self.detach())
-                close_later(user, partial(_close_rest, found, rest), len(found) + 1)
+                close_later(user, partial(_close_rest, pending, rest), len(pending) + 1)
         super().close()
 
 
@@ -137,12 +137,12 @@ def _unread(sock: socket.SocketType) -> Iterator[list[int]]:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         while True:
             try:
-                _, control, told, _ = sock.recvmsg(1, CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
+                _, control, received, _ = sock.recvmsg(1, CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
             except ConnectionResetError:
                 continue  # reported once, before packets that wait
             if not control:
                 break
-            _, descriptors = descriptors_in(control, told)
+            _, descriptors = descriptors_in(control, received)
             if descriptors:
                 yield descriptors
 

@@ -50,9 +50,9 @@ def is_loopback(host: str) -> bool:
     except ValueError:
         pass
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except UnicodeError:
         raise AddressError(f"{host!r} cannot be the name of a host") from None
     except OSError as error:
         raise AddressError(f"{host}: {error.strerror or error}") from None
-    return all(ip_address(str(entry[4][0]).partition("%")[0]).is_loopback for entry in found)
+    return all(ip_address(str(entry[4][0]).partition("%")[0]).is_loopback for entry in entries)

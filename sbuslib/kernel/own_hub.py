@@ -37,8 +37,8 @@ _all: WeakValueDictionary[str | bytes, Serving] = WeakValueDictionary()
 def serving(sock: socket.SocketType) -> Serving | None:
     """The hub at the other end of a connection, if it is one of this process."""
     try:
-        found = _all.get(sock.getpeername()) if _all else None
-        return found if found is not None and peer_credentials(sock).pid == os.getpid() else None
+        hub = _all.get(sock.getpeername()) if _all else None
+        return hub if hub is not None and peer_credentials(sock).pid == os.getpid() else None
     except OSError:
         return None  # the connection has ended
 

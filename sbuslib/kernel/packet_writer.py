@@ -42,12 +42,12 @@ class PacketWriter:
             return send_each(sock, packets, flags)
         sent = 0
         while sent < len(packets):
-            some = packets[sent : sent + self.SIZE]
-            tried, went = self._send(sock, self._vector, some)
+            batch = packets[sent : sent + self.SIZE]
+            tried, went = self._send(sock, self._vector, batch)
             if went <= 0:
                 # Nothing went: the plain call raises the error, or sends a packet that is too long for the block.
                 try:
-                    tried, went = 1, send_each(sock, some[:1])
+                    tried, went = 1, send_each(sock, batch[:1])
                 except OSError:
                     if not sent:
                         raise

@@ -22,7 +22,7 @@ def peer_credentials(sock: socket.SocketType) -> Credentials:
 def peer_groups(sock: socket.SocketType) -> frozenset[int]:
     """The supplementary groups of the peer when it connected; empty with kernels before 4.13."""
     try:
-        found = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _PEERGROUPS_BYTES)
+        groups = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _PEERGROUPS_BYTES)
     except OSError:
         return frozenset()
-    return frozenset(memoryview(found).cast("I"))
+    return frozenset(memoryview(groups).cast("I"))

@@ -216,9 +216,9 @@ class Listener:
                 self.socket.bind(_sockaddr(address))
             except OSError as error:
                 raise _bind_error(error, f"{address}: address in use{_who_is_there(path)}") from error
-            found = os.lstat(path)
-            self._file = (os.path.abspath(path), found.st_dev, found.st_ino)
-            if stat.S_IMODE(found.st_mode) != mode:
+            status = os.lstat(path)
+            self._file = (os.path.abspath(path), status.st_dev, status.st_ino)
+            if stat.S_IMODE(status.st_mode) != mode:
                 os.chmod(path, mode)
             self.socket.listen(backlog)
 
@@ -232,8 +232,8 @@ class Listener:
                 path, device, inode = self._file
                 self._file = None
                 with suppress(FileNotFoundError):
-                    found = os.lstat(path)
-                    if (found.st_dev, found.st_ino) == (device, inode):
+                    status = os.lstat(path)
+                    if (status.st_dev, status.st_ino) == (device, inode):
                         os.unlink(path)
         finally:
             self.socket.close()
@@ -256,10 +256,10 @@ class Listener:
         """Take the file of the socket over from the process that made it."""
         path = os.path.abspath(path)
         with suppress(OSError):  # it is gone, or another user's
-            found = os.lstat(path)
-            if stat.S_ISSOCK(found.st_mode):
-                self._file = (path, found.st_dev, found.st_ino)
-                if found.st_uid == os.getuid():  # another user could put a link there
+            status = os.lstat(path)
+            if stat.S_ISSOCK(status.st_mode):
+                self._file = (path, status.st_dev, status.st_ino)
+                if status.st_uid == os.getuid():  # another user could put a link there
                     os.chmod(path, mode)
 
     def release(self) -> None:
@@ -279,8 +279,8 @@ def _is_abstract(sock: socket.SocketType) -> bool:
     return isinstance(name, bytes) and name.startswith(b"\0")
 
 
-def _is_empty_file(found: os.stat_result) -> bool:
-    return stat.S_ISREG(found.st_mode) and found.st_size == 0
+def _is_empty_file(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) and status.st_size == 0
 
 
 @contextmanager
@@ -328,10 +328,10 @@ def _locks(fd: int, place: str) -> bool:
 def _remove_empty_file(path: str) -> None:
     """Remove an empty regular file, which holds nothing that could be lost, as the C daemon does."""
     with suppress(FileNotFoundError):
-        found = os.lstat(path)
-        if _is_empty_file(found):
+        status = os.lstat(path)
+        if _is_empty_file(status):
             os.unlink(path)
-        elif not stat.S_ISSOCK(found.st_mode):
+        elif not stat.S_ISSOCK(status.st_mode):
             raise AddressInUseError(
                 errno.EADDRINUSE, f"{path}: neither a socket nor an empty file, so it is not replaced"
             )
@@ -364,10 +364,10 @@ def _is_dead(path: str) -> bool:
 def _who_is_there(path: str) -> str:
     """Make a clause for the error: whether the file at an address is a socket, and has a listener."""
     with suppress(OSError):
-        found = os.lstat(path)
-        if _is_empty_file(found):
+        status = os.lstat(path)
+        if _is_empty_file(status):
             return " by an empty file (reuse, or -r, replaces it)"
-        if not stat.S_ISSOCK(found.st_mode):
+        if not stat.S_ISSOCK(status.st_mode):
             return " by something that is no socket"
         if _is_dead(path):
             return f" by a socket that nobody listens at: it is another user's, or a process has {path}.lock; see -r"

@@ -45,8 +45,8 @@ def resolve_users_and_groups(
     Raises :exc:`~sbuslib.errors.UsageError` for anything but a list, and for a user or group that does not exist.
     """
     listed = _listed(name, members)
-    groups = [one for one in listed if isinstance(one, str) and one.startswith("@")]
-    users = [one for one in listed if one not in groups]
+    groups = [entry for entry in listed if isinstance(entry, str) and entry.startswith("@")]
+    users = [entry for entry in listed if entry not in groups]
     return frozenset(map(resolve_user, users)), frozenset(resolve_group(group[1:]) for group in groups)
 
 

@@ -123,15 +123,15 @@ class GuardedVector(Vector):
         flags = self._flags[:count].tolist()
         clean = count
         if any(sizes) or flags.count(socket.MSG_CMSG_CLOEXEC) < count:  # a flag that is there anyway
-            found: list[int] = []
+            passed: list[int] = []
             for n in reversed(range(count)):
                 start = n * CONTROL_BYTES
                 sent, descriptors = descriptors_in(control_in(self._control[start : start + sizes[n]]), flags[n])
-                found += descriptors
+                passed += descriptors
                 if sent:
                     clean = n
-            if found:
-                close_elsewhere(found, peer_credentials(sock).uid)
+            if passed:
+                close_elsewhere(passed, peer_credentials(sock).uid)
         return clean
 
 

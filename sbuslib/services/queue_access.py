@@ -56,7 +56,7 @@ class QueueAccess:
 
     def refused_for(self, user: int | None) -> list[int]:
         """The users whose workers were refused, as far as this user may know: an untrusted user sees only itself."""
-        return [one for one in self._no_workers if user in (None, one)]
+        return [refused for refused in self._no_workers if user in (None, refused)]
 
     @staticmethod
     def _log_once(refused: set[int], text: str, name: bytes, user: int) -> None:

@@ -232,7 +232,7 @@ class Jobs:
         if job.until == inf:
             return
         if len(self._times) > 2 * len(self.jobs) + _FEW:
-            self._times = [*{one for one in self._times if one[1] in self.jobs}]
+            self._times = [*{entry for entry in self._times if entry[1] in self.jobs}]
             heapify(self._times)
         heappush(self._times, (job.until, job.number, False))
 
@@ -418,8 +418,8 @@ class Jobs:
             worker.take(job, now)
             given.setdefault(worker, []).append(job)
             self._changed[job.number] = job
-            left = worker.free()
-            if left > 0:
-                heapreplace(free, (-left, worker.total, worker.key))
+            room = worker.free()
+            if room > 0:
+                heapreplace(free, (-room, worker.total, worker.key))
             else:
                 heappop(free)

@@ -138,7 +138,9 @@ class QueueService:
             self._name = name
             self._names = self._check(name)
             self._word = os.urandom(8).hex().encode()  # the end of secret keys under which workers acknowledge
-            self._keys = {queue_key(one, separator, word): word for one in self._names for word in (b"work", b"submit")}
+            self._keys = {
+                queue_key(each, separator, word): word for each in self._names for word in (b"work", b"submit")
+            }
             self._services = services_key(separator)
             self.access = QueueAccess(client, separator, trusted, users)
             #: Id of this service: of two, the older one stays.
@@ -156,13 +158,13 @@ class QueueService:
     def _check(self, name: bytes) -> tuple[bytes, ...]:
         """The names that this service has: a ``*`` at the end of one stands for anything."""
         separator = self._separator
-        is_one = not name.endswith(b"*")
-        check_name(name if is_one else name[:-1] or b"all", separator)
-        if self._patterns and not is_one:
+        is_single = not name.endswith(b"*")
+        check_name(name if is_single else name[:-1] or b"all", separator)
+        if self._patterns and not is_single:
             raise UsageError("what is published is for one queue: a name with * takes no patterns")
         if any(map(self._namespace.uses_reserved, self._patterns)):
             raise UsageError("a queue takes no secrets")
-        return tuple(dict.fromkeys((name, dead_name(name, separator)))) if is_one else (name,)
+        return tuple(dict.fromkeys((name, dead_name(name, separator)))) if is_single else (name,)
 
     def _address(self, name: bytes) -> bytes:
         """The secret key for workers of this queue to acknowledge. It changes with the credentials of this client."""
@@ -223,7 +225,7 @@ class QueueService:
         if self._store is not None:
             self._store.commit(turn)
             self._store.sync(at)
-        self._tell(turn.given)
+        self._send_jobs(turn.given)
         if self._now - self._looked >= _TICK:
             self._looked = self._now
             self._look_for_ends()
@@ -243,14 +245,14 @@ class QueueService:
             else:
                 self._submitted(message, about[0])
 
-        for sender, some in groupby(published, attrgetter("sender")):
-            self._published(sender, [(message.key, message.payload) for message in some])
+        for sender, run in groupby(published, attrgetter("sender")):
+            self._published(sender, [(message.key, message.payload) for message in run])
 
     def _about(self, key: bytes) -> tuple[bytes, bytes] | None:
         """Name of the queue and ``work`` or ``submit``, if that is what a key is about."""
         word = self._keys.get(key)
         if word is None:
-            word = next((self._keys[one] for one in self._keys if matches(one, key, self._separator)), None)
+            word = next((self._keys[each] for each in self._keys if matches(each, key, self._separator)), None)
         if word is None:
             return None
         name = key.split(self._separator)[1]
@@ -361,7 +363,7 @@ class QueueService:
         """
         here = self._namespace.prefix_of(self.client.credentials)
         heard = [worker for worker in self.jobs.workers.values() if worker.held and worker.seen >= self._connected]
-        asked = [one for one in heard if one.sender is not None and self._namespace.prefix_of(one.sender) == here]
+        asked = [each for each in heard if each.sender is not None and self._namespace.prefix_of(each.sender) == here]
         asked.sort(key=attrgetter("seen"))
         with suppress(TimeoutError, DisconnectedError):
             for worker in asked[:_LOOKS]:
@@ -392,7 +394,7 @@ class QueueService:
         if question.payload == PEEK:
             jobs = self.jobs.queues[name].jobs.values() if name in self.jobs.queues else ()
             part = next(in_parts(jobs, _bytes_of, PEEKED, PEEKED_BYTES), [])
-            self._answer(question, encode(Peeked([*map(_told, part)])))
+            self._answer(question, encode(Peeked([*map(_public_form, part)])))
             return
 
         # 2. Requests of any user.
@@ -445,18 +447,20 @@ class QueueService:
 
     # -- sending ------------------------------------------------------------------------------------
 
-    def _tell(self, given: dict[KnownWorker, list[Entry]]) -> None:
+    def _send_jobs(self, given: dict[KnownWorker, list[Entry]]) -> None:
         out, self._out = self._out, []
         for worker, jobs in given.items():
             for part in in_parts(jobs, _bytes_of, _PART_JOBS, _PART_BYTES):
-                out.append((worker.key, encode((self._address(worker.queue.name), worker.token, [*map(_told, part)]))))
+                out.append(
+                    (worker.key, encode((self._address(worker.queue.name), worker.token, [*map(_public_form, part)])))
+                )
         if out:
             # Messages lost with an outage of the hub are requested or given again: workers name the jobs they hold.
             with suppress(TimeoutError, DisconnectedError):
                 self.client.publish_many(out)
 
 
-def _told(job: Entry) -> Job:
+def _public_form(job: Entry) -> Job:
     """Convert a job to its public form."""
     return Job(job.number, job.attempts, job.key, job.payload, job.sender)
 

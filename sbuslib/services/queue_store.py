@@ -96,7 +96,7 @@ class Store:
         db.executemany("UPDATE jobs SET queue = ?, attempts = ? WHERE number = ?", changed)
         db.executemany("DELETE FROM jobs WHERE number = ?", zip(turn.finished))
         submits = turn.submits.items()
-        db.executemany("INSERT INTO submits VALUES (?, ?)", (one for one in submits if one[1] is not None))
+        db.executemany("INSERT INTO submits VALUES (?, ?)", (submit for submit in submits if submit[1] is not None))
         db.executemany("DELETE FROM submits WHERE digest = ?", ((digest,) for digest, kept in submits if kept is None))
         db.execute("COMMIT")
         if self._sync is not None and self._due is None:

@@ -102,7 +102,7 @@ class Kept:
         """Replace all values by these, except for the keys ``newer``, whose values came later."""
         gone = [Told(key, b"") for key in self.values if key not in newer]
         later = [Told(key, payload, self._users[key]) for key, payload in self.values.items() if key in newer]
-        self.take([*gone, *(told for told in older if told.key not in newer), *later])
+        self.take([*gone, *(entry for entry in older if entry.key not in newer), *later])
 
     def take(self, messages: Iterable[Told]) -> None:
         """Keep messages, newer than all before. Raises :exc:`sqlite3.Error` when the file cannot be written."""
@@ -175,7 +175,7 @@ class Kept:
             at = max(at, bisect_right(self._order, after))
 
         # 2. As many as fit, and at least one.
-        found, size = list[tuple[bytes, bytes]](), 0
+        values, size = list[tuple[bytes, bytes]](), 0
         for number in range(at, len(self._order)):
             key = self._order[number]
             if not key.startswith(start):
@@ -183,10 +183,10 @@ class Kept:
             if matches(pattern, key, separator):
                 payload = self.values[key]
                 size += len(key) + len(payload)
-                if found and size > PAGE_BYTES:
-                    return KeptPage(True, found)
-                found.append((key, payload))
-        return KeptPage(False, found)
+                if values and size > PAGE_BYTES:
+                    return KeptPage(True, values)
+                values.append((key, payload))
+        return KeptPage(False, values)
 
 
 class Retain:
@@ -253,19 +253,19 @@ class Retain:
 
     def _take(self, messages: Iterable[Message]) -> None:
         own = self.client.credentials
-        told = [
+        entries = [
             Told(message.key, message.payload, stranger(message.sender, own, self._separator))
             for message in messages
             if not message.key.startswith(self._own)
         ]
-        self.kept.take(told)
+        self.kept.take(entries)
         if self._came is not None:
-            self._note(told)
+            self._note(entries)
 
-    def _note(self, told: Iterable[Told]) -> None:
+    def _note(self, entries: Iterable[Told]) -> None:
         """Note the keys that came, as long as there is room."""
         assert self._came is not None
-        for key, _, _ in told:
+        for key, _, _ in entries:
             if key not in self._came:
                 self._came.add(key)
                 self._room -= len(key) + KEY_EXTRA

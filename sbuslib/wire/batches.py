@@ -269,12 +269,12 @@ class Batch:
 
 def used_keys(keys: Sequence[bytes], numbers: bytes) -> tuple[list[bytes], bytes | None]:
     """Reduce keys to those that are used, and renumber them; ``None`` for the numbers of a single key."""
-    some = set(numbers)
-    if len(some) == 1:
+    used_numbers = set(numbers)
+    if len(used_numbers) == 1:
         return [keys[numbers[0]]], None
-    if max(some, default=-1) < len(some):
-        return list(keys[: len(some)]), numbers
-    used = sorted(some)
+    if max(used_numbers, default=-1) < len(used_numbers):
+        return list(keys[: len(used_numbers)]), numbers
+    used = sorted(used_numbers)
     renumber = bytearray(256)
     for number, old in enumerate(used):
         renumber[old] = number
@@ -398,8 +398,8 @@ def _pack(
         apiece = -(-count // max(2, -(-len(kinds) // BATCH_KEYS)))
         for start in range(0, count, apiece):
             part = slice(start, start + apiece)
-            some = keys[part]
-            yield from _pack(list(dict.fromkeys(some)), some, payloads[part], sizes[part], most)
+            part_keys = keys[part]
+            yield from _pack(list(dict.fromkeys(part_keys)), part_keys, payloads[part], sizes[part], most)
         return
     numbers: bytes | None = None
     if len(kinds) == count:

@@ -200,7 +200,7 @@ def lengths(offsets: bytes) -> bytes:
     high, low = (int.from_bytes(column, "little") for column in (offsets[4:], offsets[:-4]))
     if high < low or not offsets[3::4].isascii():  # that is, where one is negative
         raise ValueError("offsets are not in order")
-    found = (high - low).to_bytes(len(offsets) - 4, "little")
-    if not found[3::4].isascii():
+    sizes = (high - low).to_bytes(len(offsets) - 4, "little")
+    if not sizes[3::4].isascii():
         raise ValueError("offsets are not in order")
-    return found
+    return sizes

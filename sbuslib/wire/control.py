@@ -225,10 +225,10 @@ class LossReport(msgspec.Struct, frozen=True):
     @classmethod
     def decode(cls, words: bytes) -> LossReport:
         """Decode a report. Raises :exc:`~sbuslib.errors.PacketError`, also for numbers that contradict each other."""
-        found = _REPORT.fullmatch(words)
-        if found is None:
+        match = _REPORT.fullmatch(words)
+        if match is None:
             raise PacketError(Reason.STRANGE_NOTICE)
-        report = cls(found[1], found[2].decode(), int(found[3]), int(found[4]), int(found[5]), float(found[6]))
+        report = cls(match[1], match[2].decode(), int(match[3]), int(match[4]), int(match[5]), float(match[6]))
         in_order = report.acknowledged <= report.reported_before <= report.total
         if not in_order or report.cause not in UP_CAUSES or report.since >= _LATEST:
             raise PacketError(Reason.STRANGE_NOTICE)
@@ -305,16 +305,16 @@ def decode_notice(key: bytes, payload: bytes) -> Notice | None:
 
     # 2. Notices of times and counts.
     if key == NOTICE_AWAY:
-        found = _AWAY.fullmatch(payload)
-        if found is None or max(times := (float(found[1]), float(found[2]))) >= _LATEST:
+        match = _AWAY.fullmatch(payload)
+        if match is None or max(times := (float(match[1]), float(match[2]))) >= _LATEST:
             raise PacketError(Reason.MALFORMED_NOTICE)
         return Away(*times)
     if key != NOTICE_LOST:
         return None
-    found = _LOST.fullmatch(payload)
-    if found is None or (since := float(found[3])) >= _LATEST:
+    match = _LOST.fullmatch(payload)
+    if match is None or (since := float(match[3])) >= _LATEST:
         raise PacketError(Reason.MALFORMED_NOTICE)
-    return Lost(found[1].decode(), int(found[2]), since)
+    return Lost(match[1].decode(), int(match[2]), since)
 
 
 def encode_loss_reports(reports: Sequence[bytes]) -> list[bytes]:

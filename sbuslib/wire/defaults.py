@@ -20,7 +20,7 @@ def default_addresses(environ: Mapping[str, str] | None = None) -> list[str]:
         environ = os.environ
     if environ.get("SBUS_ADDRESS"):
         return [environ["SBUS_ADDRESS"]]
-    found = []
+    addresses = []
     if environ.get("XDG_RUNTIME_DIR"):
-        found.append(os.path.join(environ["XDG_RUNTIME_DIR"], "sbus", "bus"))
-    return [*found, SYSTEM_ADDRESS]
+        addresses.append(os.path.join(environ["XDG_RUNTIME_DIR"], "sbus", "bus"))
+    return [*addresses, SYSTEM_ADDRESS]

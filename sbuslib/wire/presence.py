@@ -61,10 +61,10 @@ class Added(msgspec.Struct, frozen=True):
     @classmethod
     def decode(cls, payload: bytes) -> Added:
         """Raises :exc:`~sbuslib.errors.PacketError`."""
-        found = _ADDED.match(payload)
-        if found is None or len(found[2]) > SENDER_BYTES or len(payload) - found.end() > INFO_BYTES:
+        match = _ADDED.match(payload)
+        if match is None or len(match[2]) > SENDER_BYTES or len(payload) - match.end() > INFO_BYTES:
             raise PacketError(Reason.MALFORMED_PRESENCE)
-        return cls(int(found[1]), found[2], found[3], payload[found.end() :])
+        return cls(int(match[1]), match[2], match[3], payload[match.end() :])
 
 
 class Removed(msgspec.Struct, frozen=True):
@@ -82,10 +82,10 @@ class Removed(msgspec.Struct, frozen=True):
     @classmethod
     def decode(cls, payload: bytes) -> Removed:
         """Raises :exc:`~sbuslib.errors.PacketError`."""
-        found = _REMOVED.fullmatch(payload)
-        if found is None:
+        match = _REMOVED.fullmatch(payload)
+        if match is None:
             raise PacketError(Reason.MALFORMED_PRESENCE)
-        return cls(int(found[1]), found[2])
+        return cls(int(match[1]), match[2])
 
 
 def encode_interest(state: bytes, pattern: bytes) -> bytes:
