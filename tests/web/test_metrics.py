@@ -101,7 +101,7 @@ def test_a_relay_and_a_recorder(make_hub: MakeHub, folder: str, serve: Callable[
         eventually(lambda: recorder.durable_sequence == 1)
         told = numbers_of(server)
         assert told["sbus_relay_joined",] == 1
-        who = "above", str(os.getpid()), str(os.getuid())
+        who = "parent", str(os.getpid()), str(os.getuid())
         assert told["sbus_link_joined", *who] == 1
         assert told["sbus_link_waiting", *who] == 0
         assert told["sbus_relay_up_total",] == 1
