@@ -23,13 +23,12 @@ import msgspec
 from .. import blocking
 from ..clients.endpoint import ClientSubscription
 from ..errors import DisconnectedError, NoServerError
-from ..kernel.users import name_of_user
-from ..recipes.queue import MOST_STRANGERS
 from ..recipes.request import FAILED, REPLY, Question, encode_answer, parse_question
-from ..secrets import Namespace, stranger
+from ..secrets import Namespace
 from ..wire.packets import Message
 from .channels_memory import LayerSettings, LocalChannels
 from .channels_queues import Queues
+from .trust import TrustedUsers
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -111,7 +110,7 @@ class Process:
         self._namespace = Namespace(self.client.hub.separator)  # of the hub
         self._home = settings.key("at", name).encode()  # where others ask
         self._parts = _Parts()  # of long messages
-        self._strangers: set[int] = set()  # users whose messages were refused, each of whom is logged once
+        self._trusted = TrustedUsers("messages", settings.users, self._namespace.separator)
         self._lost = 0  # messages that were logged as lost
         self._lock = Lock()  # for the subscriptions
         self._subscriptions: dict[str, Future[ClientSubscription]] = {}  # to groups that have channels here
@@ -164,9 +163,9 @@ class Process:
                 return
 
         # 2. Whose it is.
-        client, users = self.client, self._settings.users
-        if (who := stranger(message.sender, client.credentials, self._namespace.separator, users)) is not None:
-            self._refuse(question, who)
+        if (why := self._trusted.why_refused(message.sender, self.client.credentials)) is not None:
+            if question is not None:
+                self._say(question, why.encode(), is_refused=True)
             return
 
         # 3. What it says.
@@ -176,14 +175,6 @@ class Process:
         elif (whole := self._parts.join(word)) is not None:
             self._put_into_group(word.group, whole)
             self._unsubscribe(word.group)  # if all its channels have left meanwhile
-
-    def _refuse(self, question: Question | None, who: int) -> None:
-        text = f"messages of user {name_of_user(who)} are refused: name the user in users="
-        if who not in self._strangers and len(self._strangers) < MOST_STRANGERS:
-            self._strangers.add(who)
-            logger.warning("%s", text)
-        if question is not None:
-            self._say(question, text.encode(), is_refused=True)
 
     def _answer(self, question: Question, word: Word) -> None:
         if word.verb == "put":

@@ -18,10 +18,9 @@ from channels.exceptions import MessageTooLarge
 from .. import aio, blocking
 from ..clients.job_queue import AioHeldJob, AioWorker
 from ..errors import AnswerError, NoServerError, SbusError
-from ..kernel.users import name_of_user
 from ..recipes.queue import FULL, JOB_BYTES, list_queues, services_key
-from ..secrets import stranger
 from .channels_memory import LayerSettings
+from .trust import TrustedUsers
 
 FORWARDED: Final = 256
 """Messages for groups that are on their way from one process to ordinary channels. More are dropped."""
@@ -97,9 +96,9 @@ class _Reader:
     """
 
     def __init__(self, settings: LayerSettings, channel: str, client: aio.Client, worker: AioWorker) -> None:
-        self._settings = settings
         self._channel = channel
         self._client = client  # its own, of the event loop
+        self._trusted = TrustedUsers(f"{channel}: messages", settings.users, client.hub.separator)
         self._worker = worker
         self._waiting = 0  # tasks
 
@@ -138,11 +137,7 @@ class _Reader:
         if job.again:
             logger.warning("%s: a message is dropped, as it may have been received before", self._channel)
             return False
-        client = self._client
-        who = stranger(job.sender, client.credentials, client.hub.separator, self._settings.users)
-        if who is not None:
-            logger.warning("%s: a message of user %s is refused", self._channel, name_of_user(who))
-        return who is None
+        return self._trusted.why_refused(job.sender, self._client.credentials) is None
 
 
 class Readers:

@@ -21,9 +21,7 @@ from kombu.transport import virtual
 from ..clients.endpoint import Endpoint, HeldJob, JobQueue, Worker
 from ..connecting import BusUrl, connect
 from ..errors import AnswerError, DisconnectedError, NoServerError
-from ..kernel.users import name_of_user
 from ..recipes.queue import LONGEST_SECONDS, NOT_TRUSTED, PEEKED, Job
-from ..secrets import stranger
 from ..wire.packets import Message
 from .kombu_messages import (
     Binding,
@@ -40,6 +38,7 @@ from .kombu_messages import (
     priority_of,
 )
 from .kombu_names import bindings_name, exchange_key, exchange_pattern, queue_key, queue_name
+from .trust import TrustedUsers
 
 logger = logging.getLogger("sbuslib.integrations")
 
@@ -76,13 +75,13 @@ class Bus:
         self.connections: set[KombuConnection] = set()  # that are open
         self._timeout = url.timeout  # seconds that a message waits for a hub and a service
         self._elsewhere: dict[str, None] = {}  # queues known to be kept in other processes
-        self._strangers: set[int] = set()  # users whose messages were refused
         self._may_look = True  # whether the service shows this user what others have put in
         self._pulling = threading.Lock()  # one connection at a time sorts what is here
         options = {**url.options, "reconnect": True, "senders": True}
         #: That of all connections.
         self.client: Endpoint = connect(url.address or "", threads=True, **options)
         self.separator = self.client.hub.separator  # of keys
+        self._trusted = TrustedUsers("messages", users, self.separator)
 
     # -- what goes out ------------------------------------------------------------------------------
 
@@ -233,10 +232,7 @@ class Bus:
         return _lookup(known["type"], [(key, name) for key, _, name in known["table"]], exchange, routing_key)
 
     def read(self, payload: bytes, sender: bytes | None) -> Raw | None:
-        """A message; ``None`` if it is none, or of a user whose messages are not taken.
-
-        A hub without the extension for senders names nobody: then all are taken.
-        """
+        """A message; ``None`` if it is none, or of a user whose messages are not taken."""
         if self._is_of_a_stranger(sender):
             return None
         if (raw := decode(payload)) is None:
@@ -244,13 +240,7 @@ class Bus:
         return raw
 
     def _is_of_a_stranger(self, sender: bytes | None) -> bool:
-        user = stranger(sender, self.client.credentials, self.separator, self.users)
-        if user is None:
-            return False
-        if user not in self._strangers and len(self._strangers) < _MOST_KNOWN:
-            self._strangers.add(user)
-            logger.warning("messages of user %s are refused: name the user in users", name_of_user(user))
-        return True
+        return self._trusted.why_refused(sender, self.client.credentials) is not None
 
 
 def _lookup(kind: str, bound: list[tuple[str, str]], exchange: str, routing_key: str) -> set[str]:

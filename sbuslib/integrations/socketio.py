@@ -26,9 +26,7 @@ from ..clients.fd_publishers import MOST_IN_PACKET
 from ..clients.hub_view import Offers
 from ..connecting import Connector, parse_url
 from ..errors import SbusError
-from ..fds.memory import Frame
-from ..kernel.users import name_of_user
-from ..secrets import stranger
+from .trust import TrustedUsers
 
 PAUSE: Final = 1.0
 """Seconds until another attempt to subscribe, where there is no hub."""
@@ -68,15 +66,8 @@ class _Manager:
     def _begin(self) -> None:
         """Set up what each manager has of its own."""
 
-    def _accepts(self, frame: Frame, client: Endpoint | aio.Client, hub: Offers) -> bool:
-        """Whether an emit comes from a user who may emit, and over hubs of such users alone.
-
-        A hub without the extension for senders names nobody: then all emits are taken.
-        """
-        who = stranger(frame.sender, client.credentials, hub.separator, self._users)
-        if who is not None:
-            logger.warning("an emit of user %s is refused: name the user in users=", name_of_user(who))
-        return who is None
+    def _trusted(self, hub: Offers) -> TrustedUsers:
+        return TrustedUsers("emits", self._users, hub.separator)
 
     def _note_losses(self, lost: dict[str, int]) -> None:
         """Log emits that did not come."""
@@ -135,11 +126,11 @@ class SbusManager(_Manager, PubSubManager):  # type: ignore[misc]  # python-sock
         while self._frames is None and not self._subscribe():
             self.server.sleep(PAUSE)
         client = self._client()
-        hub = client.hub
+        trusted = self._trusted(client.hub)
         for frame in self._frames:
             with frame:
                 self._note_losses(self._frames.lost)
-                if self._accepts(frame, client, hub):
+                if trusted.why_refused(frame.sender, client.credentials) is None:
                     yield bytes(frame)
 
 
@@ -190,9 +181,9 @@ class AsyncSbusManager(_Manager, AsyncPubSubManager):  # type: ignore[misc]  # p
                 await asyncio.sleep(PAUSE)
         self.listening.set()
 
-        hub = client.hub
+        trusted = self._trusted(client.hub)
         async for frame in frames:
             with frame:
                 self._note_losses(frames.lost)
-                if self._accepts(frame, client, hub):
+                if trusted.why_refused(frame.sender, client.credentials) is None:
                     yield bytes(frame)

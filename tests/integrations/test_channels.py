@@ -454,7 +454,7 @@ def test_what_a_stranger_sent_or_another_may_have_received_comes_to_nobody(
             assert await receive(layer, channel, 1) == [channel]
 
     run(main)
-    assert f"tasks: a message of user {STRANGER} is refused" in caplog.text
+    assert f"tasks: messages of user {STRANGER} are refused" in caplog.text
     assert "again: a message is dropped" in caplog.text
 
 

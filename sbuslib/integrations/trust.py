@@ -1,0 +1,37 @@
+"""Whose messages an application takes, for all backends."""
+
+from __future__ import annotations
+
+import logging
+
+from ..kernel.users import name_of_user
+from ..recipes.queue import MOST_STRANGERS
+from ..secrets import stranger
+
+logger = logging.getLogger("sbuslib.integrations")
+
+
+class TrustedUsers:
+    """The users whose messages are taken: the own one, root, and some more. Others are logged, each once.
+
+    The kernel proves whose a message is. A hub without the extension for senders names nobody: then all are taken.
+
+    :param what: the messages, for the log. :param separator: of keys on this hub.
+    """
+
+    def __init__(self, what: str, users: frozenset[int], separator: bytes) -> None:
+        self._what = what
+        self._users = users
+        self._separator = separator
+        self._refused: set[int] = set()  # users, as far as they were logged
+
+    def why_refused(self, sender: bytes | None, own: bytes) -> str | None:
+        """Why the process ``own`` takes nothing from a sender; *None* if it does."""
+        user = stranger(sender, own, self._separator, self._users)
+        if user is None:
+            return None
+        why = f"{self._what} of user {name_of_user(user)} are refused: name the user in users="
+        if user not in self._refused and len(self._refused) < MOST_STRANGERS:
+            self._refused.add(user)
+            logger.warning("%s", why)
+        return why
