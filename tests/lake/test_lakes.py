@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lake.test_footers import spanning
+from lake.test_footer import spanning
 from lake.test_verify import told
 from segments.journals import flip, rows, segment
 
