@@ -24,7 +24,11 @@ def main() -> None:
             raise OSError("the disk is slow today")
         done.put(f"photo {job.payload.decode()} is small now, at attempt {job.attempt}")
 
-    with Client() as client, client.queue("thumbs").work(shrink, room=4), client.queue("thumbs").work(shrink, room=4):
+    with (
+        Client() as client,
+        client.queue("thumbs").work(shrink, prefetch=4),
+        client.queue("thumbs").work(shrink, prefetch=4),
+    ):
         client.queue("thumbs").submit_many([("photo/new", b"%d" % number) for number in range(PHOTOS)])
         print("all photos are accepted")
         for _ in range(PHOTOS):

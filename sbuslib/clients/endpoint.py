@@ -183,13 +183,13 @@ class Worker(Service):
     __doc__ = AioWorker.__doc__
 
     _core: AioWorker
-    set_room = blocking(AioWorker.set_room)
+    set_prefetch = blocking(AioWorker.set_prefetch)
     pause = blocking(AioWorker.pause)
 
     @property
-    def room(self) -> int:
+    def prefetch(self) -> int:
         """How many jobs it takes at once; 0 while it pauses."""
-        return self._core.room
+        return self._core.prefetch
 
     def receive(self, *, timeout: float | None = None) -> HeldJob:
         return HeldJob(self._core.work, run(self._core.take(timeout)))

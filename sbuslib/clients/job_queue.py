@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from ..errors import DisconnectedError
 from ..limits import check_count
 from ..recipes.queue import (
-    MOST_ROOM,
+    MOST_PREFETCH,
     SUBMITTED,
     Job,
     QueueState,
@@ -107,18 +107,20 @@ class AioWorker(AioService):
         self._mailbox.is_worked = False  # the application takes what comes
 
     @property
-    def room(self) -> int:
+    def prefetch(self) -> int:
         """How many jobs it takes at once; 0 while it pauses."""
-        return self.work.room
+        return self.work.prefetch
 
-    async def set_room(self, room: int) -> None:
+    async def set_prefetch(self, prefetch: int) -> None:
         """Take so many jobs at once from now on. Raises :exc:`~sbuslib.errors.UsageError`."""
-        check_count(room, "room", MOST_ROOM)
-        await self.work.set_room(room)
+        check_count(prefetch, "prefetch", MOST_PREFETCH)
+        await self.work.set_prefetch(prefetch)
 
     async def pause(self) -> None:
-        """Take no more jobs, until :meth:`set_room`: those that were not received are given back, others stay held."""
-        await self.work.set_room(0)
+        """Take no more jobs, until :meth:`set_prefetch`: those that were not received are given back, others stay
+        held.
+        """
+        await self.work.set_prefetch(0)
 
     async def take(self, timeout: float | None) -> Job:
         """The next job, oldest first. Raises as :meth:`receive`."""
@@ -255,7 +257,7 @@ class AioJobQueue:
         """
         return await purge(self._operations, self._ask(), self._name, self._separator, timeout, number)
 
-    def _make_work(self, room: int, trusted: Iterable[int]) -> Work:
+    def _make_work(self, prefetch: int, trusted: Iterable[int]) -> Work:
         own, tag = self._operations.connection.session.credentials, os.urandom(8).hex().encode()
         return Work(
             self._operations,
@@ -263,14 +265,14 @@ class AioJobQueue:
             self._separator,
             tag,
             self._name,
-            room,
+            prefetch,
             trusted,
             self._operations.connection.runtime.make_lock(),
         )
 
     @starting
     async def work(
-        self, function: Callable[[Job], object], *, room: int = 8, at_once: int = 1, trusted: Iterable[int] = ()
+        self, function: Callable[[Job], object], *, prefetch: int = 8, at_once: int = 1, trusted: Iterable[int] = ()
     ) -> AioService:
         """Work on the jobs from now on, in the background.
 
@@ -286,20 +288,20 @@ class AioJobQueue:
         operations = self._operations
         operations.check_function(function, "job")
         check_count(at_once, "at_once")
-        work = self._make_work(room, trusted)
+        work = self._make_work(prefetch, trusted)
         await operations.tell_senders()
         worker = AioService(operations, work.mailbox, lambda: work.parts(function, at_once))
         await worker.start()
         return worker
 
     @starting
-    async def take(self, *, room: int = 8, trusted: Iterable[int] = ()) -> AioWorker:
+    async def take(self, *, prefetch: int = 8, trusted: Iterable[int] = ()) -> AioWorker:
         """Take jobs, from now on, and acknowledge each: ``job.done()``, in any order.
 
-        ``with client.queue("mail").take(room=8) as worker: for job in worker: ...``. For programs that hold many jobs,
-        or end them elsewhere; else :meth:`work` is simpler. Parameters and errors are those of :meth:`work`.
+        ``with client.queue("mail").take(prefetch=8) as worker: for job in worker: ...``. For programs that hold many
+        jobs, or end them elsewhere; else :meth:`work` is simpler. Parameters and errors are those of :meth:`work`.
         """
-        work = self._make_work(room, trusted)
+        work = self._make_work(prefetch, trusted)
         await self._operations.tell_senders()
         worker = AioWorker(self._operations, work)
         await worker.start()

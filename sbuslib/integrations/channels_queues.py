@@ -107,7 +107,7 @@ class _Reader:
         """Connect. Raises what :class:`sbuslib.Client` does."""
         client = await aio.Client(settings.url.address, reconnect=True, **settings.url.options)
         try:
-            worker = await client.queue(settings.queue(channel)).take(room=1, trusted=settings.users)
+            worker = await client.queue(settings.queue(channel)).take(prefetch=1, trusted=settings.users)
             await worker.pause()
         except BaseException:
             client.close()
@@ -131,7 +131,7 @@ class _Reader:
 
     async def _count(self, more: int) -> None:
         self._waiting += more
-        await (self._worker.set_room(self._waiting) if self._waiting else self._worker.pause())
+        await (self._worker.set_prefetch(self._waiting) if self._waiting else self._worker.pause())
 
     def _may_come(self, job: AioHeldJob) -> bool:
         if job.again:

@@ -34,7 +34,7 @@ from .. import __version__
 from ..clients.endpoint import HeldJob, Worker
 from ..connecting import SCHEME, BusUrl, parse_url
 from ..errors import DisconnectedError, NoHubError, NoServerError
-from ..recipes.queue import MOST_ROOM
+from ..recipes.queue import MOST_PREFETCH
 from .kombu_bus import Bus, join, leave
 from .kombu_messages import Raw
 
@@ -125,10 +125,10 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
         super().basic_qos(prefetch_size, prefetch_count, apply_global)
         for queue in {*self._active_queues} & self._workers.keys():
-            self._workers[queue][0].set_room(self._room())
+            self._workers[queue][0].set_prefetch(self._room())
 
     def _room(self) -> int:
-        return min(self.qos.prefetch_count or MOST_ROOM, MOST_ROOM)
+        return min(self.qos.prefetch_count or MOST_PREFETCH, MOST_PREFETCH)
 
     def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> None:
         super().basic_consume(queue, no_ack, *args, **kwargs)
@@ -137,12 +137,12 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
         if queue not in self._bus.kept:
             self._work(queue, self._room())
 
-    def _work(self, queue: str, room: int) -> tuple[Worker, deque[HeldJob]]:
+    def _work(self, queue: str, prefetch: int) -> tuple[Worker, deque[HeldJob]]:
         """Take jobs of a shared queue."""
         if queue in self._workers:
-            self._workers[queue][0].set_room(room)
+            self._workers[queue][0].set_prefetch(prefetch)
         else:
-            worker = self._bus.queue(queue).take(room=room, trusted=self._bus.users)
+            worker = self._bus.queue(queue).take(prefetch=prefetch, trusted=self._bus.users)
             self._workers[queue] = worker, deque()
             self._bus.workers[worker] = self.connection, self._workers[queue][1]
         return self._workers[queue]

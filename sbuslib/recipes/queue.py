@@ -46,7 +46,7 @@ LONGEST_SECONDS: Final = 3_650 * 86_400.0
 MOST_STRANGERS: Final = 64
 """Users who are not trusted that a worker or a service remembers, each of whom is logged once."""
 
-MOST_ROOM: Final = 4_096
+MOST_PREFETCH: Final = 4_096
 """Most jobs that one worker takes at once. More would only be lost with it."""
 
 SUBMITTED: Final = 4_096

@@ -19,7 +19,7 @@ from ..wire.text import printable
 from . import queue
 from .mailbox import ClientPort, Mailbox, called
 from .queue import (
-    MOST_ROOM,
+    MOST_PREFETCH,
     MOST_STRANGERS,
     Delivery,
     Job,
@@ -57,19 +57,19 @@ class Work:
         separator: bytes,
         tag: bytes,
         name: bytes,
-        room: int,
+        prefetch: int,
         trusted: Iterable[int] = (),
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
         self._port = port  # what it publishes and waits with
         self._name = name
         check_name(self._name, separator)
-        check_count(room, "room", MOST_ROOM)
+        check_count(prefetch, "prefetch", MOST_PREFETCH)
         #: The jobs come here, under a secret key of the worker.
         self.mailbox = Mailbox(own + separator + queue_key(self._name, separator, tag))
         self._key = queue_key(self._name, separator, b"work")  # where the service hears of it
         #: How many jobs it takes at once; 0 while it pauses.
-        self.room = room
+        self.prefetch = prefetch
         #: Users whose service this worker works for, beside its own and root.
         self._trusted = check_users(trusted, "trusted")
         #: It tells the users of senders.
@@ -135,15 +135,15 @@ class Work:
         """Tell the service that this worker is there, what it takes, and what it holds."""
         self._read()  # an application that takes nothing for a while keeps what it was given
         # Jobs from a service that is not trusted would be given in vain until they are dead.
-        room = self.room if self._token or not self._strangers else 0
+        prefetch = self.prefetch if self._token or not self._strangers else 0
         with suppress(TimeoutError):  # the hub is away
-            await self._port.publish(self._key, encode((self.mailbox.patterns[0], room, [*self._held])))
+            await self._port.publish(self._key, encode((self.mailbox.patterns[0], prefetch, [*self._held])))
 
-    async def set_room(self, room: int) -> None:
+    async def set_prefetch(self, prefetch: int) -> None:
         """Take so many jobs at once from now on; with 0, give back what was not taken."""
-        self.room = room
+        self.prefetch = prefetch
         await self.announce()
-        if not room:
+        if not prefetch:
             self._give_back()
             await self.tell()
 
@@ -160,7 +160,7 @@ class Work:
         """The next job; ``None`` when the mailbox was closed. Raises as :meth:`take`."""
         while not self.mailbox.closed:
             if (job := self.take()) is not None:
-                if len(self._ended) * _SOME > self.room:
+                if len(self._ended) * _SOME > self.prefetch:
                     await self.tell()
                 return job
             await self.tell()
@@ -204,7 +204,7 @@ class Work:
         return self.mailbox.closed or bool(self._refused)
 
     def _has_to_act(self) -> bool:
-        return self._is_over() or (not self.room and self.mailbox.is_ready())
+        return self._is_over() or (not self.prefetch and self.mailbox.is_ready())
 
     async def _leave(self) -> None:
         """The last part to end gives all back that was not done."""
@@ -237,7 +237,7 @@ class Work:
         self._service, self._token = word.key, word.token
         for job in word.jobs:
             if job.number not in self._held:
-                has_room = len(self._held) < self.room
+                has_room = len(self._held) < self.prefetch
                 self._held[job.number] = job
                 if has_room:
                     self._jobs.append(job)

@@ -140,7 +140,7 @@ class Submits:
 class KnownWorker:
     """One worker, and what it holds, oldest first. ``key`` is where it gets jobs."""
 
-    __slots__ = ("bytes", "held", "key", "queue", "room", "seen", "sender", "token", "total")
+    __slots__ = ("bytes", "held", "key", "prefetch", "queue", "seen", "sender", "token", "total")
 
     def __init__(self, queue: KnownQueue, key: bytes, sender: bytes | None, token: bytes) -> None:
         self.queue = queue
@@ -148,7 +148,7 @@ class KnownWorker:
         self.sender = sender
         self.token = token
         #: Most jobs that it takes at once (prefetch).
-        self.room = 0
+        self.prefetch = 0
         #: When it was last heard of, on the clock of workers.
         self.seen = 0.0
         #: The jobs that it has and has not acknowledged.
@@ -158,7 +158,7 @@ class KnownWorker:
 
     def free(self) -> int:
         """Number of further jobs that it may be given."""
-        return self.room - len(self.held) if self.bytes < HELD_BYTES else 0
+        return self.prefetch - len(self.held) if self.bytes < HELD_BYTES else 0
 
     def held_since(self, time: float) -> Iterator[Entry]:
         """The jobs that it was given before ``time``."""

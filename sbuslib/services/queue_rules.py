@@ -22,7 +22,7 @@ from math import inf
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from ..recipes.queue import LONGEST_NAME, MOST_ROOM
+from ..recipes.queue import LONGEST_NAME, MOST_PREFETCH
 from ..shares import Shares
 from .queue_entries import JOB_EXTRA, Entry, KnownQueue, KnownWorker, Submits
 
@@ -253,7 +253,7 @@ class Jobs:
             worker = self.workers[key] = queue.workers[key] = KnownWorker(queue, key, sender, token)
         elif worker.sender != sender or worker.queue.name != name:
             return None
-        worker.room = max(0, min(room, MOST_ROOM))
+        worker.prefetch = max(0, min(room, MOST_PREFETCH))
         worker.seen = now
         self._touched[name] = worker.queue
         known = set(named)

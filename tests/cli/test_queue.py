@@ -45,7 +45,7 @@ def test_jobs_outlive_the_program_unless_they_are_in_memory(
             begun.put(job)
             assert go.wait(PATIENCE)
 
-        with Client(path) as client, client.queue("mail").work(work, room=2, at_once=2):
+        with Client(path) as client, client.queue("mail").work(work, prefetch=2, at_once=2):
             client.publish(b"mail/x", b"1")
             client.publish(b"post/x", b"2")
             jobs = sorted((begun.get(timeout=PATIENCE) for _ in range(2)), key=lambda job: job.number)

@@ -120,16 +120,16 @@ def test_a_silent_worker_is_taken_for_gone(server: HubThread, serve: Serve) -> N
 class Silent:
     """A raw worker, which says what it is told to say only."""
 
-    def __init__(self, address: str, key: bytes | None = None, room: int = 8, peer: Peer | None = None) -> None:
+    def __init__(self, address: str, key: bytes | None = None, prefetch: int = 8, peer: Peer | None = None) -> None:
         self.peer = peer or Peer(address)
         self.peer.send(b"CMSG !/cred/whoami")
         self.key = key or self.peer.receive().partition(b"\0")[2] + b"/queue/mail/me"
         if key is None:
             self.peer.subscribe(self.key)
-        self.announce(room)
+        self.announce(prefetch)
 
-    def announce(self, room: int = 8, held: tuple[int, ...] = ()) -> None:
-        self.peer.publish(b"queue/mail/work", encode((self.key, room, held)))
+    def announce(self, prefetch: int = 8, held: tuple[int, ...] = ()) -> None:
+        self.peer.publish(b"queue/mail/work", encode((self.key, prefetch, held)))
 
     def receive(self, *, empty: bool = False) -> Delivery:
         """The next words of the service that have jobs, or the next that have none."""
@@ -171,7 +171,7 @@ def test_jobs_outlive_the_service_and_those_that_were_given_are_marked(server: H
             begun.put(job)
             assert job.payload == b"1" or go.wait(PATIENCE)
 
-        with client.queue("mail").work(work, room=2):
+        with client.queue("mail").work(work, prefetch=2):
             publish(service, b"1", b"2", b"3", b"4")
             done, held = begun.get(timeout=PATIENCE), begun.get(timeout=PATIENCE)
             wait_until(lambda: done.number not in service.jobs.jobs)
@@ -321,14 +321,14 @@ def test_words_of_strangers_do_nothing(world: World, serve: Serve) -> None:
         taken.append(job)
         assert go.wait(PATIENCE)
 
-    with client.queue("mail").work(work, room=1):
+    with client.queue("mail").work(work, prefetch=1):
         client.publish(b"mail/x", b"1")
         eventually(lambda: taken)
         (job,) = taken
         (key,) = service.jobs.workers
         token, address = service.jobs.workers[key].token, service._address(b"mail")
         stranger = world.peer_of("bus", STRANGER)
-        Silent("", peer=stranger, room=4_096)
+        Silent("", peer=stranger, prefetch=4_096)
         for number in range(2_000):  # workers of its own, and in the name of ours
             stranger.publish(b"queue/mail/work", encode((b"%b/%d" % (key, number), 2**60, [])))
         stranger.publish(b"queue/mail/work", encode((key, 0, [])))
@@ -387,7 +387,7 @@ def test_a_worker_that_does_not_trust_the_service_says_so_and_takes_no_jobs(
     service = get_hub().threadpool.apply(serve, (world.address("bus"),), {"trusted": [STRANGER]})
     world.uids["bus"] = STRANGER
     with world.client("bus").queue("mail").work(Collected()):
-        eventually(lambda: [worker.room for worker in service.jobs.workers.values()] == [0])
+        eventually(lambda: [worker.prefetch for worker in service.jobs.workers.values()] == [0])
     (said,) = [record.getMessage() for record in caplog.records if "trusted" in record.getMessage()]
     assert said.endswith(f"is of user {OTHER}, who is not trusted here: see trusted=[{OTHER}] of work()")
 
@@ -442,11 +442,11 @@ def test_a_job_that_was_on_its_way_to_a_worker_that_pauses_is_given_back_unbegun
 ) -> None:
     serve()
     client, other = blocking.Client(server.address), blocking.Client(server.address)
-    with client, other, client.queue("mail").take(room=1) as paused:
+    with client, other, client.queue("mail").take(prefetch=1) as paused:
         eventually(lambda: client.queue("mail").status().workers == 1)
-        paused._core.work.room = 0  # of which the service hears later
+        paused._core.work.prefetch = 0  # of which the service hears later
         client.queue("mail").submit(b"mail/x")
-        with other.queue("mail").take(room=1) as worker:
+        with other.queue("mail").take(prefetch=1) as worker:
             job = worker.receive(timeout=PATIENCE)
             assert not job.again
             job.done()
@@ -454,7 +454,7 @@ def test_a_job_that_was_on_its_way_to_a_worker_that_pauses_is_given_back_unbegun
 
 def test_jobs_are_ended_in_any_order_from_any_thread(server: HubThread, serve: Serve) -> None:
     service = serve(file="q")
-    with blocking.Client(server.address) as client, client.queue("mail").take(room=8) as worker:
+    with blocking.Client(server.address) as client, client.queue("mail").take(prefetch=8) as worker:
         mail = client.queue("mail")
         mail.submit_many((b"mail/x", b"%d" % number) for number in range(6))
         jobs: list[Any] = []
@@ -510,7 +510,7 @@ def test_a_worker_that_pauses_gives_back_what_it_has_not_received_and_that_is_no
     server: HubThread, serve: Serve
 ) -> None:
     service = serve()
-    with blocking.Client(server.address) as client, client.queue("mail").take(room=3) as worker:
+    with blocking.Client(server.address) as client, client.queue("mail").take(prefetch=3) as worker:
         client.queue("mail").submit_many((b"mail/x", b"%d" % number) for number in range(3))
         first = worker.receive(timeout=PATIENCE)
         wait_until(lambda: mail_states(service) == {b"mail": (0, 3)})
@@ -521,11 +521,11 @@ def test_a_worker_that_pauses_gives_back_what_it_has_not_received_and_that_is_no
         assert first.done()
         for wrong in (0, 4_097):
             with pytest.raises(UsageError, match=f"room is 1 to 4,096, not {wrong}"):
-                worker.set_room(wrong)
-        worker.set_room(1)
+                worker.set_prefetch(wrong)
+        worker.set_prefetch(1)
         for payload in (b"1", b"2"):
             job = worker.receive(timeout=PATIENCE)
-            assert (job.payload, job.attempt, worker.room) == (payload, 1, 1)
+            assert (job.payload, job.attempt, worker.prefetch) == (payload, 1, 1)
             assert job.done()
         worker.stop()
         with pytest.raises(DisconnectedError, match="stopped"):
@@ -549,7 +549,7 @@ def test_workers_of_asyncio_and_gevent_take_jobs(server: HubThread, serve: Serve
                 break
 
     asyncio.run(asyncio.wait_for(main(), PATIENCE))
-    with Client(server.address) as client, client.queue("mail").take(room=1) as worker:
+    with Client(server.address) as client, client.queue("mail").take(prefetch=1) as worker:
         job = worker.receive(timeout=PATIENCE)
         assert (job.payload, job.attempt) == (b"1", 3)
         assert spawn(job.done).get(timeout=PATIENCE)
@@ -565,7 +565,7 @@ def test_jobs_are_given_when_they_are_due_and_the_urgent_ones_first(server: HubT
             mail.submit(b"mail/x", b"%d" % priority, priority=priority)
         mail.submit(b"mail/x", b"late", delay=0.1)
         wait_until(lambda: service.jobs.expired == 1)
-        with mail.take(room=1) as worker:
+        with mail.take(prefetch=1) as worker:
             for payload in (b"9", b"3", b"0", b"late"):
                 job = worker.receive(timeout=PATIENCE)
                 assert job.payload == payload
@@ -645,7 +645,7 @@ def test_jobs_of_a_worker_that_is_killed_are_given_again_at_once_and_what_it_had
     service = serve()
     program = (
         "import os, sys; from sbuslib.blocking import Client; client = Client(sys.argv[1])\n"
-        "worker = client.queue('mail').take(room=2)\n"
+        "worker = client.queue('mail').take(prefetch=2)\n"
         "first, second = worker.receive(), worker.receive()\n"
         "first.done(), os.kill(os.getpid(), 9)"
     )

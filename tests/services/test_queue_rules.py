@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
-from sbuslib.recipes.queue import MOST_ROOM
+from sbuslib.recipes.queue import MOST_PREFETCH
 from sbuslib.services import queue_entries, queue_rules
 from sbuslib.services.queue_entries import HELD_BYTES, JOB_EXTRA, KnownWorker, Submits
 from sbuslib.services.queue_rules import GONE, MOST_WORKERS, Jobs, Turn
@@ -298,7 +298,7 @@ class Machine(RuleBasedStateMachine):
         assert self.jobs._names.used == len(self.jobs.queues)
         assert all(queue.jobs or queue.workers for queue in self.jobs.queues.values())
         for worker in self.jobs.workers.values():
-            assert len(worker.held) <= MOST_ROOM
+            assert len(worker.held) <= MOST_PREFETCH
             assert [*worker.held] == [*self.model.held[worker.key.decode()]]
             assert worker.bytes == sum(job.size for job in worker.held.values())
 
@@ -395,9 +395,9 @@ def test_a_dead_job_may_still_be_done_by_its_last_holder_and_dies_no_more() -> N
     assert not jobs.jobs
 
 
-@pytest.mark.parametrize(("room", "most"), [(-5, 0), (2**70, MOST_ROOM)])
+@pytest.mark.parametrize(("room", "most"), [(-5, 0), (2**70, MOST_PREFETCH)])
 def test_an_absurd_room_is_bounded(room: int, most: int) -> None:
-    assert join(make(), "a", room).room == most
+    assert join(make(), "a", room).prefetch == most
 
 
 def test_a_worker_with_large_jobs_gets_few() -> None:

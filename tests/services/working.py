@@ -26,6 +26,6 @@ def do(job: queue.Job) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "queue":
         sys.exit(main(sys.argv[1:]))
-    with Client(sys.argv[1], reconnect=True, timeout=60) as client, client.queue("mail").work(do, room=8):
+    with Client(sys.argv[1], reconnect=True, timeout=60) as client, client.queue("mail").work(do, prefetch=8):
         os.write(2, b"it works (Ctrl-C ends it)\n")
         sys.stdin.read()
