@@ -1,4 +1,4 @@
-"""The parser that all programs share: how it lays out help, and what it says about a wrong option."""
+"""Argument parser of all programs: layout of help, errors that name the nearest option, and shared options."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ NAMES = ("-a", "--address", "--bus")
 """The names of the option that says where the hub listens."""
 
 _LIKE = 0.7
-"""How much alike two words are of which one may be meant by the other; 1: they are the same."""
+"""Similarity from which on a known word is suggested for a wrong one; 1: they are the same."""
 
 
 class Formatter(HelpFormatter):
-    """Fills paragraphs, and leaves blocks with indented lines as they are, such as examples."""
+    """Fills paragraphs, and leaves blocks with indented lines as they are: examples, for one."""
 
     def __init__(self, prog: str, **options: Any) -> None:
         # Without a width, argparse loads shutil and with it every way to compress files.
@@ -63,7 +63,7 @@ class Parser(ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Namespace, list[str]]:
-        """As the method of the base class, but what is not known is an error of this very command."""
+        """Parse as the base class does, but report an unknown argument as an error of this very command."""
         arguments, unknown = super().parse_known_args(args, namespace)
         if self.late and len(unknown) == 1 and getattr(arguments, self.late) is None and unknown[0][:1] != "-":
             setattr(arguments, self.late, os.fsencode(unknown.pop()))
@@ -72,7 +72,7 @@ class Parser(ArgumentParser):
         return arguments, unknown
 
     def error(self, message: str) -> NoReturn:
-        """As the method of the base class. A missing argument may have been taken for the value of an option."""
+        """Exit as the base class does. A missing argument may have been taken for the value of an option."""
         options = [one.option_strings[0] for one in self._actions if one.option_strings and one.nargs == "+"]
         if options and any(message.endswith(f": {one.metavar}") for one in self._get_positional_actions()):
             message += f"; it comes before options that take several words, such as {options[0]}"
@@ -88,9 +88,9 @@ class Parser(ArgumentParser):
 
 
 def nearest(word: str, known: Iterable[str] | dict[str, str]) -> str:
-    """A clause with the known word that is most like ``word``; empty if none is like it.
+    """Return a clause with the known word that is most like ``word``; empty if none is like it.
 
-    ``known`` may map words to what they stand for, which is named then.
+    ``known`` may map words to the ones that the clause names in their place.
     """
     from difflib import get_close_matches
 
@@ -106,8 +106,8 @@ def nearest(word: str, known: Iterable[str] | dict[str, str]) -> str:
 def add(container: Any, form: str, help: str, **options: Any) -> None:
     """Add an option or argument to a parser or group, by the form in which help shows it.
 
-    ``-n --count N``, ``--json``, ``--export PATTERN...``, ``KEY``, ``[PAYLOAD]``, ``FILE...``. What a value is called
-    says how it is read. ``options`` are argparse's.
+    ``-n --count N``, ``--json``, ``--export PATTERN...``, ``KEY``, ``[PAYLOAD]``, ``FILE...``. The name of a
+    value decides how it is parsed. ``options`` are argparse's.
     """
     from . import values
 
@@ -172,7 +172,7 @@ def add_patterns(parser: Parser, option: str, help: str, *, file_may_have: bool 
 
 
 def add_verbosity(parser: Parser) -> None:
-    """Add the options that say how much is told on standard error."""
+    """Add the options that choose how much goes to standard error."""
     add(parser, "-v --verbose", "more on standard error: the log of the client and of services")
     add(parser, "-q --quiet", "only errors on standard error")
 

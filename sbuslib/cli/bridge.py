@@ -1,4 +1,4 @@
-"""``sbus bridge``: joins the bus of this machine to a NATS, MQTT or Redis server."""
+"""``sbus bridge``: a bridge from the bus of this machine to a NATS, MQTT or Redis server."""
 
 from __future__ import annotations
 

@@ -68,13 +68,13 @@ def run_broker(arguments: Namespace) -> int:
     from ..kernel.users import resolve_users
     from .hub import own_address
 
-    # 1. What can be refused before anything starts.
+    # 1. Checks that can fail, before anything starts.
     resolve_users("--producer", [user for user in arguments.users if user != "*"])
     if not arguments.memory:
         arguments.store = arguments.store or state_folder()
         os.makedirs(arguments.store, 0o700, exist_ok=True)
 
-    # 2. The hub, and its services once it listens. Clients find all when the command says that it listens.
+    # 2. The hub, and its services once it listens. All are ready when the command prints that it listens.
     hubs: list[Hub] = []
     services = Services()
 
@@ -95,7 +95,7 @@ def run_broker(arguments: Namespace) -> int:
 
 
 def commands(arguments: Namespace, address: str) -> list[list[str]]:
-    """The command lines of the services."""
+    """Return the command lines of the services."""
     # 1. The queues.
     queue = ["queue", "-q", "-a", address, "--limit", f"{arguments.limit}", "--attempts", f"{arguments.attempts}"]
     for user in arguments.trusted:
@@ -118,7 +118,7 @@ class Services:
     """Commands that run beside the hub of this process, started again when they end."""
 
     def __init__(self) -> None:
-        self._commands: list[list[str]] = []  # what runs
+        self._commands: list[list[str]] = []  # of the services
         self._running: list[subprocess.Popen[bytes]] = []  # its processes, in the same order
         self._started: list[float] = []  # when each was started last
         self._end: Callable[[], object] = lambda: None  # ends the greenlet that watches them
@@ -162,7 +162,7 @@ class Services:
                     self._running[number], self._started[number] = _start(self._commands[number]), now
 
     def stop(self) -> None:
-        """End them, and wait until they have ended. What they accepted is stored by then."""
+        """End them, and wait until they have ended. Accepted jobs are stored by then."""
         self._end()
         for process in self._running:
             process.terminate()
@@ -182,7 +182,7 @@ def _start(line: list[str]) -> subprocess.Popen[bytes]:
 
 
 def _run_service(parent: int, line: list[str]) -> int:
-    """In the process of a service."""
+    """Run a service, in its own process."""
     from ..kernel.forks import end_with_parent
     from .main import main
 

@@ -1,7 +1,7 @@
 """The configuration file of ``sbusd``, ``sbus hub`` and ``sbus-relay``, in TOML, and the options that win over it.
 
-What the file may hold is the fields of :class:`HubTable` and :class:`RuleTable`. All of it is
-checked before any of it is used. An error names the file, the key and what was expected.
+The keys of the file are the fields of :class:`HubTable` and :class:`RuleTable`. All values are checked before any is
+used. An error names the file, the key and the expected value.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _OF_RELAYS: Final = ("upstream", "upstream_user", "export", "import")
 
 
 class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What file and options say together, checked."""
+    """Settings from the options and the file together, checked."""
 
     address: str
     mode: int
@@ -84,9 +84,9 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_settings(arguments: Namespace, default: str | None = SYSTEM_ADDRESS, *, of_any: bool = False) -> HubSettings:
-    """What the options and the file that they name say together.
+    """Read the options and the file that they name, and return the settings of both.
 
-    :param default: the address where neither says one.
+    :param default: the address where neither has one.
     :param of_any: options are missing, and the file may be that of a hub or of a relay.
 
     Raises :exc:`~sbuslib.errors.UsageError`, and :exc:`OSError` for a file that cannot be read.
@@ -134,7 +134,7 @@ def read_settings(arguments: Namespace, default: str | None = SYSTEM_ADDRESS, *,
 
 
 def _read(path: str, may_relay: bool) -> tuple[HubTable, list[int]]:
-    """What the file tells, and the lines on which its rules begin, if they are written as ``[[rules]]``."""
+    """Parse a file. Also returns the lines on which its rules begin, if they are written as ``[[rules]]``."""
     import tomllib
 
     with open(path, "rb", opener=_open_at_once) as file:
@@ -167,7 +167,7 @@ _MISSING = re.compile(r"Object missing required field `(.*)`")
 
 
 def _plain(text: str) -> str:
-    """An error of msgspec as the key and what was expected."""
+    """Reword an error of msgspec: the key, and the expected value."""
     from difflib import get_close_matches
 
     found = _AT.match(text)
@@ -191,18 +191,18 @@ class _Checks:
         self.path = path
 
     def __call__(self, key: str, function: Callable[[Any], T], told: Any, default: Any) -> T:
-        """What the file tells, checked; ``default`` if it tells nothing."""
+        """Check a value of the file and return it; ``default`` if the file does not have it."""
         if told is None:
             return default  # type: ignore[no-any-return]
         try:
             return function(told)
-        except ValueError as error:  # UsageError, and a number that is too long to be told
+        except ValueError as error:  # UsageError, and a number that is too long to print
             raise UsageError(f"{self.path}: {key}: {error}") from None
 
     def each(
         self, key: str, function: Callable[[Any], T], option: Iterable[Any] | None, told: Iterable[Any] | None
     ) -> list[T] | None:
-        """The values of an option if it was given, else those that the file tells; ``None`` if neither is there."""
+        """Return the values of an option if it was given, else those of the file; ``None`` if neither is there."""
         if option is not None:
             return [function(value) for value in option]
         if told is None:
@@ -258,7 +258,7 @@ def _policy(
             raise UsageError(f"{reason}: no client may hold it (limits.pattern_segments and limits.pattern_bytes)")
         return pattern
 
-    known = len(lines) == len(tables)  # else they are written in another way
+    known = len(lines) == len(tables)  # else they have another form
     made = []
     for number, table in enumerate(tables):
         key = f"rules[{number}]"
@@ -305,12 +305,12 @@ class Reloader:
         self._default = default
 
     def on_hangup(self) -> None:
-        """At SIGHUP."""
-        with suppress(SbusError, OSError):  # it was told
+        """Reload, at SIGHUP."""
+        with suppress(SbusError, OSError):  # reload() has printed it
             self.reload()
 
     def reload(self) -> str:
-        """Read the file, take up what can change now, and tell what takes a restart.
+        """Read the file, apply each change that needs no restart, and return a line that names the others.
 
         Raises :exc:`~sbuslib.errors.SbusError` and :exc:`OSError`; then nothing has changed.
         """
@@ -321,7 +321,7 @@ class Reloader:
             if told.policy is None and self._hub.context.authorization.is_asked:  # the file may be half written
                 raise UsageError(f"{self._arguments.config}: rules: without any, this takes a restart of the hub")
 
-            # Only what is whole and allowed comes this far. The hub goes first, which may refuse.
+            # From here on the settings are complete and valid. The hub goes first: it may refuse them.
             self._hub.reconfigure(users=told.users, trusted=told.trusted, relays=told.relays, authorize=told.policy)
             if self._relay is not None:
                 self._relay.reconfigure(
@@ -337,7 +337,7 @@ class Reloader:
         return text
 
     def _takes_restart(self, told: HubSettings) -> list[str]:
-        """The keys whose change takes a restart of the hub."""
+        """Return the keys whose change takes a restart of the hub."""
         now = self._settings
         keys = [key for key in ("address", "mode") if getattr(told, key) != getattr(now, key)]
         limits = msgspec.structs.asdict(now.limits)

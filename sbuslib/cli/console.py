@@ -1,4 +1,4 @@
-"""What the programs share: how they end, signals, and what they tell on standard error."""
+"""Exit statuses, signals, errors and status lines on standard error, for all programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EXTRAS: Final = {
     "pyarrow": "seal",
     "pyspark": "spark",
 }
-"""What brings a package that a command may miss."""
+"""The extra of sbuslib that installs a package which a command may miss."""
 _LOOK_SECONDS = 0.5
 """Seconds after which a signal is seen that came just before the main thread began to wait: it does not end a wait."""
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -41,9 +41,9 @@ STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def finish(program: str, arguments: Namespace, failure: BaseException | None = None) -> int:
-    """Run what the arguments ask for; the exit status. What goes wrong becomes one line on standard error, here alone.
+    """Run a parsed command and return the exit status. Errors become one line on standard error here, nowhere else.
 
-    With a ``failure`` it went wrong before, and nothing is run. An unforeseen error ends the program with a traceback
+    With a ``failure`` the error came before, and nothing is run. An unforeseen error ends the program with a traceback
     and the name of the command.
     """
     from ..errors import JournalError, SbusError, ServiceError, UsageError
@@ -81,7 +81,7 @@ def _show_warning(program: str, warning: Warning | str, *_: object) -> None:
 
 
 def end_by(number: int) -> NoReturn:
-    """End this process by a signal, as whoever waits for it expects."""
+    """End this process by a signal, so that its parent sees that as the cause."""
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
     raise AssertionError("the signal was blocked")
@@ -95,7 +95,7 @@ def on_stop(
     """Have ``stop`` called at the signals that stop this process, ``but`` for some.
 
     A signal that was ignored when the process started stays ignored: a hangup under nohup(1), and Ctrl-C in a
-    background job of a shell. ``install`` is ``gevent.signal_handler`` for what runs in gevent's event loop.
+    background job of a shell. ``install`` is ``gevent.signal_handler`` for programs that run gevent's event loop.
     """
     for number in (one for one in STOPPING if one not in but):
         if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
@@ -129,7 +129,7 @@ def begin_to_show() -> None:
 
 
 def wait_for_ctrl_c(wait: Callable[[], object]) -> None:
-    """Call ``wait`` in a thread until it ends, or a signal comes that stops this process. Raises what it raises.
+    """Call ``wait`` in a thread until it ends, or a signal comes that stops this process. Passes on its errors.
 
     A signal handler must not raise: ``wait`` may hold a lock of a client then, and the client could never be closed.
     """
@@ -157,7 +157,7 @@ def wait_for_ctrl_c(wait: Callable[[], object]) -> None:
 
 
 def explain(error: BaseException, address: str | None = None) -> str:
-    """What went wrong in one line, which names the address when one is given."""
+    """Describe an error in one line, which names the address when one is given."""
     from ..errors import NoHubError
     from ..kernel.advice import advise_address
     from ..wire.defaults import default_addresses
@@ -175,7 +175,7 @@ def explain(error: BaseException, address: str | None = None) -> str:
 
 
 def advise(error: BaseException, arguments: Namespace) -> str:
-    """Text that follows an error and names the option that helps; empty if none does."""
+    """Return text that follows an error and names the option that helps; empty if none does."""
     import shlex
 
     from ..reasons import Reason
@@ -215,19 +215,19 @@ def set_verbosity(program: str, *, verbose: bool = False, quiet: bool = False) -
 
 
 def is_told() -> bool:
-    """Whether signs of life go to standard error: unless the user chose ``--quiet``."""
+    """Whether status lines go to standard error: unless the user chose ``--quiet``."""
     return not _told["quiet"]
 
 
 def tell(text: str) -> None:
-    """Print a sign of life on standard error, unless the user chose ``--quiet``."""
+    """Print a status line on standard error, unless the user chose ``--quiet``."""
     if not _told["quiet"]:
         complain("sbus", text)
 
 
 @contextmanager
 def progress(text: Callable[[], str]) -> Iterator[None]:
-    """Tell ``text()`` after some seconds, and then now and then, until the block ends."""
+    """Show ``text()`` as a status line after 3 seconds, and then every 10, until the block ends."""
     import threading
 
     ended = threading.Event()

@@ -1,8 +1,8 @@
-"""``sbusd``: a hub as a daemon, with the flags of the C daemon; and what ``sbus hub`` shares with it.
+"""``sbusd``: a hub as a daemon, with the flags of the C daemon; and the code that ``sbus hub`` shares with it.
 
 The steps have to be in this order:
 
-* What can be refused (users, pid file, address) comes before the fork, so that the caller is told.
+* Checks that can fail (users, pid file, address) come before the fork, so that the caller sees the error.
 * gevent is loaded after the fork. It does not survive a fork, and takes longest to load.
 * Signals are blocked from before the socket's file is made until the hub can handle them. So no signal ends this
   process and leaves the file behind.
@@ -96,7 +96,7 @@ def add_hub_arguments(parser: Parser, *, may_take_over: bool = True) -> None:
     add(parser, "-o --others", "let everybody connect: adds 0007 to the mode, else as -g")
     add(parser, "-r --reuse", "replace an empty file at the address, as a socket that nobody listens at always is")
 
-    # Who may do what.
+    # Permissions.
     what = "serve only clients of USER, by name or id, besides those of the hub's own user; may be repeated. The mode"
     add(parser, "-u --user USER", f"{what} of the socket must let USER connect too, see -o", **users)
     what = "let relays of USER, or of @GROUP, join; may be repeated. They learn which of the keys that they published"
@@ -120,7 +120,7 @@ def add_hub_arguments(parser: Parser, *, may_take_over: bool = True) -> None:
 
 
 def build_parser() -> Parser:
-    """The arguments of ``sbusd``."""
+    """Build the parser of ``sbusd``."""
     parser = Parser(prog="sbusd", description=_DESCRIPTION, epilog=_EPILOG)
     add_address(parser, help=f"where to listen: {SYSTEM_ADDRESS} unless given")
     what = "stay in the foreground and write no pid file. Its standard output is closed once clients can connect"
@@ -134,7 +134,7 @@ def build_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``sbusd``; its exit status."""
+    """Run ``sbusd`` and return its exit status."""
     return finish("sbusd", build_parser().parse_args(argv))
 
 
@@ -147,7 +147,7 @@ def serve_hub(
     on_hub: Callable[[Hub, HubSettings], Relay | None] | None = None,
     default: str | None = SYSTEM_ADDRESS,
 ) -> int:
-    """Serve a hub until a signal stops it, here or in the background; the exit status.
+    """Serve a hub until a signal stops it, here or in the background. Returns the exit status.
 
     ``arguments`` are those of :func:`add_hub_arguments` with ``address``, and ``pid_file`` for ``background``.
     ``on_ready`` is called with the address once the hub serves, and ``on_hub`` before with the hub itself; it
@@ -168,7 +168,7 @@ def serve_hub(
     from ..wire.addresses import PathAddress, parse_address
     from . import process
 
-    # 1. What can be refused, here where the caller is told.
+    # 1. Checks that can fail, before the fork, where the caller sees the error.
     process.fill_standard_descriptors()
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     with ExitStack() as undo:
@@ -213,7 +213,7 @@ def serve_hub(
                 except OSError as error:
                     if not arguments.take_over:
                         raise
-                    # Its clients are connected here already: whoever waited for it may have gone.
+                    # Its clients are connected here already, so this goes on if the caller has gone.
                     logging.getLogger("sbuslib").error("%s", error)
 
         # 3. The hub.
@@ -234,7 +234,7 @@ def _serve(
     on_hub: Callable[[Hub, HubSettings], Relay | None] | None,
     default: str | None,
 ) -> bool:
-    """Serve until the hub is stopped, or taken over; whether it was taken over."""
+    """Serve until the hub is stopped, or taken over. Returns whether it was taken over."""
     import logging
 
     import gevent
@@ -244,7 +244,7 @@ def _serve(
     from . import process
     from .log import HubLog
 
-    # 1. The hub. What may be missing is loaded before anything is taken over.
+    # 1. The hub. Optional packages are loaded before anything is taken over: one may be missing.
     logging.basicConfig(format=f"{program}: %(message)s")
     if not arguments.verbose:
         logging.getLogger("sbuslib").setLevel(logging.ERROR if arguments.quiet else logging.INFO)
@@ -267,7 +267,7 @@ def _serve(
     hub.start()
     log = HubLog(hub)
 
-    # 2. What goes with it.
+    # 2. Its log, metrics and signals.
     relay = on_hub(hub, settings) if on_hub is not None else None
     metrics = None
     if arguments.metrics and not arguments.take_over:
@@ -283,7 +283,7 @@ def _serve(
     on_stop(hub.stop, gevent.signal_handler, but=() if arguments.config is None else (signal.SIGHUP,))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
-    # 3. Whoever waits for it is told.
+    # 3. Readiness, to the caller and the supervisor.
     ready()
     is_new = not arguments.take_over or not process.take_supervision(hub.replacement.handed_on)
     if is_new:  # else the supervisor of the hub before knows that it is ready

@@ -67,7 +67,7 @@ def run_hub_explain(arguments: Namespace) -> int:
 
 
 def why_refused(rules: HubSettings, uid: int, verb: Verb, key: bytes) -> str | None:
-    """Why a hub refuses this whatever its rules say, asked of the parts that a hub asks; ``None`` if it does not."""
+    """Return why a hub refuses this under any rules, by the checks of a hub itself; ``None`` if it does not."""
     from ..core.quotas import Quotas
     from ..core.router import Router
     from ..errors import PacketError

@@ -1,4 +1,4 @@
-"""``sbus send`` and ``sbus receive``: files of any size, from one to all that receive them."""
+"""``sbus send`` and ``sbus receive``: files of any size, from one sender to all receivers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def run_receive(arguments: Namespace) -> None:
         client.files.receive(*arguments.patterns, folder=arguments.into, most=arguments.max_bytes) as files,
     ):
         tell("ready to receive (Ctrl-C ends it)")
-        # Leaving the block removes what is not whole.
+        # Leaving the block removes incomplete files.
         wait_for_ctrl_c(lambda: _print_paths(files, arguments))
 
 

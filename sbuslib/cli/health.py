@@ -62,7 +62,7 @@ def run_ping(arguments: Namespace) -> int:
                 began = perf_counter()
                 try:
                     scope = client.sync("tree" if arguments.tree else "local")
-                except DisconnectedError:  # it was told, and the client waits for the hub
+                except DisconnectedError:  # on_disconnect has shown it, and the client waits for the hub
                     missed = True
                     continue
                 times.append(perf_counter() - began)
@@ -258,7 +258,7 @@ def run_bench(arguments: Namespace) -> int:
         raise UsageError(f"there is no scenario {error.args[0]}; sbus bench --list shows which there are") from None
     plan = Plan(rounds=arguments.rounds, seconds=arguments.window, payload=arguments.size)
 
-    # Whatever ends this program, the others that it started are to end, too.
+    # However this program ends, the ones that it started have to end, too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sbus-bench-")))

@@ -31,7 +31,7 @@ def add_hub(parser: Parser) -> None:
 
 
 def own_address(arguments: Namespace) -> str:
-    """Where a hub listens without an address: the first place where clients look, whose folder is made."""
+    """Return where a hub listens without an address: the first place where clients look. Makes its folder."""
     from ..wire.defaults import default_addresses
 
     default = default_addresses()[0]
@@ -93,13 +93,13 @@ def add_hub_units(parser: Parser) -> None:
 
 
 def unit_names(user: bool | None = None) -> list[str]:
-    """The names of the units: of user sessions, of the machine, or all."""
+    """Return the names of the units: of user sessions, of the machine, or all."""
     names = sorted(path.name for path in _UNITS.iterdir())
     return [name for name in names if user is None or name.startswith("sbus-user.") is user]
 
 
 def program_folder() -> str:
-    """The folder in which ``sbusd`` is installed. Raises :exc:`~sbuslib.errors.StateError`."""
+    """Return the folder in which ``sbusd`` is installed. Raises :exc:`~sbuslib.errors.StateError`."""
     for folder in (os.path.dirname(os.path.abspath(sys.argv[0])), os.path.dirname(sys.executable)):
         if os.access(os.path.join(folder, "sbusd"), os.X_OK):
             return folder
@@ -110,7 +110,7 @@ def program_folder() -> str:
 
 
 def read_unit(name: str, folder: str) -> str:
-    """A unit whose programs are in ``folder``."""
+    """Return the text of a unit whose programs are in ``folder``."""
     return (_UNITS / name).read_text("utf-8").replace(_PLACEHOLDER, folder)
 
 
@@ -128,7 +128,7 @@ def run_hub_units(arguments: Namespace) -> None:
 
 
 def _title(name: str) -> str:
-    """The comment that a unit begins with."""
+    """Return the comment that a unit begins with."""
     return (_UNITS / name).read_text("utf-8").partition("\n")[0].removeprefix("# ")
 
 
@@ -140,7 +140,7 @@ def _target(folder: str, user: bool) -> Path:
 
 
 def _install(target: Path, user: bool) -> None:
-    """Write units into a folder, none of them where one is there with other contents. Raises as files do.
+    """Write units into a folder, none of them where one is there with other contents. Raises :exc:`OSError`, too.
 
     A configuration file that is there already is kept as it is.
     """
@@ -157,7 +157,7 @@ def _install(target: Path, user: bool) -> None:
         path.write_text(text, "utf-8")
         print(path)
 
-    # What is left to the caller.
+    # The steps that are left to the user.
     systemctl = "systemctl --user" if user else "systemctl"
     socket = "sbus-user.socket" if user else "sbus.socket"
     first = f"move {target / CONFIG_FILE} to {CONFIG_FOLDER}, then " if _place(target, CONFIG_FILE) in units else ""
@@ -166,5 +166,5 @@ def _install(target: Path, user: bool) -> None:
 
 
 def _place(target: Path, name: str) -> Path:
-    """Where a file goes: the configuration to where the unit looks for it, if the units go to where systemd looks."""
+    """Return the path of a file: the configuration goes where the unit looks, if the units go where systemd looks."""
     return Path(CONFIG_FOLDER, name) if name == CONFIG_FILE and target == Path(SYSTEM_FOLDER) else target / name

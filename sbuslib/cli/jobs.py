@@ -1,4 +1,4 @@
-"""What the commands about journals share: when they stop, and Spark for those that can use it."""
+"""Stop signals and Spark sessions for the commands about journals."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SPARK = (
 
 
 def add_spark_arguments(parser: Parser) -> None:
-    """Add the options that say where Spark does the work."""
+    """Add the options that choose where Spark does the work."""
     add(parser, "--master URL", "the cluster that does the work with Spark: spark://host:7077; else here")
     add(parser, "--conf KEY=VALUE", "a setting of Spark; may be repeated", action="append", default=[])
 
 
 def _settings(arguments: Namespace) -> dict[str, str]:
-    """The settings of Spark that the user gave, and those that suit a command."""
+    """Return the settings of Spark that the user gave, and those that suit a command."""
     from ..errors import UsageError
     from ..spark.sessions import QUICK
 
@@ -46,7 +46,7 @@ def _settings(arguments: Namespace) -> dict[str, str]:
 
 
 def stop_event() -> threading.Event:
-    """An event that is set at the signals that stop this process.
+    """Return an event that is set at the signals that stop this process.
 
     A thread sets it. A signal handler must not: it may interrupt the main thread while that holds the event's lock, and
     would wait for itself. The queue's ``put`` is safe in a signal handler.
@@ -64,9 +64,9 @@ def stop_event() -> threading.Event:
 
 @contextmanager
 def spark(arguments: Namespace) -> Iterator[SparkSession]:
-    """Start Spark, as the arguments say, and stop it after the block. It takes ten seconds to start.
+    """Start Spark by the arguments, and stop it after the block. It takes ten seconds to start.
 
-    Raises :exc:`~sbuslib.errors.StateError`, also for what Spark raises in the block.
+    Raises :exc:`~sbuslib.errors.StateError`, also for an error of Spark in the block.
     """
     from ..errors import StateError
     from ..spark.sessions import check_executors, require, session

@@ -64,14 +64,14 @@ def add_journal_query(parser: Parser) -> None:
 
 
 def add_selection(parser: Parser, verb: str) -> None:
-    """Add the options that say which recorded messages are meant."""
+    """Add the options that select recorded messages."""
     add(parser, "-p --pattern PATTERN", f"{verb} what matches; may be repeated", action="append")
     add(parser, "--start WHEN", "leave out earlier messages")
     add(parser, "--end WHEN", "leave out messages from then on")
 
 
 def add_skipping(parser: Parser, help: str) -> None:
-    """Add the option that says what becomes of damaged data: ``on_corrupt`` is ``"error"`` or ``"skip"``."""
+    """Add the option for damaged data: ``on_corrupt`` is ``"error"`` or ``"skip"``."""
     parser.add_argument(
         "--skip-corrupt", dest="on_corrupt", action="store_const", const="skip", default="error", help=help
     )
@@ -82,7 +82,7 @@ def _add_directories(parser: Parser, many: str | None) -> None:
 
 
 def _each(arguments: Namespace, verb: Callable[[str], bool]) -> int:
-    """Do something for each directory. One that fails is told, and the others go on. The exit status."""
+    """Call ``verb`` for each directory. After an error, which is printed, the others go on. Returns the exit status."""
     from ..errors import SbusError
 
     good = True
@@ -166,7 +166,7 @@ def run_journal_cat(arguments: Namespace) -> int:
 
 
 def tell_gap(row: Record) -> None:
-    """Tell on standard error how many messages are missing, and why."""
+    """Print on standard error how many messages are missing, and why."""
     lost = "an unknown number of" if row.lost is None else f"{row.lost:,}"
     complain("sbus", f"row {row.sequence:,}: {lost} messages were lost: {row.cause}")
 
@@ -205,7 +205,7 @@ def _plain(value: object) -> object:
 
 
 def tell_skipped(path: str, skipped: Skipped) -> None:
-    """Tell on standard error what is left out of a journal because it is damaged."""
+    """Print on standard error which bytes of a journal are skipped because they are damaged."""
     complain("sbus", f"{path}: {skipped.length:,} bytes at {skipped.position:,} skipped")
 
 
@@ -224,12 +224,12 @@ def _verify_one(directory: str) -> bool:
     def so_far() -> str:
         return f"{check.messages:,} messages in {check.files:,} files read"
 
-    # 1. Every byte is read, and damage is told.
+    # 1. Every byte is read, and damage is printed.
     check = Check()
     with progress(so_far):
         verify(directory, on_damage, check)
 
-    # 2. What there is, and what is missing.
+    # 2. The summary: present, damaged and missing rows.
     whole = "all of it is whole" if check.is_whole else f"{check.damages:,} places are damaged"
     if not check.damages and not check.is_whole:
         whole = "rows are missing"
@@ -251,7 +251,7 @@ _ACKNOWLEDGED_AT_ONCE = 1_000
 
 
 _LONGEST_TOLD = 65_536
-"""Bytes of the longest key or sender that a command is told. The system starts no program with one of twice as much."""
+"""Bytes of the longest key or sender in a command's environment. Linux starts no program with one of 128 KiB."""
 
 
 def add_journal_consume(parser: Parser) -> None:
@@ -309,7 +309,7 @@ def run_journal_consume(arguments: Namespace) -> None:
 
 
 def _work(consumer: Consumer, do: Callable[[Record], None], most: int, arguments: Namespace) -> None:
-    """Do what is to be done for each row, and acknowledge up to ``most`` rows at a time."""
+    """Call ``do`` for each row, and acknowledge up to ``most`` rows at a time."""
     waiting, left = 0, arguments.count
     while left != 0:
         try:

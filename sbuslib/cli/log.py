@@ -1,4 +1,4 @@
-"""What a hub logs of itself: when it begins to lose messages and when that ends, and what becomes of its links.
+"""Log of a hub about itself: when it begins to lose messages and when that ends, and changes of its links.
 
 Everything else that a hub logs is what a client did wrong: once for each user and violation.
 """
@@ -29,10 +29,10 @@ ASK_LOOKS: Final = 3
 """After so many looks the children are asked for an answer: else nobody would find that one is stopped."""
 
 LINKS_A_LOOK: Final = 16
-"""Links of which one look says what became of them. The rest is a number: a hub that starts may have a thousand."""
+"""Links whose changes one look logs by name. The rest is a number: a hub that starts may have a thousand."""
 
 QUIET_SECONDS: Final = 10.0
-"""When nothing was lost for so long, the losing has ended, and the sum is told."""
+"""Seconds without a loss after which the losing has ended, and the sum is logged."""
 
 LONGEST_PATTERN: Final = 80
 """Bytes of a pattern that a line shows."""
@@ -55,13 +55,13 @@ class _Losing:
 class HubLog:
     """Looks at a hub, which has to be started, every :data:`LOOK_SECONDS`, until it is closed.
 
-    It is made before the hub serves. What the log of a hub that was taken over has seen is not told again.
+    It is made before the hub serves. Entries of the log of a hub that was taken over are not repeated.
     """
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._counts = _counts_of(hub)  # lost until the last look, by user and cause
-        self._losing: dict[tuple[int, str], _Losing] = {}  # what is being lost
+        self._losing: dict[tuple[int, str], _Losing] = {}  # losses that have not ended
         self._links: dict[int, tuple[str, str]] = {}  # name and state of each link to a child, by its number
         self._looks = 0  # since the children were asked
         self._not_before = 0.0  # when the next look may be
@@ -70,7 +70,7 @@ class HubLog:
 
     @property
     def handed_on(self) -> dict[str, str]:
-        """What the log of a hub that takes over begins with."""
+        """Return the state with which the log of a hub that takes over begins."""
         return {_LOST: msgspec.json.encode([(*who, count) for who, count in self._counts.items()]).decode()}
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class HubLog:
             logger.warning("%s%s", text, self._describe(*losers[who]) if who in losers else "")
 
     def _describe(self, key: str, receiver: Receiver) -> str:
-        """A receiver as a clause for a line: its process, and what it is subscribed to, but for secrets."""
+        """Return a clause about a receiver: its process and its patterns, but for secrets."""
         pid = int(key.rpartition(key[1])[2])
         program = program_of(pid) if pid else ""
         process = f"process {pid or 'unknown'}{f' ({printable(program.encode())})' if program else ''}"
@@ -136,7 +136,7 @@ class HubLog:
         before, self._links = self._links, {}
         news: list[tuple[int, str]] = []
 
-        # 1. What has changed.
+        # 1. Changes.
         for link in links:
             where = printable(link.address.encode("utf-8", "replace")) or "a hub"
             name = f"link from {where}, process {link.pid} of user {name_of_user(link.uid)}"
@@ -149,7 +149,7 @@ class HubLog:
                 news.append((logging.WARNING, f"{name}: {what}"))
         news += [(logging.INFO, f"{name}: ended") for name, _ in before.values()]
 
-        # 2. What matters most is logged, the rest is counted.
+        # 2. The most important ones are logged, the rest is counted.
         news.sort(key=lambda one: one[0], reverse=True)
         for level, text in news[:LINKS_A_LOOK]:
             logger.log(level, "%s", text)
@@ -163,7 +163,7 @@ def _lost(seen: HubStatistics) -> dict[tuple[int, str], int]:
 
 
 def _counts_of(hub: Hub) -> dict[tuple[int, str], int]:
-    """What the log of the hub before has seen; of a hub that handed nothing on, an older one, all until now."""
+    """Return the counts that the former hub's log has seen. An older hub hands none on: then all losses until now."""
     try:
         rows = msgspec.json.decode(hub.replacement.handed_on[_LOST], type=list[tuple[int, str, int]])
     except (KeyError, msgspec.DecodeError):

@@ -72,7 +72,7 @@ COMMANDS = {
     "completion": ("tools", "manual", "print what makes a shell complete the commands and options of sbus"),
     "help": ("tools", "manual", "show the help of a command"),
 }
-"""Each command with its group, its module, and what it does."""
+"""Each command with its group, its module, and its summary."""
 
 ALIASES = {
     "clients": "stat --clients",
@@ -113,7 +113,7 @@ Ctrl-C and a closed pipe end commands that only show or publish by the signal, w
 
 
 def build_parser() -> Parser:
-    """The parser of ``sbus`` itself: what it shows of all commands."""
+    """Build the parser of ``sbus`` itself, whose help lists all commands."""
     from .. import __version__
     from .arguments import ADDRESSES, Parser
 
@@ -239,7 +239,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (OSError, KeyboardInterrupt) as error:
             failure = error
 
-    # Any other command; and what went wrong above is told as that of any.
+    # Any other command. An error from above is printed as that of any command.
     from .console import finish
 
     return finish("sbus", parse(words), failure)

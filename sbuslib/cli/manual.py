@@ -1,10 +1,10 @@
-"""What tells of the commands: man pages, ``sbus help``, and ``sbus completion`` for shells.
+"""Documentation of the commands: man pages, ``sbus help``, and ``sbus completion`` for shells.
 
 Shells ask ``sbus`` itself at each Tab, so they know every command and option that is installed.
 
-Man pages are what ``--help`` shows: ``python -m sbuslib.cli.manual FOLDER`` writes them, as ``setup.py`` does when the
-package is built; they are nowhere else. A block of lines of which the first ends in a colon and the others are indented
-becomes a section with that heading.
+Man pages are made from the text of ``--help``: ``python -m sbuslib.cli.manual FOLDER`` writes them, as ``setup.py``
+does when the package is built; they are nowhere else. A block whose first line ends in a colon, with the others
+indented, becomes a section with that heading.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _WIDTH = 76
 """Columns of a man page, which man(1) indents."""
 
 SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-"""What each shell reads."""
+"""The completion script of each shell."""
 
 
 def add_completion(parser: Parser) -> None:
@@ -81,7 +81,7 @@ def run_completion(arguments: Namespace) -> None:
 
 
 def candidates(words: list[str]) -> list[str]:
-    """What may stand in place of the last of these words, the first of which is a program."""
+    """Return the completions of the last of these words. The first one is the program."""
     from . import daemon, main, relay
 
     program, *before = words[:-1] or ["sbus"]
@@ -134,7 +134,7 @@ def run_help(arguments: Namespace) -> None:
 
 
 def files() -> dict[str, str]:
-    """What is installed below ``share``: the man pages, and what makes shells complete, by path."""
+    """Return the files that are installed below ``share``, by path: man pages, and completion scripts of shells."""
     return {f"man/man1/{name}": text for name, text in pages().items()} | {
         "bash-completion/completions/sbus": SCRIPTS["bash"],
         "zsh/site-functions/_sbus": SCRIPTS["zsh"],
@@ -143,7 +143,7 @@ def files() -> dict[str, str]:
 
 
 def pages() -> dict[str, str]:
-    """Every man page in roff, by the name of its file."""
+    """Return every man page in roff, by the name of its file."""
     from . import daemon, main, relay
 
     commands = dict(main.every_parser())
@@ -178,7 +178,7 @@ def _roff(text: str) -> str:
 
 
 def _body(parser: Parser, heading: str) -> Iterator[str]:
-    """What ``--help`` shows, line by line, under headings."""
+    """Yield the output of ``--help``, line by line, under headings."""
     parser.formatter_class = partial(Formatter, width=_WIDTH)
     for block in parser.format_help().rstrip().split("\n\n"):
         first, _, rest = block.partition("\n")

@@ -1,4 +1,4 @@
-"""What the commands for messages do with a client. They block, and never load gevent."""
+"""Publishing and showing of messages, for commands that use a blocking client. It never loads gevent."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Show(Protocol):
 
 @contextmanager
 def connected(arguments: Namespace, *patterns: bytes, lasting: bool = False, **options: Any) -> Iterator[Client]:
-    """A client of the hub that the arguments name, subscribed to ``patterns``; ``options`` are the client's.
+    """Connect a client to the hub of the arguments, and subscribe to ``patterns``; ``options`` are the client's.
 
     :param lasting: the client outlives its hub, which has to be there at first.
     """
     yield_to_signals()
-    begun: list[None] = []  # else what goes wrong ends this, and that is told
+    begun: list[None] = []  # before, an error ends the command, which prints it
 
     def tell_if_begun(text: str) -> None:
         if begun:
@@ -74,7 +74,7 @@ def connected(arguments: Namespace, *patterns: bytes, lasting: bool = False, **o
 
 
 def from_arguments(arguments: Namespace) -> Iterator[Iterable[Pair]]:
-    """What ``sbus pub`` was asked to publish."""
+    """Yield the messages that ``sbus pub`` publishes, by its arguments."""
     if arguments.json:
         for lines in _lines(8 * PACKET_BYTES):  # in JSON a byte may become six, and there is the sender besides
             yield map(from_json, lines)
@@ -98,7 +98,7 @@ def from_arguments(arguments: Namespace) -> Iterator[Iterable[Pair]]:
 
 
 def read_stdin() -> bytes:
-    """All of standard input, or of one that is too long for a packet so much that publishing it says so."""
+    """Read standard input, at most one byte more than fits a packet: publishing that raises the error."""
     return _stdin().read(PACKET_BYTES + 1)
 
 
@@ -111,7 +111,7 @@ def _stdin() -> BufferedReader:
 
 
 def _lines(longest: int) -> Iterator[list[bytes]]:
-    """The lines of standard input without their ends, as many at a time as there are."""
+    """Yield the lines of standard input without their ends, as many at a time as there are."""
     stdin, rest = _stdin(), b""
     while chunk := stdin.read1(CHUNK_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")
@@ -132,7 +132,7 @@ class _Line(msgspec.Struct):
 
 
 def from_json(line: bytes) -> Pair:
-    """Key and payload of a line as :func:`to_json` makes it. Raises :exc:`~sbuslib.errors.PayloadError`."""
+    """Parse key and payload from a line of :func:`to_json`. Raises :exc:`~sbuslib.errors.PayloadError`."""
     try:
         fields = msgspec.json.decode(line, type=_Line)
         key = fields.key_base64 if fields.key is None else fields.key.encode()
@@ -145,7 +145,7 @@ def from_json(line: bytes) -> Pair:
 
 
 def to_json(message: Message, time: str | None = None) -> bytes:
-    """A message as a JSON object on a line of its own, in ASCII, so that it cannot steer a terminal either."""
+    """Encode a message as a line of JSON, in ASCII, so that it cannot steer a terminal either."""
     fields = {**json_field("key", message.key), **json_field("payload", message.payload)}
     if message.sender is not None:
         fields.update(json_field("sender", message.sender))
@@ -155,7 +155,7 @@ def to_json(message: Message, time: str | None = None) -> bytes:
 
 
 def json_field(name: str, data: bytes) -> dict[str, str]:
-    """Bytes as a member of a JSON object: text if they are UTF-8, else in Base64 under ``NAME_base64``."""
+    """Return bytes as a member of a JSON object: text if they are UTF-8, else in Base64 under ``NAME_base64``."""
     try:
         return {name: data.decode()}
     except UnicodeDecodeError:
@@ -187,7 +187,7 @@ def subscribe(client: Client, show: Show, count: int | None = None, timeout: flo
 
 
 def _batches(client: Client, timeout: float | None) -> Iterator[list[Message]]:
-    """Messages as they come, until standard output is closed."""
+    """Yield messages as they come, until standard output is closed."""
     latest = monotonic()
     while True:
         batch = client.receive_many(timeout=0)  # before poll(2): a client may hold messages already
@@ -205,7 +205,7 @@ def _batches(client: Client, timeout: float | None) -> Iterator[list[Message]]:
 def _wait(fd: int, seconds: float | None) -> bool:
     """Wait until a client can read, or for ``seconds``; ``False`` when standard output was closed."""
     poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)  # errors and hang-ups are always told
+    poll.register(sys.stdout.fileno(), 0)  # poll(2) reports errors and hang-ups always
     if fd >= 0:
         poll.register(fd, select.POLLIN)
     else:  # the hub is away
@@ -214,7 +214,7 @@ def _wait(fd: int, seconds: float | None) -> bool:
 
 
 def shower(arguments: Namespace) -> Show:
-    """How messages are shown, by the options of :func:`~sbuslib.cli.sub.add_forms`; exits if the format is wrong."""
+    """Return a formatter of messages, by :func:`~sbuslib.cli.sub.add_forms`; exits if the format is wrong."""
     if arguments.raw:
         return lambda message, time=None: message.payload
     if arguments.json:
@@ -234,7 +234,7 @@ def shower(arguments: Namespace) -> Show:
 
 
 def _moment(time: int | None) -> str:
-    """A time in nanoseconds since the epoch, or now, as it is shown."""
+    """Format a time in nanoseconds since the epoch, or now."""
     moment = datetime.now() if time is None else datetime.fromtimestamp(time / 1e9)
     return moment.astimezone().isoformat(timespec="microseconds")
 
@@ -246,11 +246,11 @@ FIELDS: dict[str, Callable[[Message, int | None], str]] = {
     "{sender}": lambda message, _: printable(message.sender or b""),
     "{time}": lambda _, time: _moment(time),
 }
-"""What ``--format`` fills in."""
+"""The fields that ``--format`` fills in."""
 
 
 def tell_notice(notice: control.Notice) -> None:
-    """Tell on standard error what the hub lost for this client."""
+    """Print on standard error how many messages the hub lost for this client, and why."""
     if isinstance(notice, control.Lost):
         complain("sbus", f"{notice.count:,} messages were lost: {printable(notice.cause.encode())}")
     elif isinstance(notice, control.Away):

@@ -1,4 +1,4 @@
-"""``sbus peer`` and ``sbus gateway``: ends of Simplest pubsub, over TCP; and what they share."""
+"""``sbus peer`` and ``sbus gateway``: ends of Simplest pubsub, over TCP."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CERTIFICATES = (
 
 
 def _add_ends(parser: Parser) -> None:
-    """Add the options that say where a peer listens and connects."""
+    """Add the options for where a peer listens and connects."""
     add(parser, "--listen WHERE", "where others may connect to")
     add(parser, "--connect WHERE...", "connect to these peers, and again whenever the connection is lost", default=[])
     add(parser, "--forward NAME...", "pass on what is published under //NAME, as copies under //fwd/NAME", default=[])
@@ -39,7 +39,7 @@ def _add_ends(parser: Parser) -> None:
     add(parser, "--advertise WHERE", "with --discover: where others reach this peer, unless as --listen")
     add(parser, "--allow NETWORK...", "with --discover: connect only to peers in these networks; else on this machine")
 
-    # Who may connect, and to whom.
+    # Authentication, and encryption.
     add_tls(parser, "certificate of this peer (PEM)", "certificate of the authority of all peers (PEM)")
     add(parser, "--tls-name NAME", "what certificates of others are for, if not their host")
     add(parser, "--insecure", "listen for other machines without TLS")
@@ -195,9 +195,9 @@ def _peer(arguments: Namespace) -> Peer:
 
 
 def _serve(arguments: Namespace, begin: Callable[[Peer, ExitStack], list[Work]]) -> None:
-    """Start the peer, and do what ``begin`` returns, all at once, until some of it ends or a signal comes.
+    """Start the peer, and run the work that ``begin`` returns, each in a greenlet, until one ends or a signal comes.
 
-    What ``begin`` puts on the stack ends with it.
+    Leaving this also closes all that ``begin`` has put on the stack.
     """
     import logging
 
@@ -207,7 +207,7 @@ def _serve(arguments: Namespace, begin: Callable[[Peer, ExitStack], list[Work]])
     from ..core.supervision import Supervisor
     from ..errors import SbusError
 
-    # 1. What ends it: a signal, work that is done, or an error, foreseen or not.
+    # 1. The end: a signal, work that is done, or an error, foreseen or not.
     logging.basicConfig(format="sbus: %(message)s")
     end: AsyncResult[None] = AsyncResult()
     on_stop(end.set, gevent.signal_handler)
@@ -217,7 +217,7 @@ def _serve(arguments: Namespace, begin: Callable[[Peer, ExitStack], list[Work]])
         try:
             work()
             end.set()
-        except BrokenPipeError:  # nobody reads what is shown
+        except BrokenPipeError:  # standard output is closed
             sys.stderr.close()
             end.set()
         except (SbusError, OSError) as error:

@@ -1,4 +1,4 @@
-"""``sbus present``: who is there, and who comes and goes."""
+"""``sbus present``: the presences on a bus, and their changes."""
 
 from __future__ import annotations
 

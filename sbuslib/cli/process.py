@@ -1,4 +1,4 @@
-"""What a daemon does with its process: it goes into the background, and answers systemd."""
+"""Process of a daemon: pid file, fork into the background, memory, and notifications to systemd."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..kernel.sockets import send_datagram
 from .console import EXIT_SUCCESS, STOPPING, complain
 
 LISTENS: Final = b"1"
-"""What the daemon tells the process that was started."""
+"""The daemon's report to the process that was started."""
 
 SUCCESSOR_WAIT: Final = 2.0
 """Seconds that a daemon that was taken over leaves its pid file to the new one. That needs some milliseconds."""
@@ -51,9 +51,9 @@ class PidFile:
         os.close(self._fd)
 
     def await_successor(self) -> None:
-        """Another process has taken over: let it put its file in the place of this one, unless it has none there.
+        """Wait, for a limited time, until the process that took over has put its file in the place of this one.
 
-        To look and to remove are two steps: this one must not remove what the other one puts there in between.
+        To look and to remove are two steps: this process must not remove a file that the other puts there in between.
         """
         until = monotonic() + SUCCESSOR_WAIT
         with suppress(OSError):
@@ -120,14 +120,14 @@ def detach() -> tuple[bool, int]:
 
 
 def await_daemon(reader: int, undo: ExitStack, program: str) -> int:
-    """Wait until the daemon listens; the exit status of the process that was started."""
+    """Wait until the daemon listens. Returns the exit status of the process that was started."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     with os.fdopen(reader, "rb", buffering=0) as pipe:
         if pipe.read(1) == LISTENS:
-            undo.pop_all()  # they are the daemon's now
+            undo.pop_all()  # their files belong to the daemon now
             return EXIT_SUCCESS
-    # It said why, unless it was killed. The callbacks of ``undo`` remove what it may have left behind.
+    # It has printed the reason, unless it was killed. The callbacks of ``undo`` remove the files that it may have left.
     return complain(program, "the daemon ended before it listened")
 
 
@@ -135,10 +135,10 @@ def await_daemon(reader: int, undo: ExitStack, program: str) -> int:
 
 
 def look_once() -> None:
-    """From now on, the collector of cyclic garbage looks at no object in more than one full collection.
+    """Freeze the objects that survive a full collection, so that the cyclic collector never looks at them again.
 
-    A hub with many patterns keeps some 100,000 objects, and to look at all of them takes tens of milliseconds. Nothing
-    that it drops refers back to itself, so all of it is freed without the collector, also what is frozen.
+    A hub with many patterns keeps some 100,000 objects, and to look at all of them takes tens of milliseconds. No
+    object that it drops is part of a cycle, so all are freed without the collector, also the frozen ones.
     """
     gc.freeze()
     gc.callbacks.append(_freeze_survivors)
@@ -153,9 +153,9 @@ def _freeze_survivors(phase: str, info: dict[str, int]) -> None:
 
 
 def tell_supervisor(state: bytes, wait: float = 0.0) -> None:
-    """Tell the supervisor of this process, if there is one: ``READY=1``, ``WATCHDOG=1``, ``MAINPID=…``.
+    """Notify the supervisor of this process, if there is one: ``READY=1``, ``WATCHDOG=1``, ``MAINPID=…``.
 
-    Where it has much to read, waits for at most ``wait`` seconds.
+    If its socket is full, waits for at most ``wait`` seconds.
     """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address.startswith(("/", "@")):
@@ -167,12 +167,12 @@ _SUPERVISION: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC")
 
 
 def supervision() -> dict[str, str]:
-    """How to reach the supervisor of this process, if there is one: for the process that takes over."""
+    """Return the environment that names this process's supervisor, if there is one: for the process that takes over."""
     return {name: os.environ[name] for name in _SUPERVISION if name in os.environ}
 
 
 def take_supervision(handed_on: dict[str, str]) -> bool:
-    """From now on this process is the one that is supervised; ``False``: it has a supervisor of its own."""
+    """Take the former hub's supervisor over. Returns ``False`` if this process has one of its own."""
     if "NOTIFY_SOCKET" in os.environ:
         return False
     os.environ.pop("WATCHDOG_PID", None)
@@ -181,7 +181,7 @@ def take_supervision(handed_on: dict[str, str]) -> bool:
 
 
 def watchdog(loop: Any) -> Any:
-    """Tell the supervisor twice in each interval that ``loop`` runs. Returns the timer; ``None`` without a watchdog."""
+    """Notify the supervisor twice in each interval that ``loop`` runs. Returns the timer, or ``None``."""
     interval, pid = os.environ.get("WATCHDOG_USEC", ""), str(os.getpid())
     if os.environ.get("WATCHDOG_PID", pid) != pid or not re.fullmatch("0*[1-9][0-9]{,17}", interval):
         return None

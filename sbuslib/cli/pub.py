@@ -77,7 +77,7 @@ def run_pub(arguments: Namespace) -> None:
 
 
 def publish_plainly(words: Sequence[str]) -> bool:
-    """Run ``sbus pub`` with ``[-a ADDRESS] KEY PAYLOAD``. ``False``: nothing was sent, also for any other words."""
+    """Run ``sbus pub`` with ``[-a ADDRESS] KEY PAYLOAD``. ``False``: nothing was sent, also for other arguments."""
     match words:
         case [key, payload]:
             address = None
@@ -94,14 +94,14 @@ def publish_plainly(words: Sequence[str]) -> bool:
 def publish_once(address: str, key: bytes, payload: bytes, timeout: float = 10.0) -> bool:
     """Publish one message at the hub that listens at a path, and return once the hub has it.
 
-    ``False``: nothing was sent. A client can publish it, or say why that cannot be. Raises
+    ``False``: nothing was sent. A client can publish it, or raise the right error. Raises
     :exc:`~sbuslib.errors.DisconnectedError` and :exc:`TimeoutError`.
     """
     packet = b"MSG %b\0%b" % (key, payload)
     if len(packet) > _SHORT or b"\0" in key or b"!" in key or address.startswith("/dev/"):
         return False
 
-    # 1. The message, with a question after it: its answer says that the hub has both.
+    # 1. The message, followed by a sync: its answer shows that the hub has both.
     sock = socket(AF_UNIX, SOCK_SEQPACKET)
     try:
         sock.settimeout(timeout)
@@ -114,16 +114,16 @@ def publish_once(address: str, key: bytes, payload: bytes, timeout: float = 10.0
             for one in (b"CMSG notices/on\0", packet, _ANSWER):
                 sock.send(one, MSG_NOSIGNAL)
         except ConnectionError:
-            pass  # what the hub has sent says why
+            pass  # the hub's last packets hold the reason
         except TimeoutError:
             raise TimeoutError(f"{address}: the hub takes no more for now") from None
 
-        # 2. What the hub says until then. Notices come before the answer, and one of them may say why there is none.
+        # 2. The hub's packets until the answer. Notices come before it, and one of them may hold the reason for none.
         while True:
             try:
                 answer: bytes = sock.recv(_SHORT)
             except ConnectionError:
-                continue  # the kernel tells it once, before the packets that the hub has sent
+                continue  # the kernel reports it once, before the packets that the hub has sent
             except TimeoutError:
                 raise TimeoutError(f"{address}: the hub did not answer in time") from None
             if answer.startswith(_ANSWER):

@@ -1,4 +1,4 @@
-"""``sbus journal record``, ``replay``, ``seal`` and ``ingest``: what a bus carries, as it came and as Parquet files."""
+"""``sbus journal record``, ``replay``, ``seal`` and ``ingest``: recordings of a bus, as journals and Parquet files."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def run_journal_replay(arguments: Namespace) -> None:
 
 
 class _Clock:
-    """Seconds, without those for which Ctrl-Z has stopped this process: what was due then comes later."""
+    """Clock that stands still while Ctrl-Z has stopped this process: messages that were due then come later."""
 
     def __init__(self) -> None:
         self._paused = 0.0  # seconds
@@ -169,7 +169,7 @@ class _Clock:
 
 
 class _Count:
-    """Hands messages on to a client, and counts what that took and what the recording does not have."""
+    """Publisher that counts messages, and the rows that were lost or are damaged in the recording."""
 
     publisher: ColumnSender
 
@@ -183,7 +183,7 @@ class _Count:
         self.published += len(columns)
 
     def skip(self, path: str, skipped: Skipped) -> None:
-        """Tell and count what of the journal is damaged."""
+        """Print and count a damaged part of the journal."""
         tell_skipped(path, skipped)
         self._rows += skipped.rows or 0
         self._bytes += skipped.length
@@ -195,7 +195,7 @@ class _Count:
 
 
 class _Made:
-    """Tells each file that is written, and counts."""
+    """Prints each file that is written, and counts."""
 
     def __init__(self) -> None:
         self.rows = self.bytes = self.files = 0  # of all that were written

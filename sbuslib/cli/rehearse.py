@@ -1,4 +1,4 @@
-"""``sbus config check``: whether a configuration file is correct, and what its rules would have refused."""
+"""``sbus config check``: a check of a configuration file, and of recorded messages that its rules would refuse."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _recorded(arguments: Namespace) -> Iterator[InDuckDB]:
 
 
 def _subscriptions(arguments: Namespace, separator: bytes) -> tuple[list[HeldPatterns] | None, str]:
-    """What the clients of the hub at hand subscribe to now, and its address; ``None``, and why it was not asked."""
+    """Return the patterns of the hub's clients now, and its address; or ``None``, and why the hub was not asked."""
     from ..blocking import Client
     from ..errors import SbusError, UsageError
     from .console import explain
@@ -104,7 +104,7 @@ def _subscriptions(arguments: Namespace, separator: bytes) -> tuple[list[HeldPat
 
 
 def _separator(arguments: Namespace, settings: HubSettings | None) -> bytes:
-    """That of the keys. Raises :exc:`~sbuslib.errors.UsageError` where the journal has another than the rules."""
+    """Return the separator of the keys. Raises :exc:`~sbuslib.errors.UsageError` if the journal's is not the rules'."""
     from ..errors import UsageError
     from ..wire.text import printable
     from .report import separator_of
@@ -117,7 +117,7 @@ def _separator(arguments: Namespace, settings: HubSettings | None) -> bytes:
 
 
 # ---------------------------------------------------------------------------------------------------
-# What the rules refuse
+# Messages that the rules refuse
 
 
 def _rehearse(arguments: Namespace, settings: HubSettings) -> int:
@@ -127,7 +127,7 @@ def _rehearse(arguments: Namespace, settings: HubSettings) -> int:
     trial, is_refused = PolicyTrial(settings.policy, settings.users, settings.separator), False
     verbs: list[Verb] = []
 
-    # 1. What was recorded.
+    # 1. Recorded messages.
     if arguments.journal is not None:
         verbs.append("publish")
         separator = _separator(arguments, settings)
@@ -138,7 +138,7 @@ def _rehearse(arguments: Namespace, settings: HubSettings) -> int:
         print("\n".join((*_unknown(result), *_refused(result, arguments.rows))))
         is_refused = bool(result.refusals)
 
-    # 2. What is subscribed to now.
+    # 2. Subscriptions of now.
     clients, where = _subscriptions(arguments, settings.separator)
     if clients is None:
         print(f"subscriptions: no hub was asked: {where}")
@@ -148,7 +148,7 @@ def _rehearse(arguments: Namespace, settings: HubSettings) -> int:
         print("\n".join(_ending(found, clients, where, arguments.rows)))
         is_refused = is_refused or bool(found)
 
-    # 3. What none of that needs.
+    # 3. Patterns that matched nothing.
     print("\n".join(_unmatched(trial.unmatched(*verbs), settings, verbs, arguments.rows)), end="")
     return EXIT_FAILURE if is_refused else EXIT_SUCCESS
 
@@ -160,7 +160,7 @@ def _between(covered: Span) -> str:
 
 
 def _unknown(result: Rehearsal) -> Iterator[str]:
-    """A line for each kind of message of which the rules' answer is not known."""
+    """Yield a line for each kind of message for which the rules' answer is unknown."""
     from .tables import plain
 
     if result.unknown:
@@ -175,7 +175,7 @@ def _unknown(result: Rehearsal) -> Iterator[str]:
 
 
 def _refused(result: Rehearsal, rows: int) -> Iterator[str]:
-    """The table of what would be refused."""
+    """Yield the table of messages that would be refused."""
     from .journal import when
     from .tables import columns, name_of_user
 
@@ -193,7 +193,7 @@ def _refused(result: Rehearsal, rows: int) -> Iterator[str]:
 
 
 def _ending(found: list[Ending], clients: list[HeldPatterns], where: str, rows: int) -> Iterator[str]:
-    """The table of subscriptions that would end."""
+    """Yield the table of subscriptions that would end."""
     from .tables import columns, name_of_user, plain
 
     total = sum(client.count for client in clients)
@@ -213,7 +213,7 @@ def _ending(found: list[Ending], clients: list[HeldPatterns], where: str, rows: 
 def _unmatched(
     found: list[tuple[Rule, Verb, bytes]], settings: HubSettings, verbs: list[Verb], rows: int
 ) -> Iterator[str]:
-    """The table of patterns that nothing matched, and the rules that have no others."""
+    """Yield the table of patterns that nothing matched, and the rules that have no others."""
     from .tables import columns, plain
 
     if not found:
@@ -237,7 +237,7 @@ def _unmatched(
 
 
 def _shown(key: bytes) -> str:
-    """A key or pattern, of which a table shows the beginning."""
+    """Return a key or pattern for a table, cut to its beginning."""
     return key[:_KEY_BYTES].decode("utf-8", "surrogateescape") + "..." * (len(key) > _KEY_BYTES)
 
 
@@ -247,7 +247,7 @@ def _more(count: int, rows: int) -> Iterator[str]:
 
 
 # ---------------------------------------------------------------------------------------------------
-# What rules would allow it
+# Rules that would allow all of it
 
 
 def _propose(arguments: Namespace) -> int:
@@ -256,7 +256,7 @@ def _propose(arguments: Namespace) -> int:
     from ..reports.traffic import span
     from ..wire.text import printable
 
-    # 1. What was published, and who subscribes to what.
+    # 1. Published keys and subscriptions, by user.
     separator = _separator(arguments, None)
     with _recorded(arguments) as recorded:
         covered, listed = span(recorded), list(flows(recorded, separator))
@@ -265,7 +265,7 @@ def _propose(arguments: Namespace) -> int:
     clients, where = _subscriptions(arguments, separator)
     subscribe = held(clients or (), separator)
 
-    # 2. What that is, and what is not known of it.
+    # 2. Comments about the sources, and about gaps in them.
     print(f"# publish: all that {printable(os.fsencode(arguments.journal))} holds", end="")
     print("." if covered is None else f"{_between(covered)}.")
     if unknown:
@@ -284,7 +284,7 @@ def _propose(arguments: Namespace) -> int:
 
 
 def _name(uid: int) -> str | int:
-    """A user as a file of rules names it: by its name, if that means this user there."""
+    """Return a user as a file of rules names it: by its name, if that means this user there."""
     from ..errors import UsageError
     from ..kernel.users import name_of_user, resolve_user
 

@@ -1,4 +1,4 @@
-"""``sbus-relay``: a hub in the foreground that is joined to the one above it."""
+"""``sbus-relay``: a hub in the foreground that is joined to its parent."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ examples:
 
 
 def build_parser() -> Parser:
-    """The arguments of ``sbus-relay``."""
+    """Build the parser of ``sbus-relay``."""
     parser = Parser(prog="sbus-relay", description=_DESCRIPTION, epilog=_EPILOG)
     add(parser, "--upstream ADDRESS", "the parent; may be repeated, then they are tried in order", action="append")
     add_address(parser, "--listen", metavar="WHERE", help="the address where to listen, unless the file has it")
@@ -57,7 +57,7 @@ def build_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``sbus-relay``; its exit status."""
+    """Run ``sbus-relay`` and return its exit status."""
     return finish("sbus-relay", build_parser().parse_args(argv))
 
 

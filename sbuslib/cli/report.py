@@ -1,4 +1,4 @@
-"""``sbus report`` and ``sbus watch``: pages, tables and alerts about what passes on a bus or was recorded."""
+"""``sbus report`` and ``sbus watch``: pages, tables and alerts about live or recorded messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _add_counting(parser: Parser, kind: str, examples: str) -> None:
-    """Add what the reports have that count the records of a lake."""
+    """Add the arguments of the reports that count the records of a lake."""
     parser.description = (
         f"{parser.description} Make one HTML file about what was recorded, which loads nothing else, and with "
         "--parquet and --csv the same as tables. This needs pip install 'sbuslib[report]'."
@@ -43,7 +43,7 @@ def _add_counting(parser: Parser, kind: str, examples: str) -> None:
 
 
 def separator_of(lake: str, hub: str | None, default: bytes | None = None) -> bytes:
-    """The separator of the keys that were recorded; ``default``, or the usual one, where none says.
+    """Return the separator of the recorded keys; ``default``, or the usual one, where no journal has it.
 
     Raises :exc:`~sbuslib.errors.UsageError` where it is not the same in all journals.
     """
@@ -60,7 +60,7 @@ def separator_of(lake: str, hub: str | None, default: bytes | None = None) -> by
 
 
 def _check_output(arguments: Namespace) -> None:
-    """Find out whether the result can be written, before the work is done.
+    """Check that the result can be written, before the work is done.
 
     Raises :exc:`~sbuslib.errors.UsageError`, or :exc:`~sbuslib.errors.StateError` when a library is missing.
     """
@@ -79,7 +79,7 @@ def _check_output(arguments: Namespace) -> None:
 
 
 def _deliver(report: Report, arguments: Namespace) -> None:
-    """Write the page and the tables, and say where they are."""
+    """Write the page and the tables, and print their paths."""
     from ..reports.exports import write_csv, write_parquet
 
     if arguments.output != "-":
@@ -95,9 +95,9 @@ def _deliver(report: Report, arguments: Namespace) -> None:
 
 @contextmanager
 def _recorded(arguments: Namespace) -> Iterator[Recorded]:
-    """The records of the lake that are asked for, in the engine that is asked for.
+    """Yield the records of the lake that the arguments select, in the chosen engine.
 
-    Raises :exc:`~sbuslib.errors.StateError` when there is no lake, or no such record in it.
+    Raises :exc:`~sbuslib.errors.StateError` when there is no lake, or it has none of them.
     """
     from ..errors import StateError, UsageError
     from ..lake.journal_files import absolute
@@ -246,7 +246,7 @@ def _show(window: Window, arguments: Namespace) -> None:
 
 
 def _publish(alert: Alert, arguments: Namespace) -> None:
-    """Show an alert, and publish it."""
+    """Print an alert, and publish it."""
     from ..blocking import Client
     from ..errors import SbusError
 

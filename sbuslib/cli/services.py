@@ -1,4 +1,4 @@
-"""``sbus request``, ``serve``, ``retain`` and ``queue``: what programs of a bus do for each other."""
+"""``sbus request``, ``serve``, ``retain`` and ``queue``: services of a bus, and requests to them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _LISTED_WITHIN = 0.5
 """Seconds in which services of queues answer."""
 _TOLD_AFTER = 2.0
-"""Seconds after which ``sbus retain`` tells that it keeps, though it does not answer yet."""
+"""Seconds after which ``sbus retain`` prints that it keeps, though it does not answer yet."""
 
 
 def add_request(parser: Parser) -> None:
@@ -75,7 +75,7 @@ def run_request(arguments: Namespace) -> int:
 
 
 def write(answer: bytes) -> None:
-    """Write an answer to standard output: to a terminal such that it cannot steer it."""
+    """Write an answer to standard output; for a terminal, without control characters."""
     if sys.stdout.isatty():
         from ..wire.text import printable
 
@@ -91,7 +91,7 @@ def _show_json(payload: bytes, error: str | None = None) -> None:
 
 
 def _show(answer: Answer, as_json: bool) -> bool:
-    """Show one answer of several; whether it is none of a server that failed."""
+    """Print one answer of several. Returns ``False`` if it is an error of its server."""
     from ..wire.text import printable
 
     if as_json:
@@ -143,7 +143,7 @@ def run_serve(arguments: Namespace) -> None:
 
 
 def answer(question: Question, command: list[str]) -> bytes:
-    """What a command says to a question. Raises :exc:`~sbuslib.errors.AnswerError` when it fails."""
+    """Return a command's answer to a request. Raises :exc:`~sbuslib.errors.AnswerError` when it fails."""
     import subprocess
     from time import monotonic
 
@@ -197,7 +197,7 @@ def run_retain(arguments: Namespace) -> None:
 
     from ..services.retain import Retain
 
-    address, arguments.address = arguments.address, None  # errors tell of files, too, and name the hub themselves
+    address, arguments.address = arguments.address, None  # errors may be about files, and name the hub themselves
     with progress(lambda: "looking for a hub"):
         service = Retain(
             address, *arguments.patterns, file=arguments.store, keys=arguments.max_keys, size=arguments.max_bytes
@@ -208,7 +208,7 @@ def run_retain(arguments: Namespace) -> None:
 
 
 def _tell_kept(service: Retain) -> None:
-    """Tell when a service answers; it keeps what comes before."""
+    """Print when a service answers. It keeps messages before that, too."""
     if not service.is_settled.wait(_TOLD_AFTER):
         tell("keeping; looking for others that keep these patterns ...")
         service.is_settled.wait()
@@ -265,7 +265,7 @@ def add_queue_rules(parser: Parser) -> None:
 
 
 def run_queue(arguments: Namespace) -> None:
-    # 1. Questions to services that run.
+    # 1. Requests to services that run.
     if arguments.list:
         _list_queues(arguments)
         return
@@ -289,7 +289,7 @@ def run_queue(arguments: Namespace) -> None:
         each=arguments.max_each,
         age=arguments.age,
     )
-    address, arguments.address = arguments.address, None  # errors tell of files, too, and name the hub themselves
+    address, arguments.address = arguments.address, None  # errors may be about files, and name the hub themselves
     if not arguments.memory:
         arguments.store = _find_store(arguments.store, arguments.name)
 
@@ -337,7 +337,7 @@ def _purge_queue(arguments: Namespace) -> None:
 
 
 def _find_store(path: str | None, name: str) -> str:
-    """Where jobs are kept: ``path``, or if it is a folder, or nothing, a file in a folder."""
+    """Return the file of jobs: ``path``, or a file in it if it is a folder, or in the default folder."""
     if path is None:
         return _default_store(name)
     return os.path.join(path, _store_name(name)) if os.path.isdir(path) else path
@@ -348,13 +348,13 @@ def _store_name(name: str) -> str:
 
 
 def _default_store(name: str) -> str:
-    """``NAME.queue`` in the folder for state."""
+    """Return the path of ``NAME.queue`` in the folder for state."""
     folder = state_folder()
     os.makedirs(folder, 0o700, exist_ok=True)
     return os.path.join(folder, _store_name(name))
 
 
 def state_folder() -> str:
-    """The folder for state: that of the systemd unit, or of the user. It need not be there."""
+    """Return the folder for state: that of the systemd unit, or of the user. It need not exist."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return os.environ.get("STATE_DIRECTORY") or os.path.join(state, "sbus")

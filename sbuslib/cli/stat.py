@@ -1,4 +1,4 @@
-"""``sbus stat``: what a hub does, and what was lost and why; each client of it, or the tree of children it."""
+"""``sbus stat``: counts of a hub, its losses and their reasons; of each of its clients, or of the hubs below it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _hub(arguments: Namespace) -> None:
 
 
 def describe(hub: HubStatistics, *, local: bool = False) -> Iterator[str]:
-    """The lines that show what a hub tells; with programs where the hub knows processes as they are known here."""
+    """Yield a hub's statistics as lines; with ``local``, where process ids of the hub are valid here, also programs."""
     from ..monitor.rates import Rates
 
     yield f"{tables.plain(hub.address)}  id {tables.plain(hub.hub_id)}"
@@ -150,7 +150,7 @@ def _tree(arguments: Namespace) -> None:
 
 
 def draw(seen: SeenHub, before: SeenHub | None = None, span: float = 1.0) -> Iterator[str]:
-    """The lines that show a tree; with what was seen a ``span`` in seconds before, also how fast messages pass."""
+    """Yield a tree as lines; with ``before``, seen ``span`` seconds earlier, also the rates of messages."""
     parent = seen.parent
     if parent is not None:
         where = tables.plain(parent.address) or "a hub"
@@ -189,7 +189,7 @@ def _sum_up(seen: SeenHub) -> str:
 
 
 def _link(link: LinkStatistics, before: SeenLink | None, span: float) -> list[str]:
-    """What is told of a link, as its upper hub sees it, or its lower hub if it is the link to its parent."""
+    """Return the texts about a link, as its parent hub reports it; the link above the first hub, as its child does."""
     parts = [tables.plain(link.state), tables.plain(link.mode)]
     old = None if before is None else before.link
     for name in ("up", "down"):

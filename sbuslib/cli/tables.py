@@ -1,4 +1,4 @@
-"""How counts are shown by ``sbus stat``, ``sbus top`` and others: one list of columns, and which table has which."""
+"""Tables of counts for ``sbus stat``, ``sbus top`` and others: one list of columns, and the columns of each table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TABLES: Final = {
 """The columns of each table. The first one says whom a row is about."""
 
 KINDS: Final = ("clients", "users", "links")
-"""What the rows of ``sbus top`` may be about."""
+"""The kinds of rows of ``sbus top``."""
 
 _TEXTS: Final = {"who", "user", "program", "name", "direction", "address", "state", "mode", "modes", "causes"}
 
@@ -49,12 +49,12 @@ def show_json(value: object) -> None:
 
 
 def plain(text: str) -> str:
-    """Text of a stranger, such that it cannot steer a terminal."""
+    """Escape a stranger's text, so that it cannot steer a terminal."""
     return "".join(map(escape, text))
 
 
 def columns(table: Sequence[Sequence[object]], left: int = 1) -> list[str]:
-    """The lines of a table, of which the first row is the head. The first ``left`` columns and the last are text."""
+    """Format a table as lines. Its first row is the head. The first ``left`` columns and the last are text."""
     cells = [[f"{cell:,}" if isinstance(cell, (int, float)) else plain(str(cell)) for cell in row] for row in table]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
@@ -67,12 +67,12 @@ def columns(table: Sequence[Sequence[object]], left: int = 1) -> list[str]:
 
 
 def title(column: str) -> str:
-    """The title of a column."""
+    """Return the title of a column."""
     return _TITLES.get(column) or column.upper().replace("_RATE", "/S")
 
 
 def table(name: str, rows: Sequence[Row]) -> list[str]:
-    """The lines of one of :data:`TABLES`, the head first."""
+    """Format one of :data:`TABLES` as lines, the head first."""
     names = TABLES[name].split()
     texts = next((place for place, column in enumerate(names) if column not in _TEXTS), 0)
     return columns([[*map(title, names)], *([_cell(row, column) for column in names] for row in rows)], texts)
@@ -83,18 +83,18 @@ def _cell(row: Row, column: str) -> object:
 
 
 def losses(lost: Mapping[str, int]) -> str:
-    """How much was lost, and why."""
+    """Format how much was lost, and why."""
     causes = ", ".join(f"{plain(cause)} {count:,}" for cause, count in lost.items() if count)
     return f"{sum(lost.values()):,}" + (f" ({causes})" if causes else "")
 
 
 def name_of_user(uid: int) -> str:
-    """The name of a user, or its id where there is no name."""
+    """Return the name of a user, or its id where there is no name."""
     return plain(users.name_of_user(uid))
 
 
 class View:
-    """Which rows ``sbus top`` shows: of ``kind``, those with ``wanted`` in one of their texts, sorted by a column.
+    """Selection of rows in ``sbus top``: of ``kind``, those with ``wanted`` in one of their texts, sorted by a column.
 
     The largest numbers come first; texts go from A to Z.
     """
@@ -112,7 +112,7 @@ class View:
 
     @property
     def _busiest(self) -> str:
-        """The column that rows are sorted by first."""
+        """Return the column that rows are sorted by first."""
         return "up_rate" if self.kind == "links" else "published_rate"
 
     def change(self, kind: str) -> None:
@@ -126,7 +126,7 @@ class View:
         self.sort = self.columns[(self.columns.index(self.sort) + step) % len(self.columns)]
 
     def rows(self, look: Look) -> list[Row] | None:
-        """The rows in their order; ``None`` if the hub was not asked for them."""
+        """Return the rows in their order; ``None`` if the hub was not asked for them."""
         found: list[Row] | None = getattr(look, self.kind)
         if found is None:
             return None

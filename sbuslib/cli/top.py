@@ -1,4 +1,4 @@
-"""``sbus top`` and ``sbus web``: what a hub does, live, in a terminal or a browser."""
+"""``sbus top`` and ``sbus web``: live views of a hub, in a terminal or a browser."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _print(arguments: Namespace, view: View, connect: Callable[[], Client]) -> N
 
 
 class Screen:
-    """The live screen: looks at a hub, each drawn as soon as it is there, and again after each key.
+    """Live screen of a hub. Each look at the hub is drawn as soon as it is there, and again after each key.
 
     :param connect: makes a client of the hub.
     :param interval: seconds from one look to the next.
@@ -99,10 +99,10 @@ class Screen:
     def __init__(self, view: View, connect: Callable[[], Client], interval: float) -> None:
         from ..monitor.rates import watch
 
-        self.view = view  # what is shown; keys change it
+        self.view = view  # the rows on screen; keys change it
         self._looks = watch(connect, self._wait, lambda: view.kind == "clients", interval)
         self._look: Look | None = None  # the last one
-        self._state = ""  # what is said of the connection
+        self._state = ""  # state of the connection
 
     def run(self) -> None:
         """Show the hub until the user quits. Does not begin without a hub that trusts this user."""
@@ -114,7 +114,7 @@ class Screen:
             raise first
         self._see(first)
 
-        # From here on keys come one by one and are not shown; the terminal is put back whatever happens.
+        # From here on keys come one by one and are not shown; the terminal is restored however this ends.
         before = termios.tcgetattr(0)
         tty.setcbreak(0)
         os.write(1, b"\x1b[?1049h\x1b[?25l\x1b[?7l")  # another screen, without a cursor; long lines are cut
@@ -136,7 +136,7 @@ class Screen:
             self._look, self._state = seen, f"seen at {now}"
 
     def _wait(self, seconds: float) -> None:
-        """Draw, and act on keys, for so long; at most a second where the user wants what was not asked for."""
+        """Draw, and act on keys, for so long; at most a second if the last look lacks the chosen rows."""
         began = time.monotonic()
         while self._look is not None:
             self._draw(self._look)
@@ -179,12 +179,12 @@ def _quit() -> NoReturn:
 
 
 def _colour(row: Row) -> int:
-    """Red where messages are lost or a link is down, yellow where some wait."""
+    """Return the colour of a row: red where messages are lost or a link is down, yellow where some wait."""
     return 31 if row["lost_rate"] or row.get("connected") is False else 33 if row["waiting"] else 0
 
 
 def to_lines(look: Look, view: View) -> list[str]:
-    """A look as a line about the hub, and a table."""
+    """Format a look as a line about the hub, and a table."""
     hub = look.hub
     about = (
         f"{plain(look.address)}  {hub['clients']:,} clients, {hub['patterns']:,} patterns  "
@@ -195,7 +195,7 @@ def to_lines(look: Look, view: View) -> list[str]:
 
 
 def to_json(look: Look, view: View) -> str:
-    """A look as a JSON object, in ASCII."""
+    """Encode a look as a JSON object, in ASCII."""
     import json
     from datetime import datetime
 
@@ -228,7 +228,7 @@ def run_web(arguments: Namespace) -> None:
     from ..web.page import Page
 
     with Client(arguments.address, timeout=10) as client:
-        client.hub.statistics()  # refused at once to who is not trusted
+        client.hub.statistics()  # raises at once if this user is not trusted
         arguments.address = client.address
     try:
         page = Page(arguments.address, arguments.listen)

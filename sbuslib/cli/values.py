@@ -1,4 +1,4 @@
-"""Counts, sizes, spans, points of time, keys and separators as they are written on a command line."""
+"""Parsers of values on a command line: counts, sizes, spans, points of time, keys and separators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SPANS = {"ms": 1e-3, "": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3_600, "
 
 
 def _refusing(what: str) -> Callable[[Callable[[str], T]], Callable[[str], T]]:
-    """Have a wrong text refused with words that say what is right."""
+    """Decorate a parser so that its error describes the right form."""
 
     def decorate(read: Callable[[str], T]) -> Callable[[str], T]:
         def parse(text: str) -> T:
@@ -87,7 +87,7 @@ def moment(text: str) -> int:
 
 
 def encoded(text: str) -> bytes:
-    """A key or a pattern: the bytes of the command line, whatever they are."""
+    """Return a key or a pattern: any bytes of the command line."""
     return os.fsencode(text)
 
 

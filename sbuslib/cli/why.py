@@ -1,4 +1,4 @@
-"""``sbus why``: whether a message would arrive, and why not."""
+"""``sbus why``: a forecast of whether a message would arrive, and why not."""
 
 from __future__ import annotations
 
