@@ -161,7 +161,15 @@ class Hub:
         """Gathers statistics. An embedder does not need it: daemons do."""
         self.reloads = Reloads(self._review)
         """Called when a trusted client sends ``hub/reload``: set its ``function``."""
-        self.replacement = Replacement(context, self.clients, self.reloads, self.tree, replaceable, self._on_replaced)
+        self.replacement = Replacement(
+            context,
+            self.clients,
+            self.reloads,
+            self.tree,
+            self.reporter.explainer.end,
+            replaceable,
+            self._on_replaced,
+        )
         """How another process takes the hub over. An embedder does not need it: daemons do."""
         # The role with which clients begin.
         self._role = ClientRole(context, self.clients, self.tree, self.reporter, self.reloads, self.replacement)

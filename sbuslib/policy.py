@@ -63,6 +63,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return ("publish", self.publish), ("subscribe", self.subscribe)
 
 
+_OTHERS = 3
+"""Patterns of the rules that are named where none of them allows something."""
+
+
 class Grant(NamedTuple):
     """A pattern that a rule gives to a user for a verb: as it is written, and as it is for this user."""
 
@@ -83,6 +87,8 @@ class Ruling(msgspec.Struct, frozen=True):
     template: bytes = b""
     pattern: bytes = b""
     is_secret: bool = False
+    others: tuple[Grant, ...] = ()
+    """Where the answer is no, some of what the rules allow."""
 
     def reason(self, verb: Verb, who: str = "this user") -> str:
         """What decides, in words."""
@@ -153,7 +159,7 @@ class Scope:
         """The same, with the rule that decides."""
         found = self._deciding(verb, key)
         if found is None:
-            return Ruling(False)
+            return Ruling(False, others=tuple(one for one in self._origins if one.verb == verb)[:_OTHERS])
         for origin in self._origins:
             if (origin.verb, origin.pattern) == (verb, found.raw):
                 return Ruling(True, origin.rule, origin.template, origin.pattern)

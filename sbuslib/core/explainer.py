@@ -131,20 +131,29 @@ class Explainer:
 
     def _answer_all(self, questions: deque[_Question]) -> Iterator[None]:
         while questions:
-            if not questions[0].client.closed:
-                found = yield from _Search(self._context, self._clients, self._tree, questions[0]).explain()
+            question = questions[0]
+            if not question.client.closed:
+                found = yield from _Search(self._context, self._clients, self._tree, question).explain()
                 encoded = msgspec.json.encode(found)
                 if not found.is_whole and len(encoded) > self._context.limits.idle_send_buffer // 2:
                     # A longer one takes a larger send buffer, whatever the share of its user.
                     encoded = msgspec.json.encode(msgspec.structs.replace(found, receivers=(), near=()))
-                self._answer(questions[0], encoded)
-            questions.popleft()
+                if questions:  # else it was answered meanwhile
+                    self._answer(question, encoded)
+            if questions:
+                questions.popleft()
             yield
 
     def _end(self, user: int) -> None:
         """All are answered; or an error, or the end of the hub, came before."""
         for question in self._questions.pop(user):
             self._answer(question, b"")
+
+    def end(self) -> None:
+        """Another process takes the hub over: what waits is to be asked there again."""
+        for questions in self._questions.values():
+            while questions:
+                self._answer(questions.popleft(), b"")
 
     @staticmethod
     def _answer(question: _Question, encoded: bytes) -> None:
@@ -248,7 +257,9 @@ class _Search:
         found = context.authorization.explain(account, credentials, verb, self._key)
         context.quotas.tidy(account)
         if isinstance(found, Ruling):
-            return msgspec.structs.replace(party, allowed=found.allowed, reason=found.reason(verb)[: 2 * _CHARACTERS])
+            others = ", ".join(f'"{printable(one.pattern)}" ({one.rule.label})' for one in found.others)
+            reason = found.reason(verb) + (f"; it may {verb} {others}" if others else "")
+            return msgspec.structs.replace(party, allowed=found.allowed, reason=reason[: 2 * _CHARACTERS])
         if not context.authorization.is_asked:
             return msgspec.structs.replace(party, allowed=True, reason="there are no rules")
         reason = "the program of the hub decides"

@@ -66,6 +66,7 @@ class ChildLinks(Protocol):
 class Replacement:
     """Gives one hub to another process, and takes one over.
 
+    :param end_questions: answers those that wait for a turn of their users.
     :param is_allowed: whether another process may have this hub.
     :param on_taken: called with the id of the process that has it.
     """
@@ -76,6 +77,7 @@ class Replacement:
         clients: Clients,
         reloads: Reloads,
         tree: ChildLinks,
+        end_questions: Callable[[], None],
         is_allowed: bool,
         on_taken: Callable[[int], None],
     ) -> None:
@@ -83,6 +85,7 @@ class Replacement:
         self._clients = clients
         self._reloads = reloads
         self._tree = tree
+        self._end_questions = end_questions
         self._is_allowed = is_allowed  # by the program that serves the hub
         self._on_taken = on_taken
         self.handed_on: dict[str, str] = {}
@@ -155,6 +158,7 @@ class Replacement:
             raise HandoverError("it is too busy")
         self._context.running.delivery_barrier.answer_all()
         self._reloads.end()
+        self._end_questions()
 
         # 2. Hand it over.
         connections = [one for one in self._clients.connections.values() if one.outbound is not client]

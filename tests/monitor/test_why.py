@@ -25,6 +25,8 @@ KEY = "room/1/temp"
 
 def why(world: World, name: str, key: str = KEY, **parties: Any) -> Way:
     """What is found, asked from another thread than that of the hubs."""
+    hubs = [hub for hub in world.hubs.values() if hub.started and hub.limits.settle < 1]
+    eventually(lambda: all(hub.tree.has_settled for hub in hubs))
     way: Way = gevent.get_hub().threadpool.apply(lambda: follow(world.address(name), key, **parties))
     if os.environ.get("SHOW_WHY"):
         print("\n".join(["-----", *way.findings]))
@@ -136,7 +138,7 @@ def a_name_in_another_separator(world: World) -> Way:
     ("trouble", "words"),
     [
         (a_wrong_pattern, "nearly: room/* of user"),
-        (a_rule, f"user {OTHER} may not publish it: no rule"),
+        (a_rule, 'no rule lets this user publish this; it may publish "hall/" (/etc/sbus.toml:3)'),
         (a_full_queue, "it would be lost (overflow) at user"),
         (a_held_publisher, "holds 1 of its publishers back"),
         (an_export_list, "the export list of this hub leaves it out"),
@@ -301,6 +303,18 @@ def test_questions_of_a_user_wait_for_each_other_and_not_without_bound(world: Wo
     refused = [packet for packet in found if packet.endswith(b"\0")]
     assert 0 < len(refused) <= 24, "these are to be asked again"
     assert hub.reporter.explainer._questions == {}
+
+
+def test_what_waits_when_another_process_takes_over_is_to_be_asked_again(world: World) -> None:
+    hub = world.hub("hub")
+    peer, explainer = world.peer("hub"), hub.reporter.explainer
+    peer.barrier()
+    for token in (b"t1", b"t2"):
+        explainer.ask(peers_of(hub)[0], token, b"room/1")
+    hub.replacement._end_questions()
+    assert [peer.receive() for _ in range(2)] == [b"CMSG hub/why\0t1\0", b"CMSG hub/why\0t2\0"]
+    eventually(lambda: not explainer._questions)
+    assert answer(peer, b"room/1"), "a hub that was not taken over goes on"
 
 
 def test_of_many_receivers_sums_are_told_and_the_ten_worst(world: World) -> None:
