@@ -1,13 +1,13 @@
-"""Last values: a service keeps the newest message of each key, and a subscription begins with what it keeps.
+"""Last values: a service keeps the newest message of each key, and a subscription begins with these.
 
-A client asks the service for the values of a pattern, page by page, each page under ``sbus/last/<pattern>``. Why such a
-subscription misses nothing, and gets nothing twice:
+A client asks the service for the values of a pattern, page by page, each page under ``sbus/last/<pattern>``. Such a
+subscription misses no message and gets none twice, for these reasons:
 
-1. A client subscribes, and waits until that is in force in the whole tree; call this moment T. Every message that any
-   hub takes from then on comes to the client. What it is given at the end starts with T.
-2. There is one way between two hubs, and what goes over a connection stays in order, answers to sync included. So all
-   that came to the client before T has reached the service when the question does, which the client asks after T; and
-   the service waits for a sync before it answers. Its answer stands for those messages, and the client drops them.
+1. A client subscribes, and waits until that is in force in the whole tree; call this moment T. From T on, every message
+   that any hub takes comes to the client. The application gets its messages from T on.
+2. There is one way between two hubs, and what goes over a connection stays in order, answers to sync included. So when
+   the client asks the service, after T, the service already has all messages that came to the client before T; and it
+   waits for a sync before it answers. Its answer stands for those messages, and the client drops them.
 3. Let m be the message that the answer has under a key. Either m does not come to the client after T; or it does. Then
    it is there after another sync: hubs had passed it on before the service could answer.
 4. If a message came under the key since T, the client gets that, and not m. It is m itself, or it was published later,
@@ -31,7 +31,7 @@ from ..wire.text import printable
 from .mailbox import ClientPort, Mailbox
 
 MOST_BYTES: Final = 268_435_456
-"""Bytes of values that a client takes from a service: four times what one keeps unless told otherwise."""
+"""Bytes of values that a client takes from a service: four times the default maximum of a service."""
 TRIES: Final = 5
 """How often a client begins anew when its connection broke meanwhile, or more came than it holds."""
 
@@ -40,27 +40,27 @@ Ask: TypeAlias = Callable[[bytes, bytes], Awaitable[bytes]]
 
 
 class CaughtUp(Message, frozen=True, gc=False):
-    """The marker after the last values: ``key`` is the pattern. What follows it is published from now on."""
+    """The marker after the last values: ``key`` is the pattern. Messages after it are new ones."""
 
 
 class KeptPage(msgspec.Struct, frozen=True, array_like=True):
-    """Some last values of a pattern, in MessagePack: keys in order, and whether there are ``more``."""
+    """One page of the last values of a pattern, in MessagePack: keys in order, and whether there are ``more``."""
 
     more: bool
     kept: list[tuple[bytes, bytes]]
 
 
 def question_key(pattern: bytes, separator: bytes) -> bytes:
-    """Where the last values of a pattern are asked for.
+    """Return the key under which the last values of a pattern are requested.
 
-    A pattern matches another one, taken as a key, just when it covers it. So a question reaches the services that keep
-    all of what is asked for, and no others.
+    Taken as a key, the pattern is matched by exactly those patterns that cover it. So a request reaches the services
+    that keep all of these values, and no others.
     """
     return separator.join((b"sbus", b"last", pattern))
 
 
 async def fetch(ask: Ask, patterns: Sequence[bytes], separator: bytes) -> dict[bytes, bytes]:
-    """The last value of each key that matches. Raises :exc:`~sbuslib.errors.PeerError` if no service answers."""
+    """Return the last value of each key that matches. Raises :exc:`~sbuslib.errors.PeerError` if no service answers."""
     kept: dict[bytes, bytes] = {}
     for pattern in patterns:
         after: bytes | None = None
@@ -90,16 +90,16 @@ def _nobody_keeps(pattern: bytes) -> NoServerError:
 
 
 async def subscribe(port: ClientPort, mailbox: Mailbox, ask: Ask, separator: bytes, epoch: Callable[[], int]) -> None:
-    """Subscribe for a mailbox, which has the last values first, then a :class:`CaughtUp` for each pattern.
+    """Subscribe for a mailbox, which gets the last values first, then a :class:`CaughtUp` for each pattern.
 
-    :param epoch: which connection the client has: what came over an earlier one is not complete.
+    :param epoch: the number of the client's connection: messages from an earlier one are not complete.
     """
-    for pattern in mailbox.patterns:  # before this client itself receives such questions, as with b""
+    for pattern in mailbox.patterns:  # before this client receives these requests itself, as with b""
         if await port.is_wanted(question_key(pattern, separator)) is False:
             raise _nobody_keeps(pattern)
     await port.open_mailbox(mailbox)
     try:
-        # What comes between the two looks at the tree is newer than what is fetched under its key.
+        # A message that comes between the two syncs is newer than the value fetched under its key.
         for _ in range(TRIES):
             began = epoch()
             await port.sync("tree")

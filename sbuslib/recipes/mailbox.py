@@ -1,7 +1,8 @@
-"""Where a recipe, a pattern of use such as asking and answering, receives; and what it asks of its client.
+"""Mailboxes, in which recipes receive, and the interface between a recipe and its client.
 
-A recipe is a coroutine that does no input or output and reads no clock: it awaits verbs of its client. With asyncio
-they are awaited; a client that blocks its caller carries the coroutine out, and it never suspends::
+A recipe is a pattern of use, for example request and reply. It is a coroutine that does no input or output and reads no
+clock: it awaits verbs of its client. With asyncio they are awaited; a client that blocks its caller carries the
+coroutine out, and it never suspends::
 
     async def ask(party: ClientPort, mailbox: Mailbox, key: bytes) -> Message | None:
         await party.open_mailbox(mailbox)
@@ -25,7 +26,8 @@ from ..secrets import RESERVED
 from ..wire.packets import Message
 
 MAILBOX_MESSAGES: Final = 65_536
-"""Messages that a mailbox keeps. Whoever waits reads until it has what it waits for, so it is mostly near empty."""
+"""Messages that a mailbox keeps. A caller that waits reads until it has its message, so a mailbox is mostly near
+empty."""
 MAILBOX_BYTES: Final = 67_108_864
 """Bytes of payload that a mailbox keeps: more than 100 of the longest messages."""
 
@@ -36,8 +38,8 @@ OF_ANOTHER_USER: Final = "of another user"
 class Mailbox:
     """Messages that a client diverts from its inbox: those that match one of ``patterns``, oldest first.
 
-    A message that the application subscribed to as well comes into the inbox, too. A full mailbox drops what comes, and
-    counts it in ``lost``.
+    A message that the application subscribed to as well comes into the inbox, too. A full mailbox drops new messages,
+    and counts them in ``lost``.
 
     :param lock: of its patterns, where one thread may change them while another reads messages.
     """
@@ -51,15 +53,15 @@ class Mailbox:
     ) -> None:
         self.patterns = list(patterns)
         """The client keeps it true: a secret pattern changes its name with the client's credentials."""
-        #: Those that nobody took yet, the oldest first.
+        #: Messages not taken yet, the oldest first.
         self.messages: deque[Message] = deque()
-        self.lost: Counter[str] = Counter()  # messages that did not come here, by cause
+        self.lost: Counter[str] = Counter()  # lost messages, by cause
         self.closed = False
-        """Whether nothing more will come. A recipe that works in the background ends then."""
+        """Whether no more messages will come. A recipe that works in the background ends then."""
         self.opened: Collection[object] = ()
-        """What was read out of it for the application, which has not taken it yet."""
+        """Messages that were read out of it and that the application has not taken yet."""
         self.is_worked = False
-        """Whether something in the background takes what comes."""
+        """Whether something in the background takes the messages."""
         self._most = messages  # how many are kept
         self._room = size  # bytes of payload that are still taken
         #: Finds patterns by key; made when it is first needed.
@@ -81,7 +83,7 @@ class Mailbox:
         return tuple(pattern for pattern in found if pattern.startswith(start) == is_secret)
 
     def add(self, patterns: Iterable[bytes], separator: bytes) -> None:
-        """Have more patterns. However many there are already, that takes no longer."""
+        """Add patterns. This takes no longer when there are many already."""
         with self._lock:
             for pattern in patterns:
                 self.patterns.append(pattern)
@@ -89,7 +91,7 @@ class Mailbox:
                     self._index.add(Pattern(pattern, separator), pattern)
 
     def remove(self, patterns: Iterable[bytes], separator: bytes) -> None:
-        """Have each of these patterns once less. Those that it has not are left out."""
+        """Remove each of these patterns once. Unknown ones are left out."""
         with self._lock:
             gone = Counter(patterns)
             kept = []
@@ -103,7 +105,7 @@ class Mailbox:
             self.patterns[:] = kept
 
     def rename(self, old: bytes, new: bytes) -> None:
-        """A secret pattern has another name, as the client has other credentials."""
+        """Rename a secret pattern, because the client has new credentials."""
         with self._lock:
             self.patterns[:] = [new if pattern == old else pattern for pattern in self.patterns]
             self._index = None
@@ -120,7 +122,7 @@ class Mailbox:
         self.messages.append(message)
 
     def take(self) -> Message | None:
-        """The oldest message; ``None`` without one. Of several callers each gets another."""
+        """Take the oldest message; ``None`` without one. Each of several callers gets another."""
         try:
             message = self.messages.popleft()
         except IndexError:
@@ -129,13 +131,13 @@ class Mailbox:
         return message
 
     def clear(self) -> None:
-        """Forget what came until now."""
+        """Forget all messages that came until now."""
         while self.take() is not None:
             pass
         self.lost.clear()
 
     def put_first(self, messages: list[Message]) -> None:
-        """Put messages before those that came, whatever room there is."""
+        """Put messages before those that came, even into a full mailbox."""
         self._room -= sum(len(message.payload) for message in messages)
         self.messages.extendleft(reversed(messages))
 
@@ -145,7 +147,9 @@ class Mailbox:
 
 
 class GuardedMailbox(Mailbox):
-    """A mailbox for the messages of some users: it drops what ``admits`` is false for, and counts it in ``lost``."""
+    """A mailbox for the messages of some users: it drops messages for which ``admits`` is false, and counts them in
+    ``lost``.
+    """
 
     def __init__(
         self, admits: Callable[[Message], bool], *patterns: bytes, lock: AbstractContextManager[object]
@@ -161,14 +165,14 @@ class GuardedMailbox(Mailbox):
 
 
 class WatchedKey(Protocol):
-    """Whether a key has addressees, as the hub says."""
+    """Whether a key has addressees, as the hub reports it."""
 
     state: bool | None
     """*None* while nobody knows."""
 
 
 class ClientPort(Protocol):
-    """What recipes use of a client."""
+    """Interface of a client, as recipes use it."""
 
     async def publish(self, key: bytes, payload: bytes = b"", /) -> None: ...
 
@@ -195,12 +199,12 @@ class ClientPort(Protocol):
     async def close_mailbox(self, mailbox: Mailbox) -> None: ...
 
     async def in_time(self, function: Callable[[Any], Any], argument: Any, until: float | None) -> Any:
-        """What a function of the application returns. It is ended at ``until`` where that is possible."""
+        """Call a function of the application and return its result. It is ended at ``until`` where that is possible."""
 
     async def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool: ...
 
 
 async def called(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function of the application returns, which with asyncio may be a coroutine function."""
+    """Call a function of the application, which with asyncio may be a coroutine function, and return its result."""
     result = function(*arguments)
     return await result if isinstance(result, Awaitable) else result

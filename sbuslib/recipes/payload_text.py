@@ -24,7 +24,7 @@ def payload_text(message: Message, most: int | None = None) -> str:
 
 
 def _described(key: bytes, payload: bytes, most: int | None) -> tuple[str, bytes | memoryview]:
-    """What kind of message it is, empty for a plain one; and the application's bytes in it."""
+    """Return the kind of a message, empty for a plain one, and the application's bytes in it."""
     # 1. Between a caller and a server. A job is submitted by a request to the service of its queue.
     if (reply := split_answer(payload)) is not None and caller_of(key) is not None:
         return "error" if reply[0] == FAILED else "reply", reply[-1]
@@ -41,7 +41,7 @@ def _described(key: bytes, payload: bytes, most: int | None) -> tuple[str, bytes
     if _is_of_queue(key, b"work") and (worker := decode(Announcement, payload)) is not None:
         return f"worker {printable(worker.key)}, prefetch {worker.room:,}, holds {len(worker.held):,} jobs", b""
 
-    # 3. A small frame is in its message; whatever else is offered, receivers fetch from its publisher.
+    # 3. A small frame is in its message; any other offer is fetched from its publisher.
     with suppress(DescriptorError):
         if (found := decode_offer(payload)) is not None:
             offer, frame = found
@@ -52,6 +52,6 @@ def _described(key: bytes, payload: bytes, most: int | None) -> tuple[str, bytes
 
 
 def _is_of_queue(key: bytes, word: bytes) -> bool:
-    """Whether a key is ``queue/NAME/WORD``, whatever the separator is and whatever stands before."""
+    """Return whether a key is ``queue/NAME/WORD``, with any separator and after any prefix."""
     separator = key[-len(word) - 1 : -len(word)]
     return bool(separator) and key.endswith(word) and key.split(separator)[-3:-2] == [b"queue"]

@@ -1,13 +1,13 @@
 """Shared queues: each job goes to one worker, and is given again unless that worker acknowledges it.
 
-The service of queues (``sbus queue``) is a client of a hub like its workers. Here is what both know: the messages
-between them; the worker's side is in :mod:`.work`. ``docs/patterns.md`` tells the messages byte by byte.
+The service of queues (``sbus queue``) is a client of a hub like its workers. Here are the messages between them; the
+worker's side is in :mod:`.work`. ``docs/patterns.md`` describes the messages byte by byte.
 
-A worker announces itself under ``queue/NAME/work`` once a second: where it gets jobs, which is a secret key of its own,
+A worker announces itself under ``queue/NAME/work`` once a second: the secret key of its own under which it gets jobs,
 how many jobs it takes, and which it holds. The service answers under that key with a secret key of its own and a token,
-and gives jobs in the same way. The worker acknowledges jobs with the token, under the key of the service. So nobody
-else reads a job or an acknowledgement. Where the hub tells senders, service and worker listen only to processes of
-their own user, of root, and of users that they were told to trust.
+and gives jobs in the same way. The worker acknowledges jobs with the token, under the key of the service. So no other
+process reads a job or an acknowledgement. Where the hub names senders, service and worker listen only to processes of
+their own user, of root, and of ``trusted`` users.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ANNOUNCE_SECONDS: Final = 1.0
 """How often a worker announces itself. A service that is started again knows its workers after that time."""
 
 JOB_BYTES: Final = 400_000
-"""Most bytes of key and payload of a job: what a packet holds, less room for what the service adds."""
+"""Most bytes of key and payload of a job: the room in a packet, less the bytes that the service adds."""
 
 LONGEST_NAME: Final = 255
 """Bytes of the name of a queue."""
@@ -41,7 +41,7 @@ LONGEST_ID: Final = 64
 """Bytes of the id of a submit."""
 
 LONGEST_SECONDS: Final = 3_650 * 86_400.0
-"""The longest delay of a job, and for which it may be good: ten years."""
+"""The longest delay and the longest lifetime of a job: ten years."""
 
 MOST_STRANGERS: Final = 64
 """Users who are not trusted that a worker or a service remembers, each of whom is logged once."""
@@ -59,7 +59,7 @@ _PAIR_EXTRA: Final = 11
 PURGE: Final = b"purge"
 """The question under ``queue/NAME/work`` that empties a queue; with a blank and a number, it is about one job."""
 NOT_TRUSTED: Final = "is not trusted with"
-"""In the answer to a user who may not see or empty a queue."""
+"""Reason in the answer to a user who may not see or empty a queue."""
 PEEK: Final = b"peek"
 """The question under ``queue/NAME/work`` for the jobs of a queue, which stay where they are."""
 PEEKED: Final = 1_024
@@ -79,7 +79,7 @@ _Name: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=1, max_length=LONGES
 
 
 class Job(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A job for a worker. ``attempt`` is how often it was given, this time included; ``sender`` is who submitted it."""
+    """A job for a worker. ``attempt`` is how often it was given, this time included; ``sender`` submitted it."""
 
     number: int
     attempt: int
@@ -94,10 +94,10 @@ class Job(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Submission(msgspec.Struct, frozen=True, array_like=True):
-    """What a caller asks under ``queue/NAME/submit``: that these jobs are accepted.
+    """Request under ``queue/NAME/submit`` to accept these jobs.
 
-    They are given to nobody for ``delay`` seconds, and forgotten after ``expires``; high priorities go first. What has
-    an ``id`` is taken in once, however often it is submitted.
+    The jobs wait for ``delay`` seconds at least, and expire after ``expires``; high priorities go first. A submission
+    with an ``id`` is accepted once, however often it is sent.
     """
 
     jobs: Annotated[list[Pair], msgspec.Meta(max_length=SUBMITTED)]
@@ -108,7 +108,7 @@ class Submission(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Announcement(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker says under ``queue/NAME/work``: its secret key, how many jobs it takes, and which it holds."""
+    """Announcement of a worker under ``queue/NAME/work``: its secret key, its room for jobs, and the jobs it holds."""
 
     key: bytes
     room: int
@@ -116,7 +116,7 @@ class Announcement(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Presence(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a service says under ``queue/services`` to others: since when it serves, a random word, and which names.
+    """Announcement of a service to others under ``queue/services``: its start, a random word, and its names.
 
     ``since`` is in nanoseconds since 1970. Of two services that have a name in common, the one that sorts first goes
     on. A name that ends in ``*`` stands for all that begin so.
@@ -128,7 +128,7 @@ class Presence(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class Delivery(msgspec.Struct, frozen=True, array_like=True):
-    """What the service says to a worker: where to acknowledge, with which token, and jobs, or none."""
+    """Message from the service to a worker: the key and token for acknowledgements, and jobs, or none."""
 
     key: bytes
     token: bytes
@@ -136,17 +136,17 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkerRefusal(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What the service says to a worker that gets no jobs: its key, and why."""
+    """Message from the service to a worker that gets no jobs: the service's key, and the reason."""
 
     key: bytes
     why: str
 
 
 class QueueState(msgspec.Struct, frozen=True, array_like=True):
-    """How a queue stands: the answer to a question under ``queue/NAME/work``.
+    """State of a queue: the answer to a request under ``queue/NAME/work``.
 
-    Of ``waiting`` jobs, some may be delayed. ``oldest`` is for how many seconds the oldest of them has been there,
-    *None* without one. ``refused`` are users whose workers are refused: only who is trusted is told of others.
+    Of ``waiting`` jobs, some may be delayed. ``oldest`` is the age of the oldest of them in seconds, *None* without
+    one. ``refused`` are users whose workers are refused: only trusted users see other users there.
     """
 
     waiting: _Count = 0
@@ -157,7 +157,7 @@ class QueueState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Listing(msgspec.Struct, frozen=True, array_like=True):
-    """The queues of a service, by name, and whether there are more: the answer to a question under ``queue/services``.
+    """The queues of a service, by name, and whether there are more: the answer to a request under ``queue/services``.
 
     The question is the name after which it begins.
     """
@@ -173,10 +173,10 @@ class Peeked(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker says to the service: its key and token, and what became of jobs.
+    """Message from a worker to the service: its key and token, and the ends of jobs.
 
-    Some are done, some failed and are to be given again, some come back that were not begun, some are rejected for
-    good. A worker that leaves gives back all others, too.
+    Jobs may be done; failed, to be given again; returned without having been begun; or rejected for good. A worker that
+    leaves gives back all others, too.
     """
 
     key: bytes
@@ -207,7 +207,7 @@ encode: Final = msgspec.msgpack.Encoder().encode
 
 
 def decode(kind: type[T], payload: bytes) -> T | None:
-    """A message of this kind; ``None`` for anything else."""
+    """Decode a message of this kind; ``None`` for anything else."""
     try:
         value: T = _DECODERS[kind].decode(payload)
     except (msgspec.DecodeError, RecursionError):
@@ -234,10 +234,10 @@ def services_key(separator: bytes) -> bytes:
 
 
 def is_address(key: bytes, sender: bytes | None, name: bytes, namespace: Namespace) -> bool:
-    """Whether a worker or service may be told something under this key.
+    """Return whether a worker or service may publish its messages under this key.
 
-    It is a secret key, of the sender if that is told, and below ``queue/NAME``: nobody is to use the service or a
-    worker to publish, with its rights, where something else listens.
+    It has to be a secret key below ``queue/NAME``, and the sender's if the hub names senders. Otherwise somebody could
+    have the service or a worker publish under the key of something else, with its rights.
     """
     separator = namespace.separator
     if sender is not None and not key.startswith(sender + separator):
@@ -250,7 +250,7 @@ def is_address(key: bytes, sender: bytes | None, name: bytes, namespace: Namespa
 
 
 def in_parts(items: Iterable[T], size: Callable[[T], int], most: int, most_bytes: int) -> Iterator[list[T]]:
-    """``items``, up to ``most`` at a time and up to so many bytes, unless one alone is larger."""
+    """Yield ``items`` in parts of up to ``most`` items and so many bytes; one larger item goes alone."""
     part: list[T] = []
     room = most_bytes
     for item in items:
@@ -276,7 +276,7 @@ async def submit(
     id: bytes = b"",
 ) -> None:
     """Have the service of a queue accept jobs, and wait until it has. With an ``id`` they have to fit one question."""
-    # 1. What can be known to be wrong here.
+    # 1. Errors that can be seen here.
     check_name(name, separator)
     for what, seconds in (("delay", delay), ("expires", expires)):
         check_seconds(seconds, what)
@@ -305,7 +305,7 @@ def _pair_bytes(pair: Pair) -> int:
 async def status(
     port: ClientPort, requester: Requester, name: bytes, separator: bytes, timeout: float | None
 ) -> QueueState:
-    """Ask the service of a queue how it stands."""
+    """Ask the service of a queue for its state."""
     return await _ask_about(port, requester, QueueState, name, separator, b"", timeout)
 
 
@@ -317,7 +317,7 @@ async def purge(
     timeout: float | None,
     number: int | None = None,
 ) -> int:
-    """Have the service of a queue forget all jobs that wait, or the one of a number; how many there were."""
+    """Have the service of a queue forget all jobs that wait, or the one of a number; return how many there were."""
     word = PURGE if number is None else PURGE + b" %d" % number
     return await _ask_about(port, requester, int, name, separator, word, timeout)
 
@@ -330,9 +330,9 @@ async def peek(
 
 
 def list_queues(ask: Callable[[bytes], list[Answer]]) -> dict[bytes, QueueState]:
-    """The queues of all services that tell, and how they stand.
+    """Return the queues of all services that answer, and their states.
 
-    :param ask: asks them a question under :func:`services_key`. Raises what it raises, and
+    :param ask: asks them a question under :func:`services_key`. Its errors are raised here, too, and
         :exc:`~sbuslib.errors.AnswerError` where all refuse.
     """
     queues: dict[bytes, QueueState] = {}
@@ -343,7 +343,7 @@ def list_queues(ask: Callable[[bytes], list[Answer]]) -> dict[bytes, QueueState]
         listings = [listing for one in given if (listing := decode(Listing, one.payload)) is not None]
         queues |= {name: state for listing in listings for name, state in listing.queues}
 
-        # Those who have more begin again behind the first name at which one of them stopped.
+        # Services that have more begin again behind the first name at which one of them stopped.
         ends = [listing.queues[-1][0] for listing in listings if listing.more and listing.queues]
         if not ends or min(ends) <= after:
             return queues

@@ -4,7 +4,8 @@ This is the caller's side, and the bytes between (``docs/patterns.md``); the oth
 :mod:`sbuslib.recipes.server`. Answers carry the number of their question, so any number of questions may be in flight.
 
 A caller that gives up cancels its question: a server that has not begun with it does not. The number of a question is
-the hash of a secret, and its cancellation tells the secret: so whoever has seen a question cannot cancel it.
+the hash of a secret, and its cancellation carries the secret: so another process that has seen a question cannot cancel
+it.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from ..wire.text import printable
 from .mailbox import MAILBOX_BYTES, ClientPort, Mailbox
 
 ANSWERED_WITHIN: Final = 0.05
-"""Seconds after which a caller without an answer asks the hub whether anybody receives such questions; then four times
-as many until it asks again."""
+"""Seconds after which a caller without an answer asks the hub whether the key has a receiver; then four times as many
+until it asks again."""
 MOST_ANSWERS: Final = 4_096
 """Answers to one question."""
 MOST_MILLISECONDS: Final = 2**32 - 1
@@ -49,7 +50,9 @@ _LONGEST_KEY: Final = 4_096
 
 
 class Question(Message, frozen=True, gc=False, kw_only=True):
-    """What a server is asked: a message with ``key``, ``payload`` and ``sender``, if the server asks for senders."""
+    """A request, as a server gets it: a message with ``key``, ``payload`` and ``sender``, if the server asks for
+    senders.
+    """
 
     until: float | None
     """When the caller gives up, by ``time.monotonic`` here; ``None`` for never."""
@@ -58,7 +61,7 @@ class Question(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
-    """One answer: its ``payload``, or what went wrong in ``error``; and who gave it, if the hub tells."""
+    """One answer: its ``payload``, or the reason of a failure in ``error``; and its sender, if the hub names it."""
 
     value: bytes
     sender: bytes | None = None
@@ -73,7 +76,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_question(number: int, timeout: float | None, reply_to: bytes, payload: bytes) -> bytes:
-    """The payload of a question. A caller that waits for less than a millisecond says one."""
+    """Return the payload of a question. A wait of less than a millisecond is sent as one millisecond."""
     check_payload(payload)
     left = 0 if timeout is None else min(max(1, round(timeout * 1000)), MOST_MILLISECONDS)
     return _QUESTION.pack(ASKED, number, left, len(reply_to)) + reply_to + payload
@@ -81,7 +84,7 @@ def encode_question(number: int, timeout: float | None, reply_to: bytes, payload
 
 @lru_cache(256)  # a caller has the same key for all its questions
 def _is_of_a_caller(key: bytes, namespace: Namespace) -> bool:
-    """Whether a key is one that callers make for answers."""
+    """Return whether a key is one that callers make for answers."""
     try:
         return caller_of(key) is not None and b"\0" not in key and namespace.check_key(key)
     except PacketError:
@@ -89,12 +92,12 @@ def _is_of_a_caller(key: bytes, namespace: Namespace) -> bool:
 
 
 def caller_of(reply_to: bytes) -> bytes | None:
-    """The credential key in a key for answers; ``None`` for any other key. It is not checked further."""
+    """Return the credential key in a key for answers; ``None`` for any other key. It is not checked further."""
     return reply_to[:-_ENDING_BYTES] if _OF_A_CALLER.fullmatch(reply_to[-_ENDING_BYTES:]) else None
 
 
 def split_question(payload: bytes) -> tuple[int, int, bytes, bytes] | None:
-    """Number, milliseconds, key for answers and payload of what is laid out as a question; else ``None``."""
+    """Split a question into number, milliseconds, key for answers and payload; ``None`` for other bytes."""
     if len(payload) < _QUESTION.size:
         return None
     asked, number, left, length = _QUESTION.unpack_from(payload)
@@ -105,7 +108,7 @@ def split_question(payload: bytes) -> tuple[int, int, bytes, bytes] | None:
 
 
 def parse_question(message: Message, now: float, namespace: Namespace) -> Question | None:
-    """The question in a message; ``None`` if it is none, or its reply key is not a caller's."""
+    """Parse the question in a message; ``None`` if it is none, or its reply key is not a caller's."""
     if (parts := split_question(message.payload)) is None:
         return None
 
@@ -128,12 +131,12 @@ def _number_of(secret: bytes) -> int:
 
 
 def encode_cancellation(secret: bytes) -> bytes:
-    """The payload that cancels a question, under its key."""
+    """Return the payload that cancels a question, under its key."""
     return CANCELLED + secret
 
 
 def parse_cancellation(payload: bytes) -> int | None:
-    """The number of the question that a payload cancels; ``None`` if it is no cancellation."""
+    """Return the number of the question that a payload cancels; ``None`` if it is no cancellation."""
     if len(payload) != len(CANCELLED) + _SECRET_BYTES or not payload.startswith(CANCELLED):
         return None
     return _number_of(payload[len(CANCELLED) :])
@@ -144,7 +147,7 @@ def encode_answer(kind: int, number: int, rest: bytes = b"") -> bytes:
 
 
 def split_answer(payload: bytes) -> tuple[int, int, bytes] | None:
-    """Kind, number and the rest of what is laid out as an answer; else ``None``."""
+    """Split an answer into kind, number and the rest; ``None`` for other bytes."""
     if len(payload) < _ANSWER.size:
         return None
     answered, kind, number = _ANSWER.unpack_from(payload)
@@ -172,7 +175,7 @@ class _Pending:
 
 
 class LockLike(Protocol):
-    """A lock, such as :class:`threading.Lock`."""
+    """A lock, for example :class:`threading.Lock`."""
 
     def __enter__(self) -> bool: ...
 
@@ -186,7 +189,8 @@ class LockLike(Protocol):
 class Requester(Mailbox):
     """The questions that one client has in flight, and the mailbox for their answers.
 
-    :param reply_to: the key for answers, which nobody can guess. :param make_lock: for callers that may be threads.
+    :param reply_to: the key for answers, which nobody can guess.
+    :param make_lock: for callers that may be threads.
     """
 
     def __init__(self, reply_to: bytes, clock: Callable[[], float], make_lock: Callable[[], LockLike]) -> None:
@@ -196,7 +200,7 @@ class Requester(Mailbox):
         #: Questions in flight, by number.
         self._pending: dict[int, _Pending] = {}
         self._opening = make_lock()  # held while the opener changes
-        self._opener: LockLike | None = None  # of who opens the mailbox, while it is locked
+        self._opener: LockLike | None = None  # of the caller that opens the mailbox, while it is locked
         self.is_open = False
         """Whether the mailbox is open."""
 
@@ -221,7 +225,7 @@ class Requester(Mailbox):
         return self._opener is not None and self._opener.locked()
 
     def put(self, message: Message) -> None:
-        """A message has come. It is dropped unless it answers a question in flight."""
+        """Take a message in. It is dropped unless it answers a question in flight."""
         if (parts := split_answer(message.payload)) is None:
             return
         kind, number, rest = parts
@@ -239,9 +243,9 @@ class Requester(Mailbox):
             pending.answers.append(Answer(b"", message.sender, text))
 
     def ask(self, most: int) -> tuple[int, _Pending]:
-        """A new question: its number, and what becomes of it."""
+        """Register a new question; return its number, and the record of its answers."""
         secret = token_bytes(_SECRET_BYTES)
-        number, pending = _number_of(secret), _Pending(most, secret)  # who has seen one cannot answer another
+        number, pending = _number_of(secret), _Pending(most, secret)  # others who have seen one cannot answer another
         self._pending[number] = pending
         return number, pending
 
@@ -276,7 +280,7 @@ async def request_many(
 
 
 async def _wait_for_answers(port: ClientPort, pending: _Pending, key: bytes, left: float) -> None:
-    """Wait for so many seconds. Raises :exc:`~sbuslib.errors.NoServerError` as soon as nobody is left to answer."""
+    """Wait for so many seconds. Raises :exc:`~sbuslib.errors.NoServerError` once no server is left to answer."""
     watch = await port.begin_watch(key)
     try:
         await port.wait_until(lambda: pending.is_answered() or watch.state is False, left if left < inf else None)
@@ -291,8 +295,8 @@ async def _ask(
 ) -> list[Answer]:
     """Ask, and collect answers. Raises :exc:`~sbuslib.errors.NoServerError` when nobody received the question.
 
-    The hub acts on what it is sent in order. So where it says that nobody receives the key, nobody has got the
-    question, but for one that has just left.
+    The hub acts on packets in order. So if it reports that nobody receives the key, no server has got the question,
+    except one that has just left.
     """
     if not requester.is_open:
         await requester.open(port)

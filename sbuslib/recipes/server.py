@@ -1,11 +1,11 @@
-"""Answering questions: see :mod:`sbuslib.recipes.request`.
+"""The server's side of request and reply: see :mod:`sbuslib.recipes.request`.
 
-Questions that wait in a server are shared out among users, who take turns (:mod:`sbuslib.shares`): one that asks more
-than is answered delays itself. So a server asks its hub to tell senders.
+Questions that wait in a server are shared out among users, who take turns (:mod:`sbuslib.shares`): a user that asks
+more than is answered delays only itself. For this, a server asks its hub to name senders.
 
 A server does not begin with a question whose caller has given up: it has cancelled the question, its time is over, or
-it has left. The hub tells of the latter, as nobody receives the key for answers then. But for a moment nobody may do so
-while a hub on the way is replaced: so that has to last.
+it has left. The hub reports that it has left, as nobody receives the key for answers then. But this can also be so for
+a moment while a hub on the way is replaced, so it has to last for some time.
 
 A server answers under no other keys than those that callers make for answers: or a stranger could have it publish, with
 its rights and under its name, where others trust it.
@@ -58,7 +58,7 @@ class _Waiting:
 
 
 class _Caller:
-    """A caller whose questions wait for long, as the hub told of it."""
+    """State of a caller whose questions wait for long, as the hub reported it."""
 
     __slots__ = ("asked", "away_since")
 
@@ -83,9 +83,9 @@ class Server:
         clock: Callable[[], float],
         user_of: Callable[[bytes | None], int | None] = lambda sender: None,
     ) -> None:
-        """``user_of`` tells who is charged for what a sender asks."""
+        """``user_of`` returns the user who is charged for a sender's questions."""
         check_count(workers, "workers")
-        self._port = port  # what it publishes and waits with
+        self._port = port  # the client with which it publishes and waits
         self._mailbox = mailbox
         self._function = function
         self._workers = workers
@@ -99,7 +99,7 @@ class Server:
         self._running = 0  # calls of the function under way
 
     def runners(self) -> list[Coroutine[Any, Any, None]]:
-        """What is to run side by side until the mailbox is closed."""
+        """Return the coroutines that run side by side until the mailbox is closed."""
         return [self._run() for _ in range(self._workers + 1)]
 
     def _may_work(self) -> bool:
@@ -124,7 +124,7 @@ class Server:
     async def _read(self) -> None:
         now = self._clock()
         while (message := self._mailbox.take()) is not None:
-            # 1. A question that waits is cancelled by whoever asked it.
+            # 1. A waiting question is cancelled by its caller, which alone knows the secret.
             if (number := parse_cancellation(message.payload)) is not None:
                 if (cancelled := self._waiting.get(number)) is not None:
                     cancelled.is_cancelled = True
@@ -141,7 +141,7 @@ class Server:
                 await self._send(question, busy)
 
     async def _work(self) -> None:
-        """Answer what waits."""
+        """Answer the questions that wait."""
         self._running += 1
         try:
             while (waiting := self._jobs.take()) is not None:
@@ -152,12 +152,12 @@ class Server:
             self._running -= 1
 
     async def _is_awaited(self, waiting: _Waiting) -> bool:
-        """Whether the caller still waits for the answer to a question that is about to begin."""
+        """Return whether the caller still waits for the answer to a question that is about to begin."""
         question = waiting.question
         has_left = False
         if self._clock() - waiting.since >= LOOK_SECONDS:
             has_left = await self._has_left(question.reply_to)
-            await self._read()  # what came before the hub's answer
+            await self._read()  # messages that came before the hub's answer
         self._waiting.pop(question.number, None)
         return not (
             has_left or waiting.is_cancelled or (question.until is not None and self._clock() >= question.until)
@@ -197,7 +197,7 @@ class Server:
                 logger.info("a question under %s was ended: its caller has given up", printable(question.key))
                 return encode_answer(FAILED, question.number, b"it took too long")
 
-            # Its text is the server's own: it may name what a caller is not to know.
+            # Its text is the server's own: it may name things that a caller is not to know.
             logger.exception("a question under %s failed", printable(question.key))
             return encode_answer(FAILED, question.number, type(error).__name__.encode())
         return encode_answer(REPLY, question.number, result)

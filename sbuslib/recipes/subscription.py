@@ -1,4 +1,4 @@
-"""What clients that block, and hubs, hand out where something is subscribed to."""
+"""Interface of subscriptions, as blocking clients and hubs return them."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from ..wire.packets import Message
 
 
 class Subscription(Protocol):
-    """What a client or a hub has subscribed to, with a queue of its own. The end of its ``with`` takes it back."""
+    """A subscription of a client or a hub, with a queue of its own. The end of its ``with`` ends it."""
 
     @property
     def patterns(self) -> tuple[bytes, ...]:
-        """What is subscribed to. A secret pattern changes with the credentials of the client."""
+        """The patterns subscribed to. A secret pattern changes with the credentials of the client."""
 
     @property
     def lost(self) -> dict[str, int]:
-        """Messages that did not come, by cause: ``unread`` found the queue of the subscription full.
+        """Lost messages, by cause: ``unread`` ones found the queue of the subscription full.
 
-        What the hub tells of losses is counted where the client is subscribed to nothing else, to answers either: its
-        notices do not say under which keys. ``lost`` of the client has all of it.
+        Losses that the hub reports are counted here only if this is the client's only subscription and it has made no
+        requests: the hub's notices do not name keys. ``lost`` of the client has all of them.
         """
 
     @property
     def closed(self) -> bool:
-        """Whether it was taken back. What came before can still be received."""
+        """Whether it has ended. Messages that came before can still be received."""
 
     def receive(self, *, timeout: float | None = None) -> Message:
-        """The next message, oldest first.
+        """Return the next message, oldest first.
 
         Raises :exc:`TimeoutError` after ``timeout`` seconds, and :exc:`~sbuslib.errors.DisconnectedError` when the
-        subscription was taken back, or the connection or the hub ended, and nothing is left.
+        subscription, the connection or the hub has ended, and no message is left.
         """
 
     def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[Message]:
-        """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`.
+        """Return at least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`.
 
-        With ``timeout=0``, all that are here, which may be none.
+        With ``timeout=0``, return all that are here, which may be none.
         """
 
     def unsubscribe(self) -> None:
-        """Take the subscription back: nothing more comes. A second call does nothing."""
+        """End the subscription: no more messages come. A second call does nothing."""
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages as they come, until the subscription is taken back, or the client or the hub closed.
+        """Yield messages as they come, until the subscription ends, or the client or the hub is closed.
 
         Raises :exc:`~sbuslib.errors.DisconnectedError` when the hub of a client closes the connection.
         """

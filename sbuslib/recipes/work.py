@@ -1,7 +1,7 @@
 """A worker of a shared queue, as a recipe: see :mod:`.queue`.
 
-Jobs come into a mailbox. They wait there and here until the application takes them, and are held until it says what
-became of them. What the service is to know is gathered, and told in one message.
+Jobs come into a mailbox. They wait there and here until the application takes them, and are held until it acknowledges
+them. Acknowledgements are gathered, and the service gets them in one message.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .request import LONGEST_TEXT
 logger = logging.getLogger("sbuslib.recipes")
 
 DONE, FAILED, RETURNED, REJECTED = range(4)
-"""What may become of a job, in the order of an acknowledgement. One that is returned was not begun."""
+"""Ends of a job, in the order of an acknowledgement. A returned job was not begun."""
 
 _SOME: Final = 4
 """A worker acknowledges when a quarter of its room is done: so the next jobs come before it has none."""
@@ -44,10 +44,11 @@ _SOME: Final = 4
 class Work:
     """A worker of one queue: :meth:`keep` beside any number of :meth:`run`, or of callers of :meth:`take`.
 
-    :param own: the worker's credential key. :param tag: what tells it from other workers of its process.
+    :param own: the worker's credential key.
+    :param tag: distinguishes it from other workers of its process.
     :param room: how many jobs it takes at once.
-    :param trusted: users whose services are listened to, besides its own and root.
-    :param lock: for threads that share it; who holds it may take it again.
+    :param trusted: users whose services it works for, besides its own and root.
+    :param lock: for threads that share it; it is reentrant.
     """
 
     def __init__(
@@ -61,34 +62,34 @@ class Work:
         trusted: Iterable[int] = (),
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
-        self._port = port  # what it publishes and waits with
+        self._port = port  # the client with which it publishes and waits
         self._name = name
         check_name(self._name, separator)
         check_count(prefetch, "prefetch", MOST_PREFETCH)
         #: The jobs come here, under a secret key of the worker.
         self.mailbox = Mailbox(own + separator + queue_key(self._name, separator, tag))
-        self._key = queue_key(self._name, separator, b"work")  # where the service hears of it
+        self._key = queue_key(self._name, separator, b"work")  # the key of its announcements
         #: How many jobs it takes at once; 0 while it pauses.
         self.prefetch = prefetch
         #: Users whose service this worker works for, beside its own and root.
         self._trusted = check_users(trusted, "trusted")
-        #: It tells the users of senders.
+        #: Finds the users of senders.
         self._namespace = Namespace(separator)
-        #: While jobs change hands: those of one service are never taken for those of the next. Nothing waits inside.
+        #: Held while jobs change hands: those of one service are never taken for the next one's. Nothing waits inside.
         self._lock = lock or nullcontext()
-        #: The service's key, and what it calls this worker; empty before it was heard of.
+        #: The service's key, and its token for this worker; empty before its first message.
         self._service = self._token = b""
         self._jobs: deque[Job] = deque()  # not begun
         self.mailbox.opened = self._jobs
-        self._held: dict[int, Job] = {}  # of which the service knows nothing new
-        self._ended: dict[int, int] = {}  # what became of some of them, to be told
+        self._held: dict[int, Job] = {}  # with no end that the service does not know
+        self._ended: dict[int, int] = {}  # ends that are still to be acknowledged
         self._working: list[None] = []  # one for each part at work
         self._strangers: set[int] = set()  # users that are not trusted and have a service of this name
         self._refused = ""
         """Why the service gives this worker no jobs; empty while it does."""
 
     def parts(self, function: Callable[[Job], object], at_once: int) -> list[Coroutine[Any, Any, None]]:
-        """What runs in the background: one coroutine announces the worker, and ``at_once`` others call ``function``."""
+        """Return the background coroutines: one announces the worker, and ``at_once`` others call ``function``."""
         return [self.keep(), *(self.run(function) for _ in range(at_once))]
 
     # -- for the application ------------------------------------------------------------------------
@@ -98,7 +99,7 @@ class Work:
         return bool(self._jobs) or self.mailbox.is_ready() or bool(self._refused)
 
     def take(self) -> Job | None:
-        """The next job, if one is here. Raises :exc:`~sbuslib.errors.StateError` where this worker is refused."""
+        """Take the next job, if one is here. Raises :exc:`~sbuslib.errors.StateError` where this worker is refused."""
         self._read()
         if self._refused:
             raise StateError(f"queue {printable(self._name)}: {self._refused}")
@@ -107,7 +108,7 @@ class Work:
         return None
 
     def end(self, job: Job, how: int) -> bool:
-        """Note what became of a job, to be told. ``False`` if it is not this worker's any more."""
+        """Note the end of a job, to be acknowledged. ``False`` if it is not this worker's any more."""
         with self._lock:
             if self._held.get(job.number) is not job or job.number in self._ended:
                 return False
@@ -115,7 +116,7 @@ class Work:
             return True
 
     async def tell(self, *, leaving: bool = False) -> None:
-        """Tell the service what became of jobs. From then on they are not held: the service may give them again."""
+        """Acknowledge jobs. From then on they are not held: the service may give them again."""
         with self._lock:
             token, ended, self._ended = self._token, self._ended, {}
             held = {number: self._held.pop(number) for number in ended}
@@ -125,22 +126,22 @@ class Work:
             return
         try:
             await self._port.publish(self._service, word)
-        except TimeoutError:  # the hub is away: it is told later
+        except TimeoutError:  # the hub is away: acknowledged later
             with self._lock:
                 if token == self._token:
                     self._ended = ended | self._ended
                     self._held = held | self._held
 
     async def announce(self) -> None:
-        """Tell the service that this worker is there, what it takes, and what it holds."""
-        self._read()  # an application that takes nothing for a while keeps what it was given
+        """Announce this worker to the service: how many jobs it takes, and which it holds."""
+        self._read()  # an application that takes nothing for a while keeps its jobs
         # Jobs from a service that is not trusted would be given in vain until they are dead.
         prefetch = self.prefetch if self._token or not self._strangers else 0
         with suppress(TimeoutError):  # the hub is away
             await self._port.publish(self._key, encode((self.mailbox.patterns[0], prefetch, [*self._held])))
 
     async def set_prefetch(self, prefetch: int) -> None:
-        """Take so many jobs at once from now on; with 0, give back what was not taken."""
+        """Take so many jobs at once from now on; with 0, give back jobs that were not taken."""
         self.prefetch = prefetch
         await self.announce()
         if not prefetch:
@@ -148,7 +149,7 @@ class Work:
             await self.tell()
 
     def _give_back(self) -> None:
-        """All that was not begun is to be given to others."""
+        """Give back all jobs that were not begun, for other workers."""
         with self._lock:
             self._read()
             while self._jobs:
@@ -157,7 +158,7 @@ class Work:
     # -- in the background --------------------------------------------------------------------------
 
     async def _next(self) -> Job | None:
-        """The next job; ``None`` when the mailbox was closed. Raises as :meth:`take`."""
+        """Take the next job; ``None`` when the mailbox was closed. Raises as :meth:`take`."""
         while not self.mailbox.closed:
             if (job := self.take()) is not None:
                 if len(self._ended) * _SOME > self.prefetch:
@@ -192,7 +193,7 @@ class Work:
                 await self.tell()
                 await self.announce()
 
-                # While it pauses nobody takes what was on its way, so it is given back here.
+                # While it pauses nobody takes jobs that were on their way, so they are given back here.
                 while await self._port.wait_until(self._has_to_act, queue.ANNOUNCE_SECONDS) and not self._is_over():
                     self._give_back()
                     await self.tell()
@@ -207,12 +208,12 @@ class Work:
         return self._is_over() or (not self.prefetch and self.mailbox.is_ready())
 
     async def _leave(self) -> None:
-        """The last part to end gives all back that was not done."""
+        """Give back all jobs that are not done. The last part to end does this."""
         if not self._working:
             self._give_back()
             await self.tell(leaving=True)
 
-    # -- what the service says ----------------------------------------------------------------------
+    # -- messages of the service ----------------------------------------------------------------------
 
     def _read(self) -> None:
         with self._lock:
@@ -230,7 +231,7 @@ class Work:
                     self._take_in(word)
 
     def _take_in(self, word: Delivery) -> None:
-        if word.token != self._token:  # a new service, which knows nothing of what the one before gave
+        if word.token != self._token:  # a new service, which does not know the jobs of the one before
             self._jobs.clear()
             self._held.clear()
             self._ended.clear()
@@ -241,11 +242,11 @@ class Work:
                 self._held[job.number] = job
                 if has_room:
                     self._jobs.append(job)
-                else:  # it was on its way when there was less room: the next word gives it back
+                else:  # it was on its way when there was less room: the next acknowledgement returns it
                     self._ended[job.number] = RETURNED
 
     def _distrust(self, user: int) -> None:
-        """A service is another user's. That is logged, and no error: anybody could end this worker with one."""
+        """Log that a service is another user's. This raises nothing: otherwise anybody could end this worker."""
         if user not in self._strangers and len(self._strangers) < MOST_STRANGERS:
             self._strangers.add(user)
             text = "queue %s: its service is of user %d, who is not trusted here: see trusted=[%d] of work()"
