@@ -1,8 +1,8 @@
-"""Files that are handed out: opened for it, and copied by those who receive them.
+"""Transfer of files: opened by the sender, and copied by each receiver.
 
-The descriptor of a file is one open file for all who have it, so only what takes an offset of its own is used on it. A
-file of a stranger's own file system could keep its readers waiting for ever. So of another user only memory is copied,
-and files on a disk that is mounted here, too.
+All processes that have the descriptor share one open file. So only calls that take an offset of their own are used on
+it. A file on a stranger's own file system could keep its readers waiting for ever. So from another user only memory is
+copied, and files on a disk that is mounted here, too.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ Source: TypeAlias = "bytes | str | os.PathLike[str] | BinaryIO"
 LONGEST_TEXT: Final = 400
 """Longest reason that is sent to the sender, in bytes."""
 STOP_SECONDS: Final = 1.0
-"""Seconds that the end of a copy is waited for: a chunk takes far less, unless the disk hangs."""
+"""Seconds to wait for the end of a copy: a chunk takes far less, unless the disk hangs."""
 PAUSE: Final = 0.25
-"""Seconds between two words to the sender that the copy goes on."""
+"""Seconds between two reports to the sender that the copy goes on."""
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-_ACROSS: Final = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}  # what only copy_file_range does not do
+_ACROSS: Final = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}  # errors of copy_file_range alone
 
 
 def open_file(source: Any) -> tuple[int, str]:
-    """A new descriptor, for reading only, of bytes, of the file at a path, or of an open file; and the file's name.
+    """Open a new descriptor, for reading only, of bytes, a file at a path, or an open file; return it and the file's
+    name.
 
-    Raises :exc:`OSError`, and :exc:`~sbuslib.errors.UsageError` for what has no size, such as a pipe.
+    Raises :exc:`OSError`, and :exc:`~sbuslib.errors.UsageError` for an object without a size, for example a pipe.
     """
     if isinstance(source, (str, os.PathLike)):
         fd, name = os.open(source, _FLAGS), os.path.basename(source)
@@ -60,7 +61,7 @@ def open_file(source: Any) -> tuple[int, str]:
             source.seek(0)
             return _sealed(source.read()), ""
 
-    # It was opened without waiting, so this also tells of pipes and devices.
+    # It was opened without waiting, so pipes and devices come here, too.
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise UsageError("only a file has a size, and can be read by many")
@@ -88,7 +89,7 @@ def check_readable(fd: int) -> None:
 
 
 def copy_file(fd: int, to: int, size: int, goes_on: Callable[[], bool]) -> None:
-    """Copy a file of this size. ``goes_on`` is asked again and again, and ends the copy with ``False``.
+    """Copy a file of this size. ``goes_on`` is called again and again, and ends the copy with ``False``.
 
     Raises :exc:`OSError`, and :exc:`~sbuslib.errors.DescriptorError` if it has another size, or changes meanwhile.
     """
@@ -126,18 +127,19 @@ def _by_sending(fd: int, to: int, count: int, at: int) -> int:
 
 
 class Copying:
-    """The copy of one file, made by a thread of its own, as a disk may be slow: the file, the sink and the connection
+    """The copy of one file, made by a thread of its own, as a disk may be slow. The file, the sink and the connection
     to the descriptor store are the thread's from now on.
 
-    :param sock: where the sender hears how it goes on. :param sink: where the bytes go.
+    :param sock: the connection on which the sender gets reports.
+    :param sink: takes the bytes.
 
     Raises :exc:`OSError` if there can be no thread; then they stay the caller's.
     """
 
     def __init__(self, sock: socket.SocketType, token: bytes, fd: int, size: int, sink: FileSink) -> None:
-        self._result: Any = None  # what the sink made of it
-        self._error: Exception | None = None  # why there is none
-        self._is_left = False  # whether nobody waits for it any more
+        self._result: Any = None  # the sink's result
+        self._error: Exception | None = None  # its error
+        self._is_left = False  # whether no caller waits for it any more
         self._news, self._tells = os.pipe2(
             os.O_CLOEXEC | os.O_NONBLOCK
         )  # a byte when it has gone on, closed at its end
@@ -151,8 +153,8 @@ class Copying:
     async def wait(self, wait_readable: WaitReadable, timeout: float) -> Any:
         """Wait for the file. A caller that gives up may wait again later, or :meth:`stop` it.
 
-        Raises what went wrong, and :exc:`~sbuslib.errors.DescriptorError` when it does not go on for ``timeout``
-        seconds.
+        Raises the error of the copy, and :exc:`~sbuslib.errors.DescriptorError` when it makes no progress for
+        ``timeout`` seconds.
         """
         goes_on = True
         while goes_on:
@@ -164,7 +166,7 @@ class Copying:
         return self._result
 
     async def stop(self, wait_readable: WaitReadable) -> None:
-        """Let go of it. A copy that is not whole is removed, unless the disk takes longer than a second."""
+        """Stop the copy. A file that is not whole is removed, unless the disk takes longer than a second."""
         self._is_left = True
         while await wait_readable(self._news, STOP_SECONDS) and os.read(self._news, 4_096):
             pass
@@ -178,7 +180,7 @@ class Copying:
             if monotonic() - said > PAUSE:
                 said = monotonic()
                 say(sock, COPYING, token)
-            with suppress(OSError):  # it is full, or nobody reads it any more
+            with suppress(OSError):  # it is full, or its other end has gone
                 os.write(self._tells, b".")
             return not self._is_left
 
@@ -196,6 +198,6 @@ class Copying:
 
 
 def say(sock: socket.SocketType, word: bytes, token: bytes, text: str = "") -> None:
-    """Tell the sender of a file how it goes on. Whether it still wants to know is its business."""
+    """Send a report to the sender of a file. It may have gone: errors are ignored."""
     with suppress(OSError):
         sock.send(word + token + text.encode(errors="replace")[:LONGEST_TEXT], socket.MSG_NOSIGNAL)

@@ -1,10 +1,9 @@
-"""Requester at descriptor stores: connections that are kept, and the descriptors that are handed out there.
+"""Client of descriptor stores: keeps connections to them, and fetches descriptors.
 
-Nothing is said at a descriptor store before the kernel has said that it is the message's sender's; see
-:func:`user_behind`. Whoever has a descriptor store may hand out any descriptor, or none, or never answer. So what was
-not asked for is closed in another thread, as that may take for ever; and how long strangers are waited for, and whether
-they are asked at all, is for
-:mod:`.strangers` to say.
+Before it sends a request, it checks by ``SO_PEERCRED`` that the descriptor store belongs to the message's sender; see
+:func:`user_behind`. The owner of a descriptor store may hand out any descriptor, or none, or never answer. So
+descriptors that were not asked for are closed in another thread, as that may take for ever. :mod:`.strangers` decides
+whether strangers are asked at all, and how long to wait for them.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ ANSWER_SECONDS: Final = 2.0
 ms.
 """
 PAUSES: Final = (0.001, 0.016)
-"""Seconds before asking again at a descriptor store that has too much in flight, or a full backlog, or cut the
-connection off: at first, and at most."""
+"""Seconds before asking again at a descriptor store that has too much in flight, or a full backlog, or closed the
+connection: at first, and at most."""
 
 _SILENT: Final = "descriptor store that does not answer"
 _BUSY: Final = bytes([BUSY])
@@ -47,10 +46,11 @@ Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 
 
 class DescriptorClient:
-    """Asks at descriptor stores for one client. Any callers may use it at once: each takes a connection for itself.
+    """Fetches descriptors for one client. Any callers may use it at once: each takes a connection for itself.
 
-    :param wait_readable: how the client waits until a descriptor can be read, or so many seconds. :param sleep: how it
-        waits. :param folder: where descriptor stores are that are not in the abstract namespace.
+    :param wait_readable: how the client waits until a descriptor can be read, or so many seconds.
+    :param sleep: how it waits.
+    :param folder: folder of descriptor stores that are not in the abstract namespace.
     """
 
     def __init__(self, wait_readable: WaitReadable, sleep: Sleep, folder: str | None) -> None:
@@ -64,16 +64,16 @@ class DescriptorClient:
         abandon_in_child(self, DescriptorClient.close)
 
     def close(self) -> None:
-        """Close what is kept. In the child of a fork, close its copies."""
+        """Close the connections. In the child of a fork, close its copies."""
         self._closed = True
         while self._kept:
             self._kept.popitem()[1].close()
 
     async def fetch(self, offers: Sequence[Offer], user: int) -> list[int | None]:
-        """The descriptors of offers at one descriptor store, which has to be this user's; ``None`` for each that is
-        gone.
+        """Fetch the descriptors of offers at one descriptor store, which has to be this user's; ``None`` for each that
+        is gone.
 
-        Of the first offers only, at least of one, where the descriptor store hands out no more at a time. Raises
+        A descriptor store that hands out fewer at a time answers for the first offers only, at least for one. Raises
         :exc:`~sbuslib.errors.DescriptorError`.
         """
         sock, descriptors = await self._ask(offers, user)
@@ -87,7 +87,7 @@ class DescriptorClient:
         return descriptors
 
     async def visit(self, offer: Offer, user: int) -> tuple[socket.SocketType, int]:
-        """The descriptor of one offer, and the connection, for more to be said. Raises as :meth:`fetch`."""
+        """Fetch the descriptor of one offer, and keep the connection for reports. Raises as :meth:`fetch`."""
         sock, (descriptor,) = await self._ask([offer], user)
         if descriptor is None:
             sock.close()
@@ -95,8 +95,8 @@ class DescriptorClient:
         return sock, descriptor
 
     def refuse(self, user: int) -> None:
-        """A user handed out what it did not offer. If it is a stranger, its descriptor stores are not asked for a
-        while.
+        """Note that a user handed out a descriptor that it did not offer. A stranger's descriptor stores are then not
+        asked for a while.
         """
         if not _is_trusted(user):
             self._strangers.refuse(user, monotonic())
@@ -134,7 +134,7 @@ class DescriptorClient:
                         given = iter(found)
                         return sock, [next(given) if word == GIVEN else None for word in words.rstrip(_BUSY)]
                     why = "descriptor store that has too much in flight"
-                except ConnectionError:  # perhaps cut off, which is no matter
+                except ConnectionError:  # perhaps closed by the other end, which does not matter
                     why = "descriptor store that closes"
                     sock.close()
                     sock = None
@@ -152,7 +152,7 @@ class DescriptorClient:
         raise DescriptorError(why)
 
     def _connect(self, offer: Offer, user: int) -> socket.SocketType | None:
-        """A connection to a descriptor store of this user; ``None`` if its backlog is full."""
+        """Connect to a descriptor store of this user; ``None`` if its backlog is full."""
         assert offer.store is not None
         if offer.in_folder and self._folder is None:
             raise DescriptorError("descriptor store in a folder that this client was not given")
@@ -176,8 +176,8 @@ class DescriptorClient:
     async def _exchange(
         self, sock: socket.SocketType, request: bytes, user: int, deadline: float
     ) -> tuple[bytes, list[int]]:
-        """Ask: a byte for each token, and the descriptors. Raises :exc:`TimeoutError`, and
-        :exc:`ConnectionError` if the descriptor store ends it.
+        """Send a request and receive the answer: a byte for each token, and the descriptors. Raises
+        :exc:`TimeoutError`, and :exc:`ConnectionError` if the descriptor store ends it.
         """
         with suppress(BlockingIOError):  # a descriptor store that reads nothing does not answer either
             sock.send(request, socket.MSG_NOSIGNAL)
@@ -189,7 +189,7 @@ class DescriptorClient:
                 if not await self._wait_readable(sock.fileno(), max(0.0, deadline - monotonic())):
                     raise TimeoutError from None
 
-        # Descriptors for those that are given, and whatever does not fit in at the end.
+        # Descriptors for the tokens that are granted, and surplus ones at the end.
         _, found = descriptors_in(control, flags)
         asked, is_cut = (len(request) - len(ASK)) // TOKEN_BYTES, bool(flags & socket.MSG_CTRUNC)
         is_answer = len(words) == asked and BUSY not in words.rstrip(_BUSY)
@@ -205,21 +205,22 @@ class DescriptorClient:
 
 
 def _is_trusted(user: int) -> bool:
-    """Whether a descriptor store is our own user's, or root's."""
+    """Return whether a descriptor store is our own user's, or root's."""
     return user in (0, os.geteuid())
 
 
 @lru_cache(maxsize=256)
 def user_behind(separator: bytes, sender: bytes, own: bytes, trusted: frozenset[int]) -> int:
-    """The user whose descriptor store a message may send us to.
+    """Return the user whose descriptor store a message may name.
 
-    The end of the sender's credential key names its user. What comes before are hubs on the way, each of which vouches
-    for the next, so a stranger's hub could name anybody: all of them have to be that user's, or be ``trusted``. Those
-    that are above our own hub are: they told us who we are.
+    The end of the sender's credential key names its user. Before it come the hubs on the way. Each vouches for the
+    next, so a stranger's hub could name anybody: all of them have to be that user's, or be ``trusted``. The parents of
+    our own hub are trusted: our own credentials come from them.
 
-    :param own: the credential key of the client. :param trusted: ids of users, such as root's and the hub's.
+    :param own: the credential key of the client.
+    :param trusted: ids of users, for example root's and the hub's.
 
-    Raises :exc:`~sbuslib.errors.DescriptorError` if the sender may not be who it is said to be.
+    Raises :exc:`~sbuslib.errors.DescriptorError` if the sender may not be the user that the message names.
     """
     namespace = Namespace(separator)
     chain = namespace.chain(sender.removeprefix(namespace.prefix_of(own)))

@@ -1,12 +1,10 @@
-"""The descriptor store of one client: a socket at which a thread hands out descriptors to those who have the token of
-an offer.
+"""Descriptor store of one client: a socket at which a thread hands out descriptors for the tokens of offers.
 
-The thread runs none of the application's code and waits for nobody, so neither what the client does nor what others do
-at the descriptor store delays an answer by more than the interpreter's turns. What connections make us hold is bounded
-by user: the connections and the time, see :mod:`.store_connections`, and the descriptors that were asked for and not
-yet read, see
-:mod:`.in_flight`. A connection that asks again before it has read the last answer is let go. A user with too many
-connections loses the one that was silent for longest, and its process connects anew.
+The thread runs none of the application's code and waits for nobody. So neither the client nor other connections delay
+an answer by more than the interpreter's turns. Resources are bounded by user: connections and time in
+:mod:`.store_connections`, descriptors that were requested and not yet read in :mod:`.in_flight`. A connection that asks
+again before it has read the last answer is closed. A user with too many connections loses the one that was silent for
+longest, and its process connects anew.
 """
 
 from __future__ import annotations
@@ -38,37 +36,37 @@ from .store_connections import USER_CONNECTIONS, StoreConnection, StoreConnectio
 from .transfers import Transfer
 
 LINGER: Final = 1.0
-"""Seconds for which the last offers are handed out though their client was closed, or the program ends."""
+"""Seconds for which the last offers are still handed out after their client was closed, or while the program ends."""
 MOST_SPARE: Final = 4
 """Frames whose memory is kept for the next ones: one for each that ends, and some that receivers still have."""
 MOST_COUNTED: Final = 1_024
-"""Users of whom one offer counts how often they fetched it."""
+"""Users whose fetches one offer counts."""
 
-_LONGEST: Final = 1_024  # bytes of what a connection says
+_LONGEST: Final = 1_024  # bytes of a packet on a connection
 
 
 def store_address(name: bytes, folder: str | None) -> AbstractAddress | PathAddress:
-    """Where the descriptor store with this random name is: in a folder, or in the abstract namespace."""
+    """Return the address of the descriptor store with this random name: in a folder, or in the abstract namespace."""
     if folder is not None:
         return PathAddress(os.path.join(folder, f"fds-{name.hex()}"))
     return AbstractAddress(b"\0sbus-fds/" + name.hex().encode())
 
 
 class _Offered:
-    """A descriptor that is handed out for a time."""
+    """A descriptor that is offered for a time."""
 
     __slots__ = ("fd", "memory", "since", "size", "taken", "until")
 
     def __init__(self, fd: int, memory: Memory | None, seconds: float) -> None:
         self.fd = fd
-        self.memory = memory  # what the descriptor stands for, if that is memory
+        self.memory = memory  # the memory behind the descriptor, if it is memory
         self.size = 0 if memory is None else memory.size  # in bytes
-        self.since = monotonic()  # it was offered
-        self.until = self.since + seconds  # when it is handed out no more
+        self.since = monotonic()  # time of the offer
+        self.until = self.since + seconds  # its end
         self.taken = Counter[int]()  # how often, by user other than ours
 
     def close(self) -> None:
-        """Let go of it. Anything but memory may take seconds: a socket with ``SO_LINGER`` does."""
+        """Close it. Anything but memory may take seconds: a socket with ``SO_LINGER`` does."""
         if self.memory is None:
             close_later(os.geteuid(), partial(os.close, self.fd), 1)
         else:
@@ -77,11 +75,12 @@ class _Offered:
 
 
 class DescriptorStore:
-    """Hands out what is offered here, until :meth:`close` or the end of the program; not in the child of a fork.
+    """Hands out the descriptors offered here, until :meth:`close` or the end of the program; not in the child of a
+    fork.
 
     Its socket is made by the first offer, which raises :exc:`OSError` if there can be none.
 
-    :param folder: where that is made; the abstract namespace without one.
+    :param folder: the folder of the socket; the abstract namespace without one.
     """
 
     def __init__(self, folder: str | None, limits: ClientLimits) -> None:
@@ -92,15 +91,15 @@ class DescriptorStore:
         self._lock = unpatched("_thread", "allocate_lock")()  # over the next six, and each descriptor in them
         self._offered: dict[bytes, _Offered] = {}  # by token, oldest first
         self._bytes = 0  # of memory in them
-        self._spare: list[Memory] = []  # that is offered no more, to be used again, oldest first
+        self._spare: list[Memory] = []  # no longer offered, to be used again, oldest first
         self._transfers: dict[bytes, Transfer] = {}  # by token
         self._is_open = False  # the thread runs
-        self._closing = False  # nothing more is offered
-        self._said = bytearray(_LONGEST)  # what a connection says, the thread's alone
+        self._closing = False  # no more offers
+        self._said = bytearray(_LONGEST)  # buffer for packets, the thread's alone
         self._ended = unpatched("_thread", "allocate_lock")()  # held while the thread runs
 
     def _open(self) -> None:
-        """With the lock: begin to hand out."""
+        """Begin to hand out. Called with the lock."""
         if self._closing:
             raise StateError("the client is closed")
         if self._is_open:
@@ -121,7 +120,7 @@ class DescriptorStore:
     # -- the client's side --------------------------------------------------------------------------
 
     def offer_frame(self, view: memoryview) -> bytes:
-        """Hand out a copy of some bytes for a time; the token.
+        """Offer a copy of some bytes for a time; return the token.
 
         Raises :exc:`~sbuslib.errors.PayloadError` for more than the descriptor store keeps, and :exc:`OSError`.
         """
@@ -145,7 +144,7 @@ class DescriptorStore:
         return self._offer(fd, memory)
 
     def offer_descriptor(self, fd: int) -> bytes:
-        """Hand out a copy of a descriptor for a time; the token. Raises :exc:`OSError`."""
+        """Offer a copy of a descriptor for a time; return the token. Raises :exc:`OSError`."""
         return self._offer(os.dup(fd), None)
 
     def _offer(self, fd: int, memory: Memory | None) -> bytes:
@@ -168,7 +167,7 @@ class DescriptorStore:
         return token
 
     def lend(self, transfer: Transfer) -> bytes:
-        """Hand out a file until :meth:`take_back`; the token."""
+        """Offer a file until :meth:`take_back`; return the token."""
         token = os.urandom(TOKEN_BYTES)
         with self._lock:
             self._open()
@@ -176,11 +175,11 @@ class DescriptorStore:
         return token
 
     def named(self, offer: Offer, token: bytes) -> Offer:
-        """An offer that names this descriptor store and a token."""
+        """Return an offer that names this descriptor store and a token."""
         return msgspec.structs.replace(offer, store=self.name, token=token, in_folder=self.in_folder)
 
     def take_back(self, token: bytes) -> None:
-        """Hand out something no more; who has it keeps it."""
+        """End an offer; processes that fetched it keep it."""
         with self._lock:
             self._transfers.pop(token, None)
             offered = self._offered.pop(token, None)
@@ -190,8 +189,8 @@ class DescriptorStore:
             offered.close()
 
     def close(self) -> None:
-        """Offer nothing more. What was offered last is handed out for :data:`LINGER` seconds, else the descriptor store
-        is gone.
+        """Accept no more offers. The last ones are still handed out for :data:`LINGER` seconds; without any, the
+        descriptor store ends at once.
         """
         with self._lock:
             if self._is_open:
@@ -206,12 +205,12 @@ class DescriptorStore:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until a descriptor store that was closed is gone."""
+        """Wait for the end of a descriptor store that was closed."""
         with self._ended:
             pass
 
     def _abandon(self) -> None:
-        """In the child of a fork, which has no such thread: close the copies of what the descriptor store has."""
+        """Close the copies of the descriptors in the child of a fork, where the thread does not run."""
         # The thread may hold the old one.
         self._lock = unpatched("_thread", "allocate_lock")()
         self._closing = True
@@ -238,7 +237,7 @@ class DescriptorStore:
         while goes_on:
             self._connections.wait(self._next_end())
 
-            # What nobody asked for in time; it ends with the last of it once the client is closed.
+            # Remove late offers. Once the client is closed, the thread ends with the last of them.
             with self._lock:
                 late = self._take_late()
                 goes_on = self._is_open = bool(self._offered) or not self._closing
@@ -251,12 +250,12 @@ class DescriptorStore:
         self._ended.release()
 
     def _next_end(self) -> float:
-        """When the oldest offer ends."""
+        """Return the time at which the oldest offer ends."""
         with self._lock:
             return next((offered.until for offered in self._offered.values()), inf)
 
     def _take_late(self) -> list[_Offered | Memory]:
-        """Take out what was offered for too long, and the oldest beyond the maximum. Returns what to close."""
+        """Remove offers whose time is over, and the oldest beyond the maximum. Returns them, to be closed."""
         late, limits, now = list[_Offered | Memory](), self._limits, monotonic()
         while self._offered:
             token, oldest = next(iter(self._offered.items()))
@@ -271,13 +270,13 @@ class DescriptorStore:
                 os.close(oldest.fd)
                 self._spare.append(oldest.memory)
 
-        kept = MOST_SPARE if self._offered else 0  # who publishes nothing any more keeps no memory
+        kept = MOST_SPARE if self._offered else 0  # once the last offer expired, free the cached memory
         late += self._spare[: len(self._spare) - kept]
         del self._spare[: len(self._spare) - kept]
         return late
 
     def _hear(self, connection: StoreConnection) -> bool:
-        """Act on one packet of a connection. Returns whether that was for something that was published."""
+        """Act on one packet of a connection. Returns whether it was about a published offer."""
         try:
             size = connection.sock.recv_into(self._said)
         except BlockingIOError:
@@ -285,7 +284,7 @@ class DescriptorStore:
         except OSError:
             size = 0
         said = decode_saying(bytes(self._said[:size]))
-        if said is None:  # it left, sent descriptors, or does not know what is said here
+        if said is None:  # it left, sent descriptors, or sent an unknown packet
             self._connections.end(connection)
             return False
 
@@ -298,8 +297,10 @@ class DescriptorStore:
         return False
 
     def _answer(self, connection: StoreConnection, tokens: list[bytes]) -> bool:
-        """Hand out what there is room for; whether anything was, to a user that has not had it too often."""
-        if not in_flight.has_read(connection.sock):  # it asks, and does not read
+        """Hand out as many offers as there is room for. Returns whether any was, to a user that has not fetched it too
+        often.
+        """
+        if not in_flight.has_read(connection.sock):  # it asks again, and does not read
             self._connections.end(connection)
             return False
         with self._lock, in_flight.lock:  # nobody closes a descriptor before it is sent
@@ -327,7 +328,7 @@ class DescriptorStore:
     def _pick(
         self, connection: StoreConnection, tokens: list[bytes], room: int
     ) -> tuple[bytes, list[_Offered | Transfer]]:
-        """The words of an answer that hands out no more than this, and what they hand out."""
+        """Choose an answer that hands out no more than this: its bytes, and the offers."""
         words, found = bytearray(), list[_Offered | Transfer]()
         for token in tokens:
             one = self._find(token, connection)
@@ -339,14 +340,14 @@ class DescriptorStore:
 
     @staticmethod
     def _count(one: _Offered, user: int) -> bool:
-        """Count that a user has had something; whether that is no more often than it may have connections here."""
+        """Count a fetch by a user. Returns whether that is no more often than it may have connections here."""
         if len(one.taken) > MOST_COUNTED:
             one.taken.clear()
         one.taken[user] += 1
         return one.taken[user] <= USER_CONNECTIONS
 
     def _find(self, token: bytes, connection: StoreConnection) -> _Offered | Transfer | None:
-        """What a token stands for, if the connection may have it. Memory is sealed before a stranger has it."""
+        """Return the offer of a token, if the connection may have it. Memory is sealed before a stranger has it."""
         offered = self._offered.get(token)
         if offered is None:
             return self._transfers.get(token)
@@ -358,7 +359,7 @@ class DescriptorStore:
         return offered
 
     def _forget(self, connection: StoreConnection) -> None:
-        """It is gone."""
+        """Forget a descriptor store that is gone."""
         with self._lock:
             for transfer in self._transfers.values():
                 transfer.leave(connection.number, connection.is_ours)
@@ -369,7 +370,7 @@ _open: set[DescriptorStore] = set()  # those of this process whose threads run
 
 @atexit.register
 def _linger() -> None:
-    """At the end of the program: what was published before still arrives."""
+    """Wait at the end of the program, so that earlier offers can still be fetched."""
     for store in (stores := list(_open)):
         store.close()
     for store in stores:

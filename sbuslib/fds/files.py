@@ -1,4 +1,4 @@
-"""Files that come from others: a folder that nothing leaves."""
+"""Files received from other processes: written to one folder, and nowhere outside of it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ LONGEST_NAME: Final = 200
 _NO_FILES_WITHOUT_NAME: Final = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 """Errors of open(2) where the file system or the kernel has no ``O_TMPFILE``."""
 MOST_OF_A_NAME: Final = 1_000
-"""Most files of one name in a folder, told apart by numbers."""
+"""Most files of one name in a folder, distinguished by numbers."""
 
 
 def safe_name(name: str, otherwise: str) -> str:
-    """A name that a stranger chose, if it is plainly that of a file in a folder; else the other name."""
+    """Return a name that a stranger chose, if it is plainly that of a file in a folder; else the other name."""
     plain = name.isprintable() and name[:1] not in ("", ".", "-", "~") and "/" not in name
     return name if plain and len(name.encode()) <= LONGEST_NAME else otherwise
 
 
 class FileSink:
-    """Takes the bytes of one file that comes: a temporary file, or one that appears in ``folder`` once it is whole.
+    """Takes the bytes of one received file: a temporary file, or one that appears in ``folder`` once it is whole.
 
     No file there is ever replaced: one of the same name gets a number. Only the user of the process may read it. Until
-    it is whole it has no name, so that nothing is left of it after a kill; but where the file system knows no such
-    files it has one that begins with ``.sbus-``.
+    it is whole it has no name, so a kill leaves no file behind. Where the file system has no nameless files, its name
+    begins with ``.sbus-`` until then.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None, name: str) -> None:
@@ -44,7 +44,7 @@ class FileSink:
             if error.errno not in _NO_FILES_WITHOUT_NAME:
                 raise
             descriptor, self._path = tempfile.mkstemp(dir=folder, prefix=".sbus-")
-        self._file = os.fdopen(descriptor, "w+b")  # what is received, without a name until it is whole
+        self._file = os.fdopen(descriptor, "w+b")  # the received bytes, without a name until the file is whole
 
     def fileno(self) -> int:
         """The descriptor, for writing at any offset."""
@@ -55,7 +55,7 @@ class FileSink:
         self._file.write(data)
 
     def finish(self) -> Any:
-        """The path of the file, or the temporary file, open, at its start. Raises :exc:`OSError`."""
+        """Return the path of the whole file, or the temporary file, open, at its start. Raises :exc:`OSError`."""
         self._file.flush()
         if self._folder is None:
             self._file.seek(0)
@@ -72,7 +72,7 @@ class FileSink:
         raise FileExistsError(f"there are {MOST_OF_A_NAME:,} files {self._name} in {self._folder}")
 
     def discard(self) -> None:
-        """Forget the file, unless it is whole. Also after an error of :meth:`write`, such as a full disk."""
+        """Remove the file, unless it is whole. Also after an error of :meth:`write`, for example a full disk."""
         with suppress(OSError):  # it is closed all the same
             self._file.close()
         if self._path is not None:

@@ -1,8 +1,8 @@
 """Descriptors that were handed out and not read yet, of all descriptor stores of this process.
 
 The kernel counts them as the sender's user's, not as the reader's: one process that may have 1,024 files open can pass
-no descriptor any more while 1,024 are in flight for its user, wherever they are. And nobody can take one back, closing
-the connection included: the reader has it in its queue until it reads, or ends. So few are in flight at a time, and
+no descriptor any more while 1,024 are in flight for its user, wherever they are. And nobody can take one back, even by
+closing the connection: the reader has it in its queue until it reads, or ends. So few are in flight at a time, and
 those of a connection that was ended count until they are read, or until this process ends.
 """
 
@@ -21,14 +21,14 @@ STRANGERS_MOST: Final = 16
 """Descriptors in flight to all strangers together: a 64th of the 1,024 that the kernel mostly lets a user have under
 way, so that many processes may hand out."""
 STRANGER_SHARE: Final = 4
-"""Of what is left of these one stranger may have a quarter, and one in any case: so four users that never read leave
-something for six more. The first may have what one request asks for."""
+"""One stranger may have a quarter of those that are left, and one in any case: so four users that never read leave some
+for six more. The first user may have as many as one request asks for."""
 TRUSTED_MOST: Final = 64
 """To our own user and root, whose processes may hang, but could do worse."""
 
 
 class _Answer(NamedTuple):
-    """What is in flight over one connection."""
+    """Descriptors in flight over one connection."""
 
     user: int
     is_trusted: bool
@@ -36,16 +36,16 @@ class _Answer(NamedTuple):
 
 
 class InFlight:
-    """What is in flight, by connection. For any threads: :meth:`room` and :meth:`sent` are called with the lock."""
+    """Descriptors in flight, by connection. For any threads: :meth:`room` and :meth:`sent` are called with the lock."""
 
     def __init__(self) -> None:
         self.lock = unpatched("_thread", "allocate_lock")()
-        """Over all that follows."""
-        self._answers: dict[socket.SocketType, _Answer] = {}  # those that were not seen yet to have been read
-        self._ended: set[socket.SocketType] = set()  # of these, those that no descriptor store has any more
+        """Guards all that follows."""
+        self._answers: dict[socket.SocketType, _Answer] = {}  # answers not known to have been read
+        self._ended: set[socket.SocketType] = set()  # of these, the ones whose connection was ended here
 
     def room(self, user: int, is_trusted: bool) -> int:
-        """How many more descriptors may be in flight to this user."""
+        """Return how many more descriptors may be in flight to this user."""
         found = self._free(user, is_trusted)
         if found < MOST_TOKENS or self._ended:
             for sock in list(self._answers):
@@ -62,7 +62,7 @@ class InFlight:
         return max(0, min(left, share))
 
     def _look(self, sock: socket.SocketType) -> bool:
-        """Whether nothing is in flight over a connection, which then no longer counts."""
+        """Return whether nothing is in flight over a connection, which then no longer counts."""
         if sock in self._answers:
             if unread_bytes(sock):
                 return False
@@ -73,16 +73,16 @@ class InFlight:
         return True
 
     def sent(self, sock: socket.SocketType, user: int, is_trusted: bool, count: int) -> None:
-        """So many descriptors are in flight over a connection, over which nothing was."""
+        """Count descriptors as in flight over a connection that had none."""
         self._answers[sock] = _Answer(user, is_trusted, count)
 
     def has_read(self, sock: socket.SocketType) -> bool:
-        """Whether the other end of a connection has read all that was sent."""
+        """Return whether the other end of a connection has read all that was sent."""
         with self.lock:
             return self._look(sock)
 
     def leave(self, sock: socket.SocketType) -> None:
-        """End a connection. It is closed once all is read, as nothing else would tell that."""
+        """End a connection. It is closed once all is read: only an open one shows that."""
         with self.lock:
             if self._look(sock):
                 sock.close()
@@ -92,7 +92,7 @@ class InFlight:
                     sock.shutdown(socket.SHUT_RDWR)
 
     def abandon(self) -> None:
-        """In the child of a fork: the parent's threads count."""
+        """Close the copies in the child of a fork: the parent's threads count."""
         self.lock = unpatched("_thread", "allocate_lock")()
         for sock in self._ended:
             sock.close()

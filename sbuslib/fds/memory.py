@@ -1,8 +1,8 @@
-"""Memory that is handed out: a file without a name, which receivers map.
+"""Shared memory: a file without a name, which receivers map.
 
-To a process of its publisher's user it is handed as it is: that could do worse than change it. So it is used again, as
-new memory takes the kernel five times as long to fill. Before anybody else has it, it is *sealed*: nobody can change it
-any more, its publisher included.
+A process of its publisher's user gets it as it is: it could do worse than change memory. So the memory is used again,
+as new memory takes the kernel five times as long to fill. Before another user gets it, it is *sealed*: no process can
+change it afterwards, its publisher included.
 
 A receiver checks before it maps, in this order. Seals first: the kernel answers them for memory alone, while to ask for
 the size of a file may wait for a file system that a stranger serves. Then the kind and the size. Then the blocks: a
@@ -25,11 +25,11 @@ from ..errors import DescriptorError, UsageError
 _SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _SEALS: Final = _SIZE_SEALS | fcntl.F_SEAL_WRITE
 _NOEXEC: Final = 0x0008  # MFD_NOEXEC_SEAL of Linux 6.3, which the os module has no name for
-_BLOCK: Final = 512  # bytes of what st_blocks counts
+_BLOCK: Final = 512  # bytes of a block of st_blocks
 
 
 def bytes_of(buffer: Any) -> memoryview:
-    """All bytes of a buffer. Raises :exc:`~sbuslib.errors.UsageError` unless it is one, in one piece."""
+    """Return all bytes of a buffer. Raises :exc:`~sbuslib.errors.UsageError` unless it is one, in one piece."""
     try:
         view = memoryview(buffer)
     except TypeError:
@@ -40,7 +40,7 @@ def bytes_of(buffer: Any) -> memoryview:
 
 
 class Memory:
-    """A copy of some bytes, to be handed out, and other bytes of the same size once nobody has it any more.
+    """A copy of some bytes, to be offered; it may be filled again, with the same size, once no other process has it.
 
     Raises :exc:`OSError`.
     """
@@ -48,15 +48,15 @@ class Memory:
     def __init__(self, view: memoryview) -> None:
         self.size = view.nbytes  # for good
         self.is_sealed = False
-        """Whether nobody can change it any more, as somebody else may have it."""
-        self._map: mmap.mmap | None = None  # where it is written the next times
+        """Whether no process can change it any more, as another user may have it."""
+        self._map: mmap.mmap | None = None  # mapping for later writes
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         try:
             self.fd = os.memfd_create("sbus-frame", flags | _NOEXEC)
         except OSError:  # an older kernel
             self.fd = os.memfd_create("sbus-frame", flags)
 
-        # Its size is fixed from the beginning, what is in it only once somebody else may have it.
+        # Its size is fixed from the beginning, its content only once another user may have it.
         try:
             at = 0
             while at < len(view):
@@ -67,14 +67,16 @@ class Memory:
             raise
 
     def open(self) -> int:
-        """A descriptor for reading, to be handed out. The kernel counts it while anybody has it, or has it mapped."""
+        """Return a descriptor for reading, to be offered. The kernel counts it while any process has it, or has it
+        mapped.
+        """
         return os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
 
     def is_free(self) -> bool:
-        """Whether nobody has it: only then does the kernel grant a lease for writing."""
+        """Return whether no other process has it: only then does the kernel grant a lease for writing."""
         probe = self.open()
         try:
-            fcntl.fcntl(probe, fcntl.F_SETSIG, signal.SIGURG)  # should anybody open it meanwhile: SIGIO ends a process
+            fcntl.fcntl(probe, fcntl.F_SETSIG, signal.SIGURG)  # if it is opened meanwhile: SIGIO ends a process
             fcntl.fcntl(probe, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         except OSError:
             return False
@@ -83,13 +85,15 @@ class Memory:
         return True
 
     def write(self, view: memoryview) -> None:
-        """Put other bytes of the same size in. Only while it is free."""
+        """Write other bytes of the same size. Only while it is free."""
         if self._map is None:
             self._map = mmap.mmap(self.fd, self.size)
         self._map[:] = view
 
     def seal(self) -> None:
-        """Have nobody change it any more. Raises :exc:`OSError` where a process of our user made it writable."""
+        """Seal the memory: no process can change it afterwards. Raises :exc:`OSError` if a process of our user made it
+        writable.
+        """
         if not self.is_sealed:
             if self._map is not None:
                 self._map.close()
@@ -98,14 +102,14 @@ class Memory:
             self.is_sealed = True
 
     def close(self) -> None:
-        """Let go of it. Who has it keeps it."""
+        """Close it. Processes that have it keep it."""
         if self._map is not None:
             self._map.close()
         os.close(self.fd)
 
 
 def is_sealed(fd: int, seals: int = _SEALS) -> bool:
-    """Whether a descriptor is memory that nobody can change. Never waits."""
+    """Return whether a descriptor is memory that no process can change. Never waits."""
     try:
         return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & seals == seals
     except OSError:  # it is no memory
@@ -115,7 +119,7 @@ def is_sealed(fd: int, seals: int = _SEALS) -> bool:
 def check_memory(fd: int, size: int, *, is_ours: bool) -> None:
     """Raise :exc:`~sbuslib.errors.DescriptorError` unless a descriptor is sealed memory of this size, all of it there.
 
-    That of our own user may be written again, once nobody has it.
+    Memory of our own user may be written again, once no process has it.
     """
     if not is_sealed(fd, _SIZE_SEALS if is_ours else _SEALS):
         raise DescriptorError("no sealed memory")
@@ -127,18 +131,18 @@ def check_memory(fd: int, size: int, *, is_ours: bool) -> None:
 
 
 class Frame:
-    """A read-only buffer with what its message said: ``memoryview``, NumPy and pyarrow take it without a copy.
+    """A read-only buffer with the data of its message: ``memoryview``, NumPy and pyarrow take it without a copy.
 
-    It is released by :meth:`close`, by the end of its ``with``, or when it is collected; while arrays still look at
-    it, with the last of them.
+    It is released by :meth:`close`, by the end of its ``with``, or when it is collected; but not before the last array
+    that uses it.
     """
 
     key: bytes
     """The routing key that it was published under."""
     sender: bytes | None
-    """The credential key of its publisher; ``None`` where the hub cannot tell."""
+    """The credential key of its publisher; ``None`` where the hub names no senders."""
     meta: bytes
-    """What the publisher said of it."""
+    """The publisher's description of it."""
 
     if TYPE_CHECKING:
 
@@ -152,7 +156,7 @@ class Frame:
         return len(self)
 
     def close(self) -> None:
-        """Release it. Arrays that look at it stay good."""
+        """Release it. Arrays that use it stay valid."""
 
     def __enter__(self) -> Self:
         return self
@@ -162,14 +166,14 @@ class Frame:
 
 
 class PacketFrame(Frame, bytes):
-    """A frame that came in its packet."""
+    """A frame whose bytes came in its packet."""
 
 
 class MappedFrame(Frame, mmap.mmap):  # type: ignore[misc]  # mmap.size() is the size of the file, the same
-    """A frame in memory that its publisher handed out. Python below 3.12 knows no buffer but those of its own types."""
+    """A frame in shared memory. Before Python 3.12, only built-in types can be buffers."""
 
     def close(self) -> None:
-        with suppress(BufferError):  # an array looks at it
+        with suppress(BufferError):  # an array uses it
             mmap.mmap.close(self)
 
     def __repr__(self) -> str:

@@ -1,8 +1,8 @@
-"""How often strangers are heard at the descriptor stores of this process.
+"""Rate limit of strangers at the descriptor stores of this process.
 
-What comes of a frame that was published is the publisher's wish. All else that strangers have a descriptor store do,
-such as look for a token that does not exist, is at their expense: each of them rests so long afterwards that all of
-them together take a small share of a core.
+Fetches of a published frame are the publisher's wish. Any other work that strangers cause, for example to look for a
+token that does not exist, is charged to them: each of them rests so long afterwards that all of them together take a
+small share of a core.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from ..kernel.threads import unpatched
 
 
 class Pace:
-    """Until when each of those rest who take time. Times are in seconds, of any clock. For any threads.
+    """Rests of users that took time. Times are in seconds, of any clock. For any threads.
 
-    :param rest: seconds of rest for one of work, if nobody else rests.
+    :param rest: seconds of rest for one second of work, if no other user rests.
     """
 
     def __init__(self, rest: float) -> None:
@@ -24,11 +24,11 @@ class Pace:
         self._lock = unpatched("_thread", "allocate_lock")()  # over these, where they change
 
     def until(self, who: int) -> float:
-        """The end of somebody's rest; 0.0 if there is none."""
+        """Return the end of a user's rest; 0.0 if there is none."""
         return self._until.get(who, 0.0)
 
     def charge(self, who: int, seconds: float, now: float) -> None:
-        """Somebody took so much time: it rests, the longer the more others rest, too."""
+        """Charge a user for time: it rests, and longer if more others rest, too."""
         with self._lock:
             self._until = {one: until for one, until in self._until.items() if until > now}
             begin = self._until.setdefault(who, now)
@@ -36,6 +36,6 @@ class Pace:
 
 
 hearing: Final = Pace(20)
-"""By user, for what it asks: 5 % of a core."""
+"""By user, for requests: 5 % of a core."""
 accepting: Final = Pace(10)
 """By descriptor store, for accepting strangers: 10 % of a core."""

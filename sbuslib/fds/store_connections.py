@@ -1,7 +1,7 @@
-"""Those who are connected to a descriptor store: how many, whose turn it is, and what may be in flight to them.
+"""Connections to a descriptor store: how many there are, whose turn it is, and how much may be in flight to them.
 
-Each has its turn with one packet. Our own user and root have it whenever they say something. Strangers, and the socket
-at which all connect, are waited for once, and rest after a turn as long as :mod:`.pace` says.
+A turn is one packet. Our own user and root have a turn for each packet they send. Strangers, and the listening socket,
+are polled for one event, and then rest as long as :mod:`.pace` requires.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ open.
 FEWEST_VISITORS: Final = 8
 """Connections of all others to one descriptor store, however many descriptor stores the process has."""
 ACCEPTS: Final = 32
-"""Connections accepted at a time, as the kernel has one queue for all who connect."""
+"""Connections accepted at a time, as the kernel has one queue for all users."""
 PAUSE: Final = 0.01
 """Seconds without accepting, where the process can have no more descriptors."""
 WAKE_COST: Final = 30e-6
-"""Seconds that each wake-up of the thread takes, beside what it does then."""
+"""Seconds that each wake-up of the thread takes, besides its work."""
 
-_ONCE: Final = select.EPOLLIN | select.EPOLLONESHOT  # after one event it is not looked at
+_ONCE: Final = select.EPOLLIN | select.EPOLLONESHOT  # after one event it is not polled
 _SEND_BUFFER: Final = 4_096  # an answer is a byte for each token
 
 
@@ -49,18 +49,18 @@ class StoreConnection:
     def __init__(self, sock: socket.SocketType, owner: int) -> None:
         self.sock = sock
         self.number = sock.fileno()  # by which it is known
-        self.user = peer_credentials(sock).uid  # the kernel's word
+        self.user = peer_credentials(sock).uid  # as the kernel reports it
         self.is_ours = self.user == owner  # which may have memory that is not sealed
         self.is_trusted = self.user in (0, owner)  # and does not rest
 
 
 class StoreConnections:
-    """All connections to a descriptor store. But for :meth:`wake`, for one thread. Raises :exc:`OSError` where there
-    can be none.
+    """All connections to a descriptor store. For one thread, except :meth:`wake`. Raises :exc:`OSError` where there can
+    be none.
 
-    :param owner: the user whose descriptor store it is. :param hear: acts on what a connection sent, and says whether
-    that was for
-        something that was published. :param forget: hears of those that are gone.
+    :param owner: the user whose descriptor store it is.
+    :param hear: acts on a packet of a connection, and returns whether it was about a published offer.
+    :param forget: called with each connection that is gone.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class StoreConnections:
         self._owner = owner
         self._hear = hear
         self._forget = forget
-        self._resting: dict[int, float] = {}  # until when a descriptor is not looked at
+        self._resting: dict[int, float] = {}  # until when a descriptor is not polled
         self._poll: Any = unpatched("select", "epoll")()  # of all of them, the listener, and the next
 
         try:
@@ -94,7 +94,7 @@ class StoreConnections:
         os.eventfd_write(self._wakes, 1)
 
     def wait(self, until: float) -> None:
-        """Wait for a turn of anybody, or until then, by :func:`time.monotonic`; and give all that are ready a turn."""
+        """Wait until a connection is ready, or until a time of :func:`time.monotonic`; give all ready ones a turn."""
         until = min([until, *self._resting.values()])
         for number, _ in self._poll.poll(None if until == inf else max(0.0, until - monotonic())):
             if number == self._wakes:
@@ -113,11 +113,11 @@ class StoreConnections:
                 self._poll.modify(number, _ONCE)
 
     def spoke(self, connection: StoreConnection) -> None:
-        """It has been silent for the shortest time."""
+        """Make this connection the one that was silent for the shortest time."""
         self.by_number[connection.number] = self.by_number.pop(connection.number)
 
     def end(self, connection: StoreConnection) -> None:
-        """Let one go."""
+        """Close one."""
         del self.by_number[connection.number]
         self._resting.pop(connection.number, None)
         self._poll.unregister(connection.number)
@@ -125,7 +125,7 @@ class StoreConnections:
         self._forget(connection)
 
     def close(self) -> None:
-        """Let all go."""
+        """Close all."""
         for connection in self.by_number.values():
             in_flight.leave(connection.sock)
         self.by_number.clear()
@@ -134,21 +134,21 @@ class StoreConnections:
         os.close(self._wakes)
 
     def abandon(self) -> None:
-        """In the child of a fork: close the copies of what the parent has."""
+        """Close the copies in the child of a fork."""
         for connection in self.by_number.values():
             connection.sock.close()
         self.by_number.clear()
         self.close()
 
     def _rest(self, number: int, until: float) -> None:
-        """Look at a descriptor no more until then; at once, if that is past."""
+        """Poll a descriptor again at a time; at once, if that is past."""
         if until > monotonic():
             self._resting[number] = until
         else:
             self._poll.modify(number, _ONCE)
 
     def _accept(self) -> None:
-        """Accept some connections, and rest for what those of strangers cost."""
+        """Accept some connections, and rest for the cost of those of strangers."""
         began, until, strangers = thread_time(), 0.0, 0
 
         for _ in range(ACCEPTS):
@@ -169,7 +169,7 @@ class StoreConnections:
         self._rest(self._listener.fileno(), max(until, accepting.until(id(self))))
 
     def _make_place(self, newcomer: StoreConnection) -> None:
-        """Let go those that were silent for longest, of its user or of the one that has most, while there are too many.
+        """While there are too many, close the longest silent one of its user, or of the user that has most.
 
         When the process opens another descriptor store, this one may have fewer.
         """
@@ -183,8 +183,8 @@ class StoreConnections:
             counts[user] -= 1
 
     def _take_turn(self, connection: StoreConnection) -> None:
-        """Hear a connection, unless its user rests. What was for nothing that was published is at the user's
-        expense.
+        """Act on a packet of a connection, unless its user rests. Work without a published offer is charged to the
+        user.
         """
         if connection.is_trusted:
             self._hear(connection)

@@ -1,9 +1,9 @@
-"""Which strangers a client asks at their descriptor stores, and how long it waits. Pure: the caller has the clock.
+"""Choice of the strangers whose descriptor stores a client asks, and how long it waits. Pure: the caller has the clock.
 
-A descriptor store that takes its time takes that of all who wait for their frames behind it. So time beyond what an
-answer needs is lost, and is paid for twice: its user is not asked until it took no more than a twentieth of the time,
-and neither are strangers who never answered, while all of them together took more than that. Who answered when it was
-asked last is asked even then, and has to answer at once.
+A slow descriptor store delays all callers that wait for their frames behind it. So time beyond the needs of an answer
+is lost, and counts twice. First for its user, which is not asked again until its losses are no more than a twentieth of
+the time. Then for all strangers together: while they took more than that, strangers who never answered are not asked. A
+user that answered last time is asked even then, and has to answer at once.
 """
 
 from __future__ import annotations
@@ -15,35 +15,34 @@ from ..errors import DescriptorError
 PATIENCE: Final = 0.5
 """Seconds that the descriptor store of a stranger may take."""
 PROMPT: Final = 0.02
-"""Seconds that are no matter. A descriptor store that computes in Python answers after some 5 ms."""
+"""Seconds that do not count as lost. A descriptor store that computes in Python answers after some 5 ms."""
 SHARE: Final = 20
 """Seconds in which one may be lost to silence, to one user and to all: 5 % of the time."""
 SLOW_SHARE: Final = 4
 """Seconds in which one may be lost to answers that come late, as where the machine is busy."""
 USER_AHEAD: Final = 5.0
-"""Seconds that a user's losses may be ahead of its share and it is asked all the same: a quarter of a second lost to
-silence."""
+"""Seconds by which a user's losses may exceed its share: a quarter of a second lost to silence."""
 ALL_AHEAD: Final = 40.0
 """The same for all users: two seconds lost."""
 OTHERWISE: Final = 10.0
-"""Seconds without asking a user that handed out what it did not offer."""
+"""Seconds without asking a user that handed out a descriptor it did not offer."""
 MOST_KNOWN: Final = 64
-"""Users whose losses are remembered: those that are ahead most."""
+"""Users whose losses are remembered: those with the largest."""
 MOST_GOOD: Final = 32
 """Users remembered to have answered, the last ones. All of them silent at once take another 6 %, once."""
 
 
 class Strangers:
-    """What was lost at the descriptor stores of each. Times are in seconds, of any clock."""
+    """Time lost at the descriptor stores of each stranger. Times are in seconds, of any clock."""
 
     def __init__(self) -> None:
-        self._paid: dict[int, float] = {}  # by user, when what was lost to it is no more than its share
+        self._paid: dict[int, float] = {}  # by user, the time at which its losses are no more than its share
         self._all_paid = 0.0  # the same for all together
         self._good: dict[int, None] = {}  # users that answered at once when they were asked last, the latest last
 
     def patience(self, user: int, now: float) -> float:
-        """Seconds to wait at the descriptor store of a user. Raises :exc:`~sbuslib.errors.DescriptorError` if it is not
-        to be asked.
+        """Return the seconds to wait at the descriptor store of a user. Raises :exc:`~sbuslib.errors.DescriptorError`
+        if it is not to be asked.
         """
         if self._paid.get(user, now) - now > USER_AHEAD:
             raise DescriptorError("user that is not asked for a while")
@@ -54,7 +53,7 @@ class Strangers:
         return PROMPT
 
     def took(self, user: int, seconds: float, now: float, *, answered: bool) -> None:
-        """It was asked, and so much time is gone."""
+        """Note that a user was asked, and how much time that took."""
         if seconds > PROMPT:
             lost = seconds * (SLOW_SHARE if answered else SHARE)
             self._all_paid = max(self._all_paid, now) + lost
@@ -66,7 +65,7 @@ class Strangers:
                 del self._good[next(iter(self._good))]
 
     def refuse(self, user: int, now: float) -> None:
-        """It handed out what it did not offer: it is not asked for :data:`OTHERWISE` seconds."""
+        """Note that a user handed out a descriptor it did not offer: it is not asked for :data:`OTHERWISE` seconds."""
         self._put_off(user, max(self._paid.get(user, now), now + USER_AHEAD + OTHERWISE))
 
     def _put_off(self, user: int, paid: float) -> None:

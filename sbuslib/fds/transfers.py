@@ -1,4 +1,4 @@
-"""A file that is handed out: what each of its receivers says, and what is known of it then. No input or output.
+"""State of one file transfer, per receiver. No input or output.
 
 ======================================  ===========  =========
 a receiver                              before       after
@@ -11,8 +11,8 @@ ends its connection                     copying      failed
 is silent for too long                  copying      failed
 ======================================  ===========  =========
 
-Anything else changes nothing. Only a failure at a receiver of our own user may end a transfer early: a stranger that
-came first cannot keep a file from those who come after.
+Anything else changes nothing. Only a failure at a receiver of our own user may end a transfer early: so a stranger that
+comes first cannot keep a file from later receivers.
 """
 
 from __future__ import annotations
@@ -55,9 +55,11 @@ class Transfer:
     The thread of a descriptor store calls :meth:`hear` and :meth:`leave` under the lock of the descriptor store, and
     neither of them once the descriptor store has given the file back. The sender calls the rest.
 
-    :param receivers: how many are to have it. :param timeout: seconds for which they may say nothing, or not come.
-    :param now: when it begins. :param fd: the file, at a descriptor store. :param changed: tells the sender there to
-    look.
+    :param receivers: how many are to get it.
+    :param timeout: seconds for which they may be silent, or not come.
+    :param now: when it begins.
+    :param fd: the file, in a descriptor store.
+    :param changed: wakes the sender after a change.
     """
 
     def __init__(
@@ -67,11 +69,11 @@ class Transfer:
 
         self.fd = fd
         self.copying: dict[Hashable, float] = {}
-        """When each receiver that copies was heard last, by its name or the number of its connection."""
+        """Time of the last report of each receiver that copies, by its name or the number of its connection."""
         self.done = 0
         """Receivers that have it."""
         self.failed: list[str] = []
-        """Why others have not."""
+        """Reasons of failed receivers."""
         self.refused = 0
         """How many of those are of our own user."""
         self._receivers = receivers
@@ -82,7 +84,7 @@ class Transfer:
     # -- the descriptor store's side ----------------------------------------------------------------------------
 
     def hear(self, who: Hashable, word: bytes, why: str, is_ours: bool, now: float) -> None:
-        """A receiver asks, or says how it goes on."""
+        """Act on a receiver's request or report."""
         if word == ASK or (word == COPYING and who in self.copying):
             self.copying[who] = now
         elif word == HAVE and self.copying.pop(who, None) is not None:
@@ -92,7 +94,7 @@ class Transfer:
         self._changed()
 
     def leave(self, who: Hashable, is_ours: bool) -> None:
-        """The connection of this number ended."""
+        """Note that the connection of this number ended."""
         self._fail(who, "a receiver left", is_ours)
         self._changed()
 
@@ -106,7 +108,9 @@ class Transfer:
     # -- the sender's side --------------------------------------------------------------------------
 
     def is_over(self, now: float) -> bool:
-        """Give up who is silent. Whether enough have it, or all that came refused. Raises :exc:`TimeoutError`."""
+        """Give up silent receivers. Returns whether enough have the file, or all that came failed. Raises
+        :exc:`TimeoutError`.
+        """
         for who, heard in list(self.copying.items()):
             if now - heard > self._timeout:
                 self._fail(who, f"a receiver did not go on for {self._timeout:g} s", True)
@@ -124,7 +128,7 @@ class Transfer:
         return False
 
     def result(self, what: str) -> Sent:
-        """How it ended. Raises :exc:`~sbuslib.errors.PeerError` if nobody has it."""
+        """Return the result. Raises :exc:`~sbuslib.errors.PeerError` if nobody has it."""
         if not self.done:
             raise PeerError(f"nobody has {what}: {', '.join(sorted(set(self.failed)))}")
         return Sent(self.done, tuple(self.failed))
