@@ -221,8 +221,9 @@ class AioJobQueue:
     ) -> None:
         """Put jobs in, pairs of key and payload, and wait until all are accepted.
 
-        :param delay: seconds for which they are given to nobody. :param expires: seconds after which those are
-            forgotten that no worker has. :param priority: 0 to 9: of jobs that wait, those with more go first.
+        :param delay: seconds for which they are given to nobody.
+        :param expires: seconds after which those are forgotten that no worker has.
+        :param priority: 0 to 9: of jobs that wait, those with more go first.
         :param timeout: for each packet full of jobs.
 
         Raises :exc:`~sbuslib.errors.AnswerError` when the queue refuses, which it does for a whole packet, and
@@ -279,9 +280,10 @@ class AioJobQueue:
         ``function`` is called with each :class:`~sbuslib.Job`: when it returns the job is done, when it raises that is
         logged and the job is given again. ``stop``, and the end of a ``with``, give back jobs that are not begun.
 
-        :param room: how many jobs the service may give before any is done. :param at_once: how many calls of
-            ``function`` run at the same time. :param trusted: ids of users whose service is accepted, besides this
-            one and root; only if the hub has senders, which the client then asks for.
+        :param room: how many jobs the service may give before any is done.
+        :param at_once: how many calls of ``function`` run at the same time.
+        :param trusted: ids of users whose service is accepted, besides this one and root; only if the hub has senders,
+            which the client then asks for.
 
         Raises :exc:`~sbuslib.errors.UsageError`.
         """

@@ -36,8 +36,10 @@ class SbusChannelLayer(BaseChannelLayer):  # type: ignore[misc]  # Channels has 
     :param url: ``sbus:///path/of/socket``, see :class:`~sbuslib.connecting.BusUrl`; ``sbus://`` looks where clients
         look without an address.
     :param prefix: how its keys and queues begin; layers of several applications on one bus have their own.
-    :param expiry: seconds that a message is kept. :param group_expiry: seconds that a channel stays in a group.
-    :param capacity: messages that a channel keeps. :param channel_capacity: the same of channels by pattern.
+    :param expiry: seconds that a message is kept.
+    :param group_expiry: seconds that a channel stays in a group.
+    :param capacity: messages that a channel keeps.
+    :param channel_capacity: the same of channels by pattern.
     :param users: names or ids of users whose messages are taken, besides the own user and root. The kernel proves whose
         a message is.
 

@@ -94,7 +94,8 @@ class _Parts:
 class Process:
     """The client of one process, and the threads that wait for it. Raises what :class:`sbuslib.blocking.Client` does.
 
-    :param name: under which others ask this process. :param channels: its own.
+    :param name: under which others ask this process.
+    :param channels: its own.
     """
 
     def __init__(self, settings: LayerSettings, name: str, channels: LocalChannels) -> None:
