@@ -108,7 +108,7 @@ def test_files_that_vanish_are_looked_for_again(
         seal(recorded)
         return found
 
-    monkeypatch.setattr(Wish, "ranges", late)
+    monkeypatch.setattr(Wish, "row_ranges", late)
     assert read_by(engine, recorded) == expected(range(1, 31))
 
 
