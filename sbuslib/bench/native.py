@@ -1,4 +1,4 @@
-"""Compiles the C programs of this package with ``cc``: the load, and the forwarder."""
+"""C programs of this package, compiled with ``cc``: the load, and the forwarder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernel's figures of processes and of the machine."""
+"""Figures of the kernel about processes and the machine."""
 
 from __future__ import annotations
 

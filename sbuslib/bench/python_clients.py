@@ -1,4 +1,4 @@
-"""Measures Python clients as users write them: one process publishes in a loop, others iterate over messages.
+"""Measurement of Python clients as users write them: one process publishes in a loop, others iterate over messages.
 
     python -m sbuslib.bench.python_clients ROLE KIND ADDRESS COUNT SIZE RECEIVERS
 

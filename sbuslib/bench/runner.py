@@ -1,4 +1,4 @@
-"""Runs a plan: starts the daemons, finds how many messages each run needs, and runs all cases in turns.
+"""Runner of a plan: it starts the daemons, finds how many messages each run needs, and runs all cases in turns.
 
 All hubs, forwarders and brokers are started first and stay until the end. In each round, each scenario is run against
 each of its targets, in an order that changes from round to round.
@@ -96,7 +96,7 @@ class Bench:
     # -- targets ------------------------------------------------------------------------------------------------
 
     def _place(self, name: str) -> daemons.Daemon | None:
-        """The daemon of this kind. The first call starts it; ``None`` if that is impossible here."""
+        """Return the daemon of this kind. The first call starts it; ``None`` if that is impossible here."""
         if name not in self._places:
             try:
                 self._places[name] = self._make_place(name)

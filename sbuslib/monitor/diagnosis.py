@@ -1,6 +1,6 @@
-"""What keeps a client from its hub, or a hub from its work: the findings of ``sbus doctor``.
+"""Diagnosis of a hub, and of the way to it: the findings of ``sbus doctor``.
 
-Everything is looked at from the side of a client. What only the hub knows, it tells those whom it trusts.
+All checks are made by a client. A hub sends its statistics only to trusted users, so others get fewer findings.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _ANSWER_SECONDS: Final = 0.3
 """How long the services of one queue have to answer."""
 
 _MOST_QUEUES: Final = 16
-"""Shared queues that are asked how they stand. Each may take a moment."""
+"""Shared queues whose state is requested. Each may take a moment."""
 
 _CAUSES: Final = {
     "overflow": "their receivers read too slowly: sbus stat --clients --sort lost shows which, sbus why KEY why",
@@ -68,18 +68,18 @@ _CAUSES: Final = {
     "oversize": "the packet is longer than the receiver's connection takes: raise net.core.wmem_max",
     "upstream": "the parent was away or slow for too long: sbus doctor there says why",
 }
-"""What to do about messages that were lost. Other causes are what the receivers asked for, or left behind."""
+"""Advice about lost messages, by cause. Other causes were chosen by the receivers, or are receivers that left."""
 
 _STATES: Final = {
     "loop": "the parent is below this one: give its relay another --upstream",
     "deep": "the parent is too deep in its tree: join a hub nearer to the root",
     "stopped": "start its relay again",
 }
-"""What to do about a link that is not joined; about other states, to look at the parent."""
+"""Advice about a link that is not joined, by state; for other states, to look at the parent."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What was found about one subject, and for a ``warning`` or a ``problem`` what to do."""
+    """Finding about one subject; with ``advice``, if it is a ``warning`` or a ``problem``."""
 
     level: Literal["ok", "warning", "problem"]
     about: str
@@ -88,7 +88,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def examine(address: str | None = None, *, timeout: float = 5.0) -> Iterator[Finding]:
-    """Findings about a hub and the way to it, as they are made. No answer is waited for longer than ``timeout``."""
+    """Yield findings about a hub and the way to it. No answer is waited for longer than ``timeout``."""
     offset = time() - monotonic()
     if time() < _EARLIEST:
         yield Finding("problem", "clock", "the clock of this machine is not set", "set it; journals and notices use it")
@@ -128,14 +128,14 @@ def examine(address: str | None = None, *, timeout: float = 5.0) -> Iterator[Fin
 
 
 def _reach(address: str) -> tuple[str, str]:
-    """Why nobody can be reached at an address, and what to do; empty if somebody is."""
+    """Try an address. Returns why nothing can be reached there, and what to do; empty if a connection is made."""
     try:
         parsed = parse_address(address)
         connect(parsed, 0).close()
     except AddressError as error:
         return str(error), "the forms of an address are in sbusd(1)"
     except BlockingIOError:
-        return "", ""  # which is told when it does not answer
+        return "", ""  # it listens; that it does not answer is found later
     except FileNotFoundError:
         return "it does not exist", f"start a hub: sbus hub -a {address}; or name another: export SBUS_ADDRESS=PATH"
     except ConnectionRefusedError:
@@ -152,7 +152,7 @@ def _reach(address: str) -> tuple[str, str]:
 
 
 def _forbidden(path: str) -> str:
-    """Which folder or socket keeps us out."""
+    """Describe the folder or socket whose permissions refuse this process."""
     steps = [path]
     while (parent := os.path.dirname(steps[0])) not in ("", steps[0]):
         steps.insert(0, parent)
@@ -195,7 +195,7 @@ def _ask(address: str, timeout: float) -> Iterator[Finding]:
 
 
 def _process(client: Client) -> Iterator[Finding]:
-    """The hub's process, its descriptors, and the buffer between it and us."""
+    """Examine the hub's process, its descriptors, and the buffer between it and this process."""
     peer = peer_credentials(client.socket)
     if not peer.pid:
         yield Finding("ok", "hub", "in another pid namespace: its process cannot be seen from here")
@@ -216,14 +216,14 @@ def _descriptors(pid: int) -> Iterator[Finding]:
         with open(f"/proc/{pid}/limits") as file:
             most = next(line.split()[3] for line in file if line.startswith("Max open files"))
     except (OSError, StopIteration):
-        return  # only its user and root may look
+        return  # only its user and root may read these
     full = most.isdigit() and used >= _FULL * int(most)
     advice = "raise LimitNOFILE= in its unit, or ulimit -n before it starts" if full else ""
     yield Finding("warning" if full else "ok", "descriptors", f"the hub has {used:,} of its {most} open", advice)
 
 
 def _names(client: Client) -> Iterator[Finding]:
-    """Who we are to the hub."""
+    """Examine the hub's features, and the ids under which it knows this process."""
     shown, features = printable(client.credentials), client.hub.features
     if features is None:
         text = "a plain daemon: no statistics, no notices of lost messages, no senders"
@@ -251,7 +251,7 @@ def _names(client: Client) -> Iterator[Finding]:
 
 
 def _told(client: Client) -> Iterator[Finding]:
-    """What the hub tells those whom it trusts of its messages."""
+    """Examine the hub's statistics, which it sends only to trusted users."""
     if client.hub.features is None or STATISTICS not in client.hub.features.words:
         return
     try:
@@ -274,7 +274,7 @@ def _told(client: Client) -> Iterator[Finding]:
 
 
 def _over_quota(hub: HubStatistics) -> Iterator[Finding]:
-    """For whom more waits than one user may have."""
+    """Find users for whom more messages wait than one user may have."""
     for user in hub.per_user:
         if count := user.lost.get("quota"):
             text = f"user {name_of_user(user.uid)}: {count:,} messages lost, {user.waiting_bytes:,} bytes wait"
@@ -282,7 +282,7 @@ def _over_quota(hub: HubStatistics) -> Iterator[Finding]:
 
 
 def _culprits(client: Client, hub: HubStatistics) -> Iterator[Finding]:
-    """Who reads too slowly, and who publishes most: by two looks, a moment apart."""
+    """Find the clients that read too slowly or publish most, by two looks, a moment apart."""
     rates = Rates(local=is_local(client))
     first = _each_client(client, hub)
     rates.look(monotonic(), client.address, hub, first, ())
@@ -304,7 +304,7 @@ def _culprits(client: Client, hub: HubStatistics) -> Iterator[Finding]:
     for _, text in sorted(filling, reverse=True)[:_MOST_NAMED]:
         yield Finding("warning", "slow receiver", text, "sbus stat --clients --sort waiting shows the others")
 
-    # 2. Who has lost most, and who publishes most now, or did.
+    # 2. The one that has lost most, and the one that publishes most now, or did.
     slow = max(rows, key=lambda row: (row["lost"], row["waiting"]), default=None)
     if slow is not None and slow["lost"]:
         text = f"{_who(slow)}: {slow['lost']:,} messages lost, {slow['waiting']:,} wait"
@@ -316,18 +316,18 @@ def _culprits(client: Client, hub: HubStatistics) -> Iterator[Finding]:
 
 
 def _each_client(client: Client, hub: HubStatistics) -> list[ClientStatistics]:
-    """The clients of a hub, which has told them already where they are few."""
+    """Return all clients of a hub. If they are few, its statistics hold them already."""
     return list(hub.per_client) if len(hub.per_client) >= hub.clients else client.hub.clients()
 
 
 def _who(row: Row) -> str:
-    """A client as a person names it: user, program and process, and its credential key."""
+    """Describe a client: user, program and process, and its credential key."""
     _, pid = ids_of(row["who"])
     return f"user {row['user']}, {row['program'] or 'program'} {pid or '?'} ({row['who']})"
 
 
 def _bridges(client: Client) -> Iterator[Finding]:
-    """The bridges of the bus, which say so when they are asked."""
+    """Examine the bridges of the bus, which answer a request with a heartbeat."""
     client.subscribe(CONTROL)
     client.publish(CONTROL, ASK)
     for here, _ in bridges_heard(client.receive):
@@ -338,8 +338,8 @@ def _bridges(client: Client) -> Iterator[Finding]:
 
 
 def _queues(client: Client) -> Iterator[Finding]:
-    """The shared queues that have workers, which announce themselves; their services are asked."""
-    # 1. Which there are.
+    """Examine the shared queues with workers, by the workers' announcements and the answers of their services."""
+    # 1. Their names.
     separator = client.hub.separator
     names: set[bytes] = set()
     until = monotonic() + _QUEUES_SECONDS
@@ -348,7 +348,7 @@ def _queues(client: Client) -> Iterator[Finding]:
             with suppress(TimeoutError):
                 names.add(announced.receive(timeout=left).key.split(separator)[1])
 
-    # 2. How they stand.
+    # 2. The state of each.
     for name in sorted(names):
         about = f"queue {printable(name)}"
         answers = client.request_many(queue_key(name, separator, b"work"), wait=_ANSWER_SECONDS)
@@ -376,7 +376,7 @@ def _losses(about: str, told: HubStatistics | LinkStatistics) -> Iterator[Findin
 
 
 def _links(client: Client, timeout: float, seen: set[bytes]) -> Iterator[Finding]:
-    """The links of a hub, and of those above it up to the root, as far as they trust us."""
+    """Examine the links of a hub and of its parents up to the root, as far as they trust this user."""
     features = client.hub.features
     if features is None or features.hub_id in seen or len(seen) >= DEEPEST:
         return

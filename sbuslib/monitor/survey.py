@@ -1,8 +1,8 @@
-"""A look at a tree of hubs, from one of them downwards.
+"""Survey of a tree of hubs, from one of them downwards.
 
-Each hub tells of its own links only, and those who trust it: ``hub/links``. So each child is asked in turn, at the
-address that its relay claims. An answer counts only if the hub there runs as the user that the kernel named to the hub
-above, and is below that hub by its own path.
+Each hub reports its own links only, and only to trusted users: ``hub/links``. So each child is asked in turn, at the
+address that its relay claims. An answer counts only if the hub there runs as the user that the kernel named to the
+parent, and has that parent in its own path.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..wire.addresses import DescriptorAddress, parse_address
 T = TypeVar("T")
 
 MOST_HUBS: Final = 1_000
-"""Hubs that are asked, and links of each that are told. A hostile hub may claim any number of others."""
+"""Most hubs that are asked, and most links of each. A hostile hub may claim any number of others."""
 
 DEEPEST: Final = 16
 """Hubs in a row that are asked: no deeper tree is made."""
@@ -33,7 +33,7 @@ SLOW: Final = 5
 
 
 class SeenHub(msgspec.Struct, frozen=True, kw_only=True):
-    """A hub: what it tells of itself, less its clients and users; its link to a parent, and those to children."""
+    """A hub: its statistics without clients and users, its link to a parent, and those to children."""
 
     statistics: HubStatistics
     parent: LinkStatistics | None
@@ -41,7 +41,7 @@ class SeenHub(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeenLink(msgspec.Struct, frozen=True, kw_only=True):
-    """A link, as the upper hub tells it, and the child; or ``why`` that could not be asked."""
+    """A link, as the parent reports it, and the child; or ``why`` the child could not be asked."""
 
     link: LinkStatistics
     hub: SeenHub | None
@@ -53,32 +53,32 @@ def survey(address: str | None = None, *, timeout: float = 2.0) -> SeenHub:
 
     No answer is waited for longer than ``timeout`` seconds.
 
-    Raises :exc:`~sbuslib.errors.StateError` if the first hub does not trust this process, and what a client raises.
+    Raises :exc:`~sbuslib.errors.StateError` if the first hub does not trust this process, and the errors of a client.
     """
     return _Survey(timeout).start(address)
 
 
 class Children(Generic[T]):
-    """Asks children of hubs, as far as what their relays claim can be believed.
+    """Asks children of hubs, at the addresses that their relays claim, as far as a claim can be checked.
 
-    :param ask: what each is asked, with a client of it.
-    :param most: how many are asked.
+    :param ask: sends the request to one hub, with a client of it.
+    :param most: most children that are asked.
     """
 
     def __init__(self, ask: Callable[[Client], T], timeout: float, most: int) -> None:
         self._ask = ask
         self._timeout = timeout
         self._remaining = most
-        self._spent = Counter[int]()  # nanoseconds for which the hubs of a user let us wait
+        self._spent = Counter[int]()  # nanoseconds of waiting for the hubs of a user
 
     def follow(self, link: LinkStatistics, hub_id: str, user: int, depth: int) -> tuple[T | None, str, int]:
-        """Ask the child at a link: what it answers, or why it was not asked, and who is charged for all below it.
+        """Ask the child at a link. Returns its answer, or why it was not asked, and the user charged for all below it.
 
-        What is below the hub of a user is the doing of that user, whatever it claims.
+        A hub may claim any number of hubs below it, so waiting for those is charged to the user of that hub.
         """
         found, why = None, ""
 
-        # 1. Whom this is charged to, and whether to ask at all.
+        # 1. The user that is charged, and whether to ask at all.
         user = link.uid if user in (0, os.getuid()) else user
         if not link.address:
             why = "it does not say where it listens"

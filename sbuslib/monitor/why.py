@@ -1,7 +1,7 @@
-"""Why a message arrives, or does not: one message's way through a tree of hubs, without sending it.
+"""Forecast of one message's way through a tree of hubs, without sending it: where it arrives, and why not.
 
-Each hub says what would become of the message there, ``hub/why``, and which of its links carry it on: so the next hubs
-are asked, up and down, as :mod:`.survey` asks them. What a hub does not tell this user is said to be unknown.
+Each hub answers with the fate of the message there, ``hub/why``, and with the links that carry it on. So the next hubs
+are asked, up and down, as in :mod:`.survey`. Facts that a hub withholds from this user are reported as unknown.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ MOST_HUBS: Final = 32
 """Hubs that are asked, those first to which the message goes."""
 
 UNSURE: Final = 50
-"""From this weight on a finding says that the message does not arrive, or that this is not known."""
+"""Least weight of a finding that the message does not arrive, or that this is not known."""
 
 Finding: TypeAlias = tuple[int, str]
-"""How much it weighs, and what was found."""
+"""Its weight, and its text."""
 
 Party: TypeAlias = Key | int | None
 
 
 class Hop(msgspec.Struct, frozen=True, kw_only=True):
-    """One hub on the way: what it explains, or ``why`` it could not be asked."""
+    """One hub on the way: its explanation, or ``why`` it could not be asked."""
 
     address: str
     is_carried: bool = True  # whether the message goes there; else it was asked whether that is its own doing
@@ -44,7 +44,7 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found, the most important first; and each hub that was asked."""
+    """Findings, the most important first; and each hub that was asked."""
 
     arrives: bool  # as far as is known, and nothing is lost on the way
     findings: tuple[str, ...]
@@ -54,7 +54,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 def follow(address: str | None, key: Key, *, sender: Party = None, receiver: Party = None, timeout: float = 5.0) -> Way:
     """Follow a message under ``key`` from a hub on. ``sender`` and ``receiver`` are as for ``client.hub.why``.
 
-    Raises what a client raises, for the first hub.
+    Raises the errors of a client for the first hub.
     """
     walk = _Walk(key, receiver, timeout)
     hops = walk.start(address, sender)
@@ -85,7 +85,7 @@ class _Walk:
         return client.hub.why(self._key, sender=sender, receiver=self._receiver)
 
     def _beyond(self, hop: Hop, user: int, depth: int) -> Iterator[Hop]:
-        """The hubs to which the links of one lead, but for that from which the message comes."""
+        """Ask the hubs at the other ends of a hub's links, except the one from which the message comes."""
         answer = hop.explanation
         for one in answer.links if answer is not None and depth < DEEPEST else ():
             assert answer is not None
@@ -102,7 +102,7 @@ class _Walk:
                 yield from self._beyond(following, charged, depth + 1)
 
     def _ask_parent(self, link: LinkStatistics) -> tuple[Explanation | None, str]:
-        """What the parent says, if it is the one that the hub below it names; or why it was not asked."""
+        """Ask the parent, if it is the hub that its child names. Returns its answer, or why it was not asked."""
         try:
             with Client(link.address, hub_user=link.uid, timeout=self._timeout) as client:
                 if client.hub.features is not None and client.hub.features.hub_id == link.hub.encode():
@@ -111,10 +111,10 @@ class _Walk:
             return None, str(error)
         return None, f"{link.address}: another hub listens there"
 
-    # -- what was found -----------------------------------------------------------------------------
+    # -- findings -----------------------------------------------------------------------------------
 
     def of_all(self, hops: list[Hop]) -> Iterator[Finding]:
-        """Who receives it, on all hubs together; or that nobody does, and what nearly matches."""
+        """Yield the receivers, on all hubs together; or that there are none, and the patterns that nearly match."""
         answers = [hop.explanation for hop in hops if hop.is_carried and hop.explanation is not None]
         first, kinds, outcomes, lost = answers[0], Counter[str](), Counter[str](), Counter[str]()
         for answer in answers:
@@ -123,7 +123,7 @@ class _Walk:
             lost.update(answer.lost)
         to = "" if first.reader is None else f" of {self._name(first.reader)}"
 
-        # 1. Somebody does, or it is not told.
+        # 1. There are receivers, or that is withheld.
         count = kinds["client"] + kinds["program"]
         for answer in answers:
             if not answer.is_whole:
@@ -136,7 +136,7 @@ class _Walk:
             yield 25, f"{count:,} client{'s' * (count > 1)}{to} would receive it: {', '.join(sums)}"
             return
 
-        # 2. Nobody does, as far as is known.
+        # 2. There are none, as far as is known.
         asked = [hop.explanation for hop in hops if hop.explanation is not None]
         found = [answer for answer in asked if answer.reader is not None and answer.reader.clients]
         monitors = kinds["monitor"] + kinds["tap"]
@@ -154,7 +154,7 @@ class _Walk:
                 yield 68 - number, f"nearly: {one.pattern} of {of}: {one.reason}"
 
     def of_hub(self, hop: Hop, at: str) -> Iterator[Finding]:
-        """What one hub says of the sender, and of each receiver and link; ``at`` names the hub."""
+        """Yield findings of one hub about the sender, and each receiver and link; ``at`` names the hub."""
         answer = hop.explanation
         if answer is None:
             yield 72, f"unknown beyond {hop.address}: {hop.why}"
@@ -165,7 +165,7 @@ class _Walk:
         if not hop.is_carried:
             return
 
-        # 1. Who sends it, and who was asked about.
+        # 1. The sender, and the receiver in question.
         if sender.name != "parent":
             may = {True: "may publish it", False: "may not publish it", None: "may perhaps publish it, unknown"}
             weight = {True: 10, False: 100, None: 60}[sender.allowed]
@@ -179,7 +179,7 @@ class _Walk:
             text = "may not read it" if reader.allowed is False else "may perhaps read it, unknown"
             yield 60 + 25 * (reader.allowed is False), f"{at}{self._name(reader)} {text}: {reader.reason}"
 
-        # 2. What would become of it at its receivers, and on its links.
+        # 2. The fate of the message at its receivers, and on its links.
         for one in answer.receivers:
             yield self._of_receiver(one, answer, at)
         for link in answer.links:
@@ -197,7 +197,7 @@ class _Walk:
         who = f"{kind}{self._who(client.credentials)}"
         held = f"{one.pattern or 'everything'}: {queue}{lost}{since}"
 
-        # Who holds publishers back comes before those that would only do so.
+        # A receiver that holds publishers back already comes before those that would.
         if one.holds:
             return 82, f"{at}{who} holds {one.holds:,} of its publishers back, for {one.holds_for:.1f} s; it has {held}"
         texts = {
@@ -212,7 +212,7 @@ class _Walk:
         return weight, f"{at}{text}, which has {held}"
 
     def _who(self, credentials: str) -> str:
-        """A client as a person names it."""
+        """Describe a client: user, program, process and credential key."""
         uid, pid = ids_of(credentials)
         if uid is None:
             return credentials
@@ -226,7 +226,7 @@ class _Walk:
 
 
 def _of_link(one: ExplainedLink) -> Finding:
-    """What is wrong with a link; nothing, if nobody beyond it wants the key, or it is sent on."""
+    """Describe a link's problem; empty if the message is sent on, or nobody beyond wants the key."""
     link, where = one.link, one.link.address or one.link.credentials
     waiting, user = f"{link.waiting:,} messages wait", name_of_user(link.uid)
     since = f" since {_moment(one.away_since)}" if one.away_since else ""
@@ -249,7 +249,7 @@ def _of_link(one: ExplainedLink) -> Finding:
 
 
 def _is_known(hop: Hop) -> bool:
-    """Whether a hub, if it gets the message at all, told all of its clients, and of the links that carry it on."""
+    """Whether a hub, if it gets the message at all, reported all its clients, and all links that carry it on."""
     answer = hop.explanation
     if answer is None or not hop.is_carried:
         return not hop.is_carried
