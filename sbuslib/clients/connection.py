@@ -10,8 +10,8 @@ follows it: packets for the hub are in one queue, in order. A new connection beg
 next caller sends the packets of one that gave up.
 
 A fork copies a client. If the child used the copy, parent and child would each lose packets that the other one reads.
-So in the child every verb raises :exc:`~sbuslib.errors.StateError`, and nothing that the child does, such as closing
-the client, affects the parent.
+So in the child every verb raises :exc:`~sbuslib.errors.StateError`, and nothing that the child does, for example
+closing the client, affects the parent.
 """
 
 from __future__ import annotations
@@ -131,8 +131,9 @@ class ClientConnection:
 
     @property
     def may_reconnect(self) -> bool:
-        """Whether a connection that ended is made anew: because the client was told to, or to have all but what the
-        hub refused."""
+        """Whether a connection that ended is made anew: because the client is set to, or to restore all but a refused
+        subscription.
+        """
         is_over = self.state in (State.OVER, State.CLOSED)
         return not is_over and (bool(self._reconnect) or self.session.refused)
 

@@ -119,7 +119,7 @@ class AioDescriptorExchange(_Exchange):
 
     @starting
     async def subscribe(self, *patterns: Key, users: Iterable[int] = ()) -> AioDescriptors:
-        """Subscribe to descriptors, each of which comes as a :class:`~sbuslib.Descriptor`.
+        """Subscribe to descriptors: each comes as a :class:`~sbuslib.Descriptor`.
 
         :param users: ids of users whose descriptors are taken besides those of our own. To read from a descriptor, or
             to close it, may take as long as its sender likes.

@@ -65,7 +65,7 @@ class HubQuestion:
 
     def __init__(self, packet: bytes, key: bytes | None = None) -> None:
         self.packet = packet  # what asks it
-        self.key = key  # under which the answer comes, in the order of such questions; None: it comes with a token
+        self.key = key  # under which the answer comes, in the order of the questions; None: it comes with a token
         self.answer: bytes | None = None  # None until it came
 
 

@@ -130,11 +130,11 @@ class AioHubView(Offers):
         return links[:most]
 
     async def why(self, key: Key, *, sender: Key | int | None = None, receiver: Key | int | None = None) -> Explanation:
-        """What would become of a message under ``key`` that was published on this hub now. Nothing is sent.
+        """Explain where a message under ``key`` would end, if it were published on this hub now. Nothing is sent.
 
         ``sender`` and ``receiver`` are ids of users or credential keys of clients: by default this client sends, and
-        all who receive the key are told of. A user whom the hub does not trust is told of clients of its own.
-        Raises :exc:`~sbuslib.errors.KeyFormatError`, and :exc:`~sbuslib.errors.StateError` where the hub cannot tell.
+        all receivers of the key are in the answer. A user whom the hub does not trust sees only its own clients. Raises
+        :exc:`~sbuslib.errors.KeyFormatError`, and :exc:`~sbuslib.errors.StateError` where the hub is too old for this.
         """
         parts = [as_key(key)]
         for party in (sender, receiver):
@@ -152,7 +152,7 @@ class AioHubView(Offers):
     async def reload(self) -> str:
         """Have it read its configuration file again, and wait until it has applied it. Returns its report.
 
-        Raises :exc:`~sbuslib.errors.StateError` if it does not trust us, has no such file, or finds an error.
+        Raises :exc:`~sbuslib.errors.StateError` if it does not trust us, has no configuration file, or finds an error.
         """
         answer = await self._ask(control.RELOAD, "read its configuration again")
         done, _, text = (answer or b"").decode(errors="replace").partition("\0")

@@ -92,7 +92,7 @@ class AioHeldJob(AnyHeldJob):
 
 
 class AioWorker(AioService):
-    """Takes jobs of a shared queue, each of which the application acknowledges. ``queue.take`` returns it.
+    """Takes jobs of a shared queue; the application acknowledges each. ``queue.take`` returns it.
 
     Jobs may be ended in any order. ``stop``, and the end of a ``with``, give all back that are not ended.
     """

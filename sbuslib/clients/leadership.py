@@ -1,8 +1,8 @@
 """Leader and followers: of the callers that wait for one client, the leader reads its connection.
 
 Several threads, greenlets or tasks may wait for the same client. One of them takes the leadership. It reads for all,
-until it has what it waits for, and then gives the lead back to the next. Nobody reads while nobody waits. So the
-packets of a client that does not receive stay in the kernel, where the hub notices that they pile up.
+until its own wait is over, and then gives the lead back to the next. Nobody reads while nobody waits. So the packets of
+a client that does not receive stay in the kernel, where the hub notices that they pile up.
 
 An exception of a signal handler may come between any two steps. So nothing here counts on a step that gives something
 back: each caller waits inside of ``with alive:``, a lock of its own that nobody waits for, and that Python releases
@@ -39,7 +39,7 @@ class LeaderFollowers:
 
     :param lock: to be held while the lead changes hands, and by the client for changes that go with that. A thread that
         holds it may take it again.
-    :param find_caller: identifies callers of which one at a time can wait, for example a thread.
+    :param find_caller: identifies a caller that can wait for one thing at a time, for example a thread.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The verbs of a client, as coroutines: :mod:`sbuslib.aio` hands them out, the other clients carry them out."""
+"""The verbs of a client, as coroutines: :mod:`sbuslib.aio` returns them, the other clients run them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .job_queue import AioJobQueue
 from .present import AioPresence, AioPresent, be_present, watch_presences
 
 Handler: TypeAlias = Callable[[Message], object]
-"""Is called with each message; with asyncio it may be a coroutine function."""
+"""A function called with each message; with asyncio it may be a coroutine function."""
 
 
 class Operations(BasicOperations):
@@ -32,7 +32,7 @@ class Operations(BasicOperations):
 
     def __init__(self, connection: ClientConnection, descriptor_folder: str | None = None) -> None:
         super().__init__(connection, descriptor_folder)
-        self._requesters: dict[bool, Requester] = {}  # questions in flight, by whether answers are secret
+        self._requesters: dict[bool, Requester] = {}  # requests in flight, by whether answers are secret
 
     # -- subscribing --------------------------------------------------------------------------------
 
@@ -44,21 +44,22 @@ class Operations(BasicOperations):
         last: bool = False,
         users: Iterable[int | str] | None = None,
     ) -> AioSubscription:
-        """Subscribe, and return once the hub has it in force: what is published from then on comes.
+        """Subscribe, and return once the hub has it in force: later messages all come.
 
-        Receive from the object that this returns, which has a queue of its own from its first use on; an object that
-        is not used leaves its messages to :meth:`receive` of the client. With ``on_message``, that is called with each
-        message in the background, one after another; an error of it is logged, with the key. With ``last``, the newest
-        messages that a service keeps come first, then a :class:`~sbuslib.CaughtUp` for each pattern.
+        Receive from the object that this returns, which has a queue of its own from its first use on. Messages of a
+        subscription that is never read go to :meth:`receive` of the client. With ``on_message``, that is called with
+        each message in the background, one after another; an error of it is logged, with the key. With ``last``, the
+        newest messages that a service keeps come first, then a :class:`~sbuslib.CaughtUp` for each pattern.
 
         With ``users``, names or ids, only their messages come, and those of our own user and of root. Others are
-        dropped, and counted in ``lost`` of what this returns, which then has its queue at once. The kernel proves whose
-        a message is; what comes over a hub of another user is that user's. Raises
+        dropped, and counted in ``lost`` of the subscription, which then has its queue at once. The kernel proves the
+        user of each message; a message that comes over a hub of another user counts as that user's. Raises
         :exc:`~sbuslib.errors.StateError` where the hub names no senders, as the C daemon.
 
-        Raises :exc:`~sbuslib.errors.RefusedError` for what is not this client's, whose other subscriptions stay;
-        :exc:`~sbuslib.errors.KeyFormatError`, :exc:`TimeoutError`, :exc:`~sbuslib.errors.DisconnectedError`, and
-        with ``last`` :exc:`~sbuslib.errors.NoServerError` without such a service.
+        Raises :exc:`~sbuslib.errors.RefusedError` for patterns that this client may not subscribe to; its other
+        subscriptions stay; :exc:`~sbuslib.errors.KeyFormatError`, :exc:`TimeoutError`,
+        :exc:`~sbuslib.errors.DisconnectedError`, and with ``last`` :exc:`~sbuslib.errors.NoServerError` where no
+        service keeps them.
         """
         if on_message is not None:
             self.check_function(on_message, "message")
@@ -80,43 +81,45 @@ class Operations(BasicOperations):
         return subscription
 
     async def _guard(self, mailbox: Mailbox, users: frozenset[int]) -> Mailbox:
-        """A mailbox of these patterns for the messages of these users, of our own and of root."""
+        """Make a mailbox of these patterns for the messages of these users, of our own and of root."""
         await self.tell_senders()
         client, session = self.connection, self._session
         if not session.can(control.SENDERS_ON):
             raise StateError(f"{client.address}: this hub names no senders, so messages of users= cannot be told apart")
 
         def admits(message: Message) -> bool:
-            sender = message.sender  # None: of a hub that was there since, and names none
+            sender = message.sender  # None: from a later hub, which names no senders
             return sender is not None and stranger(sender, session.credentials, session.separator, users) is None
 
         return GuardedMailbox(admits, *mailbox.patterns, lock=Lock())
 
-    # -- questions and answers ----------------------------------------------------------------------
+    # -- requests and replies ----------------------------------------------------------------------
 
     async def request(
         self, key: Key, payload: bytes = b"", *, timeout: float | None = 10.0, secret: bool = True
     ) -> bytes:
-        """Ask who serves ``key``, and wait for the first answer.
+        """Send a request to the servers of ``key``, and wait for the first answer.
 
-        The answer comes under a secret key, which nobody else can read. The C daemon has none: there
+        The answer comes under a secret key, which no other process can read. The C daemon has no secret keys: there
         :exc:`~sbuslib.errors.StateError` is raised, unless ``secret`` is false. Raises
         :exc:`~sbuslib.errors.NoServerError` when nobody serves the key, :exc:`TimeoutError` without an answer in time,
-        :exc:`~sbuslib.errors.AnswerError` with what the server says that went wrong, and as ``publish``.
+        :exc:`~sbuslib.errors.AnswerError` with the server's reason when it failed, and as ``publish``.
         """
         return await request(self, self._requester(secret), as_key(key), payload, timeout)
 
     async def request_many(
         self, key: Key, payload: bytes = b"", *, wait: float = 1.0, most: int | None = None, secret: bool = True
     ) -> list[Answer]:
-        """Ask all who serve ``key``. The answers that come within ``wait`` seconds, or the first ``most``.
+        """Send a request to all servers of ``key``. Returns the answers that come within ``wait`` seconds, or the first
+        ``most``.
 
-        The ``payload`` of an answer raises :exc:`~sbuslib.errors.AnswerError` where a server says that it failed.
+        The ``payload`` of an answer raises :exc:`~sbuslib.errors.AnswerError` if its server failed.
         """
         return await request_many(self, self._requester(secret), as_key(key), payload, wait, most)
 
     def _requester(self, secret: bool) -> Requester:
-        """The questions of this client whose answers come under a secret key, or under one that others could read.
+        """Return the requests of this client whose answers come under a secret key, or under one that others could
+        read.
 
         Raises :exc:`~sbuslib.errors.StateError` where a hub has no secret keys.
         """
@@ -139,11 +142,11 @@ class Operations(BasicOperations):
     ) -> AioService:
         """Answer questions under keys that match ``pattern``, in the background, from now on.
 
-        ``function`` is given each :class:`~sbuslib.Question` and returns the answer. If it raises, that is logged, and
-        whoever asked is told the type of the error; the text too, if it is an :exc:`~sbuslib.errors.AnswerError`. So
-        many ``workers`` call it at a time: 16 with asyncio unless told, else one. ``stop`` of what
-        this returns, and the end of its ``with``, take no more questions, and wait until those that were taken are
-        answered. Raises as ``subscribe``.
+        ``function`` is given each :class:`~sbuslib.Question` and returns the answer. If it raises, the error is logged,
+        and its type is sent to the caller; the text too, if it is an :exc:`~sbuslib.errors.AnswerError`. So many
+        ``workers`` call it at a time: by default 16 with asyncio, else one. ``stop`` of the returned object, and the
+        end of its ``with``, take no more questions, and wait until those that were taken are answered. Raises as
+        ``subscribe``.
         """
         self.check_function(function, "question")
         client, mailbox = self.connection, Mailbox(as_key(pattern, "pattern"))
@@ -160,9 +163,9 @@ class Operations(BasicOperations):
     # -- last values --------------------------------------------------------------------------------
 
     async def last(self, *patterns: Key) -> list[Message]:
-        """The newest message of each key that matches, as a service keeps them (``sbus retain``), in order of keys.
+        """Return the newest message of each matching key, as a service keeps them (``sbus retain``), in order of keys.
 
-        Raises :exc:`~sbuslib.errors.NoServerError` without such a service, :exc:`~sbuslib.errors.AnswerError`,
+        Raises :exc:`~sbuslib.errors.NoServerError` where no service keeps them, :exc:`~sbuslib.errors.AnswerError`,
         :exc:`~sbuslib.errors.PeerError` and :exc:`TimeoutError`.
         """
         keys = [as_key(pattern, "pattern") for pattern in patterns]
@@ -170,17 +173,17 @@ class Operations(BasicOperations):
         return [Message(key, payload) for key, payload in kept.items()]
 
     async def _ask_for_last(self, key: bytes, payload: bytes) -> bytes:
-        """Ask a service that keeps last values. What it tells anybody may know, where a hub has no secret keys."""
+        """Send a request to a service of last values. Where a hub has no secret keys, its answer is not secret."""
         requester = self._requester(self._session.features is not None)
         return await request(self, requester, key, payload, self.connection.timeout)
 
-    # -- who is there -------------------------------------------------------------------------------
+    # -- presence -------------------------------------------------------------------------------
 
     @starting
     async def presence(self, key: Key, *, info: bytes = b"") -> AioPresence:
         """Be present under ``key``, for others to see, until ``leave`` or the end of ``with``, or of the connection.
 
-        The hub tells others when the process ends, whatever ends it. ``info`` is what they are shown beside the
+        The hub reports to others when the process ends, for any cause. ``info`` is shown to them besides the
         credentials: at most 1,024 bytes. Raises :exc:`~sbuslib.errors.RefusedError` for a key to which this client may
         not publish, :exc:`~sbuslib.errors.KeyFormatError`, :exc:`~sbuslib.errors.StateError` for a hub that knows no
         presence, :exc:`TimeoutError` and :exc:`~sbuslib.errors.DisconnectedError`.
@@ -189,20 +192,20 @@ class Operations(BasicOperations):
 
     @starting
     async def present(self, pattern: Key) -> AioPresent:
-        """Watch who is present under keys that match ``pattern``, in the whole tree: ``members``, then events.
+        """Watch the presences under keys that match ``pattern``, in the whole tree: ``members``, then events.
 
         Raises as ``subscribe``, and :exc:`~sbuslib.errors.StateError` for a hub that knows no presence.
         """
         return await watch_presences(self, pattern)
 
     def queue(self, name: Key) -> AioJobQueue:
-        """The shared queue of this name, which ``sbus queue`` keeps: ``submit`` jobs, or ``work`` on them."""
+        """Return the shared queue of this name, which ``sbus queue`` keeps: ``submit`` jobs, or ``work`` on them."""
         return AioJobQueue(self, name, lambda: self._requester(secret=True))
 
     # -- the end ------------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """End all that serves or watches, finish what was taken, and close the client."""
+        """Stop all services and watches, finish the work that was taken, and close the client."""
         self.connection.check_caller()
         for stop in list(self.connection.begun.values()):
             await stop()

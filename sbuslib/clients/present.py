@@ -1,6 +1,6 @@
-"""The objects by which a client is present, and watches: for asyncio as they are.
+"""Handles of presences and watches, in the form for asyncio.
 
-``client.presence``, ``client.present`` and ``client.hub.watch_interest`` make them.
+``client.presence``, ``client.present`` and ``client.hub.watch_interest`` return them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class AioPresence:
     def __init__(self, operations: BasicOperations, key: bytes, info: bytes) -> None:
         self._operations = operations
         self.key = key
-        """Under which it is present."""
+        """The key under which it is present."""
         self.info = info
-        """What it says of itself."""
+        """Its description of itself."""
 
     async def begin(self) -> None:
         """Be present, in force when this returns. Raises :exc:`~sbuslib.errors.RefusedError`."""
@@ -38,7 +38,7 @@ class AioPresence:
         if self.key in session.watching.present:
             raise StateError(f"{connection.address}: this client is present under {self.key!r} already")
 
-        # Known to the session first: a new connection says it again.
+        # Known to the session first: a new connection announces it again.
         rest = b"\0%b\0%b" % (self.key, self.info)
         session.watching.appear(self.key, self.info)
         try:
@@ -53,7 +53,7 @@ class AioPresence:
             raise RefusedError(f"{connection.address}: the hub refused the presence: {reason}", reason)
 
     async def leave(self) -> None:
-        """Be present no more: others are told that it was closed."""
+        """End the presence: others get the reason ``closed``."""
         connection = self._operations.connection
         if not connection.is_closed:
             with suppress(DisconnectedError):  # with its connection it has gone
@@ -67,14 +67,14 @@ class AioPresence:
 
 
 class AioWatch(Generic[T]):
-    """Events about what a client watches. The end of its ``with`` ends it."""
+    """Events of one watch of a client. The end of its ``with`` ends it."""
 
     def __init__(self, operations: BasicOperations, watch: Watch[T]) -> None:
         self._operations = operations
         self._watch = watch
 
     async def open(self) -> None:
-        """Watch, and wait until the hub has said how things are. Raises :exc:`TimeoutError`."""
+        """Watch, and wait until the hub has sent the present state. Raises :exc:`TimeoutError`."""
         connection = self._operations.connection
         connection.stay()
         try:
@@ -90,19 +90,19 @@ class AioWatch(Generic[T]):
 
     @property
     def pattern(self) -> bytes:
-        """What is watched."""
+        """The pattern that is watched."""
         return self._watch.pattern
 
     @property
     def missed(self) -> int:
-        """Events that were forgotten: of more than 65,536 that nobody took, the oldest."""
+        """Number of events that were dropped: of more than 65,536 that nobody took, the oldest."""
         return self._watch.missed
 
     async def receive(self, *, timeout: float | None = None) -> T:
-        """The next event.
+        """Return the next event.
 
-        Raises :exc:`TimeoutError` after ``timeout`` seconds, and :exc:`~sbuslib.errors.DisconnectedError` when it was
-        ended.
+        Raises :exc:`TimeoutError` after ``timeout`` seconds, and :exc:`~sbuslib.errors.DisconnectedError` after the
+        watch ended.
         """
         connection, events = self._operations.connection, self._watch.events
         deadline = connection.deadline(timeout)
@@ -114,7 +114,7 @@ class AioWatch(Generic[T]):
             await connection.until(self._watch.is_ready, deadline, f"nothing has changed within {timeout or 0:.3g} s")
 
     async def next(self) -> tuple[T] | None:
-        """The next event; ``None`` when no more will come."""
+        """Return the next event; ``None`` when no more will come."""
         try:
             return (await self.receive(),)
         except DisconnectedError:
@@ -123,12 +123,12 @@ class AioWatch(Generic[T]):
             raise
 
     async def __aiter__(self) -> AsyncIterator[T]:
-        """Events as they come, until it is ended or the client closed."""
+        """Yield events as they come, until the watch ends or the client is closed."""
         while (event := await self.next()) is not None:
             yield event[0]
 
     async def close(self) -> None:
-        """Watch no more."""
+        """End the watch."""
         await self._operations.unwatch(self._watch)
 
     async def __aenter__(self) -> Self:
@@ -145,28 +145,28 @@ class AioInterest(AioWatch["bool | None"]):
 
     @property
     def wanted(self) -> bool | None:
-        """How it was when this client received last."""
+        """The state when this client last received."""
         return self._watch.state
 
 
 class AioPresent(AioWatch[PresenceEvent]):
-    """Who is present under keys of a pattern, and events when somebody comes and goes."""
+    """The clients that are present under keys of a pattern, and events when one comes or goes."""
 
     _watch: PresenceWatch
 
     @property
     def members(self) -> list[Present]:
-        """Who was there when this client received last, in the order in which the hub learned of them."""
+        """The clients that were present when this client last received, in the order in which the hub learned this."""
         return list(self._watch.members.values())
 
     @property
     def is_whole(self) -> bool:
-        """Whether the hub knew all of its tree when it listed them. Else a link was away, or a hub has just begun."""
+        """Whether the hub knew its whole tree when it listed them. If not, a link was away or a hub had just started."""
         return self._watch.is_whole
 
 
 async def be_present(operations: BasicOperations, key: Key, info: bytes) -> AioPresence:
-    """As ``presence`` of a client."""
+    """Make a presence, as ``presence`` of a client."""
     key = as_key(key)
     operations.connection.session.check_publishable(key)
     if not isinstance(info, bytes) or len(info) > INFO_BYTES:
@@ -177,7 +177,7 @@ async def be_present(operations: BasicOperations, key: Key, info: bytes) -> AioP
 
 
 async def watch_presences(operations: BasicOperations, pattern: Key) -> AioPresent:
-    """As ``present`` of a client."""
+    """Watch presences, as ``present`` of a client."""
     _check(operations, PRESENCE_ON, "know who is present")
     watch = PresenceWatch(as_key(pattern, "pattern"))
     present = AioPresent(operations, watch)
@@ -189,7 +189,7 @@ async def watch_presences(operations: BasicOperations, pattern: Key) -> AioPrese
 
 
 async def watch_interest(operations: BasicOperations, pattern: Key) -> AioInterest:
-    """As ``hub.watch_interest`` of a client."""
+    """Watch interest, as ``hub.watch_interest`` of a client."""
     _check(operations, INTEREST_WATCH, "say when a key is wanted")
     interest = AioInterest(operations, InterestWatch(as_key(pattern, "pattern")))
     await interest.open()

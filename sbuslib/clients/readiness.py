@@ -1,4 +1,4 @@
-"""A descriptor that tells when a client has something to receive, for programs with an event loop of their own."""
+"""A descriptor that is readable while a client has something to receive, for programs with their own event loop."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Readiness:
         return number
 
     def watch(self, sock: SocketType) -> None:
-        """This is the connection from now on."""
+        """Watch this connection from now on."""
         self._poll.register(sock.fileno(), select.EPOLLIN)
 
     def leave(self, sock: SocketType) -> None:
-        """This is the connection no more."""
+        """Watch this connection no more."""
         with suppress(OSError, ValueError):  # it was closed, or never watched
             self._poll.unregister(sock.fileno())
 
     def show(self, is_inside: bool) -> None:
-        """Whether messages wait inside."""
+        """Set whether messages wait inside."""
         if is_inside and not self._is_shown:
             os.eventfd_write(self._inside, 1)
         elif self._is_shown and not is_inside:

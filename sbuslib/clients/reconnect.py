@@ -1,8 +1,8 @@
-"""When to try again to connect.
+"""Pauses between attempts to connect.
 
 Pauses between attempts have decorrelated jitter, so that many clients that lost the same hub do not come back in step:
-each pause is drawn between the shortest and three times the one before, up to the longest. Source: Marc Brooker,
-"Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
+each pause is drawn at random between the shortest pause and three times the last one, up to the longest. Source: Marc
+Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CONNECT_PAUSE: Final = 0.001
 accepts some ten connections in that time."""
 
 CONNECT_PAUSE_MOST: Final = 0.05
-"""Longest pause between two such attempts, in seconds."""
+"""Longest pause between two of these attempts, in seconds."""
 
 MEMORY_PAUSE: Final = 0.05
 """Seconds before a client sends again for which the kernel had no memory. The kernel calls the socket writable all the
@@ -37,20 +37,20 @@ class Backoff:
         self._longest = longest
 
     def next(self) -> float:
-        """How long to wait before the next attempt."""
+        """Return the pause before the next attempt."""
         pause = self._last
         self._last = min(self._longest, random.uniform(self._shortest, self._last * 3))
         return pause
 
     def reset(self) -> None:
-        """An attempt succeeded: the next series starts with the shortest pause."""
+        """Note a success: the next series starts with the shortest pause."""
         self._last = self._shortest
 
 
 class Reconnecting:
-    """How long a client waits before it connects again.
+    """Pauses of one client before it connects again.
 
-    Not at all if the last connection was good for something. Else there is a pause: a hub may greet a client and kick
+    There is none if the last connection brought any message. Otherwise there is one: a hub may greet a client and kick
     it for the subscriptions that it restores, again and again. While no hub listens, pauses stay short.
     """
 
@@ -61,11 +61,11 @@ class Reconnecting:
         self._nobody = False  # whether no hub listened at the last attempt
 
     def failed(self, error: Exception) -> None:
-        """An attempt failed."""
+        """Note a failed attempt."""
         self._nobody = isinstance(error, NoHubError)
 
     def pause(self) -> float:
-        """Seconds to wait before the next attempt."""
+        """Return the seconds to wait before the next attempt."""
         if self._nobody:
             return min(NOBODY_PAUSE_MOST, self._backoff.next())
         if not self.was_useful:

@@ -1,4 +1,4 @@
-"""How the callers of one client wait: greenlets, threads or tasks. Each kind of client defines it.
+"""Interface by which the callers of one client wait: greenlets, threads or tasks. Each kind of client implements it.
 
 For tasks the coroutines here suspend. Greenlets and threads block in them, so that they never suspend, and
 :func:`run` carries them out.
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Carry out a coroutine of a client that blocks its caller: it never suspends."""
+    """Run a coroutine of a client that blocks its caller: it never suspends."""
     try:
         work.send(None)
     except StopIteration as end:
@@ -29,32 +29,32 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Runtime(ABC):
-    """How one client waits."""
+    """Waiting of one client."""
 
     OWNER: ClassVar[str] = "the thread that made it"
-    """How an error names the caller to whom a client belongs."""
+    """The word for the owner of a client, in errors."""
     IN_GEVENT: ClassVar[bool] = False
     SHARES_TURNS: ClassVar[bool] = True
     """Whether callers that share a client take turns in one thread."""
     AWAITS: ClassVar[bool] = False
     """Whether functions of the application may be coroutine functions."""
     WORKERS: ClassVar[int] = 1
-    """How many questions a server answers at a time, unless told."""
+    """How many requests a server answers at a time by default."""
 
     is_begun = True
     """Whether the client may be used: with asyncio, once it was awaited."""
 
     def find_caller(self) -> object:
-        """The caller's event loop, if clients of this kind belong to one."""
+        """Return the caller's event loop, if clients of this kind belong to one."""
         return None
 
     def find_waiting(self) -> object:
-        """The caller, if it is one that waits for one thing at a time, but for signal handlers."""
+        """Return the caller, if it is one that waits for one thing at a time, apart from signal handlers."""
         return None
 
     @abstractmethod
     def make_waiter(self) -> Waiter:
-        """Make what one caller waits with, once."""
+        """Make a waiter, with which one caller waits once."""
 
     def make_lock(self) -> AbstractContextManager[object]:
         """Make a lock, which a caller that holds it may take again."""
@@ -75,10 +75,10 @@ class Runtime(ABC):
         return None
 
     def let_go(self, fd: int) -> None:  # noqa: B027  # most need not
-        """The connection is about to be closed: watch it no more."""
+        """Stop watching the connection, which is about to be closed."""
 
     def interrupt(self) -> None:  # noqa: B027  # most need not
-        """The connection was shut down: end :meth:`read`, where that does not find it by itself."""
+        """End :meth:`read` after the connection was shut down, where that does not notice it by itself."""
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None: ...

@@ -1,11 +1,11 @@
-"""The state of one client, without input or output: what it asked its hub, and what came back.
+"""State of one client, without input or output: its requests to the hub, and the answers.
 
-The gevent, blocking and asyncio clients move the packets and wait; they all use this. A session remembers what the
-client subscribed to and chose, so that a new connection can be brought to the same state.
+The gevent, blocking and asyncio clients move the packets and wait; they all use this. A session remembers the client's
+subscriptions and choices, so that a new connection can be brought to the same state.
 
-Runtime for an answer relies on two facts. A hub acts on a client's packets in order: once it answers a question,
+Waiting for an answer relies on two facts. A hub acts on a client's packets in order: once it answers a question,
 everything sent before is in force. And it answers questions of one kind in the order in which they were asked, so
-counting answers tells which question an answer belongs to.
+counting answers finds the question of an answer.
 """
 
 from __future__ import annotations
@@ -51,16 +51,18 @@ if TYPE_CHECKING:
 MOST_NOTICES: Final = 256
 """Notices that wait for the application: four times as many as one receive call brings."""
 MOST_CAUSES: Final = 32
-"""Causes of loss that are counted apart. A hub knows seven."""
+"""Causes of loss that have their own counts. A hub knows seven."""
 OTHER_CAUSES: Final = "other"
-"""What losses of further causes are counted as."""
+"""The name under which losses of further causes are counted."""
 
 _CONTROL: Final = CMSG[0]
 _namespace = lru_cache(Namespace)  # to make one takes longer than to check a key
 
 
 class Session:
-    """One client's state. A client gives what it receives to :meth:`take`, and sends what the other methods return."""
+    """One client's state. A client passes received packets to :meth:`take`, and sends the packets that the other
+    methods return.
+    """
 
     def __init__(
         self,
@@ -78,20 +80,20 @@ class Session:
         self.credentials = b""
         """The credential key that the last whoami answered."""
         self.features: control.Features | None = None
-        """What the hub offers; ``None`` for one that did not answer, such as the C daemon."""
+        """The hub's features; ``None`` for one that did not answer, for example the C daemon."""
         self.lost: Counter[str] = Counter()
-        """Messages for this client that the hub lost, by cause: as far as it was asked to tell.
+        """Messages for this client that the hub lost, by cause: as far as it was asked to report them.
 
         A hub has a handful of causes. Beyond :data:`MOST_CAUSES` they are counted as :data:`OTHER_CAUSES` together.
         """
         self.notices: deque[control.Notice] = deque(maxlen=MOST_NOTICES)
         """Notices received and not yet handed to the application, oldest first; only the newest are kept."""
         self.kicked: str | None = None
-        """Why the hub is about to close the connection, once it said so."""
+        """The reason for which the hub is about to close the connection, once it sent one."""
         self.refused = False
-        """Whether it does so because of a subscription. The next connection then has all others."""
+        """Whether it closes because of a subscription. The next connection then restores all others."""
         self.choices: dict[bytes, bytes] = {}
-        """What was chosen of the hub, by kind: the control messages that stand."""
+        """The choices of this client, by kind: the control messages that are in force."""
         options = {
             control.SENDERS_ON: senders,
             control.NOTICES_ON: notices,
@@ -102,26 +104,26 @@ class Session:
         self.headers: dict[Key, bytes] = {}
         """``MSG <key>NUL`` of keys that :meth:`encode` has checked, so that each is checked once for each hub."""
         self.batches = False
-        """Whether many messages may be sent in one packet: the hub was told so on this connection."""
+        """Whether many messages may be sent in one packet: announced to the hub on this connection."""
         self._held_as = b""  # the credentials under which secrets stand in held
         self.unconfirmed: list[PatternRequest] = []
         """Patterns requested and not yet confirmed by the hub."""
         self.mailboxes: Mailboxes | None = None
-        """Where messages go in place of the inbox; ``None`` until a first mailbox is opened."""
+        """The mailboxes that messages go to, in place of the inbox; ``None`` until a first mailbox is opened."""
         self.named: WeakSet[Mailbox] = WeakSet()
         """All mailboxes, opened or not, whose patterns are to be kept true."""
-        #: Of the last message that came: all that stood before its payload, its key, and its sender.
+        #: Of the last message: the bytes before its payload, its key, and its sender.
         self._last: tuple[bytes, bytes, bytes | None] = b"", b"", None
-        self.watching = Watching()  # what it watches, and where it is present
+        self.watching = Watching()  # its watches and presences
         self._own = HubQuestion(b"")  # for our credentials: the first question of each connection
         self._asked: defaultdict[bytes, deque[HubQuestion]] = defaultdict(deque)  # on this connection, by key, in order
         self._by_token: WeakValueDictionary[bytes, HubQuestion] = WeakValueDictionary()  # those that somebody waits for
         self._token = 0  # the newest
 
-    # -- what to send -------------------------------------------------------------------------------
+    # -- packets to send -------------------------------------------------------------------------------
 
     def hello(self) -> list[bytes]:
-        """The first packets of a connection. Once :meth:`knows_itself`, the features are known as well.
+        """Return the first packets of a connection. Once :meth:`knows_itself`, the features are known as well.
 
         A hub that knows no features does not answer that question. So whoami is asked second, which every hub answers.
         """
@@ -131,7 +133,7 @@ class Session:
         self.batches = False
         self._asked.clear()
         self._by_token.clear()
-        self.headers.clear()  # what is reserved depends on the hub
+        self.headers.clear()  # the reserved keys depend on the hub
         if self.mailboxes is not None:
             self.mailboxes.nothing_is_on_its_way()
         self._own = self.ask(control.WHOAMI)
@@ -139,7 +141,7 @@ class Session:
         return [encode_control(control.FEATURES), self._own.packet]
 
     def opening(self) -> list[bytes]:
-        """The packets to send next on a new connection. The caller sets :attr:`batches` after sending them.
+        """Return the packets to send next on a new connection. The caller sets :attr:`batches` after sending them.
 
         Batches are always asked for, as the application does not notice: each message of a batch goes into
         :attr:`inbox` as if it had come alone.
@@ -147,12 +149,13 @@ class Session:
         return [encode_control(control.BATCH_ON)] if self.can(control.BATCH_ON) else []
 
     def restore(self) -> list[bytes]:
-        """The packets that bring a new connection, which knows itself, to the state of the old one.
+        """Return the packets that bring a new connection, which knows itself, to the state of the old one.
 
-        Secrets under the old credentials are moved to the new ones, in :attr:`held` too. With notices, errors can say
-        why the hub kicked this client, and one that reconnects does not subscribe again to what it was kicked for.
+        Secrets under the old credentials are moved to the new ones, in :attr:`held` too. With notices, errors can name
+        the reason for a kick, and a client that reconnects does not subscribe again to the pattern that it was kicked
+        for.
 
-        What was chosen comes first: nothing is received without its sender by who asked for senders.
+        Choices come first: a client that asked for senders receives no message without its sender.
         """
         self._move_secrets()
         packets = [encode_control(key) for key in self.choices.values() if self.has_chosen(key)]
@@ -166,11 +169,11 @@ class Session:
         return self._held_as != self.credentials
 
     def renew(self) -> list[bytes]:
-        """Move secrets to the new credentials, if there are any; the packets that subscribe to them."""
+        """Move secrets to the new credentials, if there are any; return the packets that subscribe to them."""
         return [encode_subscribe(pattern) for pattern in self._move_secrets() for _ in range(self.held[pattern])]
 
     def _move_secrets(self) -> list[bytes]:
-        """Bring :attr:`held` in line with the credentials of now; the secrets that this renamed."""
+        """Bring :attr:`held` in line with the present credentials; return the secrets that this renamed."""
         old, new = self._held_as, self.credentials
         self._held_as = new
         if not old or old == new:
@@ -204,43 +207,47 @@ class Session:
         return self.features.hub_id if self.features is not None else b""
 
     def choose(self, *keys: bytes) -> list[bytes]:
-        """Choose by control messages; of those that differ in the last word alone, the newest stands. What to send."""
+        """Choose by control messages; of those that differ in the last word alone, the newest is in force. Returns the
+        packets to send.
+        """
         self.choices.update((key.rpartition(b"/")[0], key) for key in keys)
         return [encode_control(key) for key in keys if self.has_chosen(key)]
 
     def has_chosen(self, key: bytes) -> bool:
-        """Whether a choice stands, and the hub knows it: senders and notices are extensions."""
+        """Return whether a choice is in force, and the hub knows it: senders and notices are extensions."""
         is_extension = key in (control.SENDERS_ON, control.NOTICES_ON, control.MONITOR_ON)
         return key in self.choices.values() and (not is_extension or self.can(key))
 
     def ask(self, key: bytes, payload: bytes = b"") -> HubQuestion:
-        """A question that the hub answers under the same key, in the order of such questions: see :meth:`expect`."""
+        """Return the packet of a question that the hub answers under the same key, in order: see :meth:`expect`."""
         return HubQuestion(encode_control(key, payload), key)
 
     def expect(self, question: HubQuestion) -> None:
-        """A question is about to be sent, before any other."""
+        """Note that a question is about to be sent, before any other."""
         if question.key is not None:
             self._asked[question.key].append(question)
 
     def expect_no_more(self, question: HubQuestion) -> None:
-        """It could not be sent."""
+        """Note that the question could not be sent."""
         if question.key is not None:
             with suppress(ValueError):  # of an earlier connection
                 self._asked[question.key].remove(question)
 
     def ask_by_token(self, key: bytes, rest: bytes) -> HubQuestion:
-        """A question that the hub answers with a token that it has; ``rest`` of its payload comes after that."""
+        """Return the packet of a question that the hub answers with the question's token; ``rest`` is the payload after
+        it.
+        """
         self._token += 1
         token = b"%x" % self._token
         self._by_token[token] = question = HubQuestion(encode_control(key, token + rest))
         return question
 
     def knows_itself(self) -> bool:
-        """Whether the hub of this connection has told our credentials."""
+        """Return whether the hub of this connection has sent our credentials."""
         return self._own.answer is not None
 
     def can(self, feature: bytes) -> bool:
-        """Whether the hub offers an extension."""
+        """Return whether the hub offers an extension."""
         return self.features is not None and feature in self.features.words
 
     def check_publishable(self, key: bytes) -> None:
@@ -254,7 +261,7 @@ class Session:
             raise KeyFormatError(f"nobody may publish under {printable(key)}: {error.reason}") from None
 
     def encode(self, key: Key, payload: bytes) -> bytes:
-        """The packet that publishes ``payload`` under ``key``.
+        """Return the packet that publishes ``payload`` under ``key``.
 
         Raises :exc:`~sbuslib.errors.KeyFormatError` and :exc:`~sbuslib.errors.PayloadError`.
         """
@@ -277,7 +284,7 @@ class Session:
         return packet
 
     def subscribe(self, request: PatternRequest) -> list[bytes]:
-        """Note patterns as held, and as not confirmed until :meth:`confirm`; the packets to send."""
+        """Note patterns as held, and as not confirmed until :meth:`confirm`; return the packets to send."""
         self.held.update(request.patterns)
         if request.mailbox is not None:
             self.open(request.mailbox)
@@ -286,12 +293,14 @@ class Session:
         return [*map(encode_subscribe, request.patterns)]
 
     def confirm(self, request: PatternRequest) -> None:
-        """The patterns are in force, or nobody waits for that any more. If the hub refused them, it has said so."""
+        """Note that the patterns are in force, or that no caller waits for them any more. A hub that refused them has
+        sent that before.
+        """
         if request in self.unconfirmed:
             self.unconfirmed.remove(request)
 
     def unsubscribe(self, patterns: Iterable[bytes]) -> list[bytes]:
-        """Take one subscription to each back; the packets to send."""
+        """End one subscription to each; return the packets to send."""
         patterns = list(patterns)
         packets = [encode_unsubscribe(pattern) for pattern in patterns]
         self.held.subtract(patterns)
@@ -302,7 +311,7 @@ class Session:
     # -- mailboxes ----------------------------------------------------------------------------------
 
     def open(self, mailbox: Mailbox) -> None:
-        """From now on, what matches goes into a mailbox."""
+        """Have messages that match go into a mailbox from now on."""
         if self.mailboxes is None:
             self.mailboxes = Mailboxes(self.separator, self.inbox, lambda: self.held, self.lost)
         mailbox.closed = False
@@ -316,13 +325,13 @@ class Session:
         self.mailboxes.move_from_inbox(mailbox)
 
     def shut(self, mailbox: Mailbox, *, is_over: bool = True) -> None:
-        """Nothing more goes into a mailbox. Unless it ``is_over``, something may still be on its way there."""
+        """Let no more messages go into a mailbox. Unless it ``is_over``, some may still be on their way there."""
         if self.mailboxes is not None:
             self.mailboxes.remove(mailbox, is_over=is_over)
         mailbox.closed = True
 
     def forget_places(self) -> None:
-        """What is subscribed to has changed: look anew which messages go where."""
+        """Look up anew which messages go where, after a change of subscriptions."""
         if self.mailboxes is not None:
             self.mailboxes.forget()
 
@@ -334,7 +343,7 @@ class Session:
                 self.mailboxes.put(message)
 
     def abandon(self) -> None:
-        """In the child of a fork: what came is the parent's."""
+        """Forget received messages in the child of a fork: they are the parent's."""
         self.inbox.clear()
         self.notices.clear()
         self.mailboxes = None
@@ -343,20 +352,22 @@ class Session:
 
     @property
     def has_unread(self) -> bool:
-        """Whether messages wait for the application: in the inbox, in the queue of a subscription or of a worker."""
+        """Return whether messages wait for the application: in the inbox, in the queue of a subscription or of a
+        worker.
+        """
         return bool(self.inbox) or any((box.messages or box.opened) and not box.is_worked for box in list(self.named))
 
-    # -- what came ----------------------------------------------------------------------------------
+    # -- received packets ----------------------------------------------------------------------------------
 
     def disconnected(self, address: str) -> DisconnectedError:
-        """The error for a connection that the hub ended."""
+        """Return the error for a connection that the hub ended."""
         why = f" ({self.kicked})" if self.kicked is not None else ""
         return DisconnectedError(f"{address}: the hub closed the connection{why}", self.kicked)
 
     def take(self, data: mmap, offsets: Sequence[int], lengths: Sequence[int]) -> bool:
         """Sort packets that lie in ``data`` into messages and answers; ``True`` when the connection ended.
 
-        Raises :exc:`~sbuslib.errors.PeerError` for what no hub sends.
+        Raises :exc:`~sbuslib.errors.PeerError` for a packet that no hub sends.
         """
         header, key, sender = self._last
         size = len(header)
@@ -392,9 +403,9 @@ class Session:
         return False
 
     def read(self, packet: bytes) -> list[Message] | Control:
-        """The messages that a packet from the hub carries, or the answer or notice that it is.
+        """Return the messages that a packet from the hub carries, or the answer or notice that it is.
 
-        Raises :exc:`~sbuslib.errors.PeerError` for what no hub sends.
+        Raises :exc:`~sbuslib.errors.PeerError` for a packet that no hub sends.
         """
         try:
             if packet.startswith(BATCH):
@@ -421,7 +432,7 @@ class Session:
             raise PeerError(f"the hub sent a packet that no hub sends: {error.reason}") from error
 
     def _count_lost(self, cause: str, count: int) -> None:
-        """Count messages as lost; for a subscription, too, where nothing else is subscribed to."""
+        """Count messages as lost; for a subscription, too, if it is the only one."""
         cause = cause if cause in self.lost or len(self.lost) < MOST_CAUSES else OTHER_CAUSES
         self.lost[cause] += count
         for mailbox in list(self.named):
@@ -473,5 +484,5 @@ class Session:
                 self.credentials = payload
         elif self.watching.take(key, payload, self._hub_id, self.separator):
             pass
-        elif (notice := control.decode_notice(key, payload)) is not None:  # a newer hub may send what is unknown here
+        elif (notice := control.decode_notice(key, payload)) is not None:  # None: unknown, from a newer hub
             self._take_notice(notice)

@@ -1,7 +1,7 @@
-"""Who is there, and whether a key is wanted, as one client knows it: state without input or output.
+"""Presences and interest that one client watches: state without input or output.
 
-A hub says how things are when a client begins to watch, over each connection anew, and then what changes. So an event
-is what differs from what this client knew, and nothing comes twice over a reconnection.
+A hub sends the present state when a client begins to watch, anew over each connection, and then changes. So an event is
+a difference from the state that this client knew, and no event comes twice over a reconnection.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from ..wire.text import printable
 T = TypeVar("T")
 
 MOST_EVENTS: Final = 65_536
-"""Events that wait for the application. Of more, the oldest are forgotten, and counted as ``missed``."""
+"""Events that wait for the application. Of more, the oldest are dropped, and counted as ``missed``."""
 
 
 class Present(msgspec.Struct, frozen=True):
-    """Somebody who is present under a key.
+    """A client that is present under a key.
 
     ``sender`` is a credential key for which the kernel and the hubs on the way vouch: see
-    ``client.hub.credentials_of``. ``info`` is what that client says of itself.
+    ``client.hub.credentials_of``. ``info`` is that client's description of itself.
     """
 
     key: bytes
@@ -51,17 +51,18 @@ class Present(msgspec.Struct, frozen=True):
 
 
 class PresenceEvent(msgspec.Struct, frozen=True):
-    """Somebody came, or went."""
+    """A client came, or went."""
 
     member: Present
     came: bool
     cause: str = ""
-    """Why it went: ``closed``, it said so; ``ended``, its process or its connection ended; ``kicked`` by its hub;
-    ``refused`` by the rules; ``unreachable``, a link on the way was given up; ``unknown``, while its hub was away."""
+    """Reason for which it went: ``closed`` by itself; ``ended``, its process or its connection ended; ``kicked`` by its
+    hub; ``refused`` by the rules; ``unreachable``, a link on the way was given up; ``unknown``, while its hub was
+    away."""
 
 
 class Watch(Generic[T]):
-    """What one client watches, and the events that nobody took yet.
+    """One watch of a client, and its events that nobody took yet.
 
     :param pattern: of keys.
     """
@@ -71,30 +72,30 @@ class Watch(Generic[T]):
         self.events: deque[T] = deque()
         """The oldest first."""
         self.missed = 0
-        """Events that were forgotten, since nobody took them."""
+        """Number of events that were dropped, since nobody took them."""
         self.is_known = False
-        """Whether the hub has said how things are."""
+        """Whether the hub has sent the present state."""
         self.closed = False  # nothing more comes
 
     def note(self, event: T) -> None:
-        """Something has changed."""
+        """Note a change."""
         if len(self.events) >= MOST_EVENTS:
             self.events.popleft()
             self.missed += 1
         self.events.append(event)
 
     def is_ready(self) -> bool:
-        """Whether there is an event to take, or nothing to wait for."""
+        """Return whether there is an event to take, or nothing to wait for."""
         return self.closed or bool(self.events)
 
     @property
     def opening(self) -> bytes:
-        """The packet that begins it."""
+        """Return the packet that begins it."""
         raise NotImplementedError
 
     @property
     def ending(self) -> bytes:
-        """The packet that ends it."""
+        """Return the packet that ends it."""
         raise NotImplementedError
 
 
@@ -113,24 +114,24 @@ class InterestWatch(Watch["bool | None"]):
         return encode_control(INTEREST_UNWATCH, self.pattern)
 
     def take(self, state: bool | None) -> None:
-        """How it is now."""
+        """Take the present state."""
         if self.is_known and state is not self.state:
             self.note(state)
         self.state, self.is_known = state, True
 
 
 class PresenceWatch(Watch[PresenceEvent]):
-    """Who is present under the keys of a pattern."""
+    """Presences under the keys of a pattern."""
 
     def __init__(self, pattern: bytes) -> None:
         super().__init__(pattern)
         self.members: dict[tuple[bytes, int], Present] = {}
         """By the id of the hub's process, and the number that this gave."""
         self.is_whole = False
-        """Whether the hub knows all of its tree, as far as it said."""
+        """Whether the hub knows its whole tree, as far as it reported."""
         self.refused = ""
-        """Why the hub tells nothing; empty: it does."""
-        self._stale: set[tuple[bytes, int]] = set()  # not said again since the hub began to list all
+        """Reason for which the hub reports nothing; empty: it does."""
+        self._stale: set[tuple[bytes, int]] = set()  # not listed again since the hub began to list all
 
     @property
     def opening(self) -> bytes:
@@ -141,13 +142,13 @@ class PresenceWatch(Watch[PresenceEvent]):
         return encode_control(PRESENCE_UNWATCH, self.pattern)
 
     def begin(self, hub_id: bytes) -> None:
-        """The hub is about to list all. The numbers of another process of it mean nothing any more."""
+        """Begin a new list of the hub. The numbers of an earlier process of it mean nothing any more."""
         for number in [number for number in self.members if number[0] != hub_id]:
             self.remove(number, "unknown")
         self._stale = set(self.members)
 
     def add(self, number: tuple[bytes, int], member: Present) -> None:
-        """Somebody is there."""
+        """Add a presence."""
         self._stale.discard(number)
         is_new = number not in self.members
         self.members[number] = member
@@ -155,14 +156,14 @@ class PresenceWatch(Watch[PresenceEvent]):
             self.note(PresenceEvent(member, came=True))
 
     def remove(self, number: tuple[bytes, int], cause: str) -> None:
-        """Somebody is there no more."""
+        """Remove a presence."""
         self._stale.discard(number)
         member = self.members.pop(number, None)
         if member is not None and self.is_known:
             self.note(PresenceEvent(member, came=False, cause=cause))
 
     def complete(self, scope: bytes) -> None:
-        """The hub has listed all, of ``tree`` or of a ``partial`` one; or says why it lists nothing."""
+        """End a list of the hub, of ``tree`` or of a ``partial`` one; or note the reason for which there is none."""
         is_listed = scope in (b"tree", b"partial")
         self.refused = "" if is_listed else printable(scope)
         for number in list(self._stale if is_listed else self.members):
@@ -171,25 +172,25 @@ class PresenceWatch(Watch[PresenceEvent]):
 
 
 class Watching:
-    """What one client watches, and where it is present itself.
+    """The watches of one client, and its own presences.
 
-    One caller reads what the hub says while others begin and end: so the lists are replaced as a whole.
+    One caller reads the hub's packets while others begin and end watches: so the lists are replaced as a whole.
     """
 
     def __init__(self) -> None:
         self.present: dict[bytes, bytes] = {}
-        """What it says of itself, by key."""
+        """Its descriptions of itself, by key."""
         self.interest: list[InterestWatch] = []  # in keys
-        self.presences: list[PresenceWatch] = []  # in who is there
+        self.presences: list[PresenceWatch] = []  # in presences
 
     def restore(self) -> list[bytes]:
-        """The packets that say all of that over a new connection."""
+        """Return the packets that restore all of that over a new connection."""
         packets = [encode_present(b"", key, info) for key, info in self.present.items()]
         watches: list[Watch[Any]] = [*self.interest, *self.presences]
         return packets + list(dict.fromkeys(watch.opening for watch in watches))
 
     def begin(self, watch: Watch[T]) -> list[bytes]:
-        """Watch something. What to send."""
+        """Begin a watch. Returns the packets to send."""
         if isinstance(watch, InterestWatch):
             self.interest = [*self.interest, watch]
         elif isinstance(watch, PresenceWatch):
@@ -197,7 +198,7 @@ class Watching:
         return [watch.opening]
 
     def end(self, watch: Watch[T]) -> list[bytes]:
-        """Watch it no more. What to send: nothing while another watches the same."""
+        """End a watch. Returns the packets to send: none while another watches the same."""
         watch.closed = True
         self.interest = [other for other in self.interest if other is not watch]
         self.presences = [other for other in self.presences if other is not watch]
@@ -209,13 +210,13 @@ class Watching:
         self.present[key] = info
 
     def leave(self, key: bytes) -> list[bytes]:
-        """Be present no more. What to send."""
+        """End a presence. Returns the packets to send."""
         return [encode_control(PRESENCE_OFF, key)] if self.present.pop(key, None) is not None else []
 
-    # -- what the hub says --------------------------------------------------------------------------
+    # -- packets of the hub --------------------------------------------------------------------------
 
     def take(self, key: bytes, payload: bytes, hub_id: bytes, separator: bytes) -> bool:
-        """Take what a hub says under a control key. Returns whether it was about any of this.
+        """Take a control packet of the hub. Returns whether it was about any of this.
 
         Raises :exc:`~sbuslib.errors.PacketError`.
         """
@@ -228,7 +229,7 @@ class Watching:
                     if interest.pattern == pattern:
                         interest.take({b"yes": True, b"no": False}.get(state))
 
-            # Who is there: a number means something together with the process that gave it.
+            # Presences: a number means something only together with the process that gave it.
             case k if k == PRESENCE_BEGIN:
                 for watch in self._watches_of(payload):
                     watch.begin(hub_id)
@@ -255,5 +256,5 @@ class Watching:
 
 
 def encode_present(token: bytes, key: bytes, info: bytes) -> bytes:
-    """The packet by which a client is present from now on."""
+    """Return the packet by which a client is present from now on."""
     return encode_control(PRESENCE_ON, b"%b\0%b\0%b" % (token, key, info))

@@ -1,4 +1,4 @@
-"""Sends what a client publishes, and what its hub has still to be told and asked, as far as the kernel takes it now."""
+"""Sender of one client: published messages, changes and questions for its hub, as far as the kernel takes them now."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ..kernel.packet_writer import PacketWriter
 
 
 class ClientWriter:
-    """What one client sends. ``lock`` is held while packets are sent: inside of the lead's lock, if both are held."""
+    """Sender of one client. ``lock`` is held while packets are sent: inside of the leader's lock, if both are held."""
 
     def __init__(self, lock: AbstractContextManager[object]) -> None:
         self.lock = lock  # see above
         self._writer = PacketWriter()  # sends many packets with one call
         self.unsaid: deque[bytes] = deque()
-        """What the hub of this connection has still to be told or asked, in order."""
+        """Changes and questions that are still to be sent over this connection, in order."""
 
     def note(self, packets: Iterable[bytes]) -> None:
-        """The hub has to be told of changes. What takes back a change that it was not told of is not said either."""
+        """Note changes for the hub. A change that undoes an unsent one removes it, and is not sent either."""
         with self.lock:
             for packet in packets:
                 taken_back = packet[2:] if packet.startswith(b"UNSUB ") else b"UN" + packet
@@ -31,7 +31,7 @@ class ClientWriter:
                     self.unsaid.append(packet)
 
     def withdraw(self, packet: bytes) -> bool:
-        """Say something no more; ``False`` if it was said."""
+        """Drop an unsent change; ``False`` if it was sent."""
         with self.lock:
             if packet not in self.unsaid:
                 return False
@@ -39,7 +39,9 @@ class ClientWriter:
             return True
 
     def say_some(self, here: Callable[[], SocketType]) -> None:
-        """Tell and ask the hub, over the connection that is ``here``. Raises :exc:`OSError`, and as ``here``."""
+        """Send changes and questions to the hub, over the connection that is ``here``. Raises :exc:`OSError`, and as
+        ``here``.
+        """
         unsaid = self.unsaid
         with self.lock:
             while unsaid:
@@ -57,6 +59,6 @@ class ClientWriter:
                     return
 
     def send(self, sock: SocketType, packets: list[bytes], flags: int) -> int:
-        """Send packets; how many went. Raises :exc:`OSError`."""
+        """Send packets; return how many went. Raises :exc:`OSError`."""
         with self.lock:
             return self._writer.send(sock, packets, flags)

@@ -108,7 +108,7 @@ class Submission(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Announcement(msgspec.Struct, frozen=True, array_like=True):
-    """Announcement of a worker under ``queue/NAME/work``: its secret key, its room for jobs, and the jobs it holds."""
+    """Announcement of a worker under ``queue/NAME/work``: its secret key, its prefetch, and the jobs it holds."""
 
     key: bytes
     room: int
