@@ -520,7 +520,7 @@ def test_a_worker_that_pauses_gives_back_what_it_has_not_received_and_that_is_no
             worker.receive(timeout=0)
         assert first.done()
         for wrong in (0, 4_097):
-            with pytest.raises(UsageError, match=f"room is 1 to 4,096, not {wrong}"):
+            with pytest.raises(UsageError, match=f"prefetch is 1 to 4,096, not {wrong}"):
                 worker.set_prefetch(wrong)
         worker.set_prefetch(1)
         for payload in (b"1", b"2"):
