@@ -11,7 +11,7 @@ import msgspec
 
 from sbuslib import Topic
 from sbuslib.blocking import Client
-from sbuslib.errors import AnswerError, NoHubError, NoServerError
+from sbuslib.errors import NoHubError, NoServerError, ReplyError
 
 
 class Celsius(msgspec.Struct):
@@ -28,7 +28,7 @@ ANSWERS = Topic(Fahrenheit)
 
 def convert(celsius: Celsius, question: object) -> Fahrenheit:
     if celsius.degrees < -273.15:
-        raise AnswerError("colder than possible")
+        raise ReplyError("colder than possible")
     return Fahrenheit(celsius.degrees * 9 / 5 + 32)
 
 
@@ -46,5 +46,5 @@ def main(role: str, degrees: str = "0") -> None:
 if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
-    except (NoHubError, NoServerError, AnswerError) as error:
+    except (NoHubError, NoServerError, ReplyError) as error:
         sys.exit(str(error))

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from .reading import read as read
     from .recipes.last import CaughtUp as CaughtUp
     from .recipes.queue import Job as Job
-    from .recipes.request import Answer as Answer
-    from .recipes.request import Question as Question
+    from .recipes.request import Reply as Reply
+    from .recipes.request import Request as Request
     from .recipes.subscription import Subscription as Subscription
     from .relay import Relay as Relay
     from .secrets import Credentials as Credentials
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Answer": "recipes.request",
+    "Reply": "recipes.request",
     "CaughtUp": "recipes.last",
     "Client": "client",
     "Connector": "connecting",
@@ -57,7 +57,7 @@ _HOMES = {
     "Job": "recipes.queue",
     "Limits": "limits",
     "Message": "wire.packets",
-    "Question": "recipes.request",
+    "Request": "recipes.request",
     "Relay": "relay",
     "Subscription": "recipes.subscription",
     "Topic": "topic",

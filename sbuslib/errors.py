@@ -20,7 +20,7 @@
     │   └── JournalInUseError               another recorder or consumer is at work
     ├── RefusedError                        the hub refused a subscription; the client has all others
     ├── NoServerError                       nobody serves what was asked
-    ├── AnswerError                         a server answered that it failed
+    ├── ReplyError                         a server answered that it failed
     ├── ServiceError                        a service ended because of a bug of ours, which is its cause
     ├── AddressInUseError (OSError)         the address is in use
     ├── NoHubError (ConnectionError)        nobody listens at any of the addresses tried
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 __all__ = [
     "AddressError",
     "AddressInUseError",
-    "AnswerError",
     "CorruptJournalError",
     "DescriptorError",
     "DisconnectedError",
@@ -59,6 +58,7 @@ __all__ = [
     "PayloadError",
     "PeerError",
     "RefusedError",
+    "ReplyError",
     "ReservedKeyError",
     "SbusError",
     "ServiceError",
@@ -178,7 +178,7 @@ class NoServerError(SbusError):
     """Nobody receives such questions: no server subscribes to their key."""
 
 
-class AnswerError(SbusError):
+class ReplyError(SbusError):
     """A server took a question and failed; the message is its."""
 
 

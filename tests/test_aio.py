@@ -12,7 +12,7 @@ from clients.drivers import FakeHub
 from clients.makers import StartsHub, run
 from support import PATIENCE, HubThread, own_key, python
 
-from sbuslib import Client, Question, aio, blocking
+from sbuslib import Client, Request, aio, blocking
 from sbuslib.clients.basic_operations import MOST_POSTED
 from sbuslib.errors import DisconnectedError, StateError
 from sbuslib.limits import ClientLimits
@@ -173,7 +173,7 @@ def test_a_task_that_is_cancelled_as_it_stops_a_service_leaves_its_work_to_end(s
     async def test() -> None:
         begun, go_on = asyncio.Event(), asyncio.Event()
 
-        async def answer(question: Question) -> bytes:
+        async def answer(question: Request) -> bytes:
             begun.set()
             await go_on.wait()
             return b"done"

@@ -8,7 +8,7 @@ from clients.makers import run
 from support import HubThread, MakeClient
 
 from sbuslib import Hub, Topic, aio
-from sbuslib.errors import AnswerError, KeyFormatError, PayloadError, UsageError
+from sbuslib.errors import KeyFormatError, PayloadError, ReplyError, UsageError
 from sbuslib.topic import schemas
 from sbuslib.wire.packets import Message
 
@@ -119,7 +119,7 @@ def test_a_topic_asks_and_answers(hub: Hub, client: MakeClient) -> None:
     with other.serve(places.pattern(), places.answers(answer, answer=readings)):
         asked = places.request(one, places.key(day=1), Place("Bonn"), answer=readings)
         assert asked == Reading(20.0, "Bonn{'day': '1'}")
-        with pytest.raises(AnswerError, match="PayloadError"):
+        with pytest.raises(ReplyError, match="PayloadError"):
             one.request(b"weather/1", b"?")
         with pytest.raises(PayloadError):
             places.request(one, b"weather/1", Place("Bonn"), answer=places)

@@ -13,7 +13,7 @@ from .console import EXIT_FAILURE, EXIT_SUCCESS, complain, on_stop, progress, te
 from .tables import columns, plain, show_json
 
 if TYPE_CHECKING:
-    from ..recipes.request import Answer, Question
+    from ..recipes.request import Reply, Request
     from ..services.retain import Retain
 
 
@@ -90,7 +90,7 @@ def _show_json(payload: bytes, error: str | None = None) -> None:
     show_json(json_field("payload", payload) if error is None else {"error": error})
 
 
-def _show(answer: Answer, as_json: bool) -> bool:
+def _show(answer: Reply, as_json: bool) -> bool:
     """Print one answer of several. Returns ``False`` if it is an error of its server."""
     from ..wire.text import printable
 
@@ -106,7 +106,7 @@ def _show(answer: Answer, as_json: bool) -> bool:
 def add_serve(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
-        "Answer the questions under keys that match a pattern, until Ctrl-C: COMMAND is run for each, with the payload "
+        "Reply requests under keys that match a pattern, until Ctrl-C: COMMAND is run for each, with the payload "
         "on its standard input, and what it writes is the answer. If it fails, so does the question, with what it "
         "wrote to standard error. SBUS_KEY is the key of the question, and SBUS_SENDER who asks, if the hub tells. It "
         "is ended when whoever asked has given up."
@@ -142,12 +142,12 @@ def run_serve(arguments: Namespace) -> None:
             wait_for_ctrl_c(service.wait)
 
 
-def answer(question: Question, command: list[str]) -> bytes:
-    """Return a command's answer to a request. Raises :exc:`~sbuslib.errors.AnswerError` when it fails."""
+def answer(question: Request, command: list[str]) -> bytes:
+    """Return a command's answer to a request. Raises :exc:`~sbuslib.errors.ReplyError` when it fails."""
     import subprocess
     from time import monotonic
 
-    from ..errors import AnswerError
+    from ..errors import ReplyError
 
     told = {b"SBUS_KEY": question.key}
     if question.sender is not None:
@@ -162,10 +162,10 @@ def answer(question: Question, command: list[str]) -> bytes:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise AnswerError(str(error)) from None
+        raise ReplyError(str(error)) from None
     if done.returncode:
         text = done.stderr.decode("utf-8", "replace").strip()
-        raise AnswerError(text or f"{command[0]} ended with status {done.returncode}")
+        raise ReplyError(text or f"{command[0]} ended with status {done.returncode}")
     return done.stdout
 
 

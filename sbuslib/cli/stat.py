@@ -27,7 +27,7 @@ def add_stat(parser: Parser) -> None:
         "Counts begin when the hub is made, those of a client when it connects, those of a link when it is made. A hub "
         "tells this to its own user, root, and the users of --trusted.\n\n"
         "With --clients, show every client. Number 0 is the program that serves the hub.\n\n"
-        "With --tree, show a hub and the children it, with what passed over each link: up from the lower hub, and "
+        "With --tree, show a hub and its children, with what passed over each link: up from the lower hub, and "
         "down to it. Children are asked at the address that their relays say, if they run as the same user as the "
         "relay; of others, only the link is shown. Lag is for how long a hub owes an answer."
     )

@@ -73,7 +73,7 @@ class SyncScope(str):
     """How far all that a client said is in force: ``local``, ``tree`` or ``partial``."""
 
     trusted_only = False
-    """Whether children were not waited for, because the parents them do not trust their users."""
+    """Whether children were not waited for, because the hubs above them do not trust their users."""
 
     @classmethod
     def of(cls, answer: bytes) -> Self:

@@ -226,7 +226,7 @@ class AioJobQueue:
         :param priority: 0 to 9: of jobs that wait, those with more go first.
         :param timeout: for each packet full of jobs.
 
-        Raises :exc:`~sbuslib.errors.AnswerError` when the queue refuses, which it does for a whole packet, and
+        Raises :exc:`~sbuslib.errors.ReplyError` when the queue refuses, which it does for a whole packet, and
         :exc:`~sbuslib.errors.PayloadError`. After :exc:`TimeoutError`, :exc:`~sbuslib.errors.NoServerError` and
         :exc:`~sbuslib.errors.DisconnectedError` jobs may be accepted.
         """
@@ -253,7 +253,7 @@ class AioJobQueue:
     async def purge(self, *, number: int | None = None, timeout: float | None = 10.0) -> int:
         """Have all jobs forgotten that no worker holds, or one of them, by its ``number``; how many there were.
 
-        Raises :exc:`~sbuslib.errors.NoServerError`, :exc:`TimeoutError`, and :exc:`~sbuslib.errors.AnswerError` unless
+        Raises :exc:`~sbuslib.errors.NoServerError`, :exc:`TimeoutError`, and :exc:`~sbuslib.errors.ReplyError` unless
         the service trusts this user.
         """
         return await purge(self._operations, self._ask(), self._name, self._separator, timeout, number)

@@ -12,7 +12,7 @@ from ..errors import StateError, UsageError
 from ..kernel.users import resolve_users
 from ..recipes.last import fetch, subscribe
 from ..recipes.mailbox import GuardedMailbox, Mailbox
-from ..recipes.request import Answer, Question, Requester, request, request_many
+from ..recipes.request import Reply, Request, Requester, request, request_many
 from ..recipes.server import Server
 from ..secrets import Namespace, stranger
 from ..wire import control
@@ -103,17 +103,17 @@ class Operations(BasicOperations):
         The answer comes under a secret key, which no other process can read. The C daemon has no secret keys: there
         :exc:`~sbuslib.errors.StateError` is raised, unless ``secret`` is false. Raises
         :exc:`~sbuslib.errors.NoServerError` when nobody serves the key, :exc:`TimeoutError` without an answer in time,
-        :exc:`~sbuslib.errors.AnswerError` with the server's reason when it failed, and as ``publish``.
+        :exc:`~sbuslib.errors.ReplyError` with the server's reason when it failed, and as ``publish``.
         """
         return await request(self, self._requester(secret), as_key(key), payload, timeout)
 
     async def request_many(
         self, key: Key, payload: bytes = b"", *, wait: float = 1.0, most: int | None = None, secret: bool = True
-    ) -> list[Answer]:
+    ) -> list[Reply]:
         """Send a request to all servers of ``key``. Returns the answers that come within ``wait`` seconds, or the first
         ``most``.
 
-        The ``payload`` of an answer raises :exc:`~sbuslib.errors.AnswerError` if its server failed.
+        The ``payload`` of an answer raises :exc:`~sbuslib.errors.ReplyError` if its server failed.
         """
         return await request_many(self, self._requester(secret), as_key(key), payload, wait, most)
 
@@ -138,12 +138,12 @@ class Operations(BasicOperations):
 
     @starting
     async def serve(
-        self, pattern: Key, function: Callable[[Question], bytes | Awaitable[bytes]], *, workers: int | None = None
+        self, pattern: Key, function: Callable[[Request], bytes | Awaitable[bytes]], *, workers: int | None = None
     ) -> AioService:
         """Answer questions under keys that match ``pattern``, in the background, from now on.
 
-        ``function`` is given each :class:`~sbuslib.Question` and returns the answer. If it raises, the error is logged,
-        and its type is sent to the caller; the text too, if it is an :exc:`~sbuslib.errors.AnswerError`. So many
+        ``function`` is given each :class:`~sbuslib.Request` and returns the answer. If it raises, the error is logged,
+        and its type is sent to the caller; the text too, if it is an :exc:`~sbuslib.errors.ReplyError`. So many
         ``workers`` call it at a time: by default 16 with asyncio, else one. ``stop`` of the returned object, and the
         end of its ``with``, take no more questions, and wait until those that were taken are answered. Raises as
         ``subscribe``.
@@ -165,7 +165,7 @@ class Operations(BasicOperations):
     async def last(self, *patterns: Key) -> list[Message]:
         """Return the newest message of each matching key, as a service keeps them (``sbus retain``), in order of keys.
 
-        Raises :exc:`~sbuslib.errors.NoServerError` where no service keeps them, :exc:`~sbuslib.errors.AnswerError`,
+        Raises :exc:`~sbuslib.errors.NoServerError` where no service keeps them, :exc:`~sbuslib.errors.ReplyError`,
         :exc:`~sbuslib.errors.PeerError` and :exc:`TimeoutError`.
         """
         keys = [as_key(pattern, "pattern") for pattern in patterns]

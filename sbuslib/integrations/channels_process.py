@@ -23,7 +23,7 @@ import msgspec
 from .. import blocking
 from ..clients.endpoint import ClientSubscription
 from ..errors import DisconnectedError, NoServerError
-from ..recipes.request import FAILED, REPLY, Question, encode_answer, parse_question
+from ..recipes.request import FAILED, REPLY, Request, encode_answer, parse_question
 from ..secrets import Namespace
 from ..wire.packets import Message
 from .channels_memory import LayerSettings, LocalChannels
@@ -177,7 +177,7 @@ class Process:
             self._put_into_group(word.group, whole)
             self._unsubscribe(word.group)  # if all its channels have left meanwhile
 
-    def _answer(self, question: Question, word: Word) -> None:
+    def _answer(self, question: Request, word: Word) -> None:
         if word.verb == "put":
             whole = self._parts.join(word)
             has_room = whole is None or self._channels.put(word.channel, whole)
@@ -188,12 +188,12 @@ class Process:
             self.leave(word.group, word.channel)
             self._say(question, b"")
 
-    def _answer_add(self, question: Question, word: Word, joined: Future[ClientSubscription]) -> None:
+    def _answer_add(self, question: Request, word: Word, joined: Future[ClientSubscription]) -> None:
         if failed := joined.cancelled() or joined.exception() is not None:
             self.leave(word.group, word.channel)
         self._say(question, b"the hub is away" if failed else b"", is_refused=failed)
 
-    def _say(self, question: Question, text: bytes, *, is_refused: bool = False) -> None:
+    def _say(self, question: Request, text: bytes, *, is_refused: bool = False) -> None:
         """Answer. If the hub is away, the caller is left without an answer."""
         answer = encode_answer(FAILED if is_refused else REPLY, question.number, text)
         with suppress(TimeoutError, DisconnectedError):

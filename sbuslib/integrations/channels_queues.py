@@ -17,7 +17,7 @@ from channels.exceptions import MessageTooLarge
 
 from .. import aio, blocking
 from ..clients.job_queue import AioHeldJob, AioWorker
-from ..errors import AnswerError, NoServerError, SbusError
+from ..errors import NoServerError, ReplyError, SbusError
 from ..recipes.queue import FULL, JOB_BYTES, list_queues, services_key
 from .channels_memory import LayerSettings
 from .trust import TrustedUsers
@@ -57,7 +57,7 @@ class Queues:
         except NoServerError:
             start = f"start sbus queue --memory '{settings.queue('*')}'"
             raise NoServerError(f"{channel}: nobody keeps what is sent to ordinary channels: {start}") from None
-        except AnswerError as error:
+        except ReplyError as error:
             if str(error) == FULL:
                 return False
             raise
@@ -83,7 +83,7 @@ class Queues:
         """Forget what waits in all channels of the layer."""
         client, mine = self._client, self._settings.queue("").encode()
         key = services_key(client.hub.separator)
-        with suppress(AnswerError):  # there are services of others alone
+        with suppress(ReplyError):  # there are services of others alone
             for name in list_queues(lambda after: client.request_many(key, after, wait=LISTED_WITHIN)):
                 if name.startswith(mine):
                     client.queue(name).purge(timeout=client.timeout)

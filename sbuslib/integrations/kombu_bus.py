@@ -20,7 +20,7 @@ from kombu.transport import virtual
 
 from ..clients.endpoint import Endpoint, HeldJob, JobQueue, Worker
 from ..connecting import BusUrl, connect
-from ..errors import AnswerError, DisconnectedError, NoServerError
+from ..errors import DisconnectedError, NoServerError, ReplyError
 from ..recipes.queue import LONGEST_SECONDS, NOT_TRUSTED, PEEKED, Job
 from ..wire.packets import Message
 from .kombu_messages import (
@@ -173,7 +173,7 @@ class Bus:
         try:
             if self._may_look:
                 jobs = self._ask(lambda timeout: queue.peek(timeout=timeout))
-        except AnswerError as error:
+        except ReplyError as error:
             if NOT_TRUSTED not in str(error):  # it is busy
                 raise
             self._may_look = False

@@ -23,7 +23,7 @@ from ..secrets import RESERVED, Namespace
 from ..wire.packets import check_payload
 from ..wire.text import printable
 from .mailbox import ClientPort
-from .request import Answer, Requester, request
+from .request import Reply, Requester, request
 
 ANNOUNCE_SECONDS: Final = 1.0
 """How often a worker announces itself. A service that is started again knows its workers after that time."""
@@ -329,11 +329,11 @@ async def peek(
     return (await _ask_about(port, requester, Peeked, name, separator, PEEK, timeout)).jobs
 
 
-def list_queues(ask: Callable[[bytes], list[Answer]]) -> dict[bytes, QueueState]:
+def list_queues(ask: Callable[[bytes], list[Reply]]) -> dict[bytes, QueueState]:
     """Return the queues of all services that answer, and their states.
 
     :param ask: asks them a question under :func:`services_key`. Its errors are raised here, too, and
-        :exc:`~sbuslib.errors.AnswerError` where all refuse.
+        :exc:`~sbuslib.errors.ReplyError` where all refuse.
     """
     queues: dict[bytes, QueueState] = {}
     after = b""

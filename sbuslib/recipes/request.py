@@ -23,7 +23,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from ..errors import AnswerError, NoServerError, PacketError
+from ..errors import NoServerError, PacketError, ReplyError
 from ..limits import check_count, check_seconds
 from ..secrets import Namespace
 from ..wire.packets import Message, check_payload
@@ -49,7 +49,7 @@ _ENDING_BYTES: Final = 39
 _LONGEST_KEY: Final = 4_096
 
 
-class Question(Message, frozen=True, gc=False, kw_only=True):
+class Request(Message, frozen=True, gc=False, kw_only=True):
     """A request, as a server gets it: a message with ``key``, ``payload`` and ``sender``, if the server asks for
     senders.
     """
@@ -60,7 +60,7 @@ class Question(Message, frozen=True, gc=False, kw_only=True):
     reply_to: bytes
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False):
+class Reply(msgspec.Struct, frozen=True, gc=False):
     """One answer: its ``payload``, or the reason of a failure in ``error``; and its sender, if the hub names it."""
 
     value: bytes
@@ -69,9 +69,9 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def payload(self) -> bytes:
-        """The answer. Raises :exc:`~sbuslib.errors.AnswerError` if the server failed."""
+        """The answer. Raises :exc:`~sbuslib.errors.ReplyError` if the server failed."""
         if self.error is not None:
-            raise AnswerError(self.error)
+            raise ReplyError(self.error)
         return self.value
 
 
@@ -107,7 +107,7 @@ def split_question(payload: bytes) -> tuple[int, int, bytes, bytes] | None:
     return number, left, payload[_QUESTION.size : start], payload[start:]
 
 
-def parse_question(message: Message, now: float, namespace: Namespace) -> Question | None:
+def parse_question(message: Message, now: float, namespace: Namespace) -> Request | None:
     """Parse the question in a message; ``None`` if it is none, or its reply key is not a caller's."""
     if (parts := split_question(message.payload)) is None:
         return None
@@ -116,7 +116,7 @@ def parse_question(message: Message, now: float, namespace: Namespace) -> Questi
     number, left, reply_to, payload = parts
     if not _is_of_a_caller(reply_to, namespace):
         return None
-    return Question(
+    return Request(
         message.key,
         payload,
         message.sender,
@@ -168,7 +168,7 @@ class _Pending:
         #: Bytes of answers that are still taken.
         self.room = MAILBOX_BYTES
         #: Those that have come.
-        self.answers: list[Answer] = []
+        self.answers: list[Reply] = []
 
     def is_answered(self) -> bool:
         return len(self.answers) >= self.most
@@ -237,10 +237,10 @@ class Requester(Mailbox):
         if pending.room < 0:
             return
         if kind == REPLY:
-            pending.answers.append(Answer(rest, message.sender))
+            pending.answers.append(Reply(rest, message.sender))
         else:
             text = rest[:LONGEST_TEXT].decode("utf-8", "replace")
-            pending.answers.append(Answer(b"", message.sender, text))
+            pending.answers.append(Reply(b"", message.sender, text))
 
     def ask(self, most: int) -> tuple[int, _Pending]:
         """Register a new question; return its number, and the record of its answers."""
@@ -269,7 +269,7 @@ async def request(port: ClientPort, requester: Requester, key: bytes, payload: b
 
 async def request_many(
     port: ClientPort, requester: Requester, key: bytes, payload: bytes, wait: float, most: int | None
-) -> list[Answer]:
+) -> list[Reply]:
     """Ask all servers, and collect answers for ``wait`` seconds, or until there are ``most``."""
     check_seconds(wait, "wait")
     check_count(most, "most", MOST_ANSWERS)
@@ -292,7 +292,7 @@ async def _wait_for_answers(port: ClientPort, pending: _Pending, key: bytes, lef
 
 async def _ask(
     port: ClientPort, requester: Requester, key: bytes, payload: bytes, timeout: float | None, most: int
-) -> list[Answer]:
+) -> list[Reply]:
     """Ask, and collect answers. Raises :exc:`~sbuslib.errors.NoServerError` when nobody received the question.
 
     The hub acts on packets in order. So if it reports that nobody receives the key, no server has got the question,

@@ -19,7 +19,7 @@ from contextlib import suppress
 from math import inf
 from typing import Any, Final
 
-from ..errors import AnswerError
+from ..errors import ReplyError
 from ..limits import PACKET_BYTES, check_count
 from ..secrets import Namespace
 from ..shares import Turns
@@ -30,7 +30,7 @@ from .request import (
     FAILED,
     LONGEST_TEXT,
     REPLY,
-    Question,
+    Request,
     encode_answer,
     parse_cancellation,
     parse_question,
@@ -51,7 +51,7 @@ class _Waiting:
 
     __slots__ = ("is_cancelled", "question", "since")
 
-    def __init__(self, question: Question, since: float) -> None:
+    def __init__(self, question: Request, since: float) -> None:
         self.question = question
         self.since = since  # when it came
         self.is_cancelled = False  # by its caller
@@ -77,7 +77,7 @@ class Server:
         self,
         port: ClientPort,
         mailbox: Mailbox,
-        function: Callable[[Question], Any],
+        function: Callable[[Request], Any],
         workers: int,
         namespace: Namespace,
         clock: Callable[[], float],
@@ -179,18 +179,18 @@ class Server:
                 caller.away_since = now
         return caller.away_since is not None and now - caller.away_since >= LEFT_SECONDS
 
-    async def _send(self, question: Question, answer: bytes) -> None:
+    async def _send(self, question: Request, answer: bytes) -> None:
         with suppress(TimeoutError):  # the hub is away for long: the callers have given up
             await self._port.post(question.reply_to, answer, together=bool(self._jobs))
 
-    async def _answer(self, question: Question) -> bytes:
+    async def _answer(self, question: Request) -> bytes:
         try:
             result = await self._port.in_time(self._function, question, question.until)
             if not isinstance(result, bytes):
                 raise TypeError(f"the server's function returned {type(result).__name__}, not bytes")
             if len(result) + len(question.reply_to) + 18 > PACKET_BYTES:
                 raise ValueError(f"the answer has {len(result):,} bytes, which do not fit a packet")
-        except AnswerError as error:
+        except ReplyError as error:
             return encode_answer(FAILED, question.number, str(error).encode("utf-8", "replace")[:LONGEST_TEXT])
         except (Exception, SystemExit) as error:  # the latter would end this thread alone
             if isinstance(error, TimeoutError) and question.until is not None and self._clock() >= question.until:

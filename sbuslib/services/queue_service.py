@@ -50,7 +50,7 @@ from ..recipes.queue import (
     queue_key,
     services_key,
 )
-from ..recipes.request import FAILED, REPLY, Question, encode_answer, parse_question
+from ..recipes.request import FAILED, REPLY, Request, encode_answer, parse_question
 from ..secrets import Namespace
 from ..wire.packets import Message
 from ..wire.text import printable
@@ -313,7 +313,7 @@ class QueueService:
         """Whether a key could have come as published, and is no secret."""
         return b"\0" not in key and not self._namespace.uses_reserved(key)
 
-    def _answer(self, question: Question, text: bytes, *, is_refused: bool = False) -> None:
+    def _answer(self, question: Request, text: bytes, *, is_refused: bool = False) -> None:
         """Answer at the end of this turn."""
         kind = FAILED if is_refused else REPLY
         self._out.append((question.reply_to, encode_answer(kind, question.number, text)))
@@ -381,7 +381,7 @@ class QueueService:
 
     # -- questions, and other services --------------------------------------------------------------
 
-    def _asked(self, question: Question, name: bytes, user: int | None) -> None:
+    def _asked(self, question: Request, name: bytes, user: int | None) -> None:
         """Answer for the state of a queue or its jobs, or empty it. An untrusted user sees only itself."""
         # 1. Requests of trusted users only.
         word, _, number = question.payload.partition(b" ")

@@ -25,11 +25,11 @@ import msgspec
 from gevent.event import Event
 
 from ..client import Client
-from ..errors import AnswerError, DisconnectedError, NoServerError, PeerError, StateError
+from ..errors import DisconnectedError, NoServerError, PeerError, ReplyError, StateError
 from ..limits import PACKET_BYTES
 from ..matcher import SEPARATOR, matches
 from ..recipes.last import TRIES, KeptPage, question_key
-from ..recipes.request import Question
+from ..recipes.request import Request
 from ..secrets import stranger
 from ..shares import Shares
 from ..wire import control
@@ -284,7 +284,7 @@ class Retain:
                 self._take_over()
             except (NoServerError, TimeoutError):
                 pass  # it was no service but a subscriber to everything, or has gone
-            except (AnswerError, PeerError) as error:
+            except (ReplyError, PeerError) as error:
                 logger.warning("last values: what another service keeps is not taken over: %s", error)
             self._came = None
             self._serve()
@@ -317,7 +317,7 @@ class Retain:
                 return
         raise TimeoutError(f"the connection broke {TRIES} times, or more came than fits")
 
-    def _answer(self, question: Question) -> bytes:
+    def _answer(self, question: Request) -> bytes:
         """Request a page of all that was published before the request."""
         pattern = question.key[len(self._own) :]
         after = msgspec.msgpack.decode(question.payload, type=bytes | None)

@@ -23,7 +23,7 @@ class LinkError(PeerError):
 class ApartError(LinkError):
     """This hub has to stay apart from the parent, and is the root of its own tree.
 
-    :param state: ``loop``: joining would put this parent itself; ``deep``: the tree would be deeper than
+    :param state: ``loop``: joining would put this hub above itself; ``deep``: the tree would be deeper than
         :attr:`~sbuslib.limits.Limits.path_hubs`.
     """
 

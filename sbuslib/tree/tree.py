@@ -43,7 +43,7 @@ from .link_context import LinkContext
 from .link_protocols import ParentPort
 from .presences import PARENT
 from .remote_senders import ChildSenders
-from .tree_sync import Reply
+from .tree_sync import Respond
 
 ADDRESS_BYTES: Final = 256
 """Longest address of a child, in bytes: that of a socket in the file system has at most 108."""
@@ -303,7 +303,7 @@ class Tree(LinkContext):
         """Answer a ``hub/sync``, at once or when the rest of the tree has answered."""
         self.questions.sync(client, self.links.get(client), client.account.uid, token, scope)
 
-    def sync_children(self, reply: Reply) -> None:
+    def sync_children(self, reply: Respond) -> None:
         """The parent asks when its announcements are in force below."""
         self.questions.sync_children(reply, self.propagation.own)
 

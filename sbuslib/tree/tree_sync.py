@@ -28,7 +28,7 @@ from ..wire import control
 from ..wire.packets import encode_control
 from .link_protocols import ChildPort, Neighbour, ParentPort
 
-Reply: TypeAlias = Callable[[bytes], None]
+Respond: TypeAlias = Callable[[bytes], None]
 """Called with the scope of the answer: ``tree``, ``partial`` and so on."""
 
 
@@ -53,7 +53,7 @@ class _Round:
     :param requests: the replies to make, by who asked: the link to a child does not wait for its own answer.
     """
 
-    def __init__(self, user: int, requests: dict[object, list[Reply]]) -> None:
+    def __init__(self, user: int, requests: dict[object, list[Respond]]) -> None:
         self.user = user
         self.requests = requests
         self.waiting: dict[object, bytes] = {}  # links, with tokens, and the parent while this hub joins it
@@ -91,11 +91,11 @@ class Questions:
         self._parent = parent
         self.knows_prefix = True
         """Whether the first prefix is known, or nobody waits for it any more."""
-        self._until_prefix: dict[Questioner, list[Reply]] = {}  # who asked whoami
-        self._until_joined: dict[Questioner, list[Reply]] = {}  # who asked about the path
+        self._until_prefix: dict[Questioner, list[Respond]] = {}  # who asked whoami
+        self._until_joined: dict[Questioner, list[Respond]] = {}  # who asked about the path
         self._rounds: set[_Round] = set()  # that are not over
         self._asked_by_clients: dict[int, _Round] = {}  # those of the rounds that clients asked for: one a user
-        self._requests: dict[int, dict[object, list[Reply]]] = {}  # for the next round of each user
+        self._requests: dict[int, dict[object, list[Respond]]] = {}  # for the next round of each user
         self._open: Counter[Questioner] = Counter()  # questions that are not answered yet
 
     def clear(self) -> None:
@@ -107,7 +107,7 @@ class Questions:
         self._until_prefix.clear()
         self._until_joined.clear()
 
-    def _put_off(self, asker: Questioner, encode: Callable[[bytes], bytes]) -> Reply:
+    def _put_off(self, asker: Questioner, encode: Callable[[bytes], bytes]) -> Respond:
         """Return a function that answers a client's question later. Raises :exc:`~sbuslib.errors.PacketError` when it
         has too many.
         """
@@ -187,11 +187,11 @@ class Questions:
         self._ask_parent(round_)
         self._check(round_)
 
-    def sync_children(self, reply: Reply, user: int) -> None:
+    def sync_children(self, reply: Respond, user: int) -> None:
         """The parent, whose changes count as those of ``user``, asks when its announcements are in force below."""
         self._check(self._make_round(user, {None: [reply]}))
 
-    def _make_round(self, user: int, requests: dict[object, list[Reply]]) -> _Round:
+    def _make_round(self, user: int, requests: dict[object, list[Respond]]) -> _Round:
         round_ = _Round(user, requests)
         self._rounds.add(round_)
         for link in self._links.values():

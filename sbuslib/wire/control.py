@@ -33,7 +33,7 @@ BATCH_ON = b"batch/on"
 BATCH_OFF = b"batch/off"
 MONITOR_ON = b"monitor/on"
 
-# Between a hub and the relays of the children it: docs/relay.md.
+# Between a hub and the relays of its children: docs/relay.md.
 INTEREST_ON = b"interest/on"
 INTEREST_ADD = b"interest/add"
 INTEREST_REMOVE = b"interest/remove"

@@ -17,7 +17,7 @@ from support import PATIENCE, HubThread
 from sbuslib import blocking
 from sbuslib.blocking import Client
 from sbuslib.cli.messages import to_json
-from sbuslib.errors import AnswerError
+from sbuslib.errors import ReplyError
 from sbuslib.limits import PACKET_BYTES
 from sbuslib.wire.packets import Message
 
@@ -183,7 +183,7 @@ def test_a_command_need_not_read_what_it_is_given(run: Run, ready: Start, bus: H
 
 def test_all_who_serve_a_key_are_shown(run: Run, bus: HubThread, path: str) -> None:
     def fail(question: object) -> bytes:
-        raise AnswerError("no \x1b")
+        raise ReplyError("no \x1b")
 
     with (
         blocking.Client(path) as one,

@@ -17,8 +17,8 @@ from support import PATIENCE, Connect, HubThread, PlainDaemon, eventually, own_k
 from worlds import STRANGER, World
 
 from sbuslib import Client, Hub
-from sbuslib.errors import AnswerError, DisconnectedError, NoServerError, StateError
-from sbuslib.recipes.request import MOST_ANSWERS, Answer, Question
+from sbuslib.errors import DisconnectedError, NoServerError, ReplyError, StateError
+from sbuslib.recipes.request import MOST_ANSWERS, Reply, Request
 
 SERVER = """
 import sys, time
@@ -32,7 +32,7 @@ with Client(sys.argv[1]) as client, client.serve(b"svc", answer):
 """
 
 
-def upper(question: Question) -> bytes:
+def upper(question: Request) -> bytes:
     return question.payload.upper()
 
 
@@ -66,7 +66,7 @@ def test_the_hub_goes_away_while_questions_are_in_flight(address: str, client: M
         never = gevent.event.Event()
         begun = gevent.event.Event()
 
-        def answer(question: Question) -> bytes:
+        def answer(question: Request) -> bytes:
             begun.set()
             never.wait()
             return b""
@@ -91,7 +91,7 @@ def test_clients_that_reconnect_ask_and_serve_on(address: str, client: MakeClien
         service = other.serve(b"svc", upper)
         assert one.request(b"svc", b"x") == b"X"
     with Hub(address):
-        eventually(lambda: one.request_many(b"svc", b"y", wait=0.05) == [Answer(b"Y", own_key())])
+        eventually(lambda: one.request_many(b"svc", b"y", wait=0.05) == [Reply(b"Y", own_key())])
         assert one.request(b"svc", b"z") == b"Z"
         service.stop()
 
@@ -195,7 +195,7 @@ def test_who_sees_a_question_cannot_cancel_it(hub: Hub, client: MakeClient, conn
     one, other, spy = client(), client(), connect()
     began, go = Event(), Event()
 
-    def answer(question: Question) -> bytes:
+    def answer(question: Request) -> bytes:
         began.set()
         go.wait()
         return question.payload
@@ -229,7 +229,7 @@ def test_a_question_is_given_up_over_relays(world: World) -> None:
     asker, server = world.client("low"), world.client("top")
     began, go, seen = Event(), Event(), list[bytes]()
 
-    def answer(question: Question) -> bytes:
+    def answer(question: Request) -> bytes:
         seen.append(question.payload)
         began.set()
         go.wait()
@@ -278,7 +278,7 @@ def test_a_daemon_without_secret_keys(address: str, client: MakeClient) -> None:
                 one.request(b"svc", b"x")
             assert one.request(b"svc", b"x", secret=False) == b"X"
             assert [answer.payload for answer in one.request_many(b"svc", b"y", most=1, secret=False)] == [b"Y"]
-            with other.serve(b"bad", lambda question: b"%d" % (1 // 0)), pytest.raises(AnswerError):
+            with other.serve(b"bad", lambda question: b"%d" % (1 // 0)), pytest.raises(ReplyError):
                 one.request(b"bad", secret=False)
 
 

@@ -27,7 +27,7 @@ from channels.exceptions import ChannelFull, MessageTooLarge
 
 from sbuslib.blocking import Client
 from sbuslib.connecting import BusUrl
-from sbuslib.errors import AnswerError, NoServerError
+from sbuslib.errors import NoServerError, ReplyError
 from sbuslib.integrations import channels_memory
 from sbuslib.integrations.channels import SbusChannelLayer
 from sbuslib.integrations.channels_memory import LayerSettings, LocalChannels
@@ -278,7 +278,7 @@ def test_what_a_stranger_sends_reaches_no_channel(hub: HubThread, make: Make, ca
         to_channel = Word("put", names[0], part=message, size=len(message))
         await asyncio.to_thread(stranger.publish, "asgi/group/room", msgspec.msgpack.encode(to_group))
         key = f"asgi/at/{here.client_prefix}"
-        with pytest.raises(AnswerError, match=f"messages of user {STRANGER} are refused"):
+        with pytest.raises(ReplyError, match=f"messages of user {STRANGER} are refused"):
             await asyncio.to_thread(stranger.request, key, msgspec.msgpack.encode(to_channel))
         assert await receive(trusting, names[1], 1) == ["forged"]
         assert await is_empty(here, names[0])

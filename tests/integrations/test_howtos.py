@@ -20,7 +20,7 @@ from docs.pages import DOCS, blocks
 from support import PATIENCE, HubThread, eventually
 
 from sbuslib.blocking import Client
-from sbuslib.errors import AnswerError, RefusedError
+from sbuslib.errors import RefusedError, ReplyError
 
 STRANGER = 2201
 
@@ -136,7 +136,7 @@ def test_a_helper_of_root_acts_for_the_user_who_may_and_for_nobody_else(tmp_path
                     if may:
                         assert client.request(key, service, timeout=PATIENCE) == b"restarted"
                     else:
-                        with pytest.raises(AnswerError, match="you may not restart that"):
+                        with pytest.raises(ReplyError, match="you may not restart that"):
                             client.request(key, service, timeout=PATIENCE)
             with acting_as(STRANGER):
                 client = Client(hub.address)

@@ -25,7 +25,7 @@ from kombu.asynchronous.hub import Hub
 
 import sbuslib.integrations.kombu  # noqa: F401  # makes sbus:// known
 from sbuslib.blocking import Client
-from sbuslib.errors import AnswerError, NoServerError
+from sbuslib.errors import NoServerError, ReplyError
 from sbuslib.integrations import kombu_bus
 from sbuslib.integrations.kombu_messages import Raw, decode_binding, encode
 from sbuslib.integrations.kombu_names import bindings_name, exchange_key, exchange_pattern, queue_name
@@ -320,7 +320,7 @@ def test_a_producer_of_another_user_puts_tasks_into_the_queues_that_it_declares(
 def test_a_service_that_names_no_producers_takes_no_task_of_a_stranger(hub: HubThread, service: QueueService) -> None:
     with acting_as(STRANGER):
         stranger = Client(hub.address)
-    with stranger, pytest.raises(AnswerError, match=f"no jobs of user {STRANGER}"):
+    with stranger, pytest.raises(ReplyError, match=f"no jobs of user {STRANGER}"):
         stranger.queue(queue_name("work", b"/")).submit("work", forged("forged"))
 
 

@@ -87,7 +87,7 @@ def test_a_claim_to_be_another_hub_is_not_believed(claim: Claim, folder: str) ->
     with HubThread(f"{folder}/other") as other:
         seen = claim(other.hub.address)
         assert (seen.hub, seen.why) == (None, f"{other.hub.address}: another hub listens there")
-    assert claim(f"{folder}/top").why == f"{folder}/top: another hub listens there", "the parent itself"
+    assert claim(f"{folder}/top").why == f"{folder}/top: another hub listens there", "the hub itself"
 
 
 def test_a_claim_that_leads_nowhere_is_told(claim: Claim) -> None:

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sbuslib import Hub
-from sbuslib.errors import AnswerError, NoServerError
-from sbuslib.recipes.request import Question
+from sbuslib.errors import NoServerError, ReplyError
+from sbuslib.recipes.request import Request
 
 KEYS = [b"a", b"a/1", b"b"]
 PATTERNS = {b"a": [b"a"], b"a/": [b"a/1"], b"b": [b"b"]}
@@ -28,7 +28,7 @@ STEPS = st.lists(
 )
 
 
-def answer(question: Question) -> bytes:
+def answer(question: Request) -> bytes:
     if question.payload.startswith(b"\0"):
         raise ValueError("zero")
     gevent.sleep(0)
@@ -38,7 +38,7 @@ def answer(question: Question) -> bytes:
 def expected(key: bytes, payload: bytes, serving: dict[bytes, ExitStack]) -> object:
     if not any(key in PATTERNS[pattern] for pattern in serving):
         return NoServerError
-    return AnswerError if payload.startswith(b"\0") else key + payload
+    return ReplyError if payload.startswith(b"\0") else key + payload
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -63,5 +63,5 @@ def test_each_question_gets_its_own_answer(hub: Hub, client: MakeClient, steps: 
 def asked(asker: object, key: bytes, payload: bytes) -> object:
     try:
         return asker.request(key, payload, timeout=20)  # type: ignore[attr-defined]
-    except (NoServerError, AnswerError) as error:
+    except (NoServerError, ReplyError) as error:
         return type(error)

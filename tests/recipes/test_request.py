@@ -27,17 +27,17 @@ from sbuslib import Client, aio, blocking
 from sbuslib.clients import operations
 from sbuslib.clients.endpoint import Endpoint
 from sbuslib.errors import (
-    AnswerError,
     DisconnectedError,
     NoServerError,
     PayloadError,
+    ReplyError,
 )
 from sbuslib.limits import PACKET_BYTES
 from sbuslib.recipes import server as server_module
-from sbuslib.recipes.request import Answer, Question, Requester
+from sbuslib.recipes.request import Reply, Request, Requester
 
 
-def upper(question: Question) -> bytes:
+def upper(question: Request) -> bytes:
     return question.payload.upper()
 
 
@@ -71,9 +71,9 @@ async def test_a_question_is_answered(bus: Bus, server: HubThread) -> None:
 def test_a_server_learns_key_sender_and_deadline(server: HubThread, make: Make) -> None:
     one, other = make(), make()
     choose(other, b"senders/on")
-    seen: list[Question] = []
+    seen: list[Request] = []
 
-    def answer(question: Question) -> bytes:
+    def answer(question: Request) -> bytes:
         seen.append(question)
         return b""
 
@@ -94,21 +94,21 @@ async def test_an_error_of_the_server_is_logged_and_its_type_is_raised_where_it_
 ) -> None:
     one, other = await bus.client(), await bus.client()
 
-    def fail(question: Question) -> Any:
+    def fail(question: Request) -> Any:
         match question.payload:
             case b"none":
                 return None
             case b"long":
                 return bytes(PACKET_BYTES)
             case b"told":
-                raise AnswerError("told: é" + "x" * 10_000)
+                raise ReplyError("told: é" + "x" * 10_000)
         raise ValueError("wrong")
 
     async with other.serve(b"svc", fail):
         for payload, text in ((b"x", "ValueError"), (b"none", "TypeError"), (b"long", "ValueError")):
-            with caplog.at_level(logging.ERROR, "sbuslib.recipes"), pytest.raises(AnswerError, match=f"^{text}$"):
+            with caplog.at_level(logging.ERROR, "sbuslib.recipes"), pytest.raises(ReplyError, match=f"^{text}$"):
                 await one.request(b"svc", payload)
-        with pytest.raises(AnswerError, match="told: é") as caught:
+        with pytest.raises(ReplyError, match="told: é") as caught:
             await one.request(b"svc", b"told")
         assert len(str(caught.value)) < 5_000
     failed, none, long = caplog.records
@@ -122,17 +122,17 @@ async def test_an_error_of_the_server_is_logged_and_its_type_is_raised_where_it_
 async def test_all_servers_answer_who_are_asked_together(bus: Bus, server: HubThread) -> None:
     one, two, three = await bus.client(), await bus.client(), await bus.client()
 
-    def fail(question: Question) -> bytes:
+    def fail(question: Request) -> bytes:
         raise ValueError("no")
 
     async with two.serve(b"svc", upper), three.serve(b"svc", upper):
         answers = await one.request_many(b"svc", b"x", wait=PATIENCE, most=2)
-        assert answers == [Answer(b"X", own_key())] * 2
+        assert answers == [Reply(b"X", own_key())] * 2
         async with three.serve(b"svc", fail):
             answers = await one.request_many(b"svc", b"x", wait=PATIENCE, most=3)
             assert sorted(answer.error or "" for answer in answers) == ["", "", "ValueError"]
             (failed,) = (answer for answer in answers if answer.error)
-            with pytest.raises(AnswerError, match="ValueError"):
+            with pytest.raises(ReplyError, match="ValueError"):
                 _ = failed.payload
         assert await one.request(b"svc", b"y") == b"Y"  # one answer is taken, the other dropped
     assert await one.request_many(b"svc", wait=0.01) == []
@@ -142,7 +142,7 @@ async def test_all_servers_answer_who_are_asked_together(bus: Bus, server: HubTh
 async def test_64_questions_in_flight_on_one_client(bus: Bus, server: HubThread) -> None:
     one, other = await bus.client(), await bus.client()
 
-    async def slowly(question: Question) -> bytes:
+    async def slowly(question: Request) -> bytes:
         await bus.core(other)._connection.runtime.sleep(0.001)
         return question.payload.upper()
 
@@ -175,7 +175,7 @@ def test_a_question_whose_caller_gave_up_is_not_answered(
     wait, go = waits(one)
     seen: list[bytes] = []
 
-    def answer(question: Question) -> bytes:
+    def answer(question: Request) -> bytes:
         seen.append(question.payload)
         wait()
         return b""
@@ -207,7 +207,7 @@ def test_a_slow_server_answers_what_it_took_also_at_its_end(server: HubThread, m
     results: list[bytes] = []
     begun: list[bytes] = []
 
-    def answer(question: Question) -> bytes:
+    def answer(question: Request) -> bytes:
         begun.append(question.payload)
         wait()
         return b"done"
@@ -236,7 +236,7 @@ def test_too_many_questions_are_refused(server: HubThread, make: Make, monkeypat
     one, other = make(), make()
     wait, go = waits(one)
 
-    def answer(question: Question) -> bytes:
+    def answer(question: Request) -> bytes:
         wait()
         return b"done"
 
@@ -245,7 +245,7 @@ def test_too_many_questions_are_refused(server: HubThread, make: Make, monkeypat
     def ask() -> None:
         try:
             results.append(one.request(b"svc", timeout=PATIENCE))
-        except AnswerError as error:
+        except ReplyError as error:
             results.append(str(error))
 
     with other.serve(b"svc", answer):
@@ -261,7 +261,7 @@ def test_too_many_questions_are_refused(server: HubThread, make: Make, monkeypat
 def test_with_asyncio_a_function_ends_when_its_caller_has_given_up(server: HubThread, address: str) -> None:
     ended: list[bytes] = []
 
-    async def answer(question: Question) -> bytes:
+    async def answer(question: Request) -> bytes:
         try:
             await asyncio.sleep(0 if question.payload == b"quick" else 10 * PATIENCE)
         except asyncio.CancelledError:
@@ -276,7 +276,7 @@ def test_with_asyncio_a_function_ends_when_its_caller_has_given_up(server: HubTh
             other.serve(b"svc", answer, workers=1),
         ):
             while not ended:  # on a busy machine it may not even have begun
-                with suppress(TimeoutError, AnswerError):
+                with suppress(TimeoutError, ReplyError):
                     await one.request(b"svc", b"slow", timeout=0.1)
             assert await one.request(b"svc", b"quick", timeout=PATIENCE) == b"done", "its worker is free again"
 
@@ -289,7 +289,7 @@ def test_with_gevent_a_function_ends_when_its_caller_has_given_up(
 ) -> None:
     ended: list[bytes] = []
 
-    def answer(question: Question) -> bytes:
+    def answer(question: Request) -> bytes:
         try:
             gevent.sleep(0 if question.payload == b"quick" else 10 * PATIENCE)
         except gevent.Timeout:
@@ -301,7 +301,7 @@ def test_with_gevent_a_function_ends_when_its_caller_has_given_up(
 
     with Client(address) as one, Client(address) as other, other.serve(b"svc", answer, workers=1):
         while not ended:  # on a busy machine it may not even have begun
-            with suppress(TimeoutError, AnswerError):
+            with suppress(TimeoutError, ReplyError):
                 one.request(b"svc", b"slow", timeout=0.1)
         assert one.request(b"svc", b"quick", timeout=PATIENCE) == b"done", "its worker is free again"
     assert set(ended) == {b"slow"}
@@ -313,7 +313,7 @@ def test_a_task_that_is_cancelled_asks_no_more(server: HubThread, address: str) 
         async with aio.Client(address) as one, aio.Client(address) as other:
             never = asyncio.Event()
 
-            async def answer(question: Question) -> bytes:
+            async def answer(question: Request) -> bytes:
                 if question.payload:
                     return b"x"
                 await never.wait()
@@ -336,7 +336,7 @@ def test_a_server_begins_with_no_question_of_a_task_that_was_cancelled(server: H
         async with aio.Client(address) as one, aio.Client(address) as other:
             go, begun = asyncio.Event(), list[bytes]()
 
-            async def answer(question: Question) -> bytes:
+            async def answer(question: Request) -> bytes:
                 begun.append(question.payload)
                 await go.wait()
                 return b""
@@ -370,7 +370,7 @@ def test_a_greenlet_that_gives_up_what_is_in_work_is_not_answered_and_the_next_i
     one, other = client(), client()
     began, go, seen = Event(), Event(), list[bytes]()
 
-    def answer(question: Question) -> bytes:
+    def answer(question: Request) -> bytes:
         seen.append(question.payload)
         began.set()
         go.wait()
@@ -409,7 +409,7 @@ def test_a_server_begins_with_no_question_of_a_caller_that_was_killed(
     wait, go = waits(one)
     seen: list[bytes] = []
 
-    def answer(question: Question) -> bytes:
+    def answer(question: Request) -> bytes:
         seen.append(question.payload)
         wait()
         return b""
@@ -460,7 +460,7 @@ def test_questions_of_users_take_turns(world: World) -> None:
     answered: list[bytes] = []
     began, go = Event(), Event()
 
-    def answer(question: Question) -> bytes:
+    def answer(question: Request) -> bytes:
         began.set()
         go.wait()
         answered.append(question.payload)

@@ -22,7 +22,7 @@ from support import PATIENCE, HubThread, Peer, eventually
 from worlds import OTHER, STRANGER, World
 
 from sbuslib import Client, aio, blocking
-from sbuslib.errors import AnswerError, DisconnectedError, NoServerError, PayloadError, StateError, UsageError
+from sbuslib.errors import DisconnectedError, NoServerError, PayloadError, ReplyError, StateError, UsageError
 from sbuslib.recipes.queue import JOB_BYTES, Delivery, Job, Listing, QueueState, decode, encode
 from sbuslib.services import queue_rules
 from sbuslib.services.queue_rules import Jobs
@@ -244,10 +244,10 @@ def test_jobs_are_submitted_with_all_clients(server: HubThread, serve: Serve) ->
     asyncio.run(main())
     with Client(server.address) as client:
         client.queue("mail").submit(b"mail/x", b"3")
-        with pytest.raises(AnswerError, match="full"):
+        with pytest.raises(ReplyError, match="full"):
             client.queue("mail").submit_many([(b"mail/x", b"4"), (b"mail/x", b"5")])
         client.queue("mail").submit(b"mail/x", b"4")
-        with pytest.raises(AnswerError, match="such keys"):
+        with pytest.raises(ReplyError, match="such keys"):
             client.queue("mail").submit(b"!/cred////mail/")
         for wrong in ({"delay": -1}, {"expires": 1e12}, {"priority": 10}):
             with pytest.raises(UsageError):
@@ -265,7 +265,7 @@ def test_submissions_that_no_client_makes_are_refused(server: HubThread, serve: 
         pair = (b"mail/x", b"")
         wrong = [([(b"mail/x", 1)],), ([pair] * 4_097,), ([pair], -1.0), ([pair], float("nan")), ([pair], 0, None, 10)]
         for payload in (b"", b"\xc1", *map(encode, wrong)):
-            with pytest.raises(AnswerError, match="such keys"):
+            with pytest.raises(ReplyError, match="such keys"):
                 client.request(b"queue/mail/submit", payload)
         client.publish(b"queue/mail/submit", b"no question")
         client.queue("mail").submit(b"mail/x")
@@ -423,13 +423,13 @@ def test_jobs_of_other_users_are_refused_unless_they_are_named(
         assert (job.payload, who and who.uid) == (b"of %d" % OTHER, OTHER)
         eventually(lambda: service.refused == 2)
         world.uids["bus"] = STRANGER
-        with pytest.raises(AnswerError, match=f"no jobs of user {STRANGER}: start it with --producer {STRANGER}"):
+        with pytest.raises(ReplyError, match=f"no jobs of user {STRANGER}: start it with --producer {STRANGER}"):
             world.client("bus").queue("mail").submit(b"mail/x")
-        with pytest.raises(AnswerError, match="not trusted"):
+        with pytest.raises(ReplyError, match="not trusted"):
             world.client("bus").queue("mail").purge()
-        with pytest.raises(AnswerError, match="not trusted"):
+        with pytest.raises(ReplyError, match="not trusted"):
             world.client("bus").queue("mail").peek()
-        with pytest.raises(AnswerError, match="not trusted"):
+        with pytest.raises(ReplyError, match="not trusted"):
             world.client("bus").request(b"queue/services")
         assert world.client("bus").queue("mail").status().waiting == 0
     assert [text for text in caplog.messages if "are refused" in text] == [

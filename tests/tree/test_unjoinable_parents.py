@@ -39,7 +39,7 @@ def joined(world: World) -> set[str]:
 def test_of_hubs_that_join_in_a_ring_one_stays_apart(world: World, order: tuple[str, ...], at_once: bool) -> None:
     names = sorted(order)
     for name in names:
-        # One of them never has a parent it, and its clients need not wait for that.
+        # One of them never has a hub above it, and its clients need not wait for that.
         world.hub(name, limits=msgspec.structs.replace(FAST, prefix_wait=0.01))
     for name in order:
         world.relay(name, names[(names.index(name) + 1) % len(names)], wait=False)
