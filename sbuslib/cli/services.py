@@ -106,7 +106,7 @@ def _show(answer: Reply, as_json: bool) -> bool:
 def add_serve(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
-        "Reply requests under keys that match a pattern, until Ctrl-C: COMMAND is run for each, with the payload "
+        "Answer requests under keys that match a pattern, until Ctrl-C: COMMAND is run for each, with the payload "
         "on its standard input, and what it writes is the answer. If it fails, so does the question, with what it "
         "wrote to standard error. SBUS_KEY is the key of the question, and SBUS_SENDER who asks, if the hub tells. It "
         "is ended when whoever asked has given up."
