@@ -1,4 +1,4 @@
-"""The descriptor store: who is handed what, for how long, and what connections cannot do to others."""
+"""The descriptor store: who is handed what, and for how long."""
 
 from __future__ import annotations
 
@@ -6,27 +6,24 @@ import errno
 import os
 import resource
 import socket
-from collections import deque
 from contextlib import ExitStack, closing, suppress
 
 import pytest
-from accounting import acting_as
 from descriptors import can_refuse, ends, lingering, send_with
 from fds.conftest import MakeStore, sleep, wait_readable
 from fds.visits import STRANGER, ask, fetch, memory, offer_of, read, visit, visit_as_stranger
-from support import PATIENCE, eventually, open_descriptors, python
+from support import eventually, python
 
 from sbuslib.errors import DescriptorError, PayloadError, StateError
 from sbuslib.fds import descriptor_store as stores
-from sbuslib.fds import in_flight, store_connections
+from sbuslib.fds import in_flight
 from sbuslib.fds.descriptor_client import DescriptorClient
 from sbuslib.fds.descriptor_store import DescriptorStore
 from sbuslib.fds.memory import check_memory
-from sbuslib.fds.pace import hearing
 from sbuslib.fds.store_connections import StoreConnection
 from sbuslib.fds.transfers import Transfer
 from sbuslib.limits import ClientLimits
-from sbuslib.wire.offers import ASK, BUSY, GIVEN, GONE, MOST_TOKENS, TOKEN_BYTES
+from sbuslib.wire.offers import ASK, GIVEN, GONE, MOST_TOKENS, TOKEN_BYTES
 
 
 def test_who_has_the_token_is_handed_the_descriptor_as_often_as_it_asks(
@@ -135,86 +132,6 @@ def test_a_store_in_a_folder(make_store: MakeStore, folder: str) -> None:
     assert os.listdir(folder) == []
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        b"x",
-        ASK,
-        ASK + b"short",
-        ASK + bytes(TOKEN_BYTES * (MOST_TOKENS + 1)),
-        b"SUB a" + bytes(16),
-        bytes(100_000),
-    ],
-)
-def test_who_says_something_else_is_let_go(store: DescriptorStore, said: bytes) -> None:
-    with visit(store.name) as sock:
-        sock.send(said)
-        assert sock.recv(1) == b""
-
-
-def test_who_asks_and_does_not_read_is_cut_off(store: DescriptorStore, client: DescriptorClient) -> None:
-    offer = memory(store, b"a")
-    with visit(store.name) as sock:
-        with suppress(BrokenPipeError):
-            while sock.send(ASK + offer.token):
-                pass
-        words, descriptors, _, _ = socket.recv_fds(sock, 100, 100)
-        assert (words, [read(found) for found in descriptors]) == (bytes([GIVEN]), [b"a"])
-        assert sock.recv(1) == b""
-    assert read(fetch(client, offer)[0]) == b"a"
-
-
-def test_all_stores_of_a_process_have_few_descriptors_under_way_to_strangers(
-    make_store: MakeStore, client: DescriptorClient
-) -> None:
-    """They count against the descriptor store's user, whose other programs could send none any more."""
-    made = [make_store() for _ in range(9)]
-    offers = [memory(store, b"a") for store in made]
-    with ExitStack() as stack:
-        held: list[tuple[socket.socket, int]] = []
-        for user in range(STRANGER, STRANGER + 4):
-            for offer in offers:
-                for ends_first in (False, True, False):
-                    assert offer.store is not None
-                    with acting_as(user):
-                        sock = stack.enter_context(visit(offer.store))
-                    sock.send(ASK + offer.token * MOST_TOKENS)
-                    held.append((sock, sock.recv(100, socket.MSG_PEEK).count(GIVEN)))
-                    if ends_first:  # which leaves what it did not read where it is
-                        sock.shutdown(socket.SHUT_WR)
-        assert held[0][1] == MOST_TOKENS, "who is alone has all at once"
-        assert sum(given for _, given in held) < in_flight.STRANGERS_MOST, "something is left"
-
-        with acting_as(STRANGER + 5):
-            late = stack.enter_context(visit(made[0].name))
-        for _ in range(2):
-            words, (found,) = ask(late, offers[0].token)
-            assert (words, read(found)) == (bytes([GIVEN]), b"a"), "another stranger, as it reads"
-        assert [read(fetch(client, offer)[0]) for offer in offers] == [b"a"] * 9, "our own user"
-
-        _, descriptors, _, _ = socket.recv_fds(held[0][0], 100, 100)
-        assert [read(found) for found in descriptors] == [b"a"] * MOST_TOKENS
-        with acting_as(STRANGER):
-            again = stack.enter_context(visit(made[0].name))
-        words, (found,) = ask(again, offers[0].token)
-        assert (words, read(found)) == (bytes([GIVEN]), b"a"), "the first has read"
-
-
-def test_what_is_under_way_counts_when_its_store_is_closed(make_store: MakeStore) -> None:
-    """So programs that hand out for a moment, again and again, leave no more than others."""
-    closed, store = make_store(), make_store()
-    before, offer = memory(closed, b"a"), memory(store, b"a")
-    with visit_as_stranger(closed.name) as first, visit_as_stranger(store.name) as late:
-        first.send(ASK + before.token * MOST_TOKENS)
-        assert first.recv(100, socket.MSG_PEEK) == bytes([GIVEN]) * MOST_TOKENS
-        closed.close()
-        assert ask(late, offer.token)[0] == bytes([BUSY])
-        _, descriptors, _, _ = socket.recv_fds(first, 100, 100)
-        assert [read(found) for found in descriptors] == [b"a"] * MOST_TOKENS
-        words, (found,) = ask(late, offer.token)
-        assert (words, read(found)) == (bytes([GIVEN]), b"a")
-
-
 def test_what_is_asked_for_and_cannot_be_had_at_once_is_asked_for_again(
     store: DescriptorStore, client: DescriptorClient
 ) -> None:
@@ -228,123 +145,6 @@ def test_what_is_asked_for_and_cannot_be_had_at_once_is_asked_for_again(
         last.send(ASK + offer.token * 3)
         assert last.recv(100, socket.MSG_PEEK) == bytes([GIVEN]) * 3
         assert [read(found) for found in fetch(client, offer, offer, offer)] == [b"a"], "of the first"
-
-
-def test_who_asks_for_what_there_is_not_rests(store: DescriptorStore) -> None:
-    offer = memory(store, b"a")
-    with acting_as(STRANGER + 6):  # who does not rest since another test
-        sock = visit(store.name)
-    with sock:
-        words, (found,) = ask(sock, offer.token)
-        assert (words, read(found)) == (bytes([GIVEN]), b"a")
-        assert not hearing.until(STRANGER + 6)
-        assert ask(sock, os.urandom(TOKEN_BYTES))[0] == bytes([GONE])
-        words, (found,) = ask(sock, offer.token)
-        assert (words, read(found)) == (bytes([GIVEN]), b"a"), "it is heard later"
-        assert hearing.until(STRANGER + 6) > 0.0
-
-
-def test_who_fetches_one_thing_again_and_again_rests(store: DescriptorStore) -> None:
-    offer = memory(store, b"a")
-    with acting_as(STRANGER + 7):
-        sock = visit(store.name)
-    with sock:
-        for _ in range(store_connections.USER_CONNECTIONS):
-            read(ask(sock, offer.token)[1][0])
-        assert not hearing.until(STRANGER + 7)
-        for _ in range(2):
-            read(ask(sock, offer.token)[1][0])
-        assert hearing.until(STRANGER + 7) > 0.0
-
-
-def test_who_asks_when_the_kernel_lets_no_more_be_under_way_is_asked_to_come_again(
-    store: DescriptorStore, client: DescriptorClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    offer = memory(store, b"a")
-    assert read(fetch(client, offer)[0]) == b"a"
-    (connection,) = store._connections.by_number.values()
-    real = connection.sock
-
-    class Refusing:
-        """Has the kernel's answer once, as it cannot be brought about here: it is not for root."""
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(real, name)
-
-        def sendmsg(self, *_: object) -> int:
-            connection.sock = real
-            raise OSError(errno.ETOOMANYREFS, "too many references")
-
-    monkeypatch.setattr(connection, "sock", Refusing())
-    assert read(fetch(client, offer)[0]) == b"a"
-    assert connection.sock is real
-
-
-def test_ten_thousand_askers_of_one_user_take_each_others_place(
-    make_store: MakeStore, client: DescriptorClient
-) -> None:
-    store = make_store(offered_seconds=10 * PATIENCE)
-    offer, before = memory(store, b"a"), open_descriptors()
-    with ExitStack() as stack, visit(store.name) as own:
-        others = deque[socket.socket]()
-        for _ in range(20):
-            with acting_as(STRANGER):
-                for _ in range(500):
-                    others.append(stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)))
-                    others[-1].connect(own.getpeername())  # waits while the backlog is full
-                    with suppress(ConnectionError):  # a later one has its place
-                        others[-1].send(ASK + offer.token)
-                    if len(others) > store_connections.USER_CONNECTIONS:
-                        others.popleft().close()
-            words, (found,) = ask(own, offer.token)
-            assert (words, read(found)) == (bytes([GIVEN]), b"a")
-            assert len(open_descriptors() - before) < 4 * store_connections.USER_CONNECTIONS
-        assert read(fetch(client, offer)[0]) == b"a"
-
-
-def test_askers_beyond_a_users_share_take_each_others_place(store: DescriptorStore) -> None:
-    most = store_connections.USER_CONNECTIONS
-    offer = memory(store, b"a")
-    with ExitStack() as stack:
-        others = [stack.enter_context(visit_as_stranger(store.name)) for _ in range(3 * most)]
-        for other in others[-most:]:
-            words, (found,) = ask(other, offer.token)
-            assert (words, read(found)) == (bytes([GIVEN]), b"a")
-        assert others[0].recv(1) == b"", "it was silent for longest"
-
-
-def test_the_user_with_most_makes_place_where_all_are_taken(
-    store: DescriptorStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_connections, "MOST_VISITORS", 3)
-    monkeypatch.setattr(store_connections, "FEWEST_VISITORS", 1)
-    token = os.urandom(TOKEN_BYTES)
-    with ExitStack() as stack:
-
-        def come(user: int) -> socket.socket:
-            with acting_as(user):
-                sock = stack.enter_context(visit(store.name))
-            assert ask(sock, token)[0] == bytes([GONE])
-            return sock
-
-        strangers = [come(STRANGER) for _ in range(3)]
-        come(os.geteuid())
-        assert ask(strangers[0], token)[0] == bytes([GONE]), "our own user has places of its own"
-        come(STRANGER + 1)
-        assert strangers[1].recv(1) == b"", "it was silent for longest"
-        assert ask(strangers[2], token)[0] == bytes([GONE])
-
-
-def test_the_stores_of_a_process_share_the_places_of_strangers(
-    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_connections, "MOST_VISITORS", 4)
-    monkeypatch.setattr(store_connections, "FEWEST_VISITORS", 1)
-    store, _ = make_store(), make_store()
-    with ExitStack() as stack:
-        strangers = [stack.enter_context(visit_as_stranger(store.name)) for _ in range(3)]
-        assert strangers[0].recv(1) == b"", "each descriptor store has half of them"
-        assert ask(strangers[1], os.urandom(TOKEN_BYTES))[0] == bytes([GONE])
 
 
 @pytest.mark.parametrize("kernel", ["new", "old"])

@@ -1,30 +1,22 @@
-"""Places, selections and record batches of blocks."""
+"""Record batches of blocks: columns, filters, limits, and wrong blocks. No Spark is started."""
 
 from __future__ import annotations
 
 from array import array
-from datetime import UTC, datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from segments.journals import SALT, SENDER, START_NS, Row, rows, segment
+from segments.journals import SALT, SENDER, START_NS, Row, rows
 
-from sbuslib.errors import CorruptJournalError, JournalError, UsageError
+from sbuslib.errors import CorruptJournalError
 from sbuslib.lake.arrow_batches import Decoder
-from sbuslib.lake.journal_files import absolute, list_sealed, list_segments, opened, sealed_name
-from sbuslib.lake.read_plan import contents
 from sbuslib.lake.schema import SCHEMA
-from sbuslib.lake.selection import EVERYTHING, Selection, nanoseconds
+from sbuslib.lake.selection import EVERYTHING, Selection
 from sbuslib.matcher import matches
 from sbuslib.segments.decoding import decode_block
 from sbuslib.segments.encoding import encode_block
 from sbuslib.segments.layout import NULL, Block, SegmentHeader, pack
-
-# -- Record batches of blocks: columns, filters, limits, and wrong blocks. No Spark is started
 
 HEADER = SegmentHeader("0123456789abcdef", "hub-1", b"/", START_NS, 1, SALT)
 
@@ -141,111 +133,3 @@ def test_wrong_offsets_are_an_error(at: str, values: tuple[int, int, int]) -> No
     list(decoder.add(HEADER, "segment", block._replace(**lying)))
     with pytest.raises(CorruptJournalError, match="offsets"):
         list(decoder.finish())
-
-
-# -- Places of journals: paths and URIs, sealed files beside segments, and directories that are not journals
-
-JOURNAL = "0123456789abcdef"
-
-
-def test_an_absolute_place_does_not_depend_on_the_working_directory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert absolute("journal/") == absolute("file:./journal") == f"{tmp_path}/journal"
-    assert absolute("s3://bucket/journal/") == "s3://bucket/journal"
-
-
-def test_segments_are_listed_and_read_by_path_and_by_uri(journal: Path) -> None:
-    later, first = segment(journal, 4, rows(2)), segment(journal, 1, rows(3))
-    (journal / "recorder.lock").touch()
-    for place in (str(journal), journal.as_uri()):
-        found = list_segments(place)
-        assert [(one.first_sequence, one.size) for one in found] == [
-            (1, first.stat().st_size),
-            (4, later.stat().st_size),
-        ]
-        with opened(found[0].path) as read_at:
-            assert read_at(8, 4_096) == first.read_bytes()[8:4_104]
-    first.unlink()
-    with (
-        pytest.raises(JournalError, match=rf"{first.name}: this file was deleted before it was read"),
-        opened(str(first)),
-    ):
-        pass
-
-
-def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    for place, said in (("bogus://x", "bogus://x: "), (str(tmp_path / "nothing"), "no such directory")):
-        with pytest.raises(JournalError, match=said):
-            list_segments(place)
-    assert list_sealed(str(tmp_path / "nothing")) == []
-
-
-def test_sealed_files_are_found_by_their_names(journal: Path) -> None:
-    segment(journal, 1, rows(3))
-    folder = journal / "sealed"
-    folder.mkdir()
-    second = 1_000_000_000
-    names = [sealed_name(JOURNAL, n, n + 9, (n * second + 5, n * second + 7), n) for n in (11, 1)]
-    assert names[1] == f"{JOURNAL}-{1:020d}-{10:020d}-19700101T000001-19700101T000001-00000001.parquet"
-    names.append(names[0].replace("T0000", "T9900"))
-    for name in (*names, f"{JOURNAL}-{31:020d}-{40:020d}.parquet", "notes.parquet", f"_{JOURNAL}-{21:020d}.new"):
-        (folder / name).write_bytes(b"x")
-    found = contents(str(journal))
-    assert [one[1:] for one in found.sealed] == [
-        (JOURNAL, 1, 10, second, 2 * second, 1, 1),
-        (JOURNAL, 11, 20, 11 * second, 12 * second, 11, 1),
-    ]
-    assert [one.name for one in found.sealed] == names[1::-1]
-    assert (len(found.segments), found.is_growing, found.journal) == (1, False, JOURNAL)
-    with pytest.raises(JournalError, match="the identity"):
-        sealed_name("../../etc/passwd", 1, 2, (0, 0), 0)
-
-
-# -- Which of the recorded rows are wanted
-
-PARTS = [b"a", b"ab", b"a/b", b"*", b"a/*", b"a*", b"\xff", b"\xff\xff/x"]
-
-PATTERNS = st.lists(st.sampled_from(PARTS), max_size=3).map(b"/".join)
-
-
-@given(st.lists(PATTERNS, min_size=1, max_size=3))
-def test_the_range_of_keys_leaves_out_no_wanted_key(patterns: list[bytes]) -> None:
-    wanted = Selection(patterns=tuple(patterns))
-    low, high = wanted.key_range()
-    for key in (b"a", b"ab", b"a/b", b"a/c/d", b"b", b"*", b"\xff", b"\xff\xff/x", b"\xff\xff/xy", *patterns):
-        is_wanted = any(matches(pattern, key) for pattern in patterns)
-        assert wanted.wants(key, b"/") is is_wanted
-        if is_wanted:
-            assert key >= low
-            assert high is None or key < high
-
-
-def test_times_are_from_the_start_to_before_the_end() -> None:
-    wanted = Selection(start_ns=10, end_ns=20)
-    assert [time for time in range(30) if wanted.has(time)] == [*range(10, 20)]
-    assert [start for start in range(30) if wanted.overlaps(start, start + 5)] == [*range(6, 20)]
-    assert [start for start in range(30) if wanted.covers(start, start + 5)] == [*range(10, 16)]
-
-
-@pytest.mark.parametrize(
-    "moment",
-    [
-        datetime(2001, 9, 9, 1, 46, 40),
-        datetime(2001, 9, 9, 1, 46, 40, tzinfo=UTC),
-        datetime(2001, 9, 9, 3, 46, 40, tzinfo=timezone(timedelta(hours=2))),
-        "2001-09-09T03:46:40+02:00",
-        str(10**18),
-        10**18,
-    ],
-)
-def test_a_time_is_in_utc_unless_it_says(moment: datetime | str | int) -> None:
-    assert nanoseconds("start", moment) == 10**18
-
-
-def test_a_time_may_be_before_1970_or_none_but_not_another_text() -> None:
-    assert (nanoseconds("start", "1969-12-31T23:59:59"), nanoseconds("start", None)) == (-1_000_000_000, None)
-    for text in ("noon", "\N{SUPERSCRIPT TWO}", "\N{ARABIC-INDIC DIGIT TWO}"):
-        with pytest.raises(UsageError, match="end is a time such as"):
-            nanoseconds("end", text)
