@@ -18,6 +18,7 @@ from ..blocking import Client
 from ..errors import SbusError
 from ..kernel.users import name_of_user, program_of
 from ..statistics import ExplainedLink, ExplainedParty, ExplainedReceiver, Explanation, LinkStatistics
+from ..wire.addresses import DescriptorAddress, parse_address
 from ..wire.packets import Key
 from .rates import ids_of, is_local
 from .survey import DEEPEST, Children
@@ -27,6 +28,9 @@ MOST_HUBS: Final = 32
 
 UNSURE: Final = 50
 """Least weight of a finding that the message does not arrive, or that this is not known."""
+
+_OURS: Final = (0, os.getuid())
+"""Users whose hubs are believed."""
 
 Finding: TypeAlias = tuple[int, str]
 """Its weight, and its text."""
@@ -79,31 +83,37 @@ class _Walk:
         with Client(address, timeout=self._timeout) as client:
             self._local = is_local(client)
             first = Hop(address=client.address, explanation=self._ask(client, sender))
-        return [first, *self._beyond(first, os.getuid(), 1)]
+        return [first, *self._beyond(first, os.getuid(), 1, True)]
 
     def _ask(self, client: Client, sender: Party) -> Explanation:
         return client.hub.why(self._key, sender=sender, receiver=self._receiver)
 
-    def _beyond(self, hop: Hop, user: int, depth: int) -> Iterator[Hop]:
-        """Ask the hubs at the other ends of a hub's links, except the one from which the message comes."""
+    def _beyond(self, hop: Hop, user: int, depth: int, goes_up: bool) -> Iterator[Hop]:
+        """Ask the hubs at the other ends of a hub's links, except the one from which the message comes.
+
+        Claims of a hub are charged to its user. So a child has no parent but that by which it was found.
+        """
         answer = hop.explanation
         for one in answer.links if answer is not None and depth < DEEPEST else ():
             assert answer is not None
             if one.link.direction == "parent":
-                if not one.carries or one.link.state != "joined":
+                if not (goes_up and one.carries and one.link.state == "joined"):
                     continue
-                (found, why), charged = self._ask_parent(one.link), user
+                (found, why), charged = self._ask_parent(one.link), one.link.uid if user in _OURS else user
             else:
                 found, why, charged = self._children.follow(one.link, answer.hub_id, user, depth)
             if found is not None or one.carries:
                 where, is_carried = one.link.address or one.link.credentials, hop.is_carried and one.carries
                 following = Hop(address=where, is_carried=is_carried, explanation=found, why=why)
                 yield following
-                yield from self._beyond(following, charged, depth + 1)
+                yield from self._beyond(following, charged, depth + 1, one.link.direction == "parent")
+                goes_up = goes_up and one.link.direction != "parent"  # a hub has one
 
     def _ask_parent(self, link: LinkStatistics) -> tuple[Explanation | None, str]:
         """Ask the parent, if it is the hub that its child names. Returns its answer, or why it was not asked."""
         try:
+            if isinstance(parse_address(link.address), DescriptorAddress):
+                return None, f"{link.address}: a descriptor of another process"
             with Client(link.address, hub_user=link.uid, timeout=self._timeout) as client:
                 if client.hub.features is not None and client.hub.features.hub_id == link.hub.encode():
                     return self._ask(client, link.credentials), ""

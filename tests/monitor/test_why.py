@@ -18,7 +18,7 @@ from sbuslib.core.outbound import Outbound
 from sbuslib.monitor.why import Way, follow
 from sbuslib.policy import Policy, Rule
 from sbuslib.secrets import OVERFLOW_ID
-from sbuslib.statistics import Explanation, decode_explanation
+from sbuslib.statistics import ExplainedLink, Explanation, LinkStatistics, decode_explanation
 
 KEY = "room/1/temp"
 
@@ -361,6 +361,26 @@ def test_who_leaves_in_the_middle_is_not_told_of(world: World) -> None:
 
 def peers_of(hub: Hub) -> list[Outbound]:
     return [one.outbound for one in hub.clients.connections.values()]
+
+
+def test_a_child_that_claims_to_have_parents_leads_nowhere(world: World) -> None:
+    hub = world.hub("hub")
+    with FakeHub(world.address("fake")) as fake, FakeHub(world.address("victim")) as victim:
+        relay = world.link("hub")
+        relay.send(b"CMSG interest/address\0" + world.address("fake").encode())
+        relay.subscribe(b"room/")
+        asking = gevent.spawn(why, world, "hub")
+        peer = fake.greet(b"hub/why id=7 path=7,%b" % hub.hub_id)
+        while not (packet := peer.receive()).startswith(b"CMSG hub/why\0"):
+            assert packet, "disconnected"
+        claimed = LinkStatistics(direction="parent", uid=os.getuid(), address=world.address("victim"), state="joined")
+        links = tuple(ExplainedLink(link=claimed, carries=True) for _ in range(1_000))
+        claims = Explanation(hub_id="7", is_whole=True, is_settled=True, links=links)
+        peer.send(b"CMSG hub/why\0" + packet.split(b"\0")[1] + b"\0" + msgspec.json.encode(claims))
+        assert len(asking.get().hops) == 2
+        victim.socket.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            victim.accept()
 
 
 def test_a_hub_that_does_not_answer_or_is_too_old_is_said_to_be_unknown(world: World) -> None:
