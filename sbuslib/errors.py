@@ -100,11 +100,12 @@ class PeerError(SbusError):
 
 
 class PacketError(PeerError):
-    """A packet of no known form. ``reason`` is what the hub counts by."""
+    """A packet of no known form. ``reason`` is what the hub counts by, ``key`` the key or pattern that was refused."""
 
-    def __init__(self, reason: Reason) -> None:
+    def __init__(self, reason: Reason, key: bytes = b"") -> None:
         super().__init__(reason)
         self.reason = reason
+        self.key = key
 
 
 class DescriptorError(PeerError):

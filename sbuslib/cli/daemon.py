@@ -242,10 +242,10 @@ def _serve(
     from ..hub import Hub
     from ..kernel.sockets import Listener
     from . import process
-    from .log import HubLog
+    from .log import HubLog, begin_log
 
     # 1. The hub. Optional packages are loaded before anything is taken over: one may be missing.
-    logging.basicConfig(format=f"{program}: %(message)s")
+    begin_log(program)
     if not arguments.verbose:
         logging.getLogger("sbuslib").setLevel(logging.ERROR if arguments.quiet else logging.INFO)
     if arguments.metrics:

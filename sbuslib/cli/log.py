@@ -1,18 +1,24 @@
-"""Log of a hub about itself: when it begins to lose messages and when that ends, and changes of its links.
+"""What a hub logs of itself: when it begins to lose messages and when that ends, what clients repeat that nobody may,
+and what becomes of its links.
 
-Everything else that a hub logs is what a client did wrong: once for each user and violation.
+It looks now and then, and hands what it sees to the :class:`~sbuslib.core.event_log.Events` of the hub, as all its
+parts do. :class:`JournalHandler` gives systemd each event in fields.
 """
 
 from __future__ import annotations
 
 import logging
-from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+import os
+import socket
+from collections.abc import Hashable, Mapping
+from contextlib import suppress
+from time import monotonic, thread_time
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from ..kernel.users import name_of_user, program_of
-from ..wire.text import printable
+from ..secrets import OVERFLOW_ID, Credentials
+from ..wire.events import HubEvent, first_segments, shown
 
 if TYPE_CHECKING:
     from ..core.protocols import Receiver
@@ -23,138 +29,178 @@ LOOK_SECONDS: Final = 2.0
 """Seconds between two looks at the hub, which take the longer the more users it has."""
 
 SHARE: Final = 0.001
-"""Share of the time that may go into looking."""
+"""Share of a processor that may go into looking."""
 
 ASK_LOOKS: Final = 3
 """After so many looks the children are asked for an answer: else nobody would find that one is stopped."""
 
-LINKS_A_LOOK: Final = 16
-"""Links whose changes one look logs by name. The rest is a number: a hub that starts may have a thousand."""
-
 QUIET_SECONDS: Final = 10.0
-"""Seconds without a loss after which the losing has ended, and the sum is logged."""
-
-LONGEST_PATTERN: Final = 80
-"""Bytes of a pattern that a line shows."""
+"""When nothing was lost for so long, the losing has ended, and the sum is told."""
 
 _LOST: Final = "lost"
 """The word under which counts are handed on."""
 
-logger = logging.getLogger("sbuslib")
+Which = TypeVar("Which", bound=Hashable)
 
 
-class _Losing:
-    """One user's losses for one cause, from when they began."""
+class Ended(NamedTuple, Generic[Which]):
+    """What no longer grows: by how much it did, in how many seconds."""
+
+    which: Which
+    grown: int
+    seconds: float
+
+
+class _Growth:
+    """One count, from when it began to grow."""
 
     def __init__(self, before: int, began: float) -> None:
-        self.before = before  # what had been lost until then
+        self.before = before  # what it had been until then
         self.began = began  # seconds of the monotonic clock
-        self.grew = began  # when the count grew last
+        self.grew = began  # when it grew last
+
+
+class Growths(Generic[Which]):
+    """Counts that grow: which begin to, and which have not for :data:`QUIET_SECONDS`."""
+
+    def __init__(self, counts: Mapping[Which, int]) -> None:
+        self.counts = dict(counts)  # at the last look
+        self._growing: dict[Which, _Growth] = {}
+
+    def look(self, counts: Mapping[Which, int], now: float, *, ends: bool) -> tuple[list[Which], list[Ended[Which]]]:
+        """What has begun, and what has ended, which is all that grew if this ``ends``."""
+        begun, ended = list[Which](), list[Ended[Which]]()
+
+        # 1. What begins, and what goes on.
+        for which, count in counts.items():
+            before = self.counts.get(which, 0)
+            if count > before and which not in self._growing:
+                self._growing[which] = _Growth(before, now)
+                if not ends:
+                    begun.append(which)
+            if count > before:
+                self._growing[which].grew = now
+
+        # 2. What has ended, or was forgotten.
+        for which, growth in [*self._growing.items()]:
+            if ends or now - growth.grew >= QUIET_SECONDS or which not in counts:
+                grown = counts.get(which, self.counts.get(which, 0)) - growth.before
+                ended.append(Ended(which, grown, growth.grew - growth.began))
+                del self._growing[which]
+        self.counts = dict(counts)
+        return begun, ended
 
 
 class HubLog:
-    """Looks at a hub, which has to be started, every :data:`LOOK_SECONDS`, until it is closed.
+    """Looks at a hub, which has to be started, every :data:`LOOK_SECONDS`, until it is closed or the hub stops.
 
-    It is made before the hub serves. Entries of the log of a hub that was taken over are not repeated.
+    It is made before the hub serves. What the log of a hub that was taken over has seen is not told again.
     """
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._counts = _counts_of(hub)  # lost until the last look, by user and cause
-        self._losing: dict[tuple[int, str], _Losing] = {}  # losses that have not ended
-        self._links: dict[int, tuple[str, str]] = {}  # name and state of each link to a child, by its number
+        self._events = hub.context.events  # where it tells what it sees
+        self._losses = Growths(_counts_of(hub))  # by user and cause
+        self._repeats = Growths[tuple[str, Hashable]]({})  # of violations, by reason and user
+        self._links: dict[tuple[str, int], LinkStatistics] = {}  # those that had joined, by direction and number
         self._looks = 0  # since the children were asked
         self._not_before = 0.0  # when the next look may be
         self._timer: Any = hub.context.running.loop.timer(LOOK_SECONDS, LOOK_SECONDS)
         self._timer.start(self.look)
+        self._events.listeners.append(self._on_event)
 
     @property
     def handed_on(self) -> dict[str, str]:
-        """Return the state with which the log of a hub that takes over begins."""
-        return {_LOST: msgspec.json.encode([(*who, count) for who, count in self._counts.items()]).decode()}
+        """What the log of a hub that takes over begins with."""
+        return {_LOST: msgspec.json.encode([(*who, count) for who, count in self._losses.counts.items()]).decode()}
 
     def close(self) -> None:
-        """Look no more, and log the sums of losses that have not ended. The hub may be stopped."""
+        """Look no more, and log the sums of what has not ended. The hub may be stopped."""
         self._timer.stop()
         self._timer.close()
-        self._look_at_losses(self._hub.statistics(clients=False), monotonic(), ends=True)
+        with suppress(ValueError):
+            self._events.listeners.remove(self._on_event)
+        self._sum_up()
+
+    def _on_event(self, event: HubEvent) -> None:
+        if event.kind == "stops":  # while those that watch the hub are still there
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        self._look_at_counts(self._hub.statistics(clients=False), monotonic(), ends=True)
+        self._events.sum_up(ends=True)
 
     def look(self, now: float | None = None) -> None:
-        """Look at the hub, and log what has changed. ``now`` is in seconds of the monotonic clock."""
-        began = monotonic()
+        """Look at the hub, and tell what has changed. ``now`` is in seconds of the monotonic clock."""
+        began, busy = monotonic(), thread_time()
         if began < self._not_before:
             return
         seen = self._hub.statistics(clients=False)
-        self._look_at_losses(seen, began if now is None else now)
+        self._look_at_counts(seen, began if now is None else now)
         self._hub.replacement.handed_on.update(self.handed_on)
-        self._look_at_links([link for link in seen.per_link if link.direction == "child"])
+        self._look_at_links(seen.per_link)
+        self._events.sum_up()
         self._looks += 1
         if self._links and self._looks >= ASK_LOOKS:
             self._looks = 0
             self._hub.tree.sync_children(lambda scope: None)
-        self._not_before = began + (monotonic() - began) / SHARE
+        self._not_before = began + (thread_time() - busy) / SHARE  # not of the time in which others had the processor
 
-    def _look_at_losses(self, seen: HubStatistics, now: float, *, ends: bool = False) -> None:
-        counts, news = _lost(seen), list[tuple[str, tuple[int, str]]]()
+    def _look_at_counts(self, seen: HubStatistics, now: float, *, ends: bool = False) -> None:
+        # 1. Losses. Whose process it is: those that are connected are looked at once for all of that.
+        begun, ended = self._losses.look(_lost(seen), now, ends=ends)
+        losers = self._hub.reporter.losers() if begun or ended else {}
+        news = [("loses", Ended(who, 0, 0.0)) for who in begun] + [("lost", one) for one in ended]
+        for kind, ((uid, cause), count, seconds) in news:
+            _, receiver = losers.get((uid, cause), ("", None))
+            who = receiver.credentials if receiver is not None else _user(uid)
+            key = "" if receiver is None else self._patterns_of(receiver)
+            self._events.tell(kind, who, cause=shown(cause), key=key, count=count, seconds=seconds)
 
-        # 1. What begins, and what goes on.
-        for who, count in counts.items():
-            before = self._counts.get(who, 0)
-            if count > before and who not in self._losing:
-                self._losing[who] = _Losing(before, now)
-                if not ends:
-                    news.append((f"user {name_of_user(who[0])} loses messages: {who[1]}", who))
-            if count > before:
-                self._losing[who].grew = now
+        # 2. What clients repeat that nobody may. The first time was told when it came.
+        violations = self._hub.clients.violations
+        for which, _, seconds in self._repeats.look(violations.repeats, now, ends=ends)[1]:
+            times, (reason, user) = violations.repeats.get(which, 0), which
+            violations.forget(*which)
+            if times > 1 or user is None:
+                offender = _user(user) if isinstance(user, int) else None
+                self._events.tell("refusals", offender, cause=reason, count=times, seconds=seconds)
+        self._repeats.counts = dict(violations.repeats)
 
-        # 2. What has ended, or whose user the hub has forgotten.
-        for who, losing in [*self._losing.items()]:
-            if ends or now - losing.grew >= QUIET_SECONDS or who not in counts:
-                lost = counts.get(who, self._counts.get(who, 0)) - losing.before
-                span = losing.grew - losing.began
-                news.append((f"user {name_of_user(who[0])} lost {lost:,} messages in {span:.0f} s: {who[1]}", who))
-                del self._losing[who]
-        self._counts = counts
-
-        # 3. Whose process it is: those that are connected are looked at once for all of that.
-        losers = self._hub.reporter.losers() if news else {}
-        for text, who in news:
-            logger.warning("%s%s", text, self._describe(*losers[who]) if who in losers else "")
-
-    def _describe(self, key: str, receiver: Receiver) -> str:
-        """Return a clause about a receiver: its process and its patterns, but for secrets."""
-        pid = int(key.rpartition(key[1])[2])
-        program = program_of(pid) if pid else ""
-        process = f"process {pid or 'unknown'}{f' ({printable(program.encode())})' if program else ''}"
+    def _patterns_of(self, receiver: Receiver) -> str:
+        """What a receiver is subscribed to, but for secrets."""
         router = self._hub.context.router
         patterns = [router.namespace.unmark(name)[1] for name in router.plain_patterns_of(receiver)]
-        shown = ", ".join(_shown(pattern) for pattern in patterns[:2]) or "no pattern but secrets"
+        some = ", ".join(first_segments(pattern, router.namespace.separator) for pattern in patterns[:2])
         more = f" and {len(patterns) - 2:,} more" if len(patterns) > 2 else ""
-        return f"; most so far: {process}, subscribed to {shown}{more}"
+        return f"{some or 'no pattern but secrets'}{more}"
 
-    def _look_at_links(self, links: list[LinkStatistics]) -> None:
+    def _look_at_links(self, links: tuple[LinkStatistics, ...]) -> None:
+        # 1. Those that have joined, or do not answer.
         before, self._links = self._links, {}
-        news: list[tuple[int, str]] = []
-
-        # 1. Changes.
         for link in links:
-            where = printable(link.address.encode("utf-8", "replace")) or "a hub"
-            name = f"link from {where}, process {link.pid} of user {name_of_user(link.uid)}"
-            self._links[link.number] = name, link.state
-            _, was = before.pop(link.number, (name, ""))
-            if not was:
-                news.append((logging.INFO, f"{name}: joined"))
-            elif link.state != was:
-                what = "it does not answer" if link.state == "lagging" else "it answers again"
-                news.append((logging.WARNING, f"{name}: {what}"))
-        news += [(logging.INFO, f"{name}: ended") for name, _ in before.values()]
+            which = link.direction, link.number
+            if link.state in ("joined", "lagging"):
+                self._links[which] = link
+                former = before.pop(which, None)
+                was = former.state if former is not None else ""
+                if link.state != was:
+                    kind = "lags" if link.state == "lagging" else "answers" if was else "joined"
+                    self._tell_link(kind, link)
 
-        # 2. The most important ones are logged, the rest is counted.
-        news.sort(key=lambda one: one[0], reverse=True)
-        for level, text in news[:LINKS_A_LOOK]:
-            logger.log(level, "%s", text)
-        if len(news) > LINKS_A_LOOK:
-            logger.info("likewise of %s other links", f"{len(news) - LINKS_A_LOOK:,}")
+        # 2. Those that no longer are.
+        for link in before.values():
+            self._tell_link("ended", link)
+
+    def _tell_link(self, kind: str, link: LinkStatistics) -> None:
+        who = Credentials(gid=OVERFLOW_ID, uid=max(0, link.uid), pid=link.pid)
+        self._events.tell(
+            kind, who if link.uid >= 0 else None, cause=link.direction, key=shown(link.address) or "a hub"
+        )
+
+
+def _user(uid: int) -> Credentials:
+    return Credentials(gid=OVERFLOW_ID, uid=uid, pid=0)
 
 
 def _lost(seen: HubStatistics) -> dict[tuple[int, str], int]:
@@ -163,7 +209,7 @@ def _lost(seen: HubStatistics) -> dict[tuple[int, str], int]:
 
 
 def _counts_of(hub: Hub) -> dict[tuple[int, str], int]:
-    """Return the counts that the former hub's log has seen. An older hub hands none on: then all losses until now."""
+    """What the log of the hub before has seen; of a hub that handed nothing on, an older one, all until now."""
     try:
         rows = msgspec.json.decode(hub.replacement.handed_on[_LOST], type=list[tuple[int, str, int]])
     except (KeyError, msgspec.DecodeError):
@@ -171,6 +217,52 @@ def _counts_of(hub: Hub) -> dict[tuple[int, str], int]:
     return {(uid, cause): count for uid, cause, count in rows}
 
 
-def _shown(pattern: bytes) -> str:
-    """A pattern that may be long, or empty, for a line."""
-    return f"{printable(pattern[:LONGEST_PATTERN])}{'...' if len(pattern) > LONGEST_PATTERN else ''}" or "everything"
+# -- where it goes ----------------------------------------------------------------------------------
+
+JOURNAL_SOCKET: Final = "/run/systemd/journal/socket"
+"""Where the systemd journal takes entries in fields: systemd's "Native Journal Protocol"."""
+
+_PRIORITIES: Final = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+"""Syslog's priority of each level and what is above; else 7."""
+
+
+def begin_log(program: str) -> None:
+    """Log to standard error; to the systemd journal, in fields, where that is what standard error leads to."""
+    handler: logging.Handler | None = None
+    with suppress(OSError):
+        error = os.fstat(2)
+        if os.environ.get("JOURNAL_STREAM") == f"{error.st_dev}:{error.st_ino}":
+            handler = JournalHandler(program, JOURNAL_SOCKET)
+    if handler is not None:
+        logging.basicConfig(format="%(message)s", handlers=[handler])
+    else:
+        logging.basicConfig(format=f"{program}: %(message)s")
+
+
+class JournalHandler(logging.StreamHandler[Any]):
+    """Sends each line with the fields of its event, if it has one. What the journal does not take goes to standard
+    error, and nothing waits. Raises :exc:`OSError` where there is no journal."""
+
+    def __init__(self, program: str, path: str) -> None:
+        super().__init__()
+        self._program = program
+        kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        self._socket = socket.socket(socket.AF_UNIX, kind)  # to the journal
+        self._socket.connect(path)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event = getattr(record, "sbus_event", None)
+        priority = next((number for level, number in _PRIORITIES if record.levelno >= level), 7)
+        fields = {"MESSAGE": self.format(record), "PRIORITY": str(priority), "SYSLOG_IDENTIFIER": self._program}
+        if isinstance(event, HubEvent):
+            fields |= event.fields
+
+        # Each value with its length before it, so that nothing in it can begin another field.
+        entry = bytearray()
+        for name, value in fields.items():
+            data = value.encode("utf-8", "backslashreplace")
+            entry += b"%b\n%b%b\n" % (name.encode(), len(data).to_bytes(8, "little"), data)
+        try:
+            self._socket.send(entry)
+        except OSError:
+            super().emit(record)

@@ -457,7 +457,7 @@ class Session:
             for pattern in notice.patterns:
                 self.held.pop(pattern, None)  # or a reconnection would ask for it, and be refused
             self.forget_places()
-        else:
+        elif isinstance(notice, control.NewCredentials):
             self.credentials = notice.credentials
 
     def _take_control(self, packet: bytes) -> None:

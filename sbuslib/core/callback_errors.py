@@ -20,9 +20,12 @@ def tell_event_loop(error: BaseException) -> None:
     loop.loop.run_callback(loop.handle_error, "sbuslib", type(error), error, error.__traceback__)
 
 
-def log(level: int, text: str, *arguments: object, exc_info: bool = False) -> None:
-    """Log from a callback of the event loop: what the application's logging handlers raise does not get out."""
+def log(level: int, text: str, *arguments: object, exc_info: bool = False, event: object = None) -> None:
+    """Log from a callback of the event loop: what the application's logging handlers raise does not get out.
+
+    Handlers find ``event`` in the record, as ``sbus_event``.
+    """
     try:
-        logger.log(level, text, *arguments, exc_info=exc_info)
+        logger.log(level, text, *arguments, exc_info=exc_info, extra={"sbus_event": event})
     except BaseException as error:
         tell_event_loop(error)

@@ -134,7 +134,7 @@ class ClientRole:
             # First: the answer about a long pattern would take long.
             pattern = context.router.cut(packet.pattern, self._mark(client, packet.pattern))
             if not context.authorization.allows(client.account, client.credentials, "subscribe", pattern.raw):
-                raise PacketError(Reason.SUBSCRIPTION_REFUSED)
+                raise PacketError(Reason.SUBSCRIPTION_REFUSED, pattern.raw)
             if client.closed:
                 return  # authorize= had it closed
             context.router.subscribe(pattern, client, client.credentials, client.account)
@@ -166,6 +166,7 @@ class ClientRole:
                 client.set_notices(packet.key == control.NOTICES_ON)
             case control.MONITOR_ON if not context.router.count(client):  # else its patterns would have two names
                 client.is_monitor = True
+                self._clients.tell_latest(client)
             # Requests.
             case control.STATISTICS | control.CLIENTS | control.PATTERNS | control.LINKS:
                 client.answer(encode_control(packet.key, self._tell(client, packet)))

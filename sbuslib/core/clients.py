@@ -11,10 +11,10 @@ from typing import Final
 from ..kernel.descriptors import disown
 from ..kernel.peers import peer_credentials, peer_groups
 from ..kernel.sockets import take_connection
-from ..kernel.users import name_of_user
 from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control
+from ..wire.events import HubEvent, first_segments
 from .callback_errors import log
 from .connection import Connection
 from .context import Context
@@ -50,6 +50,7 @@ class Clients:
         """By the receivers that routes hold."""
         self.inboxes: set[LocalReceiver] = set()  # of the embedder and the recorder
         self.violations = Violations(context.limits.logged_violations, context.counts.violations)  # by clients
+        context.events.listeners.append(self._tell_watchers)
         self._on_last = on_last
         self._cut: set[Publisher] = set()  # those that left and have still to finish
         self._stopping = False  # nothing is put off any more
@@ -82,14 +83,32 @@ class Clients:
             connection.outbound.kicked = True
             connection.outbound.notify_last(control.Kicked(reason).encode())
             self.close(client, reason)
-            self.report(reason, client.credentials)
+            self.report(reason, client.credentials, connection.refused)
 
-    def report(self, reason: Reason, credentials: Credentials) -> None:
-        """Count a violation, and log it the first time."""
+    def report(self, reason: Reason, credentials: Credentials, key: bytes = b"") -> None:
+        """Count a violation, which is about ``key`` if that is given, and log it the first time."""
         if self.violations.note(reason, credentials.uid):
-            text = "sbus hub at %s disconnected process %d of user %s: %s (further ones are only counted)"
-            user = name_of_user(credentials.uid)
-            log(logging.WARNING, text, self._context.address(), credentials.pid, user, reason)
+            about = first_segments(key, self._context.router.namespace.separator) if key else ""
+            self._context.events.tell("refused", credentials, cause=reason, key=about)
+
+    # -- those that watch the hub -------------------------------------------------------------------
+
+    def _may_watch(self, client: Outbound) -> bool:
+        """Whether a client is told what happens to the hub, and reads it."""
+        if not (client.is_monitor and client.wants_notices and client.credentials.uid in self._context.trusted):
+            return False
+        return client.answers < self._context.limits.queued_answers // 2
+
+    def _tell_watchers(self, event: HubEvent) -> None:
+        packet = event.encode()
+        for connection in self.connections.values():
+            if self._may_watch(connection.outbound):
+                connection.outbound.notify(packet)
+
+    def tell_latest(self, client: Outbound) -> None:
+        """A client watches the hub from now on: tell it what happened before it came."""
+        if self._may_watch(client):
+            client.answer(*(event.encode() for event in self._context.events.latest))
 
     def forget(self, client: Receiver) -> None:
         """Close a connection, and keep only its counts."""

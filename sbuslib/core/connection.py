@@ -113,7 +113,7 @@ class Connection(Publisher):
                 return False
         except PacketError as error:
             self.forget_backlog()
-            self.end = error.reason
+            self.end, self.refused = error.reason, error.key
 
         # 2. The area is free: a later turn goes on, or what came after all packets is acted on.
         role = self.role

@@ -15,6 +15,7 @@ from ..limits import Limits
 from ..reasons import Reason
 from ..secrets import Credentials
 from .authorization import Authorization
+from .event_log import Events
 from .protocols import Receiver
 from .quotas import Quotas
 from .records import Counts
@@ -44,6 +45,7 @@ class Context:
         self.trusted = trusted
         self.address = address
         self.router: Router[Receiver] = Router(limits, quotas, separator)  # who receives what
+        self.events = Events(address)  # what happens to it
         self.counts = Counts()
         """All that was counted since the hub was made, but for what clients hold that are connected."""
         self._running: Running | None = None  # of the last start

@@ -158,6 +158,7 @@ class Publisher:
         default_factory=lambda: _NOTHING
     )  # for later turns: copies of packets
     end: Reason | str | None = None  # what comes after them: a violation, or how the connection ended
+    refused: bytes = b""  # the key or pattern of that violation, where it is about one
     pausers: Set[Pauser] = _NOBODY  # receivers that hold this client: it is not read from
     misses: bool = False  # whether the last receive call brought anything but messages with known receivers
     running: Running = field(init=False)
@@ -360,7 +361,7 @@ class Publisher:
             if not self.context.authorization.allows(
                 client.account, client.credentials, "publish", header[len(MSG) : -1]
             ):
-                raise PacketError(Reason.PUBLISHING_REFUSED)
+                raise PacketError(Reason.PUBLISHING_REFUSED, header[len(MSG) : -1])
         except PacketError as error:
             if not self.role.is_link:
                 raise

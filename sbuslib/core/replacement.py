@@ -144,8 +144,8 @@ class Replacement:
         else:
             waited = 1e3 * (monotonic() - began)
             self._on_taken(process)  # first: what logs may wait, and the event loop would serve on
-            text = "process %d serves the hub at %s from now on: its %d clients waited for %.0f ms"
-            log(logging.INFO, text, process, address, count, waited)
+            cause = f"its {count:,} clients waited for {waited:.0f} ms"
+            self._context.events.tell("taken over", client.credentials, cause=cause)
 
     def _give_now(self, client: Outbound) -> int:
         """Give all of it, but for the client that asked. Returns how many clients. Raises :exc:`HandoverError`."""

@@ -18,12 +18,21 @@ class Violations:
     def __init__(self, remembered: int, counts: dict[str, int] | None = None) -> None:
         self.counts: dict[str, int] = Counter() if counts is None else counts  # by reason
         self._remembered = remembered
-        self._logged: set[tuple[str, Hashable]] = set()  # by reason, and by whom
+        self.repeats: dict[tuple[str, Hashable], int] = {}
+        """How many since the first was logged, that one included, by reason and by whom; ``None``: by others."""
 
     def note(self, reason: str, who: Hashable, times: int = 1) -> bool:
         """Count violations of ``who``, for example a user's id; ``True`` when the first has to be logged."""
         self.counts[reason] = self.counts.get(reason, 0) + times
-        if (reason, who) in self._logged or len(self._logged) >= self._remembered:
-            return False
-        self._logged.add((reason, who))
-        return True
+        which = reason, who
+        if is_first := which not in self.repeats and len(self.repeats) < self._remembered:
+            self.repeats[which] = times
+        elif which in self.repeats:
+            self.repeats[which] += times
+        else:
+            self.repeats[reason, None] = self.repeats.get((reason, None), 0) + times
+        return is_first
+
+    def forget(self, reason: str, who: Hashable) -> None:
+        """The repeats were summed up: the next one is to be logged again."""
+        self.repeats.pop((reason, who), None)

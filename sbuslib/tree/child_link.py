@@ -44,8 +44,7 @@ class ChildLink(Link):
         self, link_context: LinkContext, publisher: Publisher, mode: Mode, behind: ChildSenders, hub: Hashable
     ) -> None:
         outbound = publisher.outbound
-        uid, pid = outbound.credentials.uid, outbound.credentials.pid
-        super().__init__(link_context, publisher, outbound, f"the relay {pid} of user {uid}")
+        super().__init__(link_context, publisher, outbound, "")
         self.mode = mode
         self.trusted = mode == "announce"  # others could delay everybody, and learn what is not theirs
         self.synced = False

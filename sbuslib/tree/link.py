@@ -8,10 +8,8 @@ counted: a link with hundreds of clients behind it does not end for one packet.
 
 from __future__ import annotations
 
-import logging
 from typing import Final, Literal, TypeAlias
 
-from ..core.callback_errors import log
 from ..core.protocols import Receiver, Routes
 from ..core.publisher import Publisher
 from ..core.router import CACHED_HEADER_BYTES
@@ -19,6 +17,7 @@ from ..errors import PacketError, ReservedKeyError
 from ..limits import CONTROL_EXTRA, PACKET_BYTES
 from ..reasons import Reason
 from ..wire import control, presence
+from ..wire.events import shown
 from ..wire.packets import MSG, Control, Packet, encode_control, parse
 from .interest import Changes, InterestCursor
 from .link_context import LinkContext
@@ -41,7 +40,7 @@ class Link:
 
     :param publisher: the connection.
     :param receiver: what routes hold for the other end.
-    :param name: the other end, for the log.
+    :param name: where the hub at the other end listens, for the log; empty: unknown.
     """
 
     is_link = True
@@ -171,8 +170,9 @@ class Link:
     def after_turn(self, publisher: Publisher) -> None:
         """Log each reason for dropped packets once, the first time."""
         while self._to_log:
-            text = "sbus hub at %s dropped what %s sent: %s (further ones are only counted)"
-            log(logging.WARNING, text, self.context.address(), self.name, self._to_log.pop())
+            self.context.events.tell(
+                "dropped", self.outbound.credentials, cause=self._to_log.pop(), key=shown(self.name)
+            )
 
     def _take_presence(self, key: bytes, payload: bytes) -> bool:
         """Act on a packet about presences; ``False`` if it is another. Raises :exc:`~sbuslib.errors.PacketError`."""

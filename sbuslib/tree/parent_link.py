@@ -56,7 +56,7 @@ class ParentLink(Link):
 
         #: At the parent this is a client; here it is read from and sent to as one.
         self._connection = Connection(context, parent.tree.clients.fan_outs, sock, credentials, account, self)
-        super().__init__(parent.tree, self._connection, parent.up, f"the parent at {address}")
+        super().__init__(parent.tree, self._connection, parent.up, address)
         self._parent = parent  # what outlives this link
         self._tree = parent.tree  # of this hub
         self._address = address  # of the parent

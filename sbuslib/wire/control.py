@@ -16,6 +16,7 @@ import msgspec
 from ..errors import PacketError
 from ..matcher import SEPARATOR, check_separator
 from ..reasons import Reason
+from .events import NOTICE_EVENT, HubEvent
 from .packets import encode_control
 
 WHOAMI = b"!/cred/whoami"
@@ -284,7 +285,7 @@ class Withdrawn(msgspec.Struct, frozen=True):
         return encode_control(NOTICE_WITHDRAWN, b"\0".join(self.patterns))
 
 
-Notice: TypeAlias = Lost | Away | Kicked | NewCredentials | Withdrawn
+Notice: TypeAlias = Lost | Away | Kicked | NewCredentials | Withdrawn | HubEvent
 
 
 def decode_notice(key: bytes, payload: bytes) -> Notice | None:
@@ -302,6 +303,8 @@ def decode_notice(key: bytes, payload: bytes) -> Notice | None:
         return NewCredentials(payload)
     if key == NOTICE_WITHDRAWN:
         return Withdrawn(tuple(payload.split(b"\0")))
+    if key == NOTICE_EVENT:
+        return HubEvent.decode(payload)
 
     # 2. Notices of times and counts.
     if key == NOTICE_AWAY:

@@ -163,8 +163,8 @@ def test_the_limit_of_open_files_is_raised_and_violations_are_logged(serve: Star
         peer.send(b"NONSENSE")
         assert peer.is_disconnected()
     line = process.stderr.readline().decode()
-    assert line.startswith(f"sbusd: sbus hub at {path} disconnected process {os.getpid()} ")
-    assert "unknown verb" in line
+    assert line.startswith(f"sbusd: sbus hub at {path}: disconnected (repeats are summed up): unknown verb; user ")
+    assert f", process {os.getpid()} (" in line
 
 
 # -- ending ---------------------------------------------------------------------------------------------

@@ -1,0 +1,155 @@
+"""What happens to a hub, as one small value: its line in the log, its fields in the systemd journal, the notice for
+those that watch the hub, and the row of a recording are all made of an :class:`HubEvent`.
+
+Whatever a stranger may have chosen (the name of a program, a key, an address) is escaped and cut by :func:`shown` when
+the event is made, and checked when one is read.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+
+from ..errors import PacketError
+from ..reasons import Reason
+from ..secrets import RESERVED
+from .packets import encode_control
+from .text import printable
+
+NOTICE_EVENT: Final = b"notice/event"
+
+_ROW: Final = "hub "
+"""What the cause of a gap row of no messages begins with that is an event."""
+
+_LONGEST: Final = 80
+"""Bytes of a name, a key or an address that are shown."""
+
+_SEGMENTS: Final = 2
+"""Segments of a key or a pattern that are shown."""
+
+_TEXTS: Final = {
+    "serves": (logging.DEBUG, "serves"),
+    "stops": (logging.DEBUG, "stops"),
+    "took over": (logging.DEBUG, "serves in place of another process"),
+    "taken over": (logging.INFO, "another process serves from now on"),
+    "joined": (logging.INFO, "a link has joined"),
+    "ended": (logging.INFO, "a link has ended"),
+    "lags": (logging.WARNING, "a link does not answer"),
+    "answers": (logging.WARNING, "a link answers again"),
+    "loses": (logging.WARNING, "messages are being lost"),
+    "lost": (logging.WARNING, "{count:,} messages were lost in {seconds:.0f} s"),
+    "refused": (logging.WARNING, "disconnected (repeats are summed up)"),
+    "refusals": (logging.WARNING, "{count:,} were disconnected in {seconds:.0f} s"),
+    "dropped": (logging.WARNING, "dropped what a link sent (repeats are only counted)"),
+    "more": (logging.WARNING, "{count:,} more events of one user are not told"),
+}
+"""Each kind of event with its level in the log, and its text."""
+
+LONGEST_TEXT: Final = 4 * _LONGEST + 3
+"""Characters of each text of an event: of as many bytes, each of which is escaped, and three full stops."""
+
+_Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class HubEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that happened to the hub that listens at ``hub``; mostly, what a client did or what befell it."""
+
+    kind: _Text
+    time: Annotated[float, msgspec.Meta(ge=0, lt=2**33)]
+    """Seconds since the epoch; of two events of a hub the later one has the greater."""
+    hub: _Text = ""
+    uid: Annotated[int, msgspec.Meta(ge=-1, le=2**32)] = -1
+    """The client's user; -1: it is about no client, or about users that are not told apart."""
+    user: _Text = ""
+    """Its name where the hub runs."""
+    pid: Annotated[int, msgspec.Meta(ge=0, le=2**32)] = 0
+    """The client's process; 0: unknown."""
+    program: _Text = ""
+    """What the kernel calls the program of that process; the program may have chosen it."""
+    cause: _Text = ""
+    key: _Text = ""
+    """The first segments of a key or patterns, or where the hub at the other end of a link listens."""
+    count: _Count = 0
+    seconds: Annotated[float, msgspec.Meta(ge=0, lt=2**33)] = 0.0
+
+    @property
+    def level(self) -> int:
+        """How the log ranks it."""
+        return _TEXTS.get(self.kind, (logging.INFO, ""))[0]
+
+    @property
+    def text(self) -> str:
+        """The line of the log."""
+        return f"sbus hub at {self.hub}: {self.summary}"
+
+    @property
+    def summary(self) -> str:
+        """The line without the hub."""
+        text = _TEXTS.get(self.kind, (0, self.kind))[1].format(count=self.count, seconds=self.seconds)
+        cause = f": {self.cause}" if self.cause else ""
+        return f"{text}{cause}{f'; {self.whose}' if self.whose else ''}"
+
+    @property
+    def whose(self) -> str:
+        """The client: its user, its process, and what it is about."""
+        program = f" ({self.program})" if self.program else ""
+        parts = [
+            *([f"user {self.user} ({self.uid})"] if self.uid >= 0 else []),
+            *([f"process {self.pid}{program}"] if self.pid else []),
+            *([f"at {self.key}"] if self.key else []),
+        ]
+        return ", ".join(parts)
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """What is known, by the names of the fields in the systemd journal."""
+        known = msgspec.to_builtins(self)
+        names = {"kind": "EVENT", "pid": "PROCESS"}
+        return {f"SBUS_{names.get(name, name.upper())}": str(value) for name, value in known.items() if name != "time"}
+
+    def encode(self) -> bytes:
+        """The packet for those that watch the hub."""
+        return encode_control(NOTICE_EVENT, msgspec.json.encode(self))
+
+    @classmethod
+    def decode(cls, payload: bytes | str) -> HubEvent:
+        """Read a notice. Raises :exc:`~sbuslib.errors.PacketError`, also for text that does not print."""
+        try:
+            event = msgspec.json.decode(payload, type=cls)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise PacketError(Reason.MALFORMED_NOTICE) from None
+        if not all(value.isprintable() for value in msgspec.to_builtins(event).values() if isinstance(value, str)):
+            raise PacketError(Reason.MALFORMED_NOTICE)
+        return event
+
+    @property
+    def row(self) -> str:
+        """The cause of the gap row, of no messages, that stands for it in a journal."""
+        return _ROW + msgspec.json.encode(self).decode()
+
+
+def event_of(cause: str | None, lost: int | None) -> HubEvent | None:
+    """The event that a row of a journal stands for; ``None``: another row."""
+    if lost != 0 or cause is None or not cause.startswith(_ROW):
+        return None
+    try:
+        return HubEvent.decode(cause.removeprefix(_ROW))
+    except PacketError:
+        return None
+
+
+def shown(text: str | bytes) -> str:
+    """Text or bytes that anybody may have chosen, escaped and cut."""
+    data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+    return printable(data[:_LONGEST]) + "..." * (len(data) > _LONGEST)
+
+
+def first_segments(name: bytes, separator: bytes) -> str:
+    """The beginning of a key or a pattern; of a secret nothing but that it is one."""
+    if name.startswith(RESERVED) or separator + RESERVED + separator in name:
+        return "a secret key"
+    parts = name.split(separator, _SEGMENTS)
+    return shown(separator.join([*parts[:_SEGMENTS], b"..."][: len(parts)])) or "everything"
