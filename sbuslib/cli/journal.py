@@ -11,6 +11,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ..wire.events import event_of
 from .arguments import Parser, add
 from .console import EXIT_FAILURE, EXIT_SUCCESS, advise, begin_to_show, complain, explain, progress, yield_to_ctrl_c
 from .sub import add_forms, wants_senders
@@ -166,7 +167,10 @@ def run_journal_cat(arguments: Namespace) -> int:
 
 
 def tell_gap(row: Record) -> None:
-    """Print on standard error how many messages are missing, and why."""
+    """Print on standard error how many messages are missing, and why, or what happened to the hub."""
+    if (event := event_of(row.cause, row.lost)) is not None:
+        complain("sbus", f"row {row.sequence:,}: {event.text}")
+        return
     lost = "an unknown number of" if row.lost is None else f"{row.lost:,}"
     complain("sbus", f"row {row.sequence:,}: {lost} messages were lost: {row.cause}")
 

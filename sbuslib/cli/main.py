@@ -61,6 +61,7 @@ COMMANDS = {
     "journal seal": ("recordings", "record", "rewrite the ended segments of a journal as Parquet files"),
     "journal ingest": ("recordings", "record", "take what journals hold into a lake, each record once"),
     "report traffic": ("recordings", "report", "volume by time, key, sender, user and size, and what was lost"),
+    "report night": ("recordings", "report", "what happened, in order: outages, hubs, links, losses, floods, refusals"),
     "report subscriptions": ("recordings", "report", "what each pattern would have received, and which match nothing"),
     "broker": ("services", "broker", "serve a bus with queues and last values, all that a host needs at once"),
     "retain": ("services", "services", "keep the newest message of each key, for those that come later"),

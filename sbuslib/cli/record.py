@@ -86,7 +86,7 @@ def _client_recorder(arguments: Namespace) -> ClientRecorder:
         "seal": not arguments.no_seal,
     }
     if arguments.last is None:
-        return ClientRecorder(arguments.address, arguments.directory, **options)
+        return ClientRecorder(arguments.address, arguments.directory, events=True, **options)
     box = BlackBox(
         arguments.address,
         arguments.directory,

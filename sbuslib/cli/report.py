@@ -175,6 +175,34 @@ def run_report_subscriptions(arguments: Namespace) -> None:
         _deliver(subscriptions(rows, patterns, separator), arguments)
 
 
+def add_report_night(parser: Parser) -> None:
+    """Complete the parser of the command."""
+    _add_counting(
+        parser,
+        "night",
+        "  sbus report night journal --start 22:00          since ten in the evening\n"
+        "  sbus report night journal --start 22:00 --output -   no page",
+    )
+
+
+def run_report_night(arguments: Namespace) -> None:
+    from ..reports.night import night
+
+    if arguments.output != "-":
+        _check_output(arguments)
+    with _recorded(arguments) as rows:
+        report = night(rows)
+        assert report is not None
+        day = None
+        for time, kind, text in report.tables["night"].rows:
+            local = time.astimezone()
+            if local.date() != day:
+                day = local.date()
+                print(f"{day}:")
+            print(f"{local:%H:%M:%S}  {kind:<10}  {text}")
+        _deliver(report, arguments)
+
+
 def add_watch(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from argparse import ArgumentTypeError
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
@@ -78,11 +79,18 @@ def prefixes(text: str) -> tuple[bytes, bytes]:
 
 @_refusing("time, such as 2026-01-31T12:00 or @1700000000")
 def moment(text: str) -> int:
-    """A point of time in nanoseconds since the epoch: ISO 8601, local time unless it says, or ``@`` and seconds."""
-    from datetime import datetime
+    """A point of time in nanoseconds since the epoch: ISO 8601, local time unless it says, or ``@`` and seconds.
+
+    A time of the day alone is the last one that has been.
+    """
+    from datetime import datetime, time, timedelta
 
     if text.startswith("@"):
         return int(float(text[1:]) * 1_000_000_000)
+    if re.fullmatch(r"\d\d:\d\d(:\d\d)?", text):
+        now = datetime.now()
+        last = datetime.combine(now, time.fromisoformat(text))
+        text = (last if last <= now else last - timedelta(days=1)).isoformat()
     return int(datetime.fromisoformat(text).astimezone().timestamp() * 1_000_000) * 1_000
 
 

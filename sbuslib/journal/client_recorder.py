@@ -21,6 +21,7 @@ from ..matcher import SEPARATOR
 from ..secrets import Namespace, answerable
 from ..segments.recovery import OUTAGE
 from ..wire import control
+from ..wire.events import HubEvent
 from ..wire.packets import Message, encode_message
 from ..wire.text import plainly
 from .chunks import Chunk, own_users
@@ -37,6 +38,7 @@ class ClientRecorder:
 
     :param patterns: patterns of the keys to record; everything unless given.
     :param hold: ask the hub to pause publishers rather than lose a message.
+    :param events: record what happens to the hub, too, as far as this user is told: gap rows of no message.
     :param notices: the key above ``stopped``, under which an error is published.
 
     The other parameters are those of :class:`.writer.Writer`. Raises as :class:`sbuslib.blocking.Client`, and
@@ -50,6 +52,7 @@ class ClientRecorder:
         *,
         patterns: tuple[bytes, ...] = (b"",),
         hold: bool = True,
+        events: bool = False,
         durability: Durability = "block",
         notices: bytes = b"journal",
         keep_bytes: int | None = None,
@@ -62,9 +65,12 @@ class ClientRecorder:
         #: Messages that have come, those that are not recorded included.
         self.received = 0
         self._notices = notices
+        self._records_events = events
 
         #: Losses without a gap row yet.
         self._gaps: list[Gap] = []
+        #: When the last recorded event happened: a client that comes back is told the latest again.
+        self._event_time = 0.0
         #: Messages that wait to be handed to the writer.
         self._chunks: list[Chunk] = []
         #: Their number, and their bytes.
@@ -113,14 +119,14 @@ class ClientRecorder:
             self._recorded = self.client.subscribe(*patterns)
             undo.pop_all()
 
-    def _open_writer(self) -> Writer:
-        """Make a writer for the hub that the client is connected to."""
+    def _open_writer(self, since_ns: int | None = None) -> Writer:
+        """Make a writer for the hub that the client is connected to; nothing was recorded since then."""
         #: The identity of the hub that is recorded.
         self._hub = self._hub_id()
         features = self.client.hub.features
         separator = features.separator if features is not None else SEPARATOR
         writer = self._make_writer(hub=self._hub.decode(errors="replace"), separator=separator)
-        writer.open()
+        writer.open(since_ns)
         return writer
 
     @property
@@ -222,7 +228,12 @@ class ClientRecorder:
     # -- notices of the hub -------------------------------------------------------------------------
 
     def _on_notice(self, notice: control.Notice) -> None:
-        if isinstance(notice, control.Lost):
+        if isinstance(notice, HubEvent):
+            if self._records_events and notice.time > self._event_time:
+                self._event_time = notice.time
+                self._gaps.append(Gap(int(notice.time * 1e9), notice.row, 0))
+                self._heard_ns = time_ns()
+        elif isinstance(notice, control.Lost):
             self._gaps.append(Gap(int(notice.since * 1e9), notice.cause, notice.count))
         elif isinstance(notice, control.Away):
             self._gaps.append(Gap(int(notice.since * 1e9), "away", None))
@@ -240,7 +251,8 @@ class ClientRecorder:
             self._hand_over()
             self._end_writer()
             self._check()
-            self._writer = self._open_writer()
+            self._writer = self._open_writer(self._heard_ns)
+            self._event_time = 0.0  # its clock may be another
         self._learn_namespace()
 
     # -- the writer ---------------------------------------------------------------------------------

@@ -95,9 +95,11 @@ def _count(block: Block, check: Check) -> None:
     records = list(block.records())
     if block.kind == GAP:
         for row in records:
+            if row.lost == 0:
+                continue  # an event
             check.lost[row.cause or ""] += row.lost or 0
             check.unknown[row.cause or ""] += row.lost is None
-        check.gaps += block.rows
+            check.gaps += 1
     else:
         check.messages += block.rows
         check.frames += sum(needs_descriptor_store(row.payload or b"") is not None for row in records)

@@ -144,22 +144,23 @@ class Writer:
 
     # -- the feeding side ---------------------------------------------------------------------------
 
-    def open(self) -> None:
+    def open(self, since_ns: int | None = None) -> None:
         """Lock the directory, repair what a crash has left, and start the thread.
 
-        A journal that is not new goes on with a gap row. After a crash this reads the last segment. Raises
-        :exc:`~sbuslib.errors.JournalInUseError`, :exc:`~sbuslib.errors.CorruptJournalError` where the number of the
-        next row cannot be found, and :exc:`OSError`.
+        A journal that is not new goes on with a gap row: from ``since_ns`` on, or from when it was last written.
+        After a crash this reads the last segment. Raises :exc:`~sbuslib.errors.JournalInUseError`,
+        :exc:`~sbuslib.errors.CorruptJournalError` where the number of the next row cannot be found, and
+        :exc:`OSError`.
         """
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
         self._lock = DirectoryLock(self.directory)
         try:
             # 1. The existing rows; a gap row stands for the time since the last one.
-            self.journal, next_sequence, since_ns = recover(self.directory)
+            self.journal, next_sequence, written_ns = recover(self.directory)
             self.written_sequence = next_sequence - 1
             self._set_durable()
-            if since_ns is not None:
-                self.put([], [Gap(since_ns, OUTAGE, None)], 0, 0)
+            if written_ns is not None:
+                self.put([], [Gap(since_ns or written_ns, OUTAGE, None)], 0, 0)
 
             # 2. The thread. It holds ``_done`` until it has ended.
             self._done = unpatched("_thread", "allocate_lock")()

@@ -54,14 +54,14 @@ def period(seconds: float) -> int:
 
 
 # First one row for each distinct combination, then the sums of these by each of five sets: the rows are read once.
-# The period of a time before 1970 is that before it, though % rounds towards 0.
+# Gaps of no message are events. The period of a time before 1970 is that before it, though % rounds towards 0.
 _SUMMARIES = """
 WITH classed AS (
   SELECT hub, time_ns, time_ns - (time_ns % {step} + {step}) % {step} AS start_ns, kind = 'message' AS message,
     size, sender, gid, uid, lost, cause,
     CASE WHEN kind <> 'message' THEN NULL WHEN size <= 1 THEN size
       ELSE CAST(1 AS BIGINT) << length(bin(size - 1)) END AS size_to
-  FROM sbus_recorded
+  FROM sbus_recorded WHERE lost IS NULL OR lost > 0
 ), digest AS (
   SELECT hub, start_ns, sender, gid, uid, size_to, cause,
     COUNT(*) FILTER (WHERE message) AS messages, SUM(size) FILTER (WHERE message) AS bytes,
@@ -147,11 +147,11 @@ def _table(rows: list[tuple[Any, ...]], summary: _Summary) -> Table:
     columns = {name: _COLUMNS[name] for name in summary.columns.split()}
     chosen = [(at[name], kind == "time") for name, kind in columns.items()]
     return Table(
-        columns, [tuple(_time(row[n]) if timed else row[n] for n, timed in chosen) for row in sorted(rows, key=order)]
+        columns, [tuple(time_of(row[n]) if timed else row[n] for n, timed in chosen) for row in sorted(rows, key=order)]
     )
 
 
-def _time(nanoseconds: int | None) -> datetime | None:
+def time_of(nanoseconds: int | None) -> datetime | None:
     """A time in whole microseconds, as the rows have it."""
     return None if nanoseconds is None else _EPOCH + timedelta(microseconds=nanoseconds // 1_000)
 
@@ -185,7 +185,7 @@ def _page(tables: dict[str, Table], covered: Span, length: int, levels: int, eng
     messages = over_time.total("messages")
     page = HtmlPage(
         "Traffic",
-        f"Recorded from {_second(covered.first_ns)} to {_second(covered.last_ns)} UTC, "
+        f"Recorded from {second(covered.first_ns)} to {second(covered.last_ns)} UTC, "
         f"{duration(covered.seconds)} in all.",
         engine,
     )
@@ -258,7 +258,8 @@ def _lost(gaps: Table) -> tuple[Any, ...]:
     return text, show(gaps, *columns)
 
 
-def _second(nanoseconds: int) -> str:
+def second(nanoseconds: int) -> str:
+    """A time as text, to the second, in UTC."""
     return (_EPOCH + timedelta(seconds=nanoseconds // 1_000_000_000)).strftime("%Y-%m-%d %H:%M:%S")
 
 
