@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from .arguments import Parser, add, add_address, add_patterns
-from .console import explain, on_stop, tell, yield_to_ctrl_c
+from .console import explain, on_stop, show_status, yield_to_ctrl_c
 from .networks import add_tls
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
@@ -115,7 +115,7 @@ async def _keep(make: Callable[[], AioBridge]) -> None:
         try:
             async with make() as bridge:
                 if has_joined:
-                    tell("joined the bus again")
+                    show_status("joined the bus again")
                 has_joined = True
                 running, ending = asyncio.create_task(_run(bridge)), asyncio.create_task(end.wait())
                 await asyncio.wait((running, ending), return_when=asyncio.FIRST_COMPLETED)
@@ -126,7 +126,7 @@ async def _keep(make: Callable[[], AioBridge]) -> None:
             if not has_joined:
                 raise
             if not isinstance(error, NoHubError):
-                tell(f"{explain(error)}; waiting for it")
+                show_status(f"{explain(error)}; waiting for it")
             with suppress(TimeoutError):
                 await asyncio.wait_for(end.wait(), _AWAY_SECONDS)
 
@@ -134,7 +134,7 @@ async def _keep(make: Callable[[], AioBridge]) -> None:
 async def _run(bridge: AioBridge) -> None:
     await bridge.ready()
     if bridge.statistics().connected:
-        tell("connected to the server (Ctrl-C ends it)")
+        show_status("connected to the server (Ctrl-C ends it)")
     await bridge.run()
 
 

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from .arguments import Parser, add, add_address
-from .console import tell
+from .console import show_status
 from .daemon import add_hub_arguments, serve_hub
 from .services import add_queue_rules, state_folder
 
@@ -82,7 +82,7 @@ def run_broker(arguments: Namespace) -> int:
         (hub,) = hubs
         services.start(commands(arguments, hub.address))
         services.wait_for(hub, [b"queue", *arguments.keep])
-        tell(f"listening at {address} (Ctrl-C ends it)")
+        show_status(f"listening at {address} (Ctrl-C ends it)")
 
     def note(hub: Hub, settings: HubSettings) -> None:
         arguments.trusted = [*settings.trusted]  # with those of the configuration file

@@ -143,13 +143,13 @@ def _read(path: str, may_relay: bool) -> tuple[HubTable, list[int]]:
         data = file.read()
     try:
         text = data.decode()
-        told = tomllib.loads(text)
+        parsed = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of too many digits
         raise UsageError(f"{path}: this is no TOML: {error}") from None
-    if not may_relay and (key := next((key for key in _OF_RELAYS if key in told), None)):
+    if not may_relay and (key := next((key for key in _OF_RELAYS if key in parsed), None)):
         raise UsageError(f"{path}: {key}: there is no such key: that is for sbus-relay")
     try:
-        table = msgspec.convert(told, HubTable)
+        table = msgspec.convert(parsed, HubTable)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {_plain(str(error))}") from None
     return table, [number for number, line in enumerate(text.splitlines(), 1) if _RULES.match(line)]
@@ -190,24 +190,24 @@ class _Checks:
     def __init__(self, path: str | None) -> None:
         self.path = path
 
-    def __call__(self, key: str, function: Callable[[Any], T], told: Any, default: Any) -> T:
+    def __call__(self, key: str, function: Callable[[Any], T], value: Any, default: Any) -> T:
         """Check a value of the file and return it; ``default`` if the file does not have it."""
-        if told is None:
+        if value is None:
             return default  # type: ignore[no-any-return]
         try:
-            return function(told)
+            return function(value)
         except ValueError as error:  # UsageError, and a number that is too long to print
             raise UsageError(f"{self.path}: {key}: {error}") from None
 
     def each(
-        self, key: str, function: Callable[[Any], T], option: Iterable[Any] | None, told: Iterable[Any] | None
+        self, key: str, function: Callable[[Any], T], option: Iterable[Any] | None, values: Iterable[Any] | None
     ) -> list[T] | None:
         """Return the values of an option if it was given, else those of the file; ``None`` if neither is there."""
         if option is not None:
             return [function(value) for value in option]
-        if told is None:
+        if values is None:
             return None
-        return [self(f"{key}[{number}]", function, value, None) for number, value in enumerate(told)]
+        return [self(f"{key}[{number}]", function, value, None) for number, value in enumerate(values)]
 
 
 def _mode(mode: int) -> int:
@@ -315,30 +315,35 @@ class Reloader:
         Raises :exc:`~sbuslib.errors.SbusError` and :exc:`OSError`; then nothing has changed.
         """
         try:
-            told = read_settings(self._arguments, self._default)
-            if told.separator != self._settings.separator:
+            settings = read_settings(self._arguments, self._default)
+            if settings.separator != self._settings.separator:
                 raise UsageError(f"{self._arguments.config}: separator: this takes a restart of the hub")
-            if told.policy is None and self._hub.context.authorization.is_asked:  # the file may be half written
+            if settings.policy is None and self._hub.context.authorization.is_asked:  # the file may be half written
                 raise UsageError(f"{self._arguments.config}: rules: without any, this takes a restart of the hub")
 
             # From here on the settings are complete and valid. The hub goes first: it may refuse them.
-            self._hub.reconfigure(users=told.users, trusted=told.trusted, relays=told.relays, authorize=told.policy)
+            self._hub.reconfigure(
+                users=settings.users, trusted=settings.trusted, relays=settings.relays, authorize=settings.policy
+            )
             if self._relay is not None:
                 self._relay.reconfigure(
-                    told.upstream, export=told.export, import_=told.import_, upstream_user=told.upstream_user
+                    settings.upstream,
+                    export=settings.export,
+                    import_=settings.import_,
+                    upstream_user=settings.upstream_user,
                 )
         except (SbusError, OSError) as error:
             complain(self._program, f"{explain(error)} (nothing has changed)")
             raise
 
-        later = self._takes_restart(told)
+        later = self._takes_restart(settings)
         text = f"{self._arguments.config} was read again" + (f"; after a restart: {', '.join(later)}" if later else "")
         complain(self._program, text)
         return text
 
-    def _takes_restart(self, told: HubSettings) -> list[str]:
+    def _takes_restart(self, settings: HubSettings) -> list[str]:
         """Return the keys whose change takes a restart of the hub."""
         now = self._settings
-        keys = [key for key in ("address", "mode") if getattr(told, key) != getattr(now, key)]
+        keys = [key for key in ("address", "mode") if getattr(settings, key) != getattr(now, key)]
         limits = msgspec.structs.asdict(now.limits)
-        return keys + [f"limits.{key}" for key in limits if limits[key] != getattr(told.limits, key)]
+        return keys + [f"limits.{key}" for key in limits if limits[key] != getattr(settings.limits, key)]

@@ -188,7 +188,7 @@ def advise(error: BaseException, arguments: Namespace) -> str:
     if verb := refused.get(getattr(error, "reason", None) or ""):
         key = shlex.quote(os.fsdecode(given.get("key") or "KEY"))
         return (
-            f"; sbus hub explain {os.geteuid()} {verb} {key} tells the rule, with --config FILE unless its hub reads "
+            f"; sbus hub explain {os.geteuid()} {verb} {key} shows the rule, with --config FILE unless its hub reads "
             f"{CONFIG_PLACE}"
         )
     return ""
@@ -201,12 +201,12 @@ def complain(program: str, text: str) -> int:
     return EXIT_FAILURE
 
 
-_told = {"quiet": False}
+_verbosity = {"quiet": False}
 
 
 def set_verbosity(program: str, *, verbose: bool = False, quiet: bool = False) -> None:
     """Choose what goes to standard error besides errors: with ``verbose`` the log too, with ``quiet`` nothing."""
-    _told["quiet"] = quiet
+    _verbosity["quiet"] = quiet
     if verbose:
         import logging
 
@@ -214,14 +214,14 @@ def set_verbosity(program: str, *, verbose: bool = False, quiet: bool = False) -
         logging.getLogger("sbuslib").setLevel(logging.DEBUG)
 
 
-def is_told() -> bool:
+def shows_status() -> bool:
     """Whether status lines go to standard error: unless the user chose ``--quiet``."""
-    return not _told["quiet"]
+    return not _verbosity["quiet"]
 
 
-def tell(text: str) -> None:
+def show_status(text: str) -> None:
     """Print a status line on standard error, unless the user chose ``--quiet``."""
-    if not _told["quiet"]:
+    if not _verbosity["quiet"]:
         complain("sbus", text)
 
 
@@ -235,7 +235,7 @@ def progress(text: Callable[[], str]) -> Iterator[None]:
     def run() -> None:
         pause = 3.0
         while not ended.wait(pause):
-            tell(f"{text()} ...")
+            show_status(f"{text()} ...")
             pause = 10.0
 
     thread = threading.Thread(target=run, name="progress", daemon=True)

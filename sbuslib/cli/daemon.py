@@ -197,7 +197,7 @@ def serve_hub(
                 return process.await_daemon(pipe, undo, program)
             report = undo.enter_context(os.fdopen(pipe, "wb", buffering=0))
 
-        def tell_caller() -> None:
+        def notify_caller() -> None:
             if report is not None:
                 report.write(process.LISTENS)
                 report.close()
@@ -207,7 +207,7 @@ def serve_hub(
         def ready() -> None:
             steps: list[Callable[[], object]] = [] if pid_file is None else [pid_file.write]
             steps.append(partial(process.release_standard_descriptors, errors=background and os.isatty(2)))
-            for step in (*steps, tell_caller):
+            for step in (*steps, notify_caller):
                 try:
                     step()
                 except OSError as error:
@@ -288,7 +288,7 @@ def _serve(
     is_new = not arguments.take_over or not process.take_supervision(hub.replacement.handed_on)
     if is_new:  # else the supervisor of the hub before knows that it is ready
         hub.replacement.handed_on = process.supervision() | log.handed_on
-        process.tell_supervisor(b"READY=1")
+        process.notify_supervisor(b"READY=1")
     beat = process.watchdog(hub.context.running.loop)
     process.look_once()
     if arguments.metrics and arguments.take_over:
@@ -297,7 +297,7 @@ def _serve(
     # 4. Until it is stopped, or taken over.
     hub.serve_forever()
     if hub.replaced_by is not None:
-        process.tell_supervisor(b"MAINPID=%d\nWATCHDOG=1" % hub.replaced_by, wait=10.0)
+        process.notify_supervisor(b"MAINPID=%d\nWATCHDOG=1" % hub.replaced_by, wait=10.0)
     log.close()
     if metrics is not None:
         metrics.stop(timeout=0)

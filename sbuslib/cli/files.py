@@ -6,7 +6,7 @@ import errno
 from argparse import Namespace
 
 from .arguments import Parser, add, add_address, add_descriptor_folder
-from .console import EXIT_SUCCESS, complain, explain, tell, wait_for_ctrl_c
+from .console import EXIT_SUCCESS, complain, explain, show_status, wait_for_ctrl_c
 from .tables import plain
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
@@ -49,7 +49,7 @@ def run_send(arguments: Namespace) -> int:
     with messages.connected(arguments, descriptor_folder=arguments.descriptor_folder, lasting=True) as client:
         for path in arguments.files:
             sent = client.files.send(arguments.key, path, receivers=arguments.receivers, timeout=arguments.timeout)
-            tell(f"{plain(path)}: {sent.receivers} of {sent.receivers + len(sent.failed)} have it")
+            show_status(f"{plain(path)}: {sent.receivers} of {sent.receivers + len(sent.failed)} have it")
             for why in sent.failed:
                 status = complain("sbus", plain(f"{path}: {why}"))
     return status
@@ -83,7 +83,7 @@ def run_receive(arguments: Namespace) -> None:
         messages.connected(arguments, descriptor_folder=arguments.descriptor_folder, lasting=True) as client,
         client.files.receive(*arguments.patterns, folder=arguments.into, most=arguments.max_bytes) as files,
     ):
-        tell("ready to receive (Ctrl-C ends it)")
+        show_status("ready to receive (Ctrl-C ends it)")
         # Leaving the block removes incomplete files.
         wait_for_ctrl_c(lambda: _print_paths(files, arguments))
 

@@ -6,7 +6,7 @@ import signal
 from argparse import Namespace
 
 from .arguments import Parser, add, add_address
-from .console import EXIT_FAILURE, EXIT_SUCCESS, begin_to_show, tell
+from .console import EXIT_FAILURE, EXIT_SUCCESS, begin_to_show, show_status
 from .tables import columns, plain, show_json
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
@@ -112,7 +112,7 @@ def run_hz(arguments: Namespace) -> None:
 
     options = {} if arguments.timeout is None else {"timeout": arguments.timeout}
     with messages.connected(
-        arguments, *arguments.patterns, lasting=True, monitor=True, on_notice=messages.tell_notice, **options
+        arguments, *arguments.patterns, lasting=True, monitor=True, on_notice=messages.show_notice, **options
     ) as client:
         tables = measure(client, arguments.window, shown=arguments.rows, timeout=arguments.timeout)
         for number, rows in enumerate(tables, 1):
@@ -262,7 +262,7 @@ def run_bench(arguments: Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sbus-bench-")))
-        bench = Bench(stack, folder, plan, tell, version=__version__, address=arguments.address)
+        bench = Bench(stack, folder, plan, show_status, version=__version__, address=arguments.address)
         results = bench.measure(scenarios)
     if arguments.runs is not None:
         Path(arguments.runs).write_bytes(encode(results))

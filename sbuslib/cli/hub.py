@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..errors import StateError, UsageError
 from .arguments import Parser, add, add_address
-from .console import tell
+from .console import show_status
 from .daemon import add_hub_arguments, serve_hub
 
 
@@ -43,7 +43,7 @@ def own_address(arguments: Namespace) -> str:
 
 def run_hub(arguments: Namespace) -> int:
     def announce(address: str) -> None:
-        tell(f"listening at {address} (Ctrl-C ends it)")
+        show_status(f"listening at {address} (Ctrl-C ends it)")
 
     return serve_hub("sbus", arguments, on_ready=announce, default=own_address(arguments))
 

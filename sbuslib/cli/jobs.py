@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from .arguments import Parser, add
-from .console import is_told, on_stop, tell, yield_to_ctrl_c
+from .console import on_stop, show_status, shows_status, yield_to_ctrl_c
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +41,7 @@ def _settings(arguments: Namespace) -> dict[str, str]:
             raise UsageError(f"a setting of Spark is KEY=VALUE, not {text}")
         given[key] = value
     quick = {} if arguments.master and not arguments.master.startswith("local") else QUICK
-    shows = os.isatty(2) and is_told()
+    shows = os.isatty(2) and shows_status()
     return quick | {"spark.ui.showConsoleProgress": "true" if shows else "false"} | given
 
 
@@ -51,14 +51,14 @@ def stop_event() -> threading.Event:
     A thread sets it. A signal handler must not: it may interrupt the main thread while that holds the event's lock, and
     would wait for itself. The queue's ``put`` is safe in a signal handler.
     """
-    event, told = threading.Event(), SimpleQueue[None]()
+    event, stops = threading.Event(), SimpleQueue[None]()
 
-    def hear() -> None:
-        told.get()
+    def wait() -> None:
+        stops.get()
         event.set()
 
-    threading.Thread(target=hear, name="stop", daemon=True).start()
-    on_stop(lambda: told.put(None))
+    threading.Thread(target=wait, name="stop", daemon=True).start()
+    on_stop(lambda: stops.put(None))
     return event
 
 
@@ -78,10 +78,10 @@ def spark(arguments: Namespace) -> Iterator[SparkSession]:
 
     settings = _settings(arguments)
     yield_to_ctrl_c()  # an interrupted call into Java would break the next one
-    tell("starting Spark ...")
+    show_status("starting Spark ...")
     running = session(arguments.master, settings=settings)
     try:
-        check_executors(running, tell)
+        check_executors(running, show_status)
         yield running
     except (PySparkException, Py4JError) as error:
         raise StateError(explain_spark(error)) from None

@@ -254,7 +254,7 @@ _ACKNOWLEDGED_AT_ONCE = 1_000
 """Messages that are acknowledged together: each acknowledgement is written to a file."""
 
 
-_LONGEST_TOLD = 65_536
+_LONGEST_VARIABLE = 65_536
 """Bytes of the longest key or sender in a command's environment. Linux starts no program with one of 128 KiB."""
 
 
@@ -357,6 +357,6 @@ def _shower(arguments: Namespace) -> Callable[[Record], None]:
 
 
 def _execute(command: str, row: Record) -> None:
-    told = {b"SBUS_ROW": b"%d" % row.sequence, b"SBUS_SENDER": row.sender or b"", b"SBUS_KEY": row.key or b""}
-    told = {name: value for name, value in told.items() if len(value) <= _LONGEST_TOLD}
-    subprocess.run(["sh", "-c", command], input=row.payload, env={**os.environb, **told}, check=True)
+    variables = {b"SBUS_ROW": b"%d" % row.sequence, b"SBUS_SENDER": row.sender or b"", b"SBUS_KEY": row.key or b""}
+    variables = {name: value for name, value in variables.items() if len(value) <= _LONGEST_VARIABLE}
+    subprocess.run(["sh", "-c", command], input=row.payload, env={**os.environb, **variables}, check=True)

@@ -25,7 +25,7 @@ from ..recipes.payload_text import payload_text
 from ..wire import control
 from ..wire.packets import Message
 from ..wire.text import printable
-from .console import complain, progress, tell, yield_to_signals
+from .console import complain, progress, show_status, yield_to_signals
 
 CHUNK_BYTES = 65_536
 """Bytes that are read from standard input at once: as many as a pipe holds."""
@@ -51,17 +51,17 @@ def connected(arguments: Namespace, *patterns: bytes, lasting: bool = False, **o
     yield_to_signals()
     begun: list[None] = []  # before, an error ends the command, which prints it
 
-    def tell_if_begun(text: str) -> None:
+    def show_if_begun(text: str) -> None:
         if begun:
-            tell(text)
+            show_status(text)
 
     with ExitStack() as stack:
         with progress(lambda: "waiting for a hub"):
             if lasting:
                 Client(arguments.address, **options).close()  # raises where nobody listens or answers
                 options["reconnect"] = True
-                options["on_disconnect"] = lambda client, error: tell_if_begun(f"{error}; waiting for it")
-                options["on_reconnect"] = lambda client: tell_if_begun(f"connected to {client.address} again")
+                options["on_disconnect"] = lambda client, error: show_if_begun(f"{error}; waiting for it")
+                options["on_reconnect"] = lambda client: show_if_begun(f"connected to {client.address} again")
             client = stack.enter_context(Client(arguments.address, **options))
         arguments.address = client.address  # for errors from here on
         if patterns:
@@ -249,7 +249,7 @@ FIELDS: dict[str, Callable[[Message, int | None], str]] = {
 """The fields that ``--format`` fills in."""
 
 
-def tell_notice(notice: control.Notice) -> None:
+def show_notice(notice: control.Notice) -> None:
     """Print on standard error how many messages the hub lost for this client, and why."""
     if isinstance(notice, control.Lost):
         complain("sbus", f"{notice.count:,} messages were lost: {printable(notice.cause.encode())}")

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 
 from .arguments import Parser, add, add_address, add_patterns
-from .console import complain, explain, on_stop, tell
+from .console import complain, explain, on_stop, show_status
 from .tables import plain
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
@@ -236,5 +236,5 @@ def _serve(arguments: Namespace, begin: Callable[[Peer, ExitStack], list[Work]])
         for work in begin(peer, stack):
             running.spawn(run, work)
         if peer.address:
-            tell(f"listening at {peer.address} (Ctrl-C ends it)")
+            show_status(f"listening at {peer.address} (Ctrl-C ends it)")
         end.get()

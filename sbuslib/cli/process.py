@@ -152,7 +152,7 @@ def _freeze_survivors(phase: str, info: dict[str, int]) -> None:
 # -- systemd: sd_notify(3), sd_watchdog_enabled(3) ------------------------------------------------------------
 
 
-def tell_supervisor(state: bytes, wait: float = 0.0) -> None:
+def notify_supervisor(state: bytes, wait: float = 0.0) -> None:
     """Notify the supervisor of this process, if there is one: ``READY=1``, ``WATCHDOG=1``, ``MAINPID=…``.
 
     If its socket is full, waits for at most ``wait`` seconds.
@@ -187,5 +187,5 @@ def watchdog(loop: Any) -> Any:
         return None
     seconds = int(interval) / 2_000_000
     timer = loop.timer(seconds, seconds)
-    timer.start(tell_supervisor, b"WATCHDOG=1")
+    timer.start(notify_supervisor, b"WATCHDOG=1")
     return timer

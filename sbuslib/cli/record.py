@@ -11,7 +11,7 @@ from time import monotonic
 
 from . import jobs
 from .arguments import Parser, add, add_address
-from .console import advise, complain, explain, on_stop, progress, tell, yield_to_signals
+from .console import advise, complain, explain, on_stop, progress, show_status, yield_to_signals
 from .journal import add_selection, add_skipping, selection, tell_skipped
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
@@ -67,10 +67,10 @@ def run_journal_record(arguments: Namespace) -> None:
         recorder = _client_recorder(arguments)
     on_stop(recorder.stop)
     kept = "" if arguments.last is None else f" the last {arguments.last:g} s of"
-    tell(f"recording{kept} {recorder.client.address} into {arguments.directory} (Ctrl-C ends it)")
+    show_status(f"recording{kept} {recorder.client.address} into {arguments.directory} (Ctrl-C ends it)")
     recorder.run()
     what = "recorded" if arguments.last is None else "received"
-    tell(f"{recorder.received:,} messages {what}, row {recorder.durable_sequence:,} is the last")
+    show_status(f"{recorder.received:,} messages {what}, row {recorder.durable_sequence:,} is the last")
 
 
 def _client_recorder(arguments: Namespace) -> ClientRecorder:
@@ -93,7 +93,7 @@ def _client_recorder(arguments: Namespace) -> ClientRecorder:
         seconds=arguments.last,
         on=tuple(arguments.on or []),
         most_bytes=arguments.max_memory,
-        on_written=lambda count: tell(f"{count:,} messages recorded"),
+        on_written=lambda count: show_status(f"{count:,} messages recorded"),
         **options,
     )
     signal.signal(signal.SIGUSR1, lambda *_: box.trigger())
@@ -147,9 +147,9 @@ def run_journal_replay(arguments: Namespace) -> None:
             client.sync()
     except BaseException:
         if count.published:
-            tell(str(count))  # and then the error
+            show_status(str(count))  # and then the error
         raise
-    tell(str(count))
+    show_status(str(count))
 
 
 class _Clock:
@@ -202,7 +202,7 @@ class _Made:
 
     def add(self, written: Written) -> None:
         self.rows, self.bytes, self.files = self.rows + written.rows, self.bytes + written.bytes, self.files + 1
-        tell(f"{written.name}: {written.rows:,} rows, {written.bytes:,} bytes")
+        show_status(f"{written.name}: {written.rows:,} rows, {written.bytes:,} bytes")
 
 
 def add_journal_ingest(parser: Parser) -> None:
@@ -244,11 +244,11 @@ def _ingest_with(arguments: Namespace, spark: SparkSession | None) -> None:
     made = _Made()
 
     def fail(failure: Failure) -> None:
-        if told.get(failure.place) != str(failure.error):  # with --follow, once
-            told[failure.place] = str(failure.error)
+        if shown.get(failure.place) != str(failure.error):  # with --follow, once
+            shown[failure.place] = str(failure.error)
             complain("sbus", explain(failure.error) + advise(failure.error, arguments))
 
-    told, several = dict[str, str](), arguments.follow or len(arguments.journals) > 1
+    shown, several = dict[str, str](), arguments.follow or len(arguments.journals) > 1
     ingest(
         arguments.journals,
         arguments.lake,
@@ -260,8 +260,8 @@ def _ingest_with(arguments: Namespace, spark: SparkSession | None) -> None:
         **options,
     )
     print(f"{arguments.lake}: {made.rows:,} new rows in {made.files:,} files, {made.bytes:,} bytes")
-    if told and not arguments.follow:
-        raise StateError(f"{len(told):,} of {len(arguments.journals):,} journals could not be taken in")
+    if shown and not arguments.follow:
+        raise StateError(f"{len(shown):,} of {len(arguments.journals):,} journals could not be taken in")
 
 
 _NICENESS = 10

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from .arguments import Parser, add, add_address
-from .console import CONFIG_PLACE, EXIT_FAILURE, EXIT_SUCCESS, begin_to_show, tell
+from .console import CONFIG_PLACE, EXIT_FAILURE, EXIT_SUCCESS, begin_to_show, show_status
 
 if TYPE_CHECKING:
     from ..policy import Rule, Verb
@@ -80,7 +80,7 @@ def run_config_check(arguments: Namespace) -> int:
 def _recorded(arguments: Namespace) -> Iterator[InDuckDB]:
     from ..reports.sql import Choice, in_duckdb
 
-    tell("counting ...")
+    show_status("counting ...")
     choice = Choice(arguments.hub, arguments.start, arguments.end)
     with in_duckdb(arguments.journal, choice, on_corrupt="skip") as recorded:
         yield recorded

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..wire.text import printable
 from . import jobs
 from .arguments import Parser, add, add_address
-from .console import complain, explain, tell
+from .console import complain, explain, show_status
 
 if TYPE_CHECKING:
     from ..reports.html import Report
@@ -83,12 +83,12 @@ def _deliver(report: Report, arguments: Namespace) -> None:
     from ..reports.exports import write_csv, write_parquet
 
     if arguments.output != "-":
-        tell("making the page ...")
+        show_status("making the page ...")
         Path(arguments.output).write_text(report.page(), "utf-8")
         print(arguments.output, flush=True)
     for directory, write in ((arguments.parquet, write_parquet), (arguments.csv, write_csv)):
         if directory:
-            tell(f"writing tables to {directory} ...")
+            show_status(f"writing tables to {directory} ...")
             write(report.tables, directory)
             print(directory, flush=True)
 
@@ -144,7 +144,7 @@ def run_report_traffic(arguments: Namespace) -> None:
     _check_output(arguments)
     with _recorded(arguments) as rows:
         separator = arguments.separator or separator_of(arguments.lake, arguments.hub)
-        tell("counting ...")
+        show_status("counting ...")
         interval = None if arguments.interval is None else max(1, round(arguments.interval))
         report = traffic(rows, seconds=interval, levels=arguments.levels, separator=separator)
         assert report is not None
@@ -171,7 +171,7 @@ def run_report_subscriptions(arguments: Namespace) -> None:
         raise UsageError(f"{arguments.patterns}: no patterns")
     with _recorded(arguments) as rows:
         separator = arguments.separator or separator_of(arguments.lake, arguments.hub)
-        tell(f"matching {len(patterns):,} patterns ...")
+        show_status(f"matching {len(patterns):,} patterns ...")
         _deliver(subscriptions(rows, patterns, separator), arguments)
 
 

@@ -9,7 +9,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from .arguments import Parser, add, add_address
-from .console import EXIT_FAILURE, EXIT_SUCCESS, complain, on_stop, progress, tell, wait_for_ctrl_c
+from .console import EXIT_FAILURE, EXIT_SUCCESS, complain, on_stop, progress, show_status, wait_for_ctrl_c
 from .tables import columns, plain, show_json
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _LISTED_WITHIN = 0.5
 """Seconds in which services of queues answer."""
-_TOLD_AFTER = 2.0
+_SHOWN_AFTER = 2.0
 """Seconds after which ``sbus retain`` prints that it keeps, though it does not answer yet."""
 
 
@@ -138,7 +138,7 @@ def run_serve(arguments: Namespace) -> None:
         with client.serve(
             arguments.pattern, lambda question: answer(question, arguments.command), workers=arguments.jobs
         ) as service:
-            tell("ready to answer (Ctrl-C ends it)")
+            show_status("ready to answer (Ctrl-C ends it)")
             wait_for_ctrl_c(service.wait)
 
 
@@ -149,15 +149,15 @@ def answer(question: Request, command: list[str]) -> bytes:
 
     from ..errors import ReplyError
 
-    told = {b"SBUS_KEY": question.key}
+    variables = {b"SBUS_KEY": question.key}
     if question.sender is not None:
-        told[b"SBUS_SENDER"] = question.sender
+        variables[b"SBUS_SENDER"] = question.sender
     try:
         done = subprocess.run(
             command,
             input=question.payload,
             capture_output=True,
-            env={**os.environb, **told},
+            env={**os.environb, **variables},
             timeout=None if question.until is None else max(0.0, question.until - monotonic()),
             check=False,
         )
@@ -203,17 +203,17 @@ def run_retain(arguments: Namespace) -> None:
             address, *arguments.patterns, file=arguments.store, keys=arguments.max_keys, size=arguments.max_bytes
         )
     on_stop(service.stop, gevent.signal_handler)
-    gevent.spawn(_tell_kept, service)
+    gevent.spawn(_show_kept, service)
     service.run()
 
 
-def _tell_kept(service: Retain) -> None:
+def _show_kept(service: Retain) -> None:
     """Print when a service answers. It keeps messages before that, too."""
-    if not service.is_settled.wait(_TOLD_AFTER):
-        tell("keeping; looking for others that keep these patterns ...")
+    if not service.is_settled.wait(_SHOWN_AFTER):
+        show_status("keeping; looking for others that keep these patterns ...")
         service.is_settled.wait()
     others = "" if service.taken_over is None else f", {service.taken_over:,} of them from another service"
-    tell(f"{len(service.kept.values):,} keys are kept{others} of {service.client.address} (Ctrl-C ends it)")
+    show_status(f"{len(service.kept.values):,} keys are kept{others} of {service.client.address} (Ctrl-C ends it)")
 
 
 def add_queue(parser: Parser) -> None:
@@ -306,11 +306,11 @@ def run_queue(arguments: Namespace) -> None:
                 users=None if "*" in arguments.users else map(resolve_user, arguments.users),
             )
         on_stop(service.stop)
-        tell(f"{len(jobs.jobs):,} jobs wait in {arguments.name} on {service.client.address} (Ctrl-C ends it)")
+        show_status(f"{len(jobs.jobs):,} jobs wait in {arguments.name} on {service.client.address} (Ctrl-C ends it)")
         service.run()
     ends = f"{len(jobs.jobs):,} {'lost with --memory' if arguments.memory else 'kept'}"
     gone = f", {jobs.expired:,} expired" if jobs.expired else ""
-    tell(f"{service.accepted:,} jobs accepted, {service.refused:,} refused, {service.done:,} done{gone}, {ends}")
+    show_status(f"{service.accepted:,} jobs accepted, {service.refused:,} refused, {service.done:,} done{gone}, {ends}")
 
 
 def _list_queues(arguments: Namespace) -> None:
@@ -333,7 +333,7 @@ def _purge_queue(arguments: Namespace) -> None:
     from . import messages
 
     with messages.connected(arguments) as client:
-        tell(f"{client.queue(arguments.name).purge():,} jobs of {arguments.name} are forgotten")
+        show_status(f"{client.queue(arguments.name).purge():,} jobs of {arguments.name} are forgotten")
 
 
 def _find_store(path: str | None, name: str) -> str:

@@ -67,7 +67,7 @@ def run_sub(arguments: Namespace) -> None:
         *arguments.patterns,
         lasting=True,
         monitor=True,
-        on_notice=messages.tell_notice,
+        on_notice=messages.show_notice,
         senders=wants_senders(arguments),
         soft=arguments.soft,
         hard=arguments.hard,

@@ -184,7 +184,7 @@ def _ask(address: str, timeout: float) -> Iterator[Finding]:
         with Client(address, timeout=timeout) as client:
             yield from _process(client)
             yield from _names(client)
-            yield from _told(client)
+            yield from _statistics(client)
             yield from _links(client, timeout, set())
             yield from _bridges(client)
             yield from _queues(client)
@@ -250,14 +250,14 @@ def _names(client: Client) -> Iterator[Finding]:
         yield Finding("ok", "namespaces", f"the hub knows this process as {shown}")
 
 
-def _told(client: Client) -> Iterator[Finding]:
+def _statistics(client: Client) -> Iterator[Finding]:
     """Examine the hub's statistics, which it sends only to trusted users."""
     if client.hub.features is None or STATISTICS not in client.hub.features.words:
         return
     try:
         hub = client.hub.statistics()
     except StateError:
-        text = "this user is not trusted: what is lost and how links are cannot be told"
+        text = "this user is not trusted, so the hub shows neither losses nor links"
         yield Finding("warning", "trust", text, f"ask for --trusted {os.geteuid()} where the hub runs, or be its user")
         return
 
@@ -269,7 +269,7 @@ def _told(client: Client) -> Iterator[Finding]:
     for reason, count in hub.violations.items():
         advice = "the hub's log names their users"
         if reason in (Reason.PUBLISHING_REFUSED, Reason.SUBSCRIPTION_REFUSED):
-            advice += ", and sbus hub explain tells the rule"
+            advice += ", and sbus hub explain shows the rule"
         yield Finding("warning", "kicked", f"{count:,} clients: {reason}", advice)
 
 
@@ -368,8 +368,8 @@ def _queues(client: Client) -> Iterator[Finding]:
                 yield Finding("warning", about, text, f"start it with --trusted {name_of_user(user)}, if they may work")
 
 
-def _losses(about: str, told: HubStatistics | LinkStatistics) -> Iterator[Finding]:
-    for cause, count in told.lost.items():
+def _losses(about: str, counted: HubStatistics | LinkStatistics) -> Iterator[Finding]:
+    for cause, count in counted.lost.items():
         if count:
             advice = _CAUSES.get(cause, "")
             yield Finding("warning" if advice else "ok", about, f"{count:,} messages: {cause}", advice)

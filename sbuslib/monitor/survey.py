@@ -116,8 +116,8 @@ class _Survey:
 
     def start(self, address: str | None) -> SeenHub:
         with Client(address, timeout=self._timeout) as client:
-            told = self._ask(client)
-        return self._look(*told, os.getuid(), 1)
+            answer = self._ask(client)
+        return self._look(*answer, os.getuid(), 1)
 
     @staticmethod
     def _ask(client: Client) -> _Seen:
@@ -134,6 +134,6 @@ class _Survey:
         )
 
     def _follow(self, link: LinkStatistics, hub_id: str, user: int, depth: int) -> SeenLink:
-        told, why, charged = self._hubs.follow(link, hub_id, user, depth)
-        found = self._look(*told, charged, depth + 1) if told is not None else None
+        answer, why, charged = self._hubs.follow(link, hub_id, user, depth)
+        found = self._look(*answer, charged, depth + 1) if answer is not None else None
         return SeenLink(link=link, hub=found, why=why)

@@ -176,7 +176,7 @@ def test_a_hub_serves_by_its_file(start: Start, run: Run, file: Path, path: str)
         client.publish(b"b")
         with pytest.raises(ConnectionError, match="publishing refused"):
             client.receive(timeout=PATIENCE)
-    advice = f"; sbus hub explain {own} publish 'b c' tells the rule, with --config FILE unless its hub reads "
+    advice = f"; sbus hub explain {own} publish 'b c' shows the rule, with --config FILE unless its hub reads "
     advice += "/etc/sbus.toml\n"
     assert run("sbuslib", "pub", "-a", path, "b c", "x").stderr.endswith(advice)
 

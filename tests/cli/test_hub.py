@@ -192,14 +192,14 @@ def test_systemd_has_a_hub_replaced(start: Start, folder: str, tmp_path: Path) -
 def test_a_supervisor_may_have_an_abstract_address(monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
     with notices(f"@{folder}") as supervisor:
         monkeypatch.setenv("NOTIFY_SOCKET", f"@{folder}")
-        process.tell_supervisor(b"READY=1")
+        process.notify_supervisor(b"READY=1")
         assert supervisor.recv(100) == b"READY=1"
 
 
 @pytest.mark.parametrize("address", ["", "/nowhere/at/all", "@sbus-nobody", "unix:/tmp", "/" + 200 * "x"])
 def test_a_supervisor_that_is_not_there_is_no_error(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", address)
-    process.tell_supervisor(b"READY=1")
+    process.notify_supervisor(b"READY=1")
 
 
 def test_an_interval_without_a_meaning_and_one_of_another_process_is_no_watchdog(
