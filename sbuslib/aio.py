@@ -46,7 +46,7 @@ def _set(future: asyncio.Future[bool] | None, result: bool) -> None:
 
 
 class _Waiter:
-    """What one task waits with, once."""
+    """Waiter of one task, used once."""
 
     __slots__ = ("_woken",)
 
@@ -61,7 +61,7 @@ class _Waiter:
 
 
 class _Runtime(Runtime):
-    """Tasks wait."""
+    """Runtime of tasks."""
 
     OWNER = "the event loop that connected it"
     AWAITS = True
@@ -70,14 +70,14 @@ class _Runtime(Runtime):
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        """That of all tasks that may use the client."""
+        """The event loop of all tasks that may use the client."""
         self._reader: asyncio.Future[bool] | None = None  # of the task that leads
         self._receive: Callable[[], bool | None] = lambda: True  # receives for it
-        self._came: bool | Exception | None = None  # what that found
-        self._watched = -1  # the descriptor for which the event loop tells when there is something to read
+        self._came: bool | Exception | None = None  # its result
+        self._watched = -1  # the descriptor that the event loop watches for reading
 
     def begin(self) -> None:
-        """The client is used from now on, by tasks of the running event loop."""
+        """Begin to use the client, by tasks of the running event loop."""
         self.loop, self.is_begun = asyncio.get_running_loop(), True
 
     def find_caller(self) -> asyncio.AbstractEventLoop | None:
@@ -94,7 +94,7 @@ class _Runtime(Runtime):
 
     async def join(self, running: asyncio.Task[None]) -> None:
         if running is not asyncio.current_task():
-            await asyncio.wait([running])  # one of the two may be cancelled: that is nothing to the other
+            await asyncio.wait([running])  # one of the two may be cancelled, without effect on the other
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -165,7 +165,7 @@ class _Runtime(Runtime):
 
 
 def awaited(verb: Callable[Concatenate[Operations, P], R]) -> Callable[Concatenate[Client, P], R]:
-    """A verb of the client: it is that of its core."""
+    """Make a verb of the client: it is that of its core."""
 
     def hand_on(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return verb(self._core, *args, **kwargs)
@@ -175,7 +175,7 @@ def awaited(verb: Callable[Concatenate[Operations, P], R]) -> Callable[Concatena
 
 
 class _Closed:
-    """What there is to await of a client that was closed: nothing."""
+    """Awaitable of a client that was closed: it is done at once."""
 
     def __await__(self) -> Generator[Any, None, None]:
         yield from ()
@@ -220,7 +220,7 @@ class Client(ClientFace):
         self.close()
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages as they come, until the client is closed. Leaving the loop loses nothing.
+        """Yield messages as they come, until the client is closed. Leaving the loop loses none.
 
         Raises :exc:`~sbuslib.errors.DisconnectedError` when the hub closes the connection.
         """
@@ -238,7 +238,7 @@ class Client(ClientFace):
         return runtime
 
     def close(self) -> Awaitable[None]:
-        """Close the connection. What was published before is still delivered. It may be awaited, and need not.
+        """Close the connection. Messages published before are still delivered. It may be awaited, and need not.
 
         May be called from a task of the client's event loop, and by any caller when that loop does not run, as after
         :func:`asyncio.run`; else raises :exc:`~sbuslib.errors.StateError`. In the child of a fork, the parent's
@@ -248,7 +248,7 @@ class Client(ClientFace):
         if loop is not None and not loop.is_running():
             self._connection.disown()
         if loop is not None and loop.is_closed():
-            self._connection.leadership.abandon()  # nobody is left who would give it back
+            self._connection.leadership.abandon()  # no task is left to give it back
         self._connection.close()
         return _Closed()
 
@@ -295,20 +295,20 @@ class Client(ClientFace):
 
     @property
     def frames(self) -> AioFrameExchange:
-        """To publish buffers of any size, and to subscribe to them."""
+        """Publishes buffers of any size, and subscribes to them."""
         return AioFrameExchange(self._core)
 
     @property
     def descriptors(self) -> AioDescriptorExchange:
-        """To publish open files, pipes and sockets, and to subscribe to them."""
+        """Publishes open files, pipes and sockets, and subscribes to them."""
         return AioDescriptorExchange(self._core)
 
     @property
     def files(self) -> AioFileExchange:
-        """To send files of any size, and to receive them."""
+        """Sends files of any size, and receives them."""
         return AioFileExchange(self._core)
 
     @property
     def hub(self) -> AioHubView:
-        """The hub: what it offers, and what it tells."""
+        """The hub: its features, and questions to it."""
         return AioHubView(self._core)

@@ -16,7 +16,7 @@ __all__ = ["Client"]
 
 
 class _Waiter:
-    """What one thread waits with, once."""
+    """Waiter of one thread, used once."""
 
     __slots__ = ("_lock",)
 
@@ -33,7 +33,7 @@ class _Waiter:
 
 
 class _Runtime(Runtime):
-    """Threads wait."""
+    """Runtime of threads."""
 
     SHARES_TURNS = False
 

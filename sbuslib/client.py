@@ -22,7 +22,7 @@ __all__ = ["Client"]
 
 
 class _Waiter:
-    """What one greenlet waits with, once: the event loop switches to it directly."""
+    """Waiter of one greenlet, used once: the event loop switches to the greenlet directly."""
 
     __slots__ = ("_waiter",)
 
@@ -46,11 +46,11 @@ class _Waiter:
 
 
 class _WaitTimeoutError(Exception):
-    """The timeout of a client itself, which is told apart from a timeout of the caller."""
+    """The timeout of a client itself, as opposed to a timeout of the caller."""
 
 
 class _Runtime(Runtime):
-    """Greenlets wait."""
+    """Runtime of greenlets."""
 
     OWNER = "the thread that made it, and others take sbuslib.blocking.Client"
     IN_GEVENT = True
@@ -58,7 +58,7 @@ class _Runtime(Runtime):
     def __init__(self) -> None:
         if "asyncio" in sys.modules and sys.modules["asyncio"]._get_running_loop() is not None:
             raise StateError("this client would stop the event loop of asyncio that runs here: take sbuslib.aio.Client")
-        self._watcher: Any = None  # tells when the connection can be read
+        self._watcher: Any = None  # watches whether the connection can be read
 
     def find_caller(self) -> object:
         return gevent.get_hub()
@@ -136,31 +136,31 @@ class Client(Endpoint):
     :param address: where the hub listens; without one, ``SBUS_ADDRESS``, ``$XDG_RUNTIME_DIR/sbus/bus`` and
         ``/run/sbus.socket`` are tried in this order.
     :param timeout: seconds that connecting, sending and questions to the hub may take before :exc:`TimeoutError`;
-        ``None``: for ever. How long to wait for a message is said to :meth:`receive`.
+        ``None``: for ever. :meth:`receive` has a timeout of its own.
     :param reconnect: when the hub goes away, look for it until it is back, and subscribe again; verbs wait for it
-        meanwhile, ``publish`` too, for ``timeout``. When it is not there yet, look for it for ``timeout``. What others
-        publish meanwhile is gone, and so is what a hub had and did not pass on when it was killed. Secrets are
-        subscribed to anew under the credentials that the hub then tells. With ``False``, a verb raises
+        meanwhile, ``publish`` too, for ``timeout``. When it is not there yet, look for it for ``timeout``. Messages
+        that others publish meanwhile are lost, and so are messages that a killed hub had not passed on. Secrets are
+        subscribed to anew under the credentials that the hub then sends. With ``False``, a verb raises
         :exc:`~sbuslib.errors.DisconnectedError` when the hub has gone. ``None`` is ``False`` until the client serves,
         works or subscribes with ``on_message``, and ``True`` from then on.
     :param senders: have messages carry their sender, as the hub vouches for it, where it can: see ``hub.can``.
-    :param notices: have the hub tell of lost messages and why it kicks this client, where it can.
-    :param echo: receive what this client publishes itself, where it matches its patterns.
-    :param monitor: receive what others are sent, and be no addressee: where only monitors subscribed to a key, nobody
-        serves it and it is not wanted. For what records or shows messages.
-    :param soft: what the hub does with messages that this client does not read in time, while its queue has room:
+    :param notices: have the hub report lost messages, and the reason when it kicks this client, where it can.
+    :param echo: receive this client's own messages, where they match its patterns.
+    :param monitor: receive as any other subscriber, but be no addressee: where only monitors subscribed to a key,
+        nobody serves it and it is not wanted. For programs that record or show messages.
+    :param soft: the hub's action for messages that this client does not read in time, while its queue has room:
         ``"queue"``, ``"discard"``, ``"block"`` or ``"error"``; see ``docs/flood-control.md``.
     :param hard: the same while the queue is full: ``"discard"``, ``"block"`` or ``"error"``.
-    :param order: which of those that wait comes next: ``"queue"``, ``"stack"`` or ``"random"``.
-    :param hub_user: name or id of the user that the hub must run as, else
-        :exc:`~sbuslib.errors.HubIdentityError`: whoever can make a socket at the address could pretend to be the hub.
-        With socket activation that is the user of the service manager.
+    :param order: which waiting message comes next: ``"queue"``, ``"stack"`` or ``"random"``.
+    :param hub_user: name or id of the user that the hub must run as, else :exc:`~sbuslib.errors.HubIdentityError`:
+        other users that can make a socket at the address could pretend to be the hub. With socket activation that is
+        the user of the service manager.
     :param on_reconnect: called with this client after each reconnection; may use it.
-    :param on_disconnect: called with this client and a :exc:`~sbuslib.errors.DisconnectedError` that says why, when it
-        has found that the hub has gone.
-    :param on_notice: called with what the hub notices about this client (a
-        :class:`~sbuslib.wire.control.Lost`, :class:`~sbuslib.wire.control.Kicked` or
-        :class:`~sbuslib.wire.control.NewCredentials`), whenever the client waits for something.
+    :param on_disconnect: called with this client and a :exc:`~sbuslib.errors.DisconnectedError` that has the reason,
+        when it has found that the hub has gone.
+    :param on_notice: called with each notice of the hub about this client (a :class:`~sbuslib.wire.control.Lost`,
+        :class:`~sbuslib.wire.control.Kicked` or :class:`~sbuslib.wire.control.NewCredentials`), whenever the client
+        waits for something.
     :param descriptor_folder: a folder for the client's descriptor store, in place of the abstract namespace: clients in
         several network namespaces have to share one. See ``docs/frames.md``.
     :param limits: see :class:`~sbuslib.limits.ClientLimits`.

@@ -30,8 +30,8 @@ SCHEME: Final = "sbus"
 class BusUrl(msgspec.Struct, frozen=True):
     """``sbus://[/path/of/socket][?hub_user=USER][&timeout=SECONDS][&users=USER,...]``, parsed.
 
-    ``address`` is *None* where the URL names none: a client then looks where it looks without one. ``users`` are those
-    from whom an application takes messages, besides its own user and root.
+    ``address`` is *None* where the URL names none: a client then tries the default addresses. ``users`` are those from
+    whom an application takes messages, besides its own user and root.
     """
 
     address: str | None = None
@@ -45,13 +45,13 @@ class BusUrl(msgspec.Struct, frozen=True):
         return {"hub_user": self.hub_user, "timeout": self.timeout}
 
     def user_ids(self, more: Iterable[int | str] = ()) -> frozenset[int]:
-        """The ids of ``users`` and ``more``. Raises :exc:`~sbuslib.errors.UsageError`."""
+        """Return the ids of ``users`` and ``more``. Raises :exc:`~sbuslib.errors.UsageError`."""
         return frozenset(resolve_users("users", (*self.users, *more)))
 
 
 def parse_url(url: str) -> BusUrl:
-    """The parts of a URL. A path stands for itself. Raises :exc:`~sbuslib.errors.UsageError`."""
-    # 1. Where it is.
+    """Parse a URL. A path stands for itself. Raises :exc:`~sbuslib.errors.UsageError`."""
+    # 1. The address.
     if "://" not in url:
         return BusUrl(url or None)
     parts = urlsplit(url)
@@ -60,7 +60,7 @@ def parse_url(url: str) -> BusUrl:
     if parts.netloc:
         raise UsageError(f"a path begins with '/': {SCHEME}:///{parts.netloc}{parts.path}")
 
-    # 2. What else it says.
+    # 2. The options.
     given: dict[str, Any] = {}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name == "users":
@@ -84,13 +84,13 @@ def _seconds(value: str) -> float:
 
 
 def connect(url: str = "", *, threads: bool = False, **options: Any) -> Endpoint:
-    """A client for the process as it is: for gevent where it is patched, or its event loop runs here; else for threads.
+    """Make a client that fits the process: for gevent if it is patched, or its event loop runs here; else for threads.
 
     :param url: a path, or as :class:`BusUrl`.
     :param threads: whether several threads will share it: then the event loop of the calling one does not matter.
     :param options: those of :class:`sbuslib.Client`; they prevail over those of the URL.
 
-    Raises what :class:`sbuslib.Client` does.
+    Raises as :class:`sbuslib.Client`.
     """
     parsed = parse_url(url)
     options = parsed.options | options
@@ -112,13 +112,13 @@ def _is_patched() -> bool:
 
 
 def _runs_gevent() -> bool:
-    """Whether the calling thread has gevent's event loop."""
+    """Return whether the calling thread has gevent's event loop."""
     loops = sys.modules.get("gevent._hub_local")
     return loops is not None and loops.get_hub_if_exists() is not None
 
 
 class Connector:
-    """A client that is made at first use, and anew in the child of a fork, for what is made before either.
+    """A client that is made at first use, and anew in the child of a fork: for objects that are made before either.
 
     ::
 
@@ -128,24 +128,24 @@ class Connector:
             bus.client().publish("views", b"+1")   # each process has its own connection
 
     :param url: as for :func:`connect`.
-    :param options: as for :func:`connect`. Unless they say otherwise, the client reconnects: it is the process's for
-        good. What it subscribed to is not subscribed to in the child.
+    :param options: as for :func:`connect`. By default the client reconnects: it is the process's for good. Its
+        subscriptions are not made again in the child.
     """
 
     def __init__(self, url: BusUrl | str = "", **options: Any) -> None:
         self._url = parse_url(url) if isinstance(url, str) else url  # of the bus
         self._options = {"reconnect": True} | self._url.options | options  # of the client
-        self._lock = Lock()  # never held by who waits: greenlets of one thread may use this
+        self._lock = Lock()  # never held while waiting: greenlets of one thread may use this
         self._client: Endpoint | None = None
         self._forks = 0  # that had been when it was made
         _connectors.add(self)
 
     def renew_lock(self) -> None:
-        """In the child of a fork: another thread may have held it."""
+        """Make a new lock in the child of a fork: another thread may have held the old one."""
         self._lock = Lock()
 
     def client(self, *, threads: bool = False) -> Endpoint:
-        """The client of this process. Raises what :func:`connect` does, and then tries again at the next call."""
+        """Return the client of this process. Raises as :func:`connect`, and then tries again at the next call."""
         if (client := self._made()) is not None:
             return client
         made = connect(self._url.address or "", threads=threads, **self._options)

@@ -1,15 +1,15 @@
-"""When a pattern covers another: when it matches all that the other matches.
+"""Covering of patterns: one covers another if it matches every key that the other matches.
 
-``covers(p, q)`` says that whatever *q* matches, *p* matches. By the theory
-in :mod:`sbuslib.matcher`, the *n*-th segment of a pattern meets the *n*-th segment of a key and nothing else, so
-the keys of a pattern are a product of sets, one for each segment; none of these sets is ever empty, and so one
-product lies within another just when each of its sets does. What is left is to compare two segments. Written
-as a stem that ends in no star and then *c* stars, a segment stands for
+``covers(p, q)`` means that *p* matches every key that *q* matches. By the theory in :mod:`sbuslib.matcher`, the *n*-th
+segment of a pattern meets the *n*-th segment of a key and nothing else, so the keys of a pattern are a product of sets,
+one for each segment; none of these sets is ever empty, and so one product lies within another exactly when each of its
+sets does. So only two segments have to be compared. Written as a stem that ends in no star and then *c* stars, a
+segment stands for
 
 * itself, and
-* where another segment follows: whatever starts with the stem and goes on with fewer than *c* stars;
-* where it is the key's last: whatever starts with the stem, goes on with just *c* - 1 stars and then with
-  something that is no star.
+* where another segment follows: any text that starts with the stem and goes on with fewer than *c* stars;
+* where it is the key's last: any text that starts with the stem, goes on with just *c* - 1 stars and then with a byte
+  that is no star.
 
 From this the rules in :func:`segment_covers` follow, with *t* and *d* for stem and stars of the narrower one. If
 *d* is 0 there is one segment to look at. Otherwise there is no end to what follows *t*, so the wider one needs
@@ -29,7 +29,7 @@ __all__ = ["covers", "is_wider", "narrow", "overlap", "segment_covers"]
 
 
 def segment_covers(p: bytes, q: bytes, last: bool) -> bool:
-    """Whether segment ``p`` takes all that segment ``q`` takes, as the ``last`` of a key or before others."""
+    """Return whether segment ``p`` matches all that ``q`` matches, as the ``last`` of a key or before others."""
     if p == q:
         return True
 
@@ -53,7 +53,7 @@ def segment_covers(p: bytes, q: bytes, last: bool) -> bool:
 
 
 def covers(p: bytes, q: bytes, separator: bytes = SEPARATOR) -> bool:
-    """Whether ``p`` matches every key that ``q`` matches.
+    """Return whether ``p`` matches every key that ``q`` matches.
 
     >>> covers(b"a/", b"a/*/c"), covers(b"**/", b"*/"), covers(b"*/", b"**/"), covers(b"a/*", b"a/**")
     (True, True, False, False)
@@ -62,7 +62,7 @@ def covers(p: bytes, q: bytes, separator: bytes = SEPARATOR) -> bool:
 
 
 def is_wider(wider: Pattern, narrower: Pattern) -> bool:
-    """The same of patterns that were cut."""
+    """Return the same for patterns that were cut."""
     if not wider.raw or wider.raw == narrower.raw:
         return True
     pairs = list(zip(wider.segments, narrower.segments, strict=False))
@@ -76,7 +76,7 @@ def is_wider(wider: Pattern, narrower: Pattern) -> bool:
 
 
 def overlap(p: bytes, q: bytes, separator: bytes = SEPARATOR) -> bool:
-    """Whether some key may match both: never wrong when it says no, and sometimes when it says yes."""
+    """Return whether some key may match both: *False* is always right, *True* sometimes wrong."""
     shorter, longer = sorted((Pattern(p, separator), Pattern(q, separator)), key=lambda one: len(one.segments))
     # A pattern that goes on below has at least one segment more in each key.
     if len(shorter.segments) < len(longer.segments):
@@ -95,9 +95,9 @@ def overlap(p: bytes, q: bytes, separator: bytes = SEPARATOR) -> bool:
 
 
 def narrow(pattern: bytes, bounds: Iterable[bytes] | None, separator: bytes = SEPARATOR) -> list[bytes]:
-    """What to ask for so that all comes that matches ``pattern`` and one of ``bounds``, and nothing outside them.
+    """Return the patterns that match all keys of ``pattern`` within one of ``bounds``, and none outside them.
 
-    The pattern itself where a bound covers it, else each bound that it may meet. ``None``: no bounds.
+    That is the pattern itself where a bound covers it, else each bound that it may meet. ``None``: no bounds.
     """
     if bounds is None:
         return [pattern]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-TYPE_CHECKING = False  # the typing module takes longer to load than all that this needs
+TYPE_CHECKING = False  # the typing module takes longer to load than all other imports here
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any
@@ -20,7 +20,7 @@ __all__ = ["load_lazily"]
 def load_lazily(
     package: str, homes: Mapping[str, str], modules: Iterable[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The ``__getattr__`` and ``__dir__`` of ``package``: ``homes`` tells the module of each name.
+    """Return the ``__getattr__`` and ``__dir__`` of ``package``: ``homes`` has the module of each name.
 
     ``modules`` are those of its modules that are names themselves.
     """

@@ -1,4 +1,4 @@
-"""Which patterns match a key: the plain rule, and an index that answers it for many patterns at once.
+"""Matching of patterns and keys: the plain rule, and an index that applies it to many patterns at once.
 
 **The rule.** Walk pattern and key from the left. Equal bytes advance both. At a ``*`` of the pattern that faces another
 byte, the key skips to its next separator or its end. Any other difference is no match. When the key has ended, the
@@ -20,15 +20,15 @@ So a node of the trie keeps its children by their whole text. The children that 
 look-up costs one probe for the text, and one for each length of stem in use at that node. Patterns without ``*`` that
 do not end in a separator match one key only, and are in a plain dictionary.
 
-**What a look-up costs.** The *shape* of a pattern says which of its segments end in stars, and for each of these how
-long the stem is and how many stars follow. It says nothing about the text. One key meets at most one node of each
-shape: where the shape has no stars, the node's segment is the key's own; where it has stars, the stem is as many bytes
-of the key's segment as the shape says. So among the nodes that a key reaches, no two have the same shape. The nodes
-without stars are one chain, no longer than the deepest pattern. Each other node is on the path of some pattern, at or
-after its first segment with stars. So it is counted in the *steps* of that pattern's shape, which are the segments from
-the first one with stars to the last one. The same holds for each probe by a length of stem, since some pattern goes on
-with it. **So a look-up visits at most one chain, and as many nodes as all distinct shapes in use have steps together;
-and it probes at most twice as often.** ``*/a``, ``*/b`` and a hundred thousand like them have one shape, of two steps;
+**The cost of a look-up.** The *shape* of a pattern is which of its segments end in stars, and for each of these how
+long the stem is and how many stars follow. The text is not part of it. One key meets at most one node of each shape:
+where the shape has no stars, the node's segment is the key's own; where it has stars, the stem is as many bytes of the
+key's segment as the shape says. So among the nodes that a key reaches, no two have the same shape. The nodes without
+stars are one chain, no longer than the deepest pattern. Each other node is on the path of some pattern, at or after its
+first segment with stars. So it is counted in the *steps* of that pattern's shape, which are the segments from the first
+one with stars to the last one. The same holds for each probe by a length of stem, since some pattern goes on with it.
+**So a look-up visits at most one chain, and as many nodes as all distinct shapes in use have steps together; and it
+probes at most twice as often.** ``*/a``, ``*/b`` and a hundred thousand like them have one shape, of two steps;
 ``*/x``, ``**/x``, ``a*/x``, ``ab*/x`` have four shapes. :mod:`sbuslib.core.quotas` bounds what one user may add to that
 sum. Source: the search by tuples of Srinivasan, Suri and Varghese, "Packet Classification using Tuple Space Search"
 (SIGCOMM 1999), whose tuples are these shapes.
@@ -67,7 +67,7 @@ def check_separator(separator: bytes) -> bytes:
 
 
 def matches(pattern: bytes, key: bytes, separator: bytes = SEPARATOR) -> bool:
-    """Whether ``pattern`` matches ``key``, by the rule in the module's docstring.
+    """Return whether ``pattern`` matches ``key``, by the rule in the module's docstring.
 
     >>> matches(b"room/*/temp", b"room/1/temp"), matches(b"room/", b"room/1/temp"), matches(b"a/*", b"a/")
     (True, True, False)
@@ -76,7 +76,7 @@ def matches(pattern: bytes, key: bytes, separator: bytes = SEPARATOR) -> bool:
 
 
 class Pattern:
-    """A pattern that was cut at its separators, once for all who look at its parts.
+    """A pattern that was cut at its separators, once for all uses of its parts.
 
     >>> [(pattern.segments, pattern.below) for pattern in map(Pattern, (b"a/*", b"a/*/", b""))]
     [([b'a', b'*'], False), ([b'a', b'*'], True), ([], True)]
@@ -87,7 +87,7 @@ class Pattern:
     def __init__(self, raw: bytes, separator: bytes = SEPARATOR, mark: bytes = b"") -> None:
         self.raw = raw
         self.separator = separator  # one byte
-        self.mark = mark  # tells patterns of an index of their own from the same ones of others
+        self.mark = mark  # distinguishes patterns of a separate index from equal ones
         self.segments = raw.split(separator)
         self.below = not self.segments[-1]  # whether it also matches all keys with further segments
         if self.below:
@@ -141,7 +141,7 @@ class Pattern:
 
 
 def stars_after(text: bytes, start: int) -> int:
-    """How many stars in a row ``text`` has from ``start`` on."""
+    """Count the stars in a row that ``text`` has from ``start`` on."""
     if not text.startswith(b"*", start):
         return 0
     rest = text[start:]
@@ -158,7 +158,7 @@ class Shapes:
         self.steps = 0  # of all shapes
 
     def add(self, shape: bytes, most: float = inf) -> bool:
-        """One more pattern has this shape; ``False``, and nothing added, if that makes more than ``most`` steps."""
+        """Add a pattern of this shape; ``False``, and nothing added, if that makes more than ``most`` steps."""
         if shape:
             count = self._counts.get(shape, 0)
             steps = self.steps if count else self.steps + _steps(shape)
@@ -169,7 +169,7 @@ class Shapes:
         return True
 
     def remove(self, shape: bytes) -> None:
-        """One of the patterns of this shape has gone."""
+        """Remove a pattern of this shape."""
         if shape:
             left = self._counts.pop(shape) - 1
             if left:
@@ -179,12 +179,12 @@ class Shapes:
 
 
 def _steps(shape: bytes) -> int:
-    """The segments from the first one with stars to the last one."""
+    """Count the segments from the first one with stars to the last one."""
     return shape.lstrip(b"/").count(b"/") + 1
 
 
 class _Node(Generic[S]):
-    """One place in the trie: the segments that may follow, and the subscribers whose pattern ends here.
+    """Node of the trie: the segments that may follow, and the subscribers whose pattern ends here.
 
     Most nodes have one child and nothing else, so the rest is ``None`` until it is needed.
     """
@@ -354,7 +354,7 @@ class Subscriptions(Generic[S]):
         return True
 
     def withdraw(self, pattern: Pattern, subscriber: S) -> bool:
-        """Unsubscribe however often it subscribed, which takes no longer for many. Returns whether it did."""
+        """Unsubscribe as often as it subscribed, which takes no longer for many. Returns whether it was subscribed."""
         held = self._held.get(subscriber, {})
         if pattern.raw not in held:
             return False
@@ -362,7 +362,7 @@ class Subscriptions(Generic[S]):
         return bool(self.remove(pattern, subscriber))
 
     def discard_one(self, subscriber: S) -> Pattern | None:
-        """Take out one of ``subscriber``'s patterns, whatever its count, and return it. ``None``: none is left."""
+        """Take out one of ``subscriber``'s patterns, with its whole count, and return it. ``None``: none is left."""
         held = self._held.get(subscriber)
         if held is None:
             return None
@@ -401,7 +401,7 @@ class Subscriptions(Generic[S]):
     def subscribers(self, key: bytes) -> tuple[S, ...]:
         """The subscribers with at least one pattern that matches ``key``, each once, in any order.
 
-        The module's docstring says what this costs.
+        See the module's docstring for the cost.
         """
         literal = self._literal.get(key)
         root = self._root

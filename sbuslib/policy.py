@@ -1,15 +1,16 @@
-"""Who may publish and subscribe to what, by user and group: the rules of a configuration file.
+"""Rules of a configuration file: the keys and patterns that users and groups may publish and subscribe to.
 
 A rule names users and groups, and the patterns that they may publish and subscribe to. In a pattern, ``%u`` stands for
-the name of the user at hand. What several rules give to a user adds up, and nothing takes anything away. So:
+the name of the user at hand. The grants of several rules to a user add up, and no rule takes one away. So:
 
 * A user may publish a key that one of these patterns matches.
-* A user may subscribe to a pattern that one of these patterns *covers* (:mod:`sbuslib.covering`): whatever it matches,
-  the user may read. A pattern that two of them cover only together is refused.
+* A user may subscribe to a pattern that one of these patterns *covers* (:mod:`sbuslib.covering`): the user may read
+  every key that it matches. A pattern that two of them cover only together is refused.
 * A user whom no rule names may do neither.
 
-**Secrets are no matter of the rules.** Anybody may publish under a secret key, and only those may subscribe to it whose
-credentials are in it: :mod:`sbuslib.secrets` sees to both. So a policy says yes to all that uses the reserved token.
+**The rules do not apply to secrets.** Anybody may publish under a secret key, and only processes whose credentials are
+in it may subscribe to it: :mod:`sbuslib.secrets` checks both. So a policy allows all keys and patterns with the
+reserved token.
 
 A :class:`Policy` is a value for ``Hub(authorize=)``. The hub asks it once for the :class:`Scope` of a user, and keeps
 that with the user's clients: as long as it is in force, it does not change with the database of users.
@@ -41,10 +42,10 @@ class User(NamedTuple):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """What some users may do.
+    """Rule: the permissions of some users.
 
     ``users`` and ``groups`` are ids; ``everybody`` names all users. ``publish`` and ``subscribe`` are patterns that may
-    have ``%u`` in them. ``label`` says where the rule stands, for who asks.
+    have ``%u`` in them. ``label`` is the rule's place in its file, for reports.
     """
 
     users: frozenset[int] = frozenset()
@@ -55,7 +56,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     label: str = ""
 
     def names(self, uid: int, user: User) -> bool:
-        """Whether the rule is about a user."""
+        """Return whether the rule is about a user."""
         return self.everybody or uid in self.users or not self.groups.isdisjoint(user.groups)
 
     def templates(self) -> tuple[tuple[Verb, tuple[bytes, ...]], ...]:
@@ -77,7 +78,7 @@ class Grant(NamedTuple):
 
 
 class Ruling(msgspec.Struct, frozen=True):
-    """What a policy says, with the rule that decided, and its pattern as written and as it is for this user.
+    """Decision of a policy, with the rule that decided, and its pattern as written and as it is for this user.
 
     There is no rule where the answer is no, and where it is about a secret.
     """
@@ -91,7 +92,7 @@ class Ruling(msgspec.Struct, frozen=True):
     """Where the answer is no, some of what the rules allow."""
 
     def reason(self, verb: Verb, who: str = "this user") -> str:
-        """What decides, in words."""
+        """The reason of the decision, in words."""
         if self.is_secret and verb == "publish":
             return "rules are not asked about secrets, and anybody may publish them"
         if self.is_secret:
@@ -110,7 +111,7 @@ def check_template(pattern: bytes) -> None:
 
 
 def _fill_in(template: bytes, name: bytes) -> bytes | None:
-    """The pattern for a user of this name; ``None`` if it needs a name and there is none."""
+    """Return the pattern for a user of this name; ``None`` if it needs a name and there is none."""
     parts = template.split(b"%%")
     if not name and any(b"%u" in part for part in parts):
         return None
@@ -118,7 +119,7 @@ def _fill_in(template: bytes, name: bytes) -> bytes | None:
 
 
 class Scope:
-    """What one user may do. Two scopes are equal if they allow the same by the same patterns.
+    """Permissions of one user. Two scopes are equal if they allow the same by the same patterns.
 
     :param origins: the rules that these patterns are from, the first one first.
     """
@@ -145,18 +146,18 @@ class Scope:
     __hash__ = None  # type: ignore[assignment]
 
     def allows(self, verb: Verb, key: bytes) -> bool:
-        """Whether the user may publish under a key, or subscribe to a pattern."""
+        """Return whether the user may publish under a key, or subscribe to a pattern."""
         return self._deciding(verb, key) is not None
 
     def _deciding(self, verb: Verb, key: bytes) -> Pattern | None:
-        """The first pattern that allows it."""
+        """Return the first pattern that allows it."""
         if verb == "publish":
             return next((pattern for pattern in self._keys if pattern.matches(key)), None)
         wanted = Pattern(key, self._separator)
         return next((pattern for pattern in self._patterns if is_wider(pattern, wanted)), None)
 
     def explain(self, verb: Verb, key: bytes) -> Ruling:
-        """The same, with the rule that decides."""
+        """Decide the same, and return the rule that decides."""
         found = self._deciding(verb, key)
         if found is None:
             return Ruling(False, others=tuple(one for one in self._origins if one.verb == verb)[:_OTHERS])
@@ -166,7 +167,7 @@ class Scope:
         return Ruling(True, pattern=found.raw)
 
     def narrow(self, pattern: bytes) -> list[bytes]:
-        """What the user may subscribe to so that all comes that ``pattern`` matches and the user may read.
+        """Return patterns for which the user gets all keys of ``pattern`` that it may read.
 
         That is ``pattern`` itself if one of the user's patterns covers it, else those of them that it may meet.
         """
@@ -187,28 +188,30 @@ class Policy:
         look_up: Callable[[int], tuple[bytes, frozenset[int]]],
         separator: bytes = SEPARATOR,
     ) -> None:
-        self.rules = tuple(rules)  # the first that says yes decides
+        self.rules = tuple(rules)  # the first that allows it decides
         self._look_up = look_up
         self._separator = separator
         self._namespace = Namespace(separator)  # which keys no rule is asked about
 
     def __call__(self, credentials: Credentials, verb: Verb, key: bytes) -> bool:
-        """Whether a client may publish under a key, or subscribe to a pattern. Asks the system about its user anew."""
+        """Return whether a client may publish under a key, or subscribe to a pattern. Asks the system about its user
+        anew.
+        """
         return self.is_free(key) or self.scope(credentials.uid).allows(verb, key)
 
     def is_free(self, key: bytes) -> bool:
-        """Whether the rules are not asked about a key or pattern, as it uses the reserved token."""
+        """Return whether a key or pattern uses the reserved token, so that the rules are not asked."""
         return self._namespace.uses_reserved(key)
 
     def scope(self, uid: int) -> Scope:
-        """What a user may do, beside secrets. Asks the system about the user anew."""
+        """Return the permissions of a user, secrets aside. Asks the system about the user anew."""
         grants = list(self.grants(uid))
         publish = (grant.pattern for grant in grants if grant.verb == "publish")
         subscribe = (grant.pattern for grant in grants if grant.verb == "subscribe")
         return Scope(publish, subscribe, self._separator, grants)
 
     def grants(self, uid: int) -> Iterator[Grant]:
-        """Each pattern that the rules give a user, in their order. Asks the system about the user anew."""
+        """Yield each pattern that the rules give a user, in their order. Asks the system about the user anew."""
         user = self._user(uid)
         for rule in self.rules:
             if not rule.names(uid, user):
@@ -220,15 +223,15 @@ class Policy:
                         yield Grant(rule, verb, template, pattern)
 
     def _user(self, uid: int) -> User:
-        """A user, with a name only if it can stand in a pattern."""
+        """Return a user, with a name only if it can stand in a pattern."""
         if uid == OVERFLOW_ID:  # it may be any user
             return User(b"", frozenset())
         user = User(*self._look_up(uid))
-        # One segment, and no wildcard: with the separator '.', a user "ann.x" could else read what is below "ann".
+        # One segment, and no wildcard: with the separator '.', a user "ann.x" could else read keys below "ann".
         if self._separator in user.name or b"*" in user.name or b"\0" in user.name or user.name == b"!":
             return User(b"", user.groups)
         return user
 
     def explain(self, uid: int, verb: Verb, key: bytes) -> Ruling:
-        """The answer for a user, and why. Asks the system about the user anew."""
+        """Return the decision for a user, and its reason. Asks the system about the user anew."""
         return Ruling(True, is_secret=True) if self.is_free(key) else self.scope(uid).explain(verb, key)

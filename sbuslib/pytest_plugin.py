@@ -3,7 +3,7 @@
 ``sbus_hub``
     a hub in a thread, a :class:`sbuslib.testing.HubThread`, for one test. ``SBUS_ADDRESS`` names it meanwhile.
 ``sbus_published``
-    what is published through it, a :class:`sbuslib.testing.Recording`.
+    its messages, a :class:`sbuslib.testing.Recording`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["sbus_hub", "sbus_published"]
 
 @pytest.fixture
 def sbus_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubThread]:
-    """A hub in a thread, at a temporary address that ``SBUS_ADDRESS`` names. See ``sbuslib.testing.HubThread``."""
+    """Run a hub in a thread, at a temporary address that ``SBUS_ADDRESS`` names. See ``sbuslib.testing.HubThread``."""
     from .testing import HubThread
 
     with HubThread() as server:
@@ -31,5 +31,5 @@ def sbus_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubThread]:
 
 @pytest.fixture
 def sbus_published(sbus_hub: HubThread) -> Recording:
-    """What is published through ``sbus_hub``. See ``sbuslib.testing.Recording``."""
+    """Record the messages of ``sbus_hub``. See ``sbuslib.testing.Recording``."""
     return sbus_hub.record()

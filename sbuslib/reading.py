@@ -1,4 +1,4 @@
-"""One way to read what was recorded, with the engine of your choice: :func:`read`."""
+"""Reader of journals and lakes, with the engine of your choice: :func:`read`."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def read(
     on_corrupt: OnCorrupt = "error",
     **options: Any,
 ) -> Any:
-    """The rows of journals and lakes, each once, also while they are recorded and sealed.
+    """Read the rows of journals and lakes, each once, also while they are recorded and sealed.
 
-    What is missing comes as gap rows. Polars, DuckDB and Spark read when the frame or the relation is used, and read
+    Missing messages come as gap rows. Polars, DuckDB and Spark read when the frame or the relation is used, and read
     sealed files themselves where all rows are wanted.
 
     :param paths: directories or URIs of journals, and of folders of sealed files.
     :param engine: ``"arrow"`` gives a ``pyarrow.Table``, ``"pandas"`` a ``DataFrame``, ``"polars"`` a ``LazyFrame``,
         ``"duckdb"`` a relation (``connection=`` chooses where), and ``"spark"`` a ``DataFrame`` (``session=`` likewise;
         else that of this process, or a new one).
-    :param start: leave out earlier rows: a time, in UTC unless it says, or nanoseconds since 1970.
+    :param start: leave out earlier rows: a time, in UTC unless it has a time zone, or nanoseconds since 1970.
     :param end: leave out rows from then on.
     :param pattern: the messages that a subscription to it would receive. Gap rows are never left out by their keys.
     :param columns: the columns that are read; all unless given.
     :param durable_only: without rows that the recorder does not call durable yet. By default all rows that are written
         are read.
-    :param on_corrupt: ``"skip"`` reads a gap row in place of what is damaged in a segment.
+    :param on_corrupt: ``"skip"`` reads a gap row in place of damaged rows of a segment.
 
     Raises :exc:`~sbuslib.errors.UsageError`, :exc:`~sbuslib.errors.StateError` when a library is missing, and
     :exc:`~sbuslib.errors.JournalError`, which names file and place where something is damaged.

@@ -1,7 +1,6 @@
-"""Why a hub disconnects a client, or drops a packet: what it says, logs and counts by.
+"""Reasons for which a hub disconnects a client or drops a packet: in notices, logs and counts.
 
-Whoever compares, compares members. The texts go over the wire in ``notice/kicked``; a hub of another release may have
-others.
+Compare members, not texts. The texts go over the wire in ``notice/kicked``; a hub of another release may have others.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ __all__ = ["Reason"]
 
 
 class Reason(StrEnum):
-    """What the client, or the hub at the other end of a link, did."""
+    """Action of the client, or of the hub at the other end of a link."""
 
-    # What any client may do.
+    # Actions of any client.
 
     UNKNOWN_VERB = "unknown verb"
     """Sent a packet of no known form."""
@@ -57,9 +56,9 @@ class Reason(StrEnum):
     UNKNOWN_USER = "secret pattern with a user or group id, and yours is unknown here"
     """The same, with a user or group id that the hub's user namespace does not have."""
     PUBLISHING_REFUSED = "publishing refused"
-    """Published what ``authorize=`` or a rule refused."""
+    """Published under a key that ``authorize=`` or a rule refused."""
     SUBSCRIPTION_REFUSED = "subscription refused"
-    """Asked for what ``authorize=`` or a rule refused."""
+    """Asked for a pattern that ``authorize=`` or a rule refused."""
     UNREAD_ANSWERS = "too many unread answers"
     """Asked more than ``Limits.queued_answers`` times, and read no answer."""
     DOES_NOT_KEEP_UP = "does not keep up, and asked for error"
@@ -73,20 +72,20 @@ class Reason(StrEnum):
     ACCEPT_FAILED = "accept failed"
     """Connected, when the kernel had no descriptor or no memory for a client. Only counted."""
     ERROR_IN_THE_HUB = "error in the hub"
-    """Sent what made the hub fail, which is a bug: the hub's standard error has the traceback."""
+    """Sent a packet that made the hub fail, which is a bug: the hub's standard error has the traceback."""
 
-    # What the hub at the other end of a link may do. Most are counted as dropped packets, and end nothing.
+    # Actions of the hub at the other end of a link. Most are counted as dropped packets, and end nothing.
 
     TOO_MANY_LINKS = "too many links"
-    """Hello ``interest/on``, when its user, who is not [trusted](relay.md#who-learns-what), had as many as it may."""
+    """Sent ``interest/on``, when its user, who is not [trusted](relay.md#who-learns-what), had as many as it may."""
     NO_LINKS_NOW = "its hub takes no links for a moment"
-    """Hello ``interest/on`` to a hub that is about to stop: a relay tries again."""
+    """Sent ``interest/on`` to a hub that is about to stop: a relay tries again."""
     JOIN_ANEW = "what the relay may learn has changed"
-    """Nothing: rules have changed, or its user is no longer trusted, or may no longer join hubs; it may come back."""
+    """None: rules have changed, or its user is no longer trusted, or may no longer join hubs; it may come back."""
     JOINED_AGAIN = "joined again"
     """Joined a second time, while the first had not finished."""
     HUB_JOINED_AGAIN = "its hub has joined again"
-    """Nothing: another link of the same hub takes its place."""
+    """None: another link of the same hub takes its place."""
     LATER_PROCESS = "a later process has joined from its address"
     """Joined from an address at which another hub was started later."""
     FORGED_SENDER = "forged sender"

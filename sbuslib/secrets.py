@@ -9,8 +9,8 @@ credentials, as the kernel gives them. An id may be left empty, by publisher and
 1000 may subscribe to ``!/cred//1000//x``. At the root of a tree of hubs ``<prefix>`` is empty; below, it is the
 credential keys of all links on the way down. ``<rest>`` is free, and may have ``!/cred/`` in it.
 
-This module relies on what the kernel said of a process when the process connected; ``docs/security.md`` says what that
-is worth. Source: the section on secret messages in sbus's README.
+This module relies on the kernel's report of a process when it connected; see ``docs/security.md`` for how far that can
+be trusted. Source: the section on secret messages in sbus's README.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ __all__ = [
 RESERVED = b"!"
 
 OVERFLOW_ID = 65_534
-"""What the kernel reports for a user or group that has no id in our user namespace. It may be any user, so it has no
-secret keys."""
+"""The id that the kernel reports for a user or group that has none in our user namespace. It may be any user, so it has
+no secret keys."""
 
 _DEEPEST = 64
 """Most hubs in a sender's credential key: no tree is deeper, and longer keys would take long to check."""
 
 _SEGMENTS = 5
-"""Segments of ``!/cred/<gid>/<uid>/<pid>``. Nobody else knows."""
+"""Segments of ``!/cred/<gid>/<uid>/<pid>``. Known only here."""
 
 _DIGITS, _LARGEST = 10, 2**32 - 1
 """Most digits of an id, and the largest: the kernel keeps it in 32 bits."""
 
 
 class Credentials(msgspec.Struct, frozen=True, order=True):
-    """What the kernel says of the process at the other end of a Unix-domain socket (``SO_PEERCRED``).
+    """Credentials of the process at the other end of a Unix-domain socket, by the kernel (``SO_PEERCRED``).
 
     ``gid`` is its effective group when it connected. A ``pid`` of 0 and an ``uid`` or ``gid`` of 65534 mean
     that the kernel could not say, because the peer is in another namespace.
@@ -74,7 +74,7 @@ class Credentials(msgspec.Struct, frozen=True, order=True):
 
 
 UNKNOWN = Credentials(gid=OVERFLOW_ID, uid=OVERFLOW_ID, pid=0)
-"""Somebody of whom nothing is known, in a credential key. Nobody may subscribe to its secrets."""
+"""An unknown process, in a credential key. Nobody may subscribe to its secrets."""
 
 
 class Namespace:
@@ -83,11 +83,11 @@ class Namespace:
     def __init__(self, separator: bytes = SEPARATOR, prefix: bytes = b"") -> None:
         self.separator = check_separator(separator)  # one byte
         self.prefix = prefix
-        #: What credential keys begin with, after the prefix.
+        #: Beginning of credential keys, after the prefix.
         self.start = separator.join((RESERVED, b"cred", b""))
-        #: What goes between hubs before a pattern that only monitors want.
+        #: Mark of a pattern that only monitors want, between hubs.
         self.mark = separator.join((RESERVED, b"monitor", b""))
-        #: What makes a key secret: the reserved segment, between separators.
+        #: Mark of a secret key: the reserved segment, between separators.
         self._lone = separator + RESERVED + separator
 
     def credential_key(self, credentials: Credentials) -> bytes:
@@ -97,21 +97,21 @@ class Namespace:
 
     @property
     def anybody(self) -> bytes:
-        """``!/cred///``, which names no id: every client may subscribe to what is published under it."""
+        """``!/cred///``, which names no id: every client may subscribe to keys under it."""
         return self.start + 2 * self.separator
 
     def is_secret(self, key: bytes) -> bool:
-        """Whether a key that :meth:`check_key` accepted is secret, so that the second index has to be asked."""
+        """Return whether a key that :meth:`check_key` accepted is secret, so that the second index has to be asked."""
         return key.startswith(self.start)
 
     def unmark(self, pattern: bytes) -> tuple[bytes, bytes]:
-        """The mark of a pattern that only monitors want, empty for any other; and the pattern itself."""
+        """Return the mark of a pattern that only monitors want, empty for any other; and the pattern itself."""
         if pattern.startswith(self.mark):
             return self.mark, pattern[len(self.mark) :]
         return b"", pattern
 
     def chain(self, key: bytes) -> tuple[Credentials, ...]:
-        """The credentials in a credential key, from the root of the tree on; none in any other key.
+        """Return the credentials in a credential key, from the root of the tree on; none in any other key.
 
         A credential key is one ``!/cred/<gid>/<uid>/<pid>`` or several, one behind the other.
         """
@@ -129,16 +129,16 @@ class Namespace:
         return tuple(found)
 
     def prefix_of(self, key: bytes) -> bytes:
-        """What comes before the last credentials of a credential key: the prefix of the hub they are known to."""
+        """Return the part before the last credentials of a credential key: the prefix of the hub that knows them."""
         fields = key.split(self.separator)
         return b"".join(field + self.separator for field in fields[:-_SEGMENTS])
 
     def uses_reserved(self, key: bytes) -> bool:
-        """Whether the reserved token is in a key or pattern: it is that of a secret, or nobody may use it."""
+        """Return whether the reserved token is in a key or pattern: either it is a secret, or nobody may use it."""
         return RESERVED in key and self._lone in self.separator + key + self.separator
 
     def _ids(self, secret: bytes) -> list[bytes]:
-        """The three id fields that follow ``!/cred/`` at the start of ``secret``."""
+        """Return the three id fields that follow ``!/cred/`` at the start of ``secret``."""
         fields = secret[len(self.start) :].split(self.separator, 3)
         if len(fields) < 4:
             raise ReservedKeyError(Reason.TRUNCATED_SECRET)
@@ -174,7 +174,7 @@ class Namespace:
         for field, own in zip(named, own_ids, strict=True):
             if field and own is not None and field != b"%d" % own:
                 raise ReservedKeyError(Reason.SECRET_OF_ANOTHER)
-        # The kernel cannot say an id that has no number in the hub's namespaces, such as of a client in a container.
+        # The kernel cannot report an id without a number in the hub's namespaces, as of a client in a container.
         if named_pid and pid is None:
             raise ReservedKeyError(Reason.UNKNOWN_PROCESS)
         if (named_uid and uid is None) or (named_gid and gid is None):
@@ -183,11 +183,11 @@ class Namespace:
 
 
 def stranger(sender: bytes | None, own: bytes, separator: bytes, trusted: frozenset[int] = frozenset()) -> int | None:
-    """The first user on the way from a sender to the process ``own`` who is not trusted; ``None`` if all are.
+    """Return the first user on the way from a sender to the process ``own`` who is not trusted; ``None`` if all are.
 
-    Trusted are that process's own user, root, and some more. What a child says of its clients is worth as much as
-    the user of that hub. A hub that tells no senders is taken at its word. A service charges this user for what the
-    sender says.
+    Trusted are that process's own user, root, and some more. A child's claims about its clients are trusted as much as
+    the user of that hub. A hub that names no senders is taken at its word. A service charges this user for the sender's
+    messages.
     """
     who = credentials_of(sender, own, separator, trusted)
     return None if who is None or who.uid in _believed(own, separator, trusted) else who.uid
@@ -197,7 +197,7 @@ def stranger(sender: bytes | None, own: bytes, separator: bytes, trusted: frozen
 def credentials_of(
     sender: bytes | None, own: bytes, separator: bytes, trusted: frozenset[int] = frozenset()
 ) -> Credentials | None:
-    """The process that answers to the process ``own`` for a message: its publisher, or a hub on the way.
+    """Return the process that answers to the process ``own`` for a message: its publisher, or a hub on the way.
 
     A hub could name anybody as the sender of what comes through it. So no chain is believed beyond the first hub of a
     user that is neither that process's own, nor root, nor ``trusted``. :data:`UNKNOWN` where no hub names a sender;
@@ -212,12 +212,12 @@ def credentials_of(
 
 @lru_cache(1_024)
 def _believed(own: bytes, separator: bytes, trusted: frozenset[int]) -> frozenset[int]:
-    """The users whose hubs the process ``own`` believes."""
+    """Return the users whose hubs the process ``own`` believes."""
     return frozenset({0, Namespace(separator).chain(own)[-1].uid, *trusted} - {OVERFLOW_ID})
 
 
 def answerable(chain: Sequence[Credentials], trusted: Container[int]) -> Credentials:
-    """Of the credentials of a chain the first whose user is not trusted, else the last; unknown if there are none."""
+    """Return the first credentials of a chain whose user is not trusted, else the last; unknown if there are none."""
     last = UNKNOWN
     for last in chain:
         if last.uid not in trusted:
@@ -226,7 +226,7 @@ def answerable(chain: Sequence[Credentials], trusted: Container[int]) -> Credent
 
 
 def user_of(sender: bytes | None, own: bytes | None, separator: bytes = SEPARATOR) -> bytes:
-    """A sender's credential key without the process: as much as the kernel vouches for.
+    """Return a sender's credential key without the process: the part for which the kernel vouches.
 
     ``own`` is the key of this process on the same bus. Below the same prefix, the kernel vouches for the first
     credentials after the prefix. Of any other sender only the first are taken: the rest is the claim of some relay.
@@ -238,7 +238,7 @@ def user_of(sender: bytes | None, own: bytes | None, separator: bytes = SEPARATO
 
 
 def process_of(sender: bytes | None, own: bytes | None, separator: bytes = SEPARATOR) -> tuple[str, str]:
-    """The user and the process of a sender: the numbers for which the kernel vouches, see :func:`user_of`."""
+    """Return the user and the process of a sender: the numbers for which the kernel vouches, see :func:`user_of`."""
     user = user_of(sender, own, separator)
     uid = user.rpartition(separator)[2]
     pid = (sender or b"")[len(user) + 1 :].partition(separator)[0]

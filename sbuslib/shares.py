@@ -1,7 +1,7 @@
-"""What is shared out among users: room, and turns.
+"""Fair shares among users: of room, and of turns.
 
-The hub and the services on top of it use the same rule: else a user who may use a service could fill it, and leave the
-others nothing.
+The hub and the services on top of it use the same rule: otherwise one user of a service could fill it, and leave no
+room for the others.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Shares:
     """One resource of ``maximum`` units, shared out among users by id.
 
     A user that holds ``share`` of it while ``remaining`` is free may hold at most ``(remaining + share) / (n + 1)``,
-    where ``n`` is the number of users that hold some, this one included. So something is always left for the next: of
-    1,024 the first may take 512, a second then 170.
+    where ``n`` is the number of users that hold some, this one included. So some is always left for the next: of 1,024
+    the first may take 512, a second then 170.
 
     :param exempt: users who may have all that is left.
     """
@@ -75,13 +75,13 @@ class Shares:
 
 
 class Turns(Generic[T]):
-    """What waits for a service, first in first out for each user, while users take turns.
+    """Queue of a service: first in, first out for each user, while users take turns.
 
     A user that is alone may have ``most`` waiting, of ``most_bytes`` together. Several threads may use it at once.
     """
 
     def __init__(self, most: int, most_bytes: int) -> None:
-        # Twice as much, of which one user alone has half.
+        # Twice as much: one user alone has half.
         self._count, self._bytes = Shares(2 * most), Shares(2 * most_bytes)
         self._waiting: dict[int | None, deque[tuple[T, int]]] = {}  # by user; the first has the next turn
         self._lock = Lock()
@@ -90,7 +90,7 @@ class Turns(Generic[T]):
         return self._count.used
 
     def put(self, user: int | None, item: T, size: int) -> bool:
-        """Let something of ``size`` bytes wait; ``False`` when the user has its share waiting already."""
+        """Add an item of ``size`` bytes; ``False`` when the user has its share waiting already."""
         with self._lock:
             if not (self._count.could_take(user, 1) and self._bytes.could_take(user, size)):
                 return False
@@ -100,7 +100,7 @@ class Turns(Generic[T]):
             return True
 
     def take(self) -> T | None:
-        """The next of the user whose turn it is; ``None`` if nothing waits."""
+        """Take the next item of the user whose turn it is; ``None`` if none waits."""
         with self._lock:
             if not self._waiting:
                 return None

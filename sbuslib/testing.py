@@ -1,4 +1,4 @@
-"""For tests of applications: a hub in a thread, and what was published through it. It needs no test framework.
+"""Helpers for tests of applications: a hub in a thread, and a recording of its messages. They need no test framework.
 
 For pytest there are fixtures in :mod:`sbuslib.pytest_plugin`.
 """
@@ -51,7 +51,7 @@ class HubThread:
 
     @property
     def address(self) -> str:
-        """Where the hub listens."""
+        """The address at which the hub listens."""
         return self.hub.address
 
     def __enter__(self) -> HubThread:
@@ -82,7 +82,7 @@ class HubThread:
         except BaseException as error:
             started.put(error)
         finally:
-            # Nobody may be left waiting for a thread that has ended.
+            # No caller may be left waiting for a thread that has ended.
             with self._lock:
                 self._thread = 0
                 wake.close()
@@ -102,7 +102,7 @@ class HubThread:
             answer.put((False, error))
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function in the hub's thread. Returns what it returns, and raises what it raises.
+        """Call a function in the hub's thread. Returns its result, or raises its error.
 
         Raises :exc:`~sbuslib.errors.StateError` when the thread has ended.
         """
@@ -125,7 +125,7 @@ class HubThread:
         return value
 
     def stop(self) -> None:
-        """Stop the hub, which passes on what was sent, and the thread. A second call does nothing."""
+        """Stop the hub, which passes on all sent messages first, and the thread. A second call does nothing."""
         with suppress(StateError):
             self.call(self.hub.stop)
         with self._ended:
@@ -142,11 +142,11 @@ class HubThread:
             gevent.idle()  # until no socket can be read
 
     def client(self, **options: Any) -> blocking.Client:
-        """A client of the hub, which the caller closes."""
+        """Make a client of the hub, which the caller closes."""
         return blocking.Client(self.address, **options)
 
     def record(self, *patterns: Key) -> Recording:
-        """What is published from now on under keys that match one of ``patterns``, or all of it, but for secrets."""
+        """Record new messages under keys that match one of ``patterns``; without patterns all, except secrets."""
         return self.call(Recording, self, tuple(as_key(pattern, "pattern") for pattern in patterns or (b"",)))
 
 
@@ -154,9 +154,9 @@ class Recording:
     """Messages that were published, for assertions. Any thread may use it. :meth:`HubThread.record` makes it."""
 
     def __init__(self, server: HubThread, patterns: tuple[bytes, ...]) -> None:
-        self._server = server  # whose hub is listened to
+        self._server = server  # of the hub
         self._separator = server.hub.context.router.namespace.separator  # of keys
-        self._patterns = patterns  # what is kept
+        self._patterns = patterns  # the recorded messages
         self._messages: list[Message] = []  # since the start or clear()
         self._inbox = server.hub.tap()  # everything but secrets
         self._more = Event()  # set when something was kept
@@ -170,22 +170,22 @@ class Recording:
 
     @property
     def messages(self) -> list[Message]:
-        """All that was published, with senders, since the start or :meth:`clear`."""
+        """Return all messages, with senders, since the start or :meth:`clear`."""
         with suppress(StateError):  # a hub that was stopped has passed on all
             self._server.settle()
         return [*self._messages]
 
     def clear(self) -> None:
-        """Forget what was published before."""
+        """Forget all messages published before."""
         self._server.settle()
         self._messages.clear()
 
     def assert_published(
         self, pattern: Key, payload: bytes | None = None, *, count: int | None = None, timeout: float = 5.0
     ) -> list[Message]:
-        """Wait until a message under ``pattern`` was published, with ``payload`` if given; all such messages.
+        """Wait until a message under ``pattern`` was published, with ``payload`` if given; return all that match.
 
-        With ``count``, exactly so many. Raises :exc:`AssertionError`, which shows what was published instead.
+        With ``count``, exactly so many. Raises :exc:`AssertionError`, which shows the messages that were published.
         """
         __tracebackhide__ = True
         pattern = _checked(pattern, payload)
@@ -198,7 +198,7 @@ class Recording:
         return found
 
     def assert_not_published(self, pattern: Key, payload: bytes | None = None) -> None:
-        """No message under ``pattern`` was published until now, with ``payload`` if given.
+        """Check that no message under ``pattern`` was published until now, with ``payload`` if given.
 
         Raises :exc:`AssertionError`, which shows those that were.
         """
@@ -250,6 +250,6 @@ def _checked(pattern: Key, payload: bytes | None) -> bytes:
 
 
 def _short(data: bytes) -> str:
-    """Bytes as they are shown: their beginning, if they are long."""
+    """Return bytes as they are shown: their beginning, if they are long."""
     text = printable(data[: _SHOWN_CHARACTERS + 1])
     return f"'{text}'" if len(text) <= _SHOWN_CHARACTERS else f"'{text[:_SHOWN_CHARACTERS]}...' ({len(data):,} bytes)"

@@ -89,7 +89,7 @@ class Topic(Generic[T]):
         self.encoding = encoding
         self.separator = separator
 
-        # What no segment may have.
+        # Bytes that no segment may have.
         self._reserved = {"*", "\0", separator.decode("latin-1")}
         #: The parts of the template between separators.
         self._segments = [] if template is None else _parse(template)
@@ -107,7 +107,7 @@ class Topic(Generic[T]):
         self._encoder = msgspec.msgpack.Encoder() if encoding == "msgpack" else msgspec.json.Encoder()
 
     def encode(self, value: T) -> bytes:
-        """The payload for ``value``. Raises :exc:`~sbuslib.errors.PayloadError` for one of another type."""
+        """Encode ``value`` as a payload. Raises :exc:`~sbuslib.errors.PayloadError` for one of another type."""
         try:
             payload = self._encoder.encode(value)
             self._decoder.decode(payload)  # a value of the right class may still hold fields of wrong types
@@ -116,7 +116,7 @@ class Topic(Generic[T]):
         return payload
 
     def decode(self, payload: bytes) -> T:
-        """The value of ``payload``. Raises :exc:`~sbuslib.errors.PayloadError` when it does not fit the type."""
+        """Decode the value of ``payload``. Raises :exc:`~sbuslib.errors.PayloadError` when it does not fit the type."""
         try:
             return self._decoder.decode(payload)
         except msgspec.MsgspecError as error:
@@ -127,12 +127,12 @@ class Topic(Generic[T]):
         return publisher.publish(key, self.encode(value))
 
     def values(self, messages: Iterable[Message]) -> Iterator[tuple[Message, T]]:
-        """Each message with its value. Raises :exc:`~sbuslib.errors.PayloadError` at one that does not fit."""
+        """Yield each message with its value. Raises :exc:`~sbuslib.errors.PayloadError` at one that does not fit."""
         for message in messages:
             yield message, self.decode(message.payload)
 
     def results(self, messages: Iterable[Message]) -> Iterator[tuple[Message, T | PayloadError]]:
-        """Each message with its value, or with the error that says why it does not fit."""
+        """Yield each message with its value, or with the error that explains why it does not fit."""
         for message in messages:
             try:
                 yield message, self.decode(message.payload)
@@ -142,9 +142,9 @@ class Topic(Generic[T]):
     # -- keys ---------------------------------------------------------------------------------------
 
     def key(self, **fields: object) -> bytes:
-        """The key with these fields, which are text or numbers.
+        """Return the key with these fields, which are text or numbers.
 
-        Raises :exc:`~sbuslib.errors.KeyFormatError` for one that is missing, unknown, or no segment of a key.
+        Raises :exc:`~sbuslib.errors.KeyFormatError` for a field that is missing, unknown, or no segment of a key.
         """
         missing = {name for name, named in self._segments if named} - set(fields)
         if missing or self.template is None:
@@ -152,7 +152,7 @@ class Topic(Generic[T]):
         return self._fill(fields)
 
     def pattern(self, **fields: object) -> bytes:
-        """The pattern of all keys with these fields; what is left out may be anything. Raises as :meth:`key`."""
+        """Return the pattern of all keys with these fields; omitted fields become wildcards. Raises as :meth:`key`."""
         if self.template is None:
             raise KeyFormatError("a topic without a template has no pattern")
         return self._fill(fields)
@@ -170,7 +170,7 @@ class Topic(Generic[T]):
         return self.separator.join(segment.encode() for segment in segments)
 
     def fields(self, key: bytes) -> dict[str, str] | None:
-        """The fields of a key; ``None`` for one that the template does not make."""
+        """Return the fields of a key; ``None`` for one that does not fit the template."""
         segments = key.split(self.separator)
         if len(segments) != len(self._segments):
             return None
@@ -195,17 +195,19 @@ class Topic(Generic[T]):
     ) -> Awaitable[A]: ...
 
     def request(self, client: Any, key: Key, value: T, *, answer: Topic[Any], timeout: float | None = 10.0) -> Any:
-        """Ask with a value, and decode the answer; to be awaited where ``client.request`` is. Raises as that, and
-        :exc:`~sbuslib.errors.PayloadError`."""
+        """Send a request with a value, and decode the answer; to be awaited where ``client.request`` is. Raises as
+        that, and :exc:`~sbuslib.errors.PayloadError`.
+        """
         return _then(client.request(key, self.encode(value), timeout=timeout), answer.decode)
 
     def takes(self, function: Callable[[T, Any], A]) -> Callable[[Any], A]:
-        """A function of a message, a job or a question, which calls ``function`` with its value and itself."""
+        """Return a function of a message, a job or a question, which calls ``function`` with its value and itself."""
         return lambda message: function(self.decode(message.payload), message)
 
     def answers(self, function: Callable[[T, Any], Any], *, answer: Topic[Any]) -> Callable[[Any], Any]:
-        """What ``client.serve`` calls: ``function`` is called with the value and the question, and returns a value
-        of the topic ``answer``. A question that does not fit fails, where it was asked."""
+        """Return a function for ``client.serve``: it calls ``function`` with the value and the question, and encodes
+        the result by the topic ``answer``. A question that does not fit fails at its caller.
+        """
         return lambda question: _then(function(self.decode(question.payload), question), answer.encode)
 
 
@@ -221,7 +223,7 @@ def _then(result: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def _parse(template: str) -> list[tuple[str, bool]]:
-    """The segments of a template, each with whether it is a field."""
+    """Return the segments of a template, each with whether it is a field."""
     segments: list[tuple[str, bool]] = []
     for segment in template.split("/"):
         named = segment[:1] == "{" and segment[-1:] == "}"
@@ -233,7 +235,7 @@ def _parse(template: str) -> list[tuple[str, bool]]:
 
 
 def schemas(*topics: Topic[Any]) -> dict[str, Any]:
-    """JSON Schema of the types of topics, by template, or by the name of the type where there is none."""
+    """Return the JSON Schema of the types of topics, by template, or by the name of the type where there is none."""
     found, components = msgspec.json.schema_components([topic.type for topic in topics], ref_template="#/$defs/{name}")
     names = [topic.template or getattr(topic.type, "__name__", str(topic.type)) for topic in topics]
     return {

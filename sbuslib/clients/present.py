@@ -161,9 +161,7 @@ class AioPresent(AioWatch[PresenceEvent]):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the hub knew its whole tree when it listed them. If not, a link was away or a hub had just
-        started.
-        """
+        """Whether the hub knew its whole tree when it listed them. Else a link was away or a hub had just started."""
         return self._watch.is_whole
 
 

@@ -29,7 +29,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Runtime(ABC):
-    """Waiting of one client."""
+    """Runtime of one client: how its callers wait."""
 
     OWNER: ClassVar[str] = "the thread that made it"
     """The word for the owner of a client, in errors."""
