@@ -1,4 +1,4 @@
-"""``hub/sync`` of the whole tree: which hubs it waits for, before they have joined and after they were late."""
+"""``hub/sync`` of the whole tree: which hubs it waits for. And ``whoami``, which waits for a prefix."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gevent
 import msgspec
 import pytest
 from support import PATIENCE, WHOAMI, FakeHub, Peer, eventually
-from worlds import FAST, FEATURES, RELAY, STRANGER, World, greet_relay, receive_until, settle
+from worlds import FAST, FEATURES, RELAY, STRANGER, World, greet_relay, key_of, receive_until, settle
 
 from sbuslib.tree.child_link import ChildLink
 from sbuslib.tree.interest import InterestCursor
@@ -181,3 +181,19 @@ def test_of_a_question_that_was_answered_nothing_is_left(world: World) -> None:
     client = world.client("left")
     assert client.sync("tree") == "tree"
     assert not world.hubs["left"].tree.questions._open
+
+
+def test_whoami_waits_for_the_first_prefix(world: World) -> None:
+    world.hub("left")
+    world.relay("left", "top", wait=False)
+    peer = world.peer("left")
+    peer.send(b"CMSG hub/features", WHOAMI)
+    assert peer.receive().startswith(b"CMSG hub/features\0")
+    world.hub("top")
+    assert peer.receive().count(b"!/cred/") == 3, "the question's own, and two credentials"
+
+
+def test_whoami_waits_no_longer_than_prefix_wait(world: World) -> None:
+    world.hub("left", limits=msgspec.structs.replace(FAST, prefix_wait=0.01))
+    world.relay("left", "top", wait=False)
+    assert key_of(world.client("left")).count(b"!/cred/") == 1

@@ -1,4 +1,4 @@
-"""How a hub leaves the one above it for another, so that nothing is lost."""
+"""The parent: how a hub leaves it so that nothing is lost, and the prefix that it gives."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from time import time
 
 import gevent
 import msgspec
-from support import PATIENCE, FakeHub, eventually
-from worlds import FAST, World, greet_relay, join, receive_until, settle
+import pytest
+from support import PATIENCE, WHOAMI, FakeHub, eventually, own_key
+from worlds import FAST, World, greet_relay, join, key_of, receive_until, settle
+
+from sbuslib.errors import DisconnectedError
 
 
 def test_messages_are_uncertain_if_the_hub_that_is_left_does_not_acknowledge_them(world: World) -> None:
@@ -112,3 +115,39 @@ def test_a_hub_that_leaves_waits_no_longer_for_one_that_goes_on_talking(world: W
             eventually(talk)
         hub.limits = FAST
         eventually(lambda: world.is_at("other"))
+
+
+def test_a_prefix_outlives_an_outage_and_clients_are_told_of_a_new_one(world: World) -> None:
+    world.chain("top", "left")
+    notices: list[object] = []
+    told = world.client("left", on_notice=notices.append)
+    before = key_of(told)
+    untold = world.peer("left")
+    untold.send(WHOAMI)
+    own = untold.receive().split(b"\0")[1]
+    untold.subscribe(own + b"/box")
+    world.hubs["top"].stop(0)
+    eventually(lambda: world.relays["left"].state == "outage")
+    assert key_of(told) == before
+    world.hub("top")  # which gives the link another pid
+    world.relays["left"].wait(PATIENCE)
+    assert untold.is_disconnected()
+    eventually(lambda: (told.sync(), notices)[1])
+    assert told.credentials != before
+    assert told.credentials == key_of(told)
+    told.subscribe(told.credentials + b"/box")
+    world.client("top").publish(told.credentials + b"/box", b"found")
+    assert told.receive(timeout=PATIENCE).payload == b"found"
+
+
+def test_the_key_of_the_embedder_has_the_prefix(world: World) -> None:
+    world.chain("top", "left")
+    hub = world.hubs["left"]
+    assert hub.whoami() == hub.context.router.namespace.prefix + own_key()
+    inbox = hub.subscribe(hub.whoami() + b"/box")
+    world.client("top").publish(hub.whoami() + b"/box", b"1")
+    assert inbox.receive(timeout=PATIENCE).payload == b"1"
+    world.relays.pop("left").stop()
+    assert hub.whoami() == own_key()
+    with pytest.raises(DisconnectedError):
+        inbox.receive(timeout=PATIENCE)
