@@ -45,8 +45,6 @@ class Binding(NamedTuple):
 
 encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Raw).decode
-
-
 _decode_binding: Final = msgspec.msgpack.Decoder(Binding).decode
 
 
