@@ -41,7 +41,7 @@ import plain
 
 from sbuslib import blocking
 from sbuslib.bench.process import cpu_seconds, resident_bytes
-from sbuslib.kernel.areas import make_area
+from sbuslib.kernel.receive_buffer import make_receive_buffer
 from sbuslib.kernel.sockets import wait
 from sbuslib.statistics import HubStatistics
 
@@ -132,11 +132,11 @@ def subscriber(address: str, pipe: int) -> None:
     """Count what comes, and tell the count and the time now and then, a line each."""
     sock = plain.reader(address, b"bench/")
     os.write(pipe, b"0\n")
-    area, count = make_area(), 0
+    buffer, count = make_receive_buffer(), 0
     told = time.monotonic()
     while True:
         wait(sock, select.POLLIN, 0.05)
-        count += len(area.receive(sock))
+        count += len(buffer.receive(sock))
         now = time.monotonic()
         if now - told > 0.05:
             os.write(pipe, b"%d %f\n" % (count, now))

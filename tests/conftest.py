@@ -171,7 +171,7 @@ def _no_leaks(_no_hang: None) -> Iterator[None]:
 
 @pytest.fixture
 def syscalls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Which system calls areas that are made from now on use; also in subprocesses."""
+    """Which system calls receive buffers that are made from now on use; also in subprocesses."""
     name: str = getattr(request, "param", "batched")
     if name == "plain":
         monkeypatch.setenv("SBUS_SYSCALLS", "plain")

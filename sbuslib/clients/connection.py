@@ -28,11 +28,11 @@ from time import monotonic
 from typing import Literal, Protocol, TypeAlias
 
 from ..errors import DisconnectedError, PeerError, StateError, UsageError
-from ..kernel.areas import PlainArea, make_area
 from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..kernel.dialer import BROKEN, NO_MEMORY, Dialer
 from ..kernel.forks import abandon_in_child, disconnect_copy
 from ..kernel.own_hub import Serving, serving
+from ..kernel.receive_buffer import PlainReceiveBuffer, make_receive_buffer
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import ClientLimits
 from ..wire import control
@@ -94,7 +94,7 @@ class ClientConnection:
         self._reconnect = reconnect  # None: from the first thing on that serves or watches
         self._call_back = call_back
         self._on_notice = on_notice
-        self._area: PlainArea | None = None  # made by the first receive
+        self._buffer: PlainReceiveBuffer | None = None  # made by the first receive
         self._reconnecting = Reconnecting(limits.reconnect_pause, limits.reconnect_pause_most)
         self._serving: Serving | None = None  # the hub, if it is one of this process
         self._readiness: Readiness | None = None  # what the application polls; None until it asks for that
@@ -372,10 +372,10 @@ class ClientConnection:
         """
         if self.socket is None:
             return True
-        if (area := self._area) is None:
-            area = self._area = make_area(self.limits.batch)
+        if (buffer := self._buffer) is None:
+            buffer = self._buffer = make_receive_buffer(self.limits.batch)
         try:
-            lengths = area.receive(self.socket)
+            lengths = buffer.receive(self.socket)
         except OSError as error:
             if error.errno not in BROKEN:
                 raise
@@ -387,7 +387,7 @@ class ClientConnection:
             raise PeerError("the hub sent file descriptors")
         if self.state is State.UP and lengths[0]:
             self._reconnecting.was_useful = True
-        return self.session.take(area.data, area.offsets, lengths)
+        return self.session.take(buffer.data, buffer.offsets, lengths)
 
     async def _read(self, deadline: float | None) -> bool:
         """Wait for packets, and put them into the session. ``True``: the connection ended."""

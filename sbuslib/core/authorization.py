@@ -17,7 +17,9 @@ a key; its yes is remembered, within :attr:`~sbuslib.limits.Limits.allowed_bytes
 
 
 class Authorization:
-    """The function that decides, if there is one. A stranger's code: not to be called while the area is in use."""
+    """The function that decides, if there is one. A stranger's code: not to be called while the receive buffer is in
+    use.
+    """
 
     def __init__(self, function: Authorize | None) -> None:
         self.function = function

@@ -47,8 +47,8 @@ def take_batch(
     """Route a batch that was published by ``sender``; messages beyond this turn are put off.
 
     The batch is ``length`` bytes of ``data`` from ``start`` on. If ``authorize=`` has to be asked, do not call this
-    while the hub's area is in use. Raises :exc:`~sbuslib.errors.PacketError` for a violation: nothing of the batch is
-    delivered then.
+    while the hub's receive buffer is in use. Raises :exc:`~sbuslib.errors.PacketError` for a violation: nothing of the
+    batch is delivered then.
     """
     try:
         batch = Batch.parse(data, start, length)

@@ -77,7 +77,9 @@ class Clients:
             self._on_last()
 
     def kick(self, client: Receiver, reason: Reason) -> None:
-        """Disconnect a client for a violation, send it the reason, and count that. Not while the area is in use."""
+        """Disconnect a client for a violation, send it the reason, and count that. Not while the receive buffer is in
+        use.
+        """
         connection = self.connections.get(client)
         if connection is not None and not connection.outbound.closed:
             connection.outbound.kicked = True

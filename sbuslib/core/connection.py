@@ -2,8 +2,8 @@
 
 A connection has no greenlet. It has two watchers of gevent's event loop. Their callbacks run in the loop itself and so
 cannot yield. The client has one *turn* for each time its socket is readable, and one for each time it is writable while
-something waits. A turn for reading receives packets into the hub's area, which all connections share, and routes them:
-see :mod:`.routing`. The :class:`~.outbound.Outbound` of a connection sends to the client, and its
+something waits. A turn for reading receives packets into the hub's receive buffer, which all connections share, and
+routes them: see :mod:`.routing`. The :class:`~.outbound.Outbound` of a connection sends to the client, and its
 :class:`~.publisher.Role` decides what the client may do.
 """
 
@@ -115,7 +115,7 @@ class Connection(Publisher):
             self.forget_backlog()
             self.end, self.refused = error.reason, error.key
 
-        # 2. The area is free: a later turn goes on, or what came after all packets is acted on.
+        # 2. The receive buffer is free: a later turn goes on, or what came after all packets is acted on.
         role = self.role
         if self.backlog:
             if not self._postponed:
@@ -142,14 +142,14 @@ class Connection(Publisher):
     def _receive(self) -> bool:
         """Receive once, and route what came. Returns whether anything came, be it the end of the connection."""
         running = self.running
-        area = running.area
+        buffer = running.buffer
         now = running.round()
         # A client that sends single packets is read with recv(2), which is faster than recvmmsg(2) for one. If the
         # next packet came in the very next round, there may be more. A turn that was postponed is a round later.
         most = 1 if self._lone is not None and now > self._lone + 1 + running.scheduler.several else None
         self._lone = None
         try:
-            lengths = area.receive(self.outbound.socket, most)
+            lengths = buffer.receive(self.outbound.socket, most)
         except OSError as error:
             self.end = f"receive: {error.strerror}"
             return True
@@ -161,13 +161,13 @@ class Connection(Publisher):
         if 0 < shortest <= PACKET_BYTES and lengths.count(shortest) == taken:
             if taken == 1:
                 self._lone = now
-                if route_one(self, area, shortest):
+                if route_one(self, buffer, shortest):
                     return True
-            received = Received(area, running.writer, lengths, shortest)
+            received = Received(buffer, running.writer, lengths, shortest)
         else:
-            received = Received(area, running.writer, self._without_end(lengths))
+            received = Received(buffer, running.writer, self._without_end(lengths))
         left = route(self, received) if received.lengths else []
-        # From here on the area is free again, so anything may be logged or called.
+        # From here on the receive buffer is free again, so anything may be logged or called.
         if left:
             self.put_off(left)
         if self.backlog and not self.is_over:
@@ -189,10 +189,12 @@ class Connection(Publisher):
         return lengths
 
     def _is_message(self, slot: int) -> bool:
-        """Whether a packet in the hub's area is a message. A link may send longer packets only if they are none."""
-        area = self.running.area
-        start = area.offsets[slot]
-        return area.data[start : start + len(MSG)] == MSG
+        """Whether a packet in the hub's receive buffer is a message. A link may send longer packets only if they are
+        none.
+        """
+        buffer = self.running.buffer
+        start = buffer.offsets[slot]
+        return buffer.data[start : start + len(MSG)] == MSG
 
     # -- the rest -----------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ class Embedder:
     def __init__(self, context: Context, fan_outs: FanOuts) -> None:
         self._context = context
         self._fan_outs = fan_outs
-        self._writer = context.running.writer  # writes what receivers do not get from the area
+        self._writer = context.running.writer  # writes what receivers do not get from the receive buffer
         self._namespace = context.router.namespace  # the hub's, with its prefix
         self.credentials = context.running.credentials  # this process
 

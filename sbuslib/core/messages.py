@@ -1,6 +1,6 @@
 """Messages on their way to receivers. All are :class:`Messages`.
 
-There are four kinds: in the area where they were received (:class:`InArea`), copied (:class:`Copied`, or
+There are four kinds: in the receive buffer where they were received (:class:`InBuffer`), copied (:class:`Copied`, or
 :class:`Single` for one), and many in one packet (:class:`Batched`). Each kind can send and copy itself, so a receiver
 need not know the kind. Copies and batches of messages are made once, however many receivers ask for them.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 
-from ..kernel.areas import PlainArea
 from ..kernel.packet_writer import PacketWriter
+from ..kernel.receive_buffer import PlainReceiveBuffer
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..wire.batches import Batch, coalesce
 from ..wire.columns import Columns
@@ -77,12 +77,14 @@ class Messages:
 
 
 class Received:
-    """The packets of one receive call. They are in the hub's area, and good until the turn ends."""
+    """The packets of one receive call. They are in the hub's receive buffer, and good until the turn ends."""
 
-    __slots__ = ("_copies", "_shortest", "area", "lengths", "writer")
+    __slots__ = ("_copies", "_shortest", "buffer", "lengths", "writer")
 
-    def __init__(self, area: PlainArea, writer: PacketWriter, lengths: Sequence[int], shortest: int = 0) -> None:
-        self.area = area
+    def __init__(
+        self, buffer: PlainReceiveBuffer, writer: PacketWriter, lengths: Sequence[int], shortest: int = 0
+    ) -> None:
+        self.buffer = buffer
         self.writer = writer
         self.lengths = lengths
         self._copies: dict[int, bytes] = {}  # by slot, as far as they were asked for
@@ -94,20 +96,20 @@ class Received:
             self._shortest = min(self.lengths)
         return self._shortest
 
-    def slice(self, slots: range) -> InArea:
-        return InArea(self, slots)
+    def slice(self, slots: range) -> InBuffer:
+        return InBuffer(self, slots)
 
     def packet(self, slot: int) -> bytes:
         copy = self._copies.get(slot)
         if copy is None:
-            copy = self._copies[slot] = self.area.packet(slot, self.lengths[slot])
+            copy = self._copies[slot] = self.buffer.packet(slot, self.lengths[slot])
         return copy
 
     def packets(self, slots: Sequence[int]) -> list[bytes]:
         copies = self._copies
         if copies:
             return [self.packet(slot) for slot in slots]
-        made = self.area.packets(slots, self.lengths)
+        made = self.buffer.packets(slots, self.lengths)
         copies.update(zip(slots, made, strict=True))
         return made
 
@@ -129,7 +131,7 @@ class _Packets(Messages):
         return self._batch or None  # type: ignore[return-value]
 
 
-class InArea(_Packets):
+class InBuffer(_Packets):
     """Messages where they were received. Good until the turn ends."""
 
     __slots__ = ("_received", "count", "slots")
@@ -153,14 +155,14 @@ class InArea(_Packets):
 
     def send(self, sock: socket.SocketType) -> int:
         received = self._received
-        return received.area.send(sock, self.slots, received.lengths)
+        return received.buffer.send(sock, self.slots, received.lengths)
 
     def send_wrapped(self, sock: socket.SocketType, wrapper: bytes) -> int:
         received = self._received
-        return received.area.send_wrapped(sock, wrapper, self.slots, received.lengths)
+        return received.buffer.send_wrapped(sock, wrapper, self.slots, received.lengths)
 
-    def after(self, sent: int) -> InArea:
-        return InArea(self._received, self.slots[sent:])
+    def after(self, sent: int) -> InBuffer:
+        return InBuffer(self._received, self.slots[sent:])
 
     def packets(self) -> list[bytes]:
         return self._received.packets(self.slots)
@@ -170,7 +172,9 @@ class InArea(_Packets):
             return self._batch.columns()
         received = self._received
         # Not remembered: the journal, which asks for this, is mostly the only receiver of all packets.
-        return received.packets(self.slots) if received._copies else received.area.packets(self.slots, received.lengths)
+        return (
+            received.packets(self.slots) if received._copies else received.buffer.packets(self.slots, received.lengths)
+        )
 
     def keep(self) -> Copied:
         return Copied(self._writer, self.packets(), self._batch)

@@ -9,8 +9,8 @@ keeps up. When a client falls behind, or a packet is longer, it gets the full on
 ``Limits.send_buffers`` bytes in all. When its user's share is used up, it goes on with the small one. It queues in the
 hub sooner, and a message that is longer than the small buffer is lost (cause ``quota``).
 
-Messages are delivered in the middle of the turn of another client, while the hub's area is in use. So nothing here
-logs, calls a stranger's code or closes anything: a receiver that has to go is kicked when the turn has ended
+Messages are delivered in the middle of the turn of another client, while the hub's receive buffer is in use. So nothing
+here logs, calls a stranger's code or closes anything: a receiver that has to go is kicked when the turn has ended
 (:meth:`.Running.kick_later`).
 """
 

@@ -84,7 +84,7 @@ class Undelivered(Generic[Which]):
         return which
 
     def keep(self) -> None:
-        """The turn ends: copy the rest out of the hub's area."""
+        """The turn ends: copy the rest out of the hub's receive buffer."""
         kept = deque((self.messages(which).keep(), receivers) for which, receivers in self.plan)
         self.plan = kept  # type: ignore[assignment]
 
@@ -136,7 +136,7 @@ class Role(Protocol):
         """The client has left, and is closed."""
 
     def after_turn(self, publisher: Publisher) -> None:
-        """The turn of a link has ended, and the hub's area is free: do the work that was put off."""
+        """The turn of a link has ended, and the hub's receive buffer is free: do the work that was put off."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -313,7 +313,7 @@ class Publisher:
     def hand_on(self, deliveries: Undelivered[Any]) -> bool:
         """Hand messages on, for the length of a turn. Returns whether a later turn has to go on with the rest.
 
-        That comes before all else that is left. From its return on nothing of it is in the hub's area.
+        That comes before all else that is left. From its return on nothing of it is in the hub's receive buffer.
         """
         if not self.spread(deliveries):
             return False
@@ -350,7 +350,7 @@ class Publisher:
         return not self.asks or (self._allowed is not None and header in self._allowed)
 
     def may_publish(self, header: bytes, times: int = 1) -> bool:
-        """Ask ``authorize=`` about the key of so many messages. Not while the hub's area is in use.
+        """Ask ``authorize=`` about the key of so many messages. Not while the hub's receive buffer is in use.
 
         If the answer is no, a link's messages are counted as dropped; for others this raises
         :exc:`~sbuslib.errors.PacketError`.

@@ -1,8 +1,8 @@
 """The hot path: from the packets of one receive call to the receivers of each packet.
 
 Neighbouring packets for the same receivers form a *run*, which is delivered to each receiver at once, from where it
-lies. Nothing here yields, calls a stranger's code or logs while the area is in use. Packets that have to wait are
-copied out.
+lies. Nothing here yields, calls a stranger's code or logs while the receive buffer is in use. Packets that have to wait
+are copied out.
 
 The packets of a turn go to each receiver in the order in which they came. A packet that is no message is acted on only
 after all packets before it were sent, so an answer never overtakes messages that came before the question.
@@ -19,13 +19,13 @@ from time import monotonic
 from typing import Final
 
 from ..errors import PacketError
-from ..kernel.areas import LONGEST_HEAD, PlainArea
+from ..kernel.receive_buffer import LONGEST_HEAD, PlainReceiveBuffer
 from ..limits import PACKET_BYTES
 from ..wire.batches import BATCH
 from ..wire.control import WRAPPER
 from ..wire.packets import MSG
 from .batch_routing import take_batch
-from .messages import Copied, InArea, Received, Single
+from .messages import Copied, InBuffer, Received, Single
 from .protocols import Receiver, Routes, Run, Sender
 from .publisher import FEW, PLANNED, Publisher, Undelivered, affordable, by_receiver
 
@@ -33,25 +33,27 @@ _QUICK: Final = 1_024
 """So many deliveries, to at most :data:`FEW` receivers, are made without a look at the clock."""
 
 _COPIED_BYTES: Final = 8_192
-"""Longest single packet that is copied out of the area: to send a longer one from where it lies costs less."""
+"""Longest single packet that is copied out of the receive buffer: to send a longer one from where it lies costs
+less.
+"""
 
 _MANY: Final = 8
 """With at least so many packets from one receive call, it pays to look at all of them at once."""
 
 
-def route_one(publisher: Publisher, area: PlainArea, length: int) -> bool:
+def route_one(publisher: Publisher, buffer: PlainReceiveBuffer, length: int) -> bool:
     """Hand on the only packet of a receive call. Returns whether it was a short message with known receivers."""
     publisher.refresh()
     if length > _COPIED_BYTES:
         return False
-    packet = area.data[:length]
+    packet = buffer.data[:length]
     receivers = publisher.routes.get(packet[: packet.find(b"\0") + 1])
     if receivers is not None:
         publisher.deliver(receivers, publisher, Single(packet))
         return True
 
     # Over a link it comes with its sender.
-    wrapped = _look_into(publisher, area, 0, length) if publisher.role.senders else None
+    wrapped = _look_into(publisher, buffer, 0, length) if publisher.role.senders else None
     if wrapped is None:
         return False
     sender, start, body = wrapped
@@ -66,8 +68,8 @@ def route(publisher: Publisher, received: Received) -> list[bytes]:
     """Find the runs of packets that go to the same receivers, and forward them.
 
     Returns copies of the packets that are left: those that are too much for this turn, and all from the first packet
-    on about which ``authorize=`` has to be asked: that is a stranger's code, and has to wait until the area is free.
-    Raises :exc:`~sbuslib.errors.PacketError` for a violation, after the packets before it were handed on.
+    on about which ``authorize=`` has to be asked: that is a stranger's code, and has to wait until the receive buffer
+    is free. Raises :exc:`~sbuslib.errors.PacketError` for a violation, after the packets before it were handed on.
     """
     publisher.refresh()
     if len(received.lengths) >= _MANY:
@@ -87,12 +89,14 @@ def _left_from(received: Received, slot: int | None, stop: int | None = None) ->
     return received.packets(range(slot, stop)) if slot is not None and slot < stop else []
 
 
-def _look_into(publisher: Publisher, area: PlainArea, offset: int, end: int) -> tuple[Sender, int, int] | None:
+def _look_into(
+    publisher: Publisher, buffer: PlainReceiveBuffer, offset: int, end: int
+) -> tuple[Sender, int, int] | None:
     """Return the sender of a packet that comes with one, and where that packet and the rest after its header begin.
 
     ``None`` for any other packet, for a sender that is not known yet, and for a key that is too long.
     """
-    data, named = area.data, offset + len(WRAPPER)
+    data, named = buffer.data, offset + len(WRAPPER)
     start = data.find(b"\0", named, end) + 1
     body = data.find(b"\0", start, end) + 1
     if not (start and body) or data[offset:named] != WRAPPER or end - start > PACKET_BYTES:
@@ -107,13 +111,13 @@ def _route_wrapped(publisher: Publisher, received: Received) -> int:
     Neighbours of one sender, under one key, go together. Returns the first slot of the rest: of a sender or a key that
     is not known yet, no message, or too much for this turn.
     """
-    area, lengths = received.area, received.lengths
-    data, offsets = area.data, area.offsets
+    buffer, lengths = received.buffer, received.lengths
+    data, offsets = buffer.data, buffer.offsets
     slot, count = 0, len(lengths)
     while slot < count and not publisher.is_over and not publisher.backlog:
         offset = offsets[slot]
         end = offset + lengths[slot]
-        wrapped = _look_into(publisher, area, offset, end)
+        wrapped = _look_into(publisher, buffer, offset, end)
         if wrapped is None:
             break
         sender, start, body = wrapped
@@ -145,8 +149,8 @@ def _route_wrapped(publisher: Publisher, received: Received) -> int:
 def _route_each(publisher: Publisher, received: Received) -> list[bytes]:
     """Look at each packet, as :func:`route`."""
     # One long loop: its parts share nearly all of these variables, and calls would slow it down.
-    area, lengths = received.area, received.lengths
-    data = area.data
+    buffer, lengths = received.buffer, received.lengths
+    data = buffer.data
     find = data.find
     get = publisher.routes.get
     looked_up = False
@@ -157,7 +161,7 @@ def _route_each(publisher: Publisher, received: Received) -> list[bytes]:
     size = start = 0
     slot = -1
     try:
-        for offset, length in zip(area.offsets, lengths, strict=False):
+        for offset, length in zip(buffer.offsets, lengths, strict=False):
             slot += 1
             if length >= size and data[offset : offset + size] == header:
                 continue
@@ -212,8 +216,8 @@ def _route_each(publisher: Publisher, received: Received) -> list[bytes]:
 def _act(publisher: Publisher, received: Received, slot: int, header: bytes) -> bool:
     """Act on a packet that is no message. Returns whether the packets after it have to wait for a later turn."""
     if publisher.batches and header == BATCH:
-        area = received.area
-        take_batch(publisher, area.data, publisher, b"", area.offsets[slot], received.lengths[slot])
+        buffer = received.buffer
+        take_batch(publisher, buffer.data, publisher, b"", buffer.offsets[slot], received.lengths[slot])
         # Many batches would be more than there is room for.
         return bool(publisher.pausers or publisher.backlog)
     publisher.commands += 1
@@ -227,16 +231,16 @@ def _known_runs(publisher: Publisher, received: Received) -> list[Run] | None:
     Most receive calls bring only these. So all packets are looked at in few calls, which takes a third of the time of
     looking at each.
     """
-    area, lengths = received.area, received.lengths
+    buffer, lengths = received.buffer, received.lengths
     count = len(lengths)
     get = publisher.routes.get
-    data, offsets = area.data, area.offsets
+    data, offsets = buffer.data, buffer.offsets
     size = data.find(b"\0", 0, lengths[0]) + 1
     header = data[:size]
     receivers = get(header)
     if receivers is None or size > LONGEST_HEAD or received.shortest < size:
         return None
-    heads = area.heads(count, size)
+    heads = buffer.heads(count, size)
     if heads[-1] == header and heads.count(header) == count:
         return [(0, count, receivers)]
     if publisher.misses:
@@ -274,13 +278,13 @@ def _forward(publisher: Publisher, received: Received, runs: list[Run]) -> int |
         grouped = publisher.fan_outs.routes_with_groups(routes, sender)
         if grouped is not routes:
             some = [(start, end, receivers) for (start, end, _), receivers in zip(some, grouped, strict=True)]
-        plan: list[tuple[InArea, Sequence[Receiver]]]
+        plan: list[tuple[InBuffer, Sequence[Receiver]]]
         if len(some) == 1 or grouped is not routes:
             # Once one run went into a fan-out queue, the next have to follow it.
             plan = [(received.slice(range(start, end)), receivers) for start, end, receivers in some]
         else:
             slots = [(range(start, end), receivers) for start, end, receivers in some]
-            plan = [(InArea(received, mine), who) for mine, who in by_receiver(slots)]
+            plan = [(InBuffer(received, mine), who) for mine, who in by_receiver(slots)]
 
         # 3. A few deliveries are made without a look at the clock.
         publisher.received += sum(end - start for start, end, _ in some)

@@ -9,8 +9,8 @@ from typing import Any, Final
 import gevent
 from gevent.event import Event
 
-from ..kernel.areas import make_area
 from ..kernel.packet_writer import PacketWriter
+from ..kernel.receive_buffer import make_receive_buffer
 from ..limits import Limits
 from ..reasons import Reason
 from ..secrets import Credentials
@@ -41,9 +41,9 @@ class Running:
         self.loop: Any = self.event_loop.loop  # libev's, or libuv's
         self._counts_rounds = hasattr(self.loop, "iteration")  # libev does
 
-        self.area = make_area(limits.batch)
+        self.buffer = make_receive_buffer(limits.batch)
         """Where packets are received. Its content is good until the end of the turn that received it."""
-        self.writer = PacketWriter()  # of packets that do not lie in the area
+        self.writer = PacketWriter()  # of packets that do not lie in the receive buffer
         self.scheduler = Scheduler(self.loop)  # which user has the next turn
         self.work = ChargedWork(self.scheduler, limits.turn_time)  # what a user's changes cause
         self.delivery_barrier = DeliveryBarrier(self.after, PASSED_WAIT)  # receivers for which messages wait
@@ -57,7 +57,7 @@ class Running:
     def stop(self) -> None:
         self.pid = 0
         self.cancel_all()
-        self.area.close()
+        self.buffer.close()
 
     def cancel_all(self) -> None:
         self.scheduler.close()
@@ -90,7 +90,7 @@ class Running:
             timer.close()
 
     def kick_later(self, client: Receiver, reason: Reason) -> None:
-        """Kick a client as soon as the turn at hand has ended: the area may be in use."""
+        """Kick a client as soon as the turn at hand has ended: the receive buffer may be in use."""
         if not self._to_kick:
             self.loop.run_callback(self.kick_noted)
         self._to_kick.append((client, reason))

@@ -3,7 +3,7 @@
 Sockets here are :class:`socket.SocketType`, the plain C class under :class:`socket.socket`, and
 always non-blocking: how to wait is the business of the callers. An application that has monkey-patched :mod:`socket`
 gets the same sockets. They refuse file descriptors, see :mod:`~sbuslib.kernel.descriptors`. To receive and send many
-packets with one call, see :mod:`~sbuslib.kernel.areas` and :mod:`~sbuslib.kernel.packet_writer`.
+packets with one call, see :mod:`~sbuslib.kernel.receive_buffer` and :mod:`~sbuslib.kernel.packet_writer`.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Connections(Owner):
             )
         self.limits = limits if limits is not None else TcpLimits()  # of this peer
         self.greenlets = Supervisor(f"peer at {listener or 'no address'}", self.close)  # all that this peer runs
-        self.area = memoryview(bytearray(_RECEIVE_BYTES))  # into which all connections receive
+        self.buffer = memoryview(bytearray(_RECEIVE_BYTES))  # into which all connections receive
         self.held_bytes = 0  # by all connections together
 
         self._given = given  # where to listen

@@ -42,7 +42,7 @@ class Owner(Protocol):
     """Interface of the peer that a link belongs to."""
 
     limits: TcpLimits
-    area: memoryview
+    buffer: memoryview
     held_bytes: int
     """Bytes that all connections hold together. Each charges its own, and gives them back."""
     greenlets: Supervisor
@@ -217,13 +217,13 @@ class PeerLink:
     # -- receiving ----------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        receive, area, parser = self._socket.recv_into, self._owner.area, self._parser
+        receive, buffer, parser = self._socket.recv_into, self._owner.buffer, self._parser
         try:
             while not self.closed:
-                size = receive(area)
-                # No other greenlet runs between the receive and this copy, so all links share one area.
+                size = receive(buffer)
+                # No other greenlet runs between the receive and this copy, so all links share one receive buffer.
                 before = parser.pending
-                commands = parser.feed(bytes(area[:size])) if size else None
+                commands = parser.feed(bytes(buffer[:size])) if size else None
                 if commands is None:
                     parser.finish()
                     self._end("closed", violation=False)

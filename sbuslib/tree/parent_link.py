@@ -317,7 +317,7 @@ class ParentLink(Link):
         self._controls.append(packet)
 
     def after_turn(self, publisher: Publisher) -> None:
-        """Act on control packets, now that the hub's area is free again."""
+        """Act on control packets, now that the hub's receive buffer is free again."""
         while self._controls and not publisher.closed:
             packet = self._controls.popleft()
             try:

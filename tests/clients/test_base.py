@@ -12,7 +12,7 @@ from support import PATIENCE, HubThread, in_thread, python
 
 from sbuslib import Client, aio, blocking
 from sbuslib.errors import StateError
-from sbuslib.kernel.areas import SLOT_BYTES
+from sbuslib.kernel.receive_buffer import SLOT_BYTES
 from sbuslib.limits import PACKET_BYTES
 
 # -- forks ----------------------------------------------------------------------------------------------
@@ -217,15 +217,15 @@ def test_an_asyncio_client_belongs_to_its_event_loop(server: HubThread, address:
     asyncio.run(test())
 
 
-def test_memory_of_a_client_is_bounded_by_its_area(server: HubThread, address: str) -> None:
+def test_memory_of_a_client_is_bounded_by_its_buffer(server: HubThread, address: str) -> None:
     """A client that receives small messages must not use memory for the longest packet in each slot."""
     with blocking.Client(address) as client:
         client.subscribe(b"a")
         client.publish(b"a", b"x")
         client.receive(timeout=PATIENCE)
-        area = client._connection._area
+        buffer = client._connection._buffer
         client.publish(b"a", b"x" * (PACKET_BYTES - 6))
         assert len(client.receive(timeout=PATIENCE).payload) == PACKET_BYTES - 6
-        assert client._connection._area is area
-        assert area is not None
-        assert len(area.data) < (SLOT_BYTES + 8_192) * client._connection.limits.batch
+        assert client._connection._buffer is buffer
+        assert buffer is not None
+        assert len(buffer.data) < (SLOT_BYTES + 8_192) * client._connection.limits.batch

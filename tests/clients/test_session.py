@@ -19,7 +19,7 @@ from sbuslib.wire.packets import (
 
 
 def feed(session: Session, *packets: bytes) -> bool:
-    """Lay packets out as an area does, and let the session take them."""
+    """Lay packets out as a receive buffer does, and let the session take them."""
     slot = max([len(packet) for packet in packets] + [1]) + 3
     with mmap.mmap(-1, slot * len(packets) + 1) as data:
         offsets = [slot * number for number in range(len(packets))]

@@ -98,7 +98,7 @@ def test_an_error_of_receive_ends_the_connection(hub: Hub, connect: Connect, mon
         raise OSError(errno.EIO, "broken")
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(hub.context.running.area), "receive", fail)
+        patched.setattr(type(hub.context.running.buffer), "receive", fail)
         peer.publish(b"k")
         assert peer.is_disconnected()
     other.barrier()

@@ -127,7 +127,7 @@ def test_order_where_keys_go_to_many_and_to_few(hub: Hub, connect_as: ConnectAs,
             assert batch is not None
             publisher.send(*(some if form == "packets" else [batch.packet]))
             publisher.barrier()
-            publisher.send(*[b"CMSG overwrites the area".ljust(5_000, b"!")] * 64)
+            publisher.send(*[b"CMSG overwrites the receive buffer".ljust(5_000, b"!")] * 64)
             publisher.barrier()
     settle(hub)
     assert first.pending() == [packet for packet in [*sent, *same] if b"none" not in packet]

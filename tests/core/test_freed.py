@@ -11,7 +11,7 @@ from accounting import big, connection_of, narrow
 from support import Connect, Peer, eventually
 
 from sbuslib import Hub
-from sbuslib.core.messages import Batched, Copied, InArea, Received
+from sbuslib.core.messages import Batched, Copied, InBuffer, Received
 
 
 @pytest.fixture(autouse=True)
@@ -89,5 +89,5 @@ def test_messages_that_were_delivered_are_freed_at_once(hub: Hub, connect: Conne
     publisher.send(batch)
     publisher.barrier()
     assert len(plain.pending()) > 60
-    assert not [one for one in gc.get_objects() if isinstance(one, (Batched, Copied, InArea, Received))]
+    assert not [one for one in gc.get_objects() if isinstance(one, (Batched, Copied, InBuffer, Received))]
     assert gc.collect() == 0, "nothing refers back to itself"

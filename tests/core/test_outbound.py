@@ -74,7 +74,7 @@ def test_a_kernel_without_memory_loses_nothing(
         return send
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(hub.context.running.area), "send", failing(type(hub.context.running.area).send))
+        patched.setattr(type(hub.context.running.buffer), "send", failing(type(hub.context.running.buffer).send))
         patched.setattr(PacketWriter, "send", failing(PacketWriter.send))
         for number in range(300):
             publisher.publish(b"k", b"%d" % number)

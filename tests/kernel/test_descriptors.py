@@ -15,7 +15,6 @@ import pytest
 from descriptors import MOST, Closers, ends, lingering, refusing, send_with
 from support import both_ways, eventually, python
 
-from sbuslib.kernel.areas import PlainArea, make_area
 from sbuslib.kernel.descriptors import (
     WITH_DESCRIPTORS,
     GuardedSocket,
@@ -23,6 +22,7 @@ from sbuslib.kernel.descriptors import (
     descriptors_in,
     refuse_descriptors,
 )
+from sbuslib.kernel.receive_buffer import PlainReceiveBuffer, make_receive_buffer
 from sbuslib.kernel.sockets import Listener, accept, connect
 from sbuslib.wire.addresses import DescriptorAddress, PathAddress
 
@@ -31,10 +31,10 @@ BUFFER = 425_984
 
 
 @pytest.fixture
-def area(syscalls: str) -> Iterator[PlainArea]:
-    area = make_area(8, 1_000)
-    yield area
-    area.close()
+def buffer(syscalls: str) -> Iterator[PlainReceiveBuffer]:
+    buffer = make_receive_buffer(8, 1_000)
+    yield buffer
+    buffer.close()
 
 
 @pytest.fixture
@@ -77,24 +77,26 @@ def test_an_old_kernel_cannot_refuse(address: str, old_kernel: None) -> None:
 
 
 @both_ways
-def test_a_guarded_socket_receives_like_any_other(guarded: tuple[Socket, GuardedSocket], area: PlainArea) -> None:
+def test_a_guarded_socket_receives_like_any_other(
+    guarded: tuple[Socket, GuardedSocket], buffer: PlainReceiveBuffer
+) -> None:
     peer, sock = guarded
     for _ in range(3):
-        assert area.receive(sock) == []
+        assert buffer.receive(sock) == []
         for length in (1, 999, 1_001, 7):
             peer.send(b"a" * length)
-        lengths = area.receive(sock)
+        lengths = buffer.receive(sock)
         assert lengths == [1, 999, 1_001, 7]
-        assert area.packet(3, 7) == b"a" * 7
+        assert buffer.packet(3, 7) == b"a" * 7
     for _ in range(10):
         peer.send(b"b")
-    assert area.receive(sock, 1) == [1]
-    assert area.receive(sock, 2) == [1, 1]
+    assert buffer.receive(sock, 1) == [1]
+    assert buffer.receive(sock, 2) == [1, 1]
     sock.send(b"unread, so that the peer's end resets the connection")
     peer.close()
-    received = area.receive(sock)
+    received = buffer.receive(sock)
     while received[-1]:
-        received += area.receive(sock)
+        received += buffer.receive(sock)
     assert received[:7] == [1] * 7
     assert not any(received[7:])
 
@@ -102,7 +104,7 @@ def test_a_guarded_socket_receives_like_any_other(guarded: tuple[Socket, Guarded
 @both_ways
 @pytest.mark.parametrize("most", [None, 1, 4])
 def test_a_packet_with_descriptors_is_the_last_of_a_batch(
-    guarded: tuple[Socket, GuardedSocket], area: PlainArea, closers: Closers, most: int | None
+    guarded: tuple[Socket, GuardedSocket], buffer: PlainReceiveBuffer, closers: Closers, most: int | None
 ) -> None:
     peer, sock = guarded
     peer.send(b"before")
@@ -111,9 +113,9 @@ def test_a_packet_with_descriptors_is_the_last_of_a_batch(
     peer.send(b"after")
     lengths: list[int] = []
     while not lengths or lengths[-1] != WITH_DESCRIPTORS:
-        lengths += area.receive(sock, most)
+        lengths += buffer.receive(sock, most)
     assert lengths == [6, WITH_DESCRIPTORS]
-    while area.receive(sock, most):
+    while buffer.receive(sock, most):
         pass
     eventually(lambda: len(closers.closed) == 1 + MOST)
     assert closers.elsewhere
@@ -151,7 +153,7 @@ def test_a_forked_child_leaves_unread_packets_to_its_parent(guarded: tuple[Socke
 
 
 def test_credentials_with_a_packet_are_not_taken_for_descriptors(
-    guarded: tuple[Socket, GuardedSocket], area: PlainArea, closers: Closers
+    guarded: tuple[Socket, GuardedSocket], buffer: PlainReceiveBuffer, closers: Closers
 ) -> None:
     """Nor are the time and the process descriptor that the kernel adds. The latter is closed."""
     peer, sock = guarded
@@ -162,9 +164,9 @@ def test_credentials_with_a_packet_are_not_taken_for_descriptors(
         sock.setsockopt(socket.SOL_SOCKET, 76, 1)  # SO_PASSPIDFD
         more = 1
     peer.send(b"x")
-    assert area.receive(sock) == [1]
+    assert buffer.receive(sock) == [1]
     send_with(peer, b"y", [0] * MOST)
-    assert area.receive(sock) == [WITH_DESCRIPTORS]
+    assert buffer.receive(sock) == [WITH_DESCRIPTORS]
     eventually(lambda: len(closers.closed) == MOST + 2 * more)
 
 

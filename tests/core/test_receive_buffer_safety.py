@@ -1,4 +1,4 @@
-"""The shared receive area: no other code runs between the receive call and the last use of its packets.
+"""The shared receive buffer: no other code runs between the receive call and the last use of its packets.
 
 Otherwise one client's bytes, secrets included, could leave in another's packet.
 """
@@ -17,7 +17,7 @@ from support import Connect, MakeHub, Peer, both_ways, own_key
 
 from sbuslib import Hub, Limits
 from sbuslib.core.connection import Connection
-from sbuslib.kernel.areas import Area, PlainArea
+from sbuslib.kernel.receive_buffer import PlainReceiveBuffer, ReceiveBuffer
 from sbuslib.wire.batches import BATCH, pack
 from sbuslib.wire.packets import check_key
 
@@ -51,10 +51,10 @@ class Watch:
         return turn
 
     def receive(self, original: Callable[..., list[int]]) -> Callable[..., list[int]]:
-        def receive(area: PlainArea, *arguments: Any) -> list[int]:
+        def receive(buffer: PlainReceiveBuffer, *arguments: Any) -> list[int]:
             if self.in_turn:
                 self.holds_packets = True
-            lengths = original(area, *arguments)
+            lengths = original(buffer, *arguments)
             if self.in_turn and lengths:
                 self.batches += 1
             return lengths
@@ -66,7 +66,7 @@ class Watch:
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     watch = Watch()
     monkeypatch.setattr(Connection, "take_turn", watch.turn(Connection.take_turn))
-    for kind in (PlainArea, Area):
+    for kind in (PlainReceiveBuffer, ReceiveBuffer):
         monkeypatch.setattr(kind, "receive", watch.receive(kind.receive))
     before = greenlet.settrace(watch.trace)
     yield watch
@@ -120,7 +120,7 @@ def traffic(hub: Hub, connect: Connect) -> None:
     assert inbox.lost == tap.lost == {}
 
 
-@pytest.mark.promise("architecture.md", "While the area is in use, no other code runs")
+@pytest.mark.promise("architecture.md", "While the receive buffer is in use, no other code runs")
 def test_no_switch_within_a_turn_that_asks_and_logs(watch: Watch, make_hub: MakeHub, connect: Connect) -> None:
     hubs: list[Hub] = []
     asked: list[bytes] = []
@@ -181,7 +181,7 @@ def test_no_switch_while_the_hub_stops(watch: Watch, make_hub: MakeHub, connect:
 
 
 class Scribbling:
-    """Overwrites the hub's area whenever it is called, as if it were in use for another client already."""
+    """Overwrites the hub's receive buffer whenever it is called, as if it were in use for another client already."""
 
     def __init__(self) -> None:
         self.hub: Hub | None = None
@@ -190,16 +190,16 @@ class Scribbling:
     def scribble(self) -> None:
         assert self.hub is not None
         self.calls += 1
-        for offset in self.hub.context.running.area.offsets:
-            self.hub.context.running.area.data[offset : offset + 64] = b"MSG somebody else's\0secret".ljust(64, b"!")
+        for offset in self.hub.context.running.buffer.offsets:
+            self.hub.context.running.buffer.data[offset : offset + 64] = b"MSG somebody else's\0secret".ljust(64, b"!")
 
     def authorize(self, credentials: object, verb: str, key: bytes) -> bool:
         self.scribble()
         return b"refused" not in key
 
 
-def test_the_area_is_free_when_a_stranger_is_called(make_hub: MakeHub, connect: Connect) -> None:
-    """By ``authorize=`` and by logging: no client receives what they write into the area."""
+def test_the_buffer_is_free_when_a_stranger_is_called(make_hub: MakeHub, connect: Connect) -> None:
+    """By ``authorize=`` and by logging: no client receives what they write into the receive buffer."""
     scribbling = Scribbling()
     hub = scribbling.hub = make_hub(authorize=scribbling.authorize)
 
@@ -222,7 +222,7 @@ def test_the_area_is_free_when_a_stranger_is_called(make_hub: MakeHub, connect: 
     assert scribbling.calls > 100
 
 
-def test_a_question_to_the_tree_kicks_nobody_while_the_area_is_in_use(hub: Hub, connect: Connect) -> None:
+def test_a_question_to_the_tree_kicks_nobody_while_the_buffer_is_in_use(hub: Hub, connect: Connect) -> None:
     """A receiver that asked for ``error`` is kicked, which is logged, after the packets that follow the question."""
     scribbling = Scribbling()
     scribbling.hub = hub

@@ -1,8 +1,9 @@
 """Many packets with one system call: memory in which they are received, and from which they are sent.
 
-An :class:`Area` is a block of memory cut into slots, one packet each. One ``recvmmsg(2)`` fills many slots, and one
-``sendmmsg(2)`` sends many of them on, straight from where they lie. Where these calls are missing, :class:`PlainArea`
-makes one call for each packet. ``SBUS_SYSCALLS=plain`` in the environment asks for that, to tell faults apart. A
+An :class:`ReceiveBuffer` is a block of memory cut into slots, one packet each. One ``recvmmsg(2)`` fills many slots,
+and one ``sendmmsg(2)`` sends many of them on, straight from where they lie. Where these calls are missing,
+:class:`PlainReceiveBuffer` makes one call for each packet. ``SBUS_SYSCALLS=plain`` in the environment asks for that, to
+tell faults apart. A
 :class:`~sbuslib.kernel.packet_writer.PacketWriter` sends what lies elsewhere in memory.
 
 **Two traps.** When a peer closes with input unread, the kernel reports ``ECONNRESET`` on the next call
@@ -43,10 +44,10 @@ from .vectors import (
 
 SLOT_BYTES: Final = PACKET_BYTES + CONTROL_EXTRA
 LONGEST_HEAD: Final = 128
-"""Of a packet, in bytes: most that :meth:`PlainArea.heads` gives. Longer headers of messages are rare."""
+"""Of a packet, in bytes: most that :meth:`PlainReceiveBuffer.heads` gives. Longer headers of messages are rare."""
 
 
-class PlainArea:
+class PlainReceiveBuffer:
     """Slots to receive packets into and to send them from, with one system call for each packet.
 
     ``data`` is the memory, ``offsets`` the place of each slot in it. A packet longer than a slot is cut, and
@@ -149,7 +150,7 @@ class PlainArea:
         return self.data[offset : offset + length]
 
 
-class Area(PlainArea):
+class ReceiveBuffer(PlainReceiveBuffer):
     """Slots to receive packets into and to send them from, many for each system call."""
 
     def __init__(self, slots: int = 64, slot_bytes: int = SLOT_BYTES) -> None:
@@ -270,6 +271,6 @@ class Area(PlainArea):
         return sent if sent > 0 else super().send_wrapped(sock, wrapper, slots[:1], lengths)
 
 
-def make_area(slots: int = 64, slot_bytes: int = SLOT_BYTES) -> PlainArea:
-    """The fastest area that this system has, unless ``SBUS_SYSCALLS=plain`` asks for the other."""
-    return (Area if has_calls() else PlainArea)(slots, slot_bytes)
+def make_receive_buffer(slots: int = 64, slot_bytes: int = SLOT_BYTES) -> PlainReceiveBuffer:
+    """The fastest receive buffer that this system has, unless ``SBUS_SYSCALLS=plain`` asks for the other."""
+    return (ReceiveBuffer if has_calls() else PlainReceiveBuffer)(slots, slot_bytes)
