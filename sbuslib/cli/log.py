@@ -150,7 +150,7 @@ class HubLog:
         # 1. Losses. Whose process it is: those that are connected are looked at once for all of that.
         begun, ended = self._losses.look(_lost(seen), now, ends=ends)
         losers = self._hub.reporter.losers() if begun or ended else {}
-        news = [("loses", Ended(who, 0, 0.0)) for who in begun] + [("lost", one) for one in ended]
+        news = [("loses", Ended(who, 0, 0)) for who in begun] + [("lost", one) for one in ended]
         for kind, ((uid, cause), count, seconds) in news:
             _, receiver = losers.get((uid, cause), ("", None))
             who = receiver.credentials if receiver is not None else _user(uid)

@@ -61,7 +61,7 @@ class Events:
         cause: str = "",
         key: str = "",
         count: int = 0,
-        seconds: float = 0.0,
+        seconds: float = 0,
     ) -> None:
         """Tell what happened, to a client with these credentials where it is about one.
 

@@ -73,7 +73,7 @@ class HubEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     key: _Text = ""
     """The first segments of a key or patterns, or where the hub at the other end of a link listens."""
     count: _Count = 0
-    seconds: Annotated[float, msgspec.Meta(ge=0, lt=2**33)] = 0.0
+    seconds: Annotated[float, msgspec.Meta(ge=0, lt=2**33)] = 0  # no 0.0: only what is the default itself is left out
 
     @property
     def level(self) -> int:

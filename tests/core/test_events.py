@@ -140,6 +140,7 @@ def test_events_are_for_the_hubs_user_root_and_the_trusted_alone(
     assert stranger == []
     assert len({event.time for event in owner}) == 2
     assert owner[1].hub == hub.address
+    assert {*owner[0].fields} == {"SBUS_EVENT", "SBUS_HUB"}, "only what is known"
 
     # The longest line can be read, too: else a recorder would end its connection.
     hub.context.events.tell("loses", cause="x" * 5_000, key="y" * 5_000)
