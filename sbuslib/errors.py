@@ -1,4 +1,4 @@
-"""The exception tree. Its branches tell who made the error.
+"""Tree of exceptions. Its branches show whose error it was.
 
 ::
 
@@ -10,24 +10,24 @@
     │   └── PayloadError                    a payload that does not fit its topic or the packet
     ├── StateError (RuntimeError)           the caller made an error: not now, or not from here
     ├── PeerError                           the other end made an error
-    │   ├── DescriptorError                       a frame, file or descriptor that cannot be had
+    │   ├── DescriptorError                 a frame, file or descriptor that cannot be had
     │   ├── FramingError                    bytes that are no command of Simplest pubsub
     │   ├── PacketError                     a packet of no known form
     │   │   └── ReservedKeyError            a use of the reserved token ``!`` that is not allowed
     │   └── HubIdentityError                the hub does not run as the user that was asked for
     ├── JournalError                        a journal that cannot be read or written
-    │   ├── CorruptJournalError             bytes of a segment are not what was written
+    │   ├── CorruptJournalError             bytes of a segment differ from those written
     │   └── JournalInUseError               another recorder or consumer is at work
     ├── RefusedError                        the hub refused a subscription; the client has all others
-    ├── NoServerError                       nobody serves what was asked
-    ├── ReplyError                         a server answered that it failed
+    ├── NoServerError                       no server for a request
+    ├── ReplyError                          a server answered that it failed
     ├── ServiceError                        a service ended because of a bug of ours, which is its cause
     ├── AddressInUseError (OSError)         the address is in use
     ├── NoHubError (ConnectionError)        nobody listens at any of the addresses tried
     └── DisconnectedError (ConnectionError) the other end is gone
 
-A wait that takes too long raises the built-in :exc:`TimeoutError`. A bug of ours shows as
-:exc:`AssertionError` or whatever Python raises. It is caught in one place, where a greenlet of a service ends
+A wait that takes too long raises the built-in :exc:`TimeoutError`. A bug of ours shows as :exc:`AssertionError` or
+another exception of Python. It is caught in one place, where a greenlet of a service ends
 (:mod:`sbuslib.core.supervision`): it ends the service, and callers that wait for its end get a :exc:`ServiceError`.
 """
 
@@ -68,11 +68,11 @@ __all__ = [
 
 
 class SbusError(Exception):
-    """Everything that this library raises on purpose, but for :exc:`TimeoutError`."""
+    """Base of all exceptions that this library raises on purpose, except :exc:`TimeoutError`."""
 
 
 class UsageError(SbusError, ValueError):
-    """An argument is wrong; the message says which and why."""
+    """An argument is wrong; the message names it and the reason."""
 
 
 class AddressError(UsageError):
@@ -100,7 +100,7 @@ class PeerError(SbusError):
 
 
 class PacketError(PeerError):
-    """A packet of no known form. ``reason`` is what the hub counts by, ``key`` the key or pattern that was refused."""
+    """A packet of no known form. ``reason`` is counted by the hub, ``key`` the key or pattern that was refused."""
 
     def __init__(self, reason: Reason, key: bytes = b"") -> None:
         super().__init__(reason)
@@ -109,9 +109,9 @@ class PacketError(PeerError):
 
 
 class DescriptorError(PeerError):
-    """What was offered on the bus cannot be had at its descriptor store, or is not what was offered.
+    """An offer of the bus cannot be fetched at its descriptor store, or the descriptor differs from the offer.
 
-    ``reason`` is one of the words that such losses are counted by, free of what was sent.
+    ``reason`` is the word under which the loss is counted; it has no text of the sender.
     """
 
     def __init__(self, reason: str, text: str = "") -> None:
@@ -120,9 +120,10 @@ class DescriptorError(PeerError):
 
 
 class FramingError(PeerError):
-    """Bytes that are no command of Simplest pubsub. ``reason`` is a word to count by, free of what was sent.
+    """Bytes that are no command of Simplest pubsub. ``reason`` is the word under which it is counted; it has no text of
+    the sender.
 
-    ``commands`` are those that came whole before the fault in the same piece: they were said properly.
+    ``commands`` are those that came whole before the fault in the same piece: they are valid.
     """
 
     def __init__(self, reason: str, commands: Sequence[Any] = ()) -> None:
@@ -140,11 +141,11 @@ class HubIdentityError(PeerError):
 
 
 class JournalError(SbusError):
-    """A journal cannot be read or written; the message says which and why."""
+    """A journal cannot be read or written; the message names it and the reason."""
 
 
 class CorruptJournalError(JournalError):
-    """Bytes of a segment are not what was written: at byte ``position`` of the file ``path``, for ``reason``."""
+    """Bytes of a segment differ from those written: at byte ``position`` of the file ``path``, for ``reason``."""
 
     def __init__(self, reason: str, position: int, path: str = "") -> None:
         super().__init__(reason, position, path)
@@ -165,7 +166,7 @@ class ServiceError(SbusError):
 
 
 class RefusedError(SbusError):
-    """The hub refused what was subscribed to: it is not this client's, or more than its user may hold.
+    """The hub refused a subscription: the rules forbid it, or its user may hold no more patterns.
 
     ``reason`` is the hub's, one of :class:`~sbuslib.reasons.Reason` unless the hub is of another release.
     """
@@ -176,26 +177,26 @@ class RefusedError(SbusError):
 
 
 class NoServerError(SbusError):
-    """Nobody receives such questions: no server subscribes to their key."""
+    """No server subscribes to the key of the request."""
 
 
 class ReplyError(SbusError):
-    """A server took a question and failed; the message is its."""
+    """A server took a request and failed; the message is the server's."""
 
 
 class AddressInUseError(SbusError, OSError):
-    """Something already stands at the address that a hub was to listen on."""
+    """The address that a hub was to listen on is in use."""
 
 
 class NoHubError(SbusError, ConnectionError):
-    """No hub listens at any address tried; the message lists them with the reason for each, and says what helps."""
+    """No hub listens at any address tried; the message lists them with the reason for each, and gives advice."""
 
     is_advised = False
-    """Whether it says what helps: a client adds that when it gives up."""
+    """Whether it has the advice: a client adds that when it gives up."""
 
 
 class DisconnectedError(SbusError, ConnectionError):
-    """The connection is gone: the hub stopped, or let this client go, for ``reason`` as in :class:`RefusedError`."""
+    """The connection is gone: the hub stopped, or closed it, for ``reason`` as in :class:`RefusedError`."""
 
     def __init__(self, text: str, reason: str | None = None) -> None:
         super().__init__(text)

@@ -1,7 +1,7 @@
 """``Limits`` and ``ClientLimits``: the numbers that an operator may set, each with the reason for its default.
 
-What only tunes the machine is a constant beside the code that uses it. The site makes its tables of limits from the
-docstrings here.
+Numbers that only tune the machine are constants beside the code that uses them. The site makes its tables of limits
+from the docstrings here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PACKET_BYTES: Final = 409_600
 
 CONTROL_EXTRA: Final = 4_096
 """How much longer than :data:`PACKET_BYTES` a hub's own control packet may be, in bytes. So a message of full length
-fits into a control packet that tells its sender."""
+fits into a control packet that names its sender."""
 
 BATCH_MESSAGES: Final = 4_096
 """Most messages in one packet of ``batch/on``. A larger batch would save nothing more, and a hub handles one of this
@@ -66,7 +66,7 @@ class _Numbers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(self):
             value = getattr(self, field.name)
-            # The type of the default tells: counts are whole numbers, times need not be.
+            # The type of the default decides: counts are whole numbers, times need not be.
             whole = isinstance(field.default, int)
             if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
                 raise UsageError(f"{type(self).__name__}.{field.name} is a {'whole ' * whole}number, not {value!r}")
@@ -77,7 +77,7 @@ class _Numbers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Limits(_Numbers, frozen=True, kw_only=True):
-    """What a hub allows. Immutable; derive another with ``msgspec.structs.replace``.
+    """Limits of a hub. Immutable; derive another with ``msgspec.structs.replace``.
 
     Raises :exc:`~sbuslib.errors.UsageError` when a number is not positive.
     """
@@ -95,7 +95,7 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     """Steps that all patterns of one user may add to the look-up of one key: a third of a millisecond. room/*/x takes 2
     steps, and shares them with all patterns that differ from it in words alone."""
 
-    # -- what is remembered -----------------------------------------------------------------------------------------
+    # -- memory of keys ---------------------------------------------------------------------------------------------
     cached_keys: int = 16_384
     """Keys whose receivers are remembered. A remembered key needs no search of the index."""
     cached_receivers: int = 4_194_304
@@ -117,8 +117,7 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     queued_bytes: int = 16 * 1024 * 1024
     """Bytes that may wait for one slow receiver: some forty packets of full length."""
     user_queued_packets: int = 262_144
-    """Packets that may wait for all clients of one user. Shared out among the users that sent them: one alone may have
-    half."""
+    """Packets that may wait for all clients of one user. Shared out among their senders: one alone may have half."""
     user_queued_bytes: int = 128 * 1024 * 1024
     """Bytes that may wait for all clients of one user, shared out in the same way."""
     queued_answers: int = 1_024
@@ -132,8 +131,7 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     """A message from another user to this many clients of one user, or more, goes into the fan-out queue of that user.
     Otherwise its publisher would have to wait for as many system calls."""
     fanout_packets: int = 65_536
-    """Packets that may wait in one fan-out queue. Shared out among the users that sent them: one alone may have
-    half."""
+    """Packets that may wait in one fan-out queue. Shared out among their senders: one alone may have half."""
     fanout_bytes: int = 32 * 1024 * 1024
     """Bytes that may wait in one fan-out queue, shared out in the same way."""
 
@@ -151,8 +149,8 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     """Send buffer of a client that falls behind or is sent a longer packet, in bytes: room for the longest packet. The
     kernel doubles it, and caps it at net.core.wmem_max."""
     send_buffers: int = 1024 * 1024 * 1024
-    """Bytes that all these larger send buffers may have together. Shared out among users: one alone may have half. What
-    clients do not read takes memory of the hub."""
+    """Bytes that all these larger send buffers may have together. Shared out among users: one alone may have half.
+    Unread messages take memory of the hub."""
     logged_violations: int = 1_024
     """Kinds of violation (reason and user) that are remembered as logged. More are only counted."""
 
@@ -161,8 +159,8 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     """Seconds after the start of a relay for which a whoami waits for the prefix of this hub's credential keys. A hub
     that is there answers in milliseconds."""
     settle: float = 0.5
-    """Seconds without a new link after which a hub that was started tells those below that it knows what is wanted. For
-    links that are missing it waits up to ten times as long."""
+    """Seconds without a new link after which a hub that was started reports to its children that it knows all interest.
+    For links that are missing it waits up to ten times as long."""
     sync_wait: float = 2.0
     """Seconds for which a hub/sync of the whole tree waits for other hubs, before it is answered as partial."""
     link_wait: float = 10.0
@@ -176,18 +174,18 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     link_packets: int = 262_144
     """Packets kept for the parent while it is away or slow. Even an empty packet takes memory."""
     link_notices: float = 1.0
-    """Seconds between two times that a hub passes on what was lost. One notice goes to many clients."""
+    """Seconds between two reports of losses by a hub. One notice goes to many clients."""
     link_patterns: int = 65_536
     """Patterns announced over a link, before they are replaced by the empty one. A hub with more
     than 16 links announces fewer to each."""
     pruned_keys: int = 4_096
-    """Keys that a link of another user is told not to send. A new key takes the place of the oldest."""
+    """Keys that are pruned on a link of another user. A new key takes the place of the oldest."""
     path_hubs: int = 16
     """Hubs on the path from a hub to the root of its tree, both included. A deeper tree is a mistake."""
 
 
 class ClientLimits(_Numbers, frozen=True, kw_only=True):
-    """What a client allows itself. Immutable, as :class:`Limits`."""
+    """Limits of a client. Immutable, as :class:`Limits`."""
 
     batch: int = 64
     """Packets received or sent with one system call. More gains nothing."""
@@ -202,11 +200,11 @@ class ClientLimits(_Numbers, frozen=True, kw_only=True):
     reconnect_pause_most: float = 5.0
     """Longest pause before reconnecting, in seconds. While no hub listens, pauses are shorter."""
     offered: int = 64
-    """Frames and descriptors that are handed out at a time. Each takes two descriptors; the oldest goes first."""
+    """Frames and descriptors that are offered at a time. Each takes two descriptors; the oldest goes first."""
     offered_bytes: int = 268_435_456
-    """Bytes of frames that are handed out at a time: 16 of 16 MiB. They take memory until nobody has them any more."""
+    """Bytes of frames that are offered at a time: 16 of 16 MiB. They take memory until no process has them any more."""
     offered_seconds: float = 10.0
-    """Seconds for which a frame or descriptor is handed out. A receiver that asks later has lost it."""
+    """Seconds for which a frame or descriptor is offered. A receiver that asks later has lost it."""
 
 
 def check_seconds(seconds: float | None, name: str) -> None:
@@ -216,7 +214,7 @@ def check_seconds(seconds: float | None, name: str) -> None:
 
 
 def check_users(users: Iterable[int], name: str) -> frozenset[int]:
-    """The ids of users, as a set. Raises :exc:`~sbuslib.errors.UsageError` for anything else."""
+    """Return the ids of users, as a set. Raises :exc:`~sbuslib.errors.UsageError` for anything else."""
     if isinstance(users, Iterable):
         found = frozenset(users)
         if all(isinstance(user, int) for user in found):

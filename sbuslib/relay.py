@@ -281,7 +281,7 @@ class Relay:
     # -- the rest -----------------------------------------------------------------------------------
 
     def statistics(self) -> RelayStatistics:
-        """Return counts of this relay, and what it holds at this instant."""
+        """Return the statistics of this relay at this instant."""
         parent = self.parent
         return RelayStatistics(
             **msgspec.structs.asdict(parent.statistics()),

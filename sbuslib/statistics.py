@@ -1,4 +1,4 @@
-"""What a hub counts: frozen values, true for one instant."""
+"""Statistics of a hub: frozen values, true for one instant."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class _Statistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What a hub counts, as its answers carry it.
+    """Counts of a hub, in the form of its answers.
 
     Each field has a default, and a reader ignores fields that it does not know. So a program reads the statistics
     of hubs that are older or newer than itself.
@@ -63,7 +63,7 @@ class ClientStatistics(_Statistics, frozen=True, kw_only=True):
     waiting: Count = 0
     """Those of them that wait."""
     waiting_peak: Count = 0
-    """The most that ever waited for it."""
+    """The largest number that ever waited for it."""
     full: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """How much of its queue is taken, of the messages or the bytes that may wait: 1 is all."""
     lost: dict[str, Count] = {}
@@ -93,7 +93,7 @@ class HeldPatterns(_Statistics, frozen=True, kw_only=True):
     credentials: str = ""
     """Its credential key."""
     is_link: bool = False
-    """Whether it is the relay of a hub below."""
+    """Whether it is the relay of a child."""
     count: Count = 0
     """How many distinct patterns."""
     patterns: tuple[bytes, ...] = ()
@@ -110,7 +110,7 @@ class PatternPage(_Statistics, frozen=True, kw_only=True):
 
 
 class UserStatistics(_Statistics, frozen=True, kw_only=True):
-    """What one user's clients hold, and what they have done since the hub was made."""
+    """Holdings of one user's clients, and their counts since the hub was made."""
 
     uid: Count = 0
     """Which user."""
@@ -144,7 +144,7 @@ class LinkStatistics(_Statistics, frozen=True, kw_only=True):
     """
 
     direction: str = ""
-    """``above`` for the link to the parent, ``below`` for that of a child."""
+    """``parent`` for the link to the parent, ``child`` for that of a child."""
     number: Count = 0
     """The number of the relay as a client; 0 for the link to the parent."""
     uid: Annotated[int, msgspec.Meta(ge=-1, le=2**32)] = -1
@@ -154,12 +154,12 @@ class LinkStatistics(_Statistics, frozen=True, kw_only=True):
     credentials: str = ""
     """The credential key of the link in the upper hub."""
     hub: str = ""
-    """Id of the hub at the other end, as that hub says."""
+    """Id of the hub at the other end, as that hub claims."""
     address: str = ""
-    """Where that hub listens, as it says."""
+    """Address at which that hub listens, as it claims."""
     state: str = ""
-    """Of the link to the parent as in [`Relay.statistics()`](api.md); below ``joined``, or ``lagging`` while questions
-    wait.
+    """Of the link to the parent as in [`Relay.statistics()`](api.md); of a child ``joined``, or ``lagging`` while
+    questions wait.
     """
     epoch: Count = 0
     """Goes up when the link is made anew; of a child as it claims."""
@@ -168,7 +168,7 @@ class LinkStatistics(_Statistics, frozen=True, kw_only=True):
     patterns: Count = 0
     """Distinct patterns that the lower hub holds in the upper."""
     pruned: Count = 0
-    """Keys of the lower hub that nobody above wants, as it was told."""
+    """Keys of the lower hub that the upper hub has pruned: nobody wants them there."""
     up: Count = 0
     """Messages from the lower hub to the upper: those that came, or that were handed to the kernel."""
     down: Count = 0
@@ -197,14 +197,14 @@ class RelayStatistics(LinkStatistics, frozen=True, kw_only=True):
     lost_by_parent: int = 0
     """Messages that the parent lost because this one was slow to read."""
     dropped: dict[str, int] = {}
-    """Wrong packets from above, by reason."""
+    """Wrong packets from the parent, by reason."""
 
 
 class LinkPage(_Statistics, frozen=True, kw_only=True):
     """Some links of a hub."""
 
     links: tuple[LinkStatistics, ...] = ()
-    """Links, the one above first."""
+    """Links, the one to the parent first."""
     next: Count | None = None
     """Number from which to ask for more; ``None``: there are no more."""
 
@@ -237,7 +237,7 @@ class HubStatistics(_Statistics, frozen=True, kw_only=True):
     ignored: Count = 0
     """Control messages and ``UNSUB`` that meant nothing."""
     violations: dict[str, Count] = {}
-    """What clients did wrong, by [reason](protocol.md#why-a-client-is-disconnected)."""
+    """Violations of clients, by [reason](protocol.md#why-a-client-is-disconnected)."""
     dropped: dict[str, Count] = {}
     """Packets that [relays](relay.md#the-protocol) of other hubs should not have sent, by reason."""
     per_client: tuple[ClientStatistics, ...] = ()
@@ -252,26 +252,26 @@ Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class ExplainedParty(_Statistics, frozen=True, kw_only=True):
-    """Who sends, or was asked about as a receiver, and whether the rules let it."""
+    """The sender, or the receiver that was asked about, and whether the rules allow it."""
 
-    name: str = ""  # as it was asked about; empty for who asks
+    name: str = ""  # as it was asked about; empty for the client that asks
     uid: Annotated[int, msgspec.Meta(ge=-1, le=2**32)] = -1  # its user; -1: unknown
     clients: Count = 0  # those of the hub that are meant
-    allowed: bool | None = None  # None: not known, or not told
-    reason: str = ""  # a rule with its line, or why not
+    allowed: bool | None = None  # None: unknown, or not for the client that asks
+    reason: str = ""  # a rule with its line, or the reason for no rule
     held: Count = 0  # those of the clients that are held back as publishers
-    held_by: str = ""  # the credential key of a receiver that holds one, if that is told
+    held_by: str = ""  # the credential key of a receiver that holds one, if the client may know
 
 
 class ExplainedReceiver(_Statistics, frozen=True, kw_only=True):
-    """A receiver on one hub, and what would become of a message there now."""
+    """A receiver on one hub, and the fate of a message there now."""
 
     client: ClientStatistics = ClientStatistics()
     kind: str = ""  # client, monitor; in the program of the hub: program, tap (which only listens in)
     pattern: str = ""  # one that matches
     outcome: str = ""  # sent, waits, held (its publisher is), lost, kicked (it is), echo (takes none of its own), gone
     cause: str = ""  # of the loss
-    since: Seconds = 0.0  # when the first was lost that it was not told of, in seconds since the epoch; 0: none
+    since: Seconds = 0.0  # when the first loss not yet reported to it happened, in seconds since the epoch; 0: none
     holds: Count = 0  # publishers that it holds back
     holds_for: Seconds = 0.0  # the first of them
 
@@ -281,7 +281,7 @@ class ExplainedLink(_Statistics, frozen=True, kw_only=True):
 
     link: LinkStatistics = LinkStatistics()
     carries: bool = False
-    reason: str = ""  # why not: export, pruned, rules, secret; unwanted by anybody there
+    reason: str = ""  # why it does not: export, pruned, rules, secret; unwanted by anybody there
     outcome: str = ""  # as of a receiver
     cause: str = ""
     away_since: Seconds = 0.0  # in seconds since the epoch; 0: it is not away
@@ -291,28 +291,28 @@ class NearMiss(_Statistics, frozen=True, kw_only=True):
     """A pattern that nearly matches."""
 
     pattern: str = ""
-    reason: str = ""  # what keeps it from matching
-    credentials: str = ""  # the credential key of somebody who holds it
+    reason: str = ""  # why it does not match
+    credentials: str = ""  # the credential key of a client that holds it
 
 
 class Explanation(_Statistics, frozen=True, kw_only=True):
-    """What would become of a message that was published on one hub now."""
+    """Fate of a message, if it were published on one hub now."""
 
     hub_id: str = ""
     address: str = ""
-    is_whole: bool = False  # whether it tells of all clients; else of those of the user who asks
-    is_settled: bool = False  # whether it knows what is wanted in its tree
+    is_whole: bool = False  # whether all clients are in it; else those of the user who asks
+    is_settled: bool = False  # whether it knows all interest in its tree
     is_secret: bool = False  # whether the key is
-    wanted: str = "unknown"  # whether the key has addressees, as hub/wanted says: yes, no or unknown
+    wanted: str = "unknown"  # whether the key has addressees, as in hub/wanted: yes, no or unknown
     room: Count = 0  # most messages that may wait for one receiver
     sender: ExplainedParty = ExplainedParty()
-    reader: ExplainedParty | None = None  # who was asked about as a receiver
+    reader: ExplainedParty | None = None  # the receiver that was asked about
     kinds: dict[str, Count] = {}  # how many receivers there are, links aside
     outcomes: dict[str, Count] = {}  # the same
     waiting: Count = 0  # messages, for all of them
     lost: dict[str, Count] = {}  # by all of them so far, by cause
     receivers: tuple[ExplainedReceiver, ...] = ()  # some of them, the worst first
-    links: tuple[ExplainedLink, ...] = ()  # some: that above first, then those that carry it
+    links: tuple[ExplainedLink, ...] = ()  # some: that to the parent first, then those that carry it
     link_count: Count = 0  # how many there are
     near: tuple[NearMiss, ...] = ()  # if nobody receives it
 
@@ -354,7 +354,7 @@ def decode_held_patterns(encoded: bytes | None, address: str, start: int) -> Pat
 
 
 def _check_progress(has_any: bool, start: int, following: int | None, address: str) -> None:
-    """A caller that asks until there is no more must come to an end."""
+    """Raise an error unless a page brings a caller forward: one that asks until the last page has to come to an end."""
     if following is not None and (following <= start or not has_any):
         raise PeerError(f"{address}: the hub sent statistics that do not go on")
 

@@ -93,7 +93,7 @@ class Operations(BasicOperations):
 
         return GuardedMailbox(admits, *mailbox.patterns, lock=Lock())
 
-    # -- requests and replies ----------------------------------------------------------------------
+    # -- requests and replies -----------------------------------------------------------------------
 
     async def request(
         self, key: Key, payload: bytes = b"", *, timeout: float | None = 10.0, secret: bool = True
@@ -177,7 +177,7 @@ class Operations(BasicOperations):
         requester = self._requester(self._session.features is not None)
         return await request(self, requester, key, payload, self.connection.timeout)
 
-    # -- presence -------------------------------------------------------------------------------
+    # -- presence -----------------------------------------------------------------------------------
 
     @starting
     async def presence(self, key: Key, *, info: bytes = b"") -> AioPresence:

@@ -120,7 +120,7 @@ class Session:
         self._by_token: WeakValueDictionary[bytes, HubQuestion] = WeakValueDictionary()  # those that somebody waits for
         self._token = 0  # the newest
 
-    # -- packets to send -------------------------------------------------------------------------------
+    # -- packets to send ----------------------------------------------------------------------------
 
     def hello(self) -> list[bytes]:
         """Return the first packets of a connection. Once :meth:`knows_itself`, the features are known as well.
@@ -357,7 +357,7 @@ class Session:
         """
         return bool(self.inbox) or any((box.messages or box.opened) and not box.is_worked for box in list(self.named))
 
-    # -- received packets ----------------------------------------------------------------------------------
+    # -- received packets ---------------------------------------------------------------------------
 
     def disconnected(self, address: str) -> DisconnectedError:
         """Return the error for a connection that the hub ended."""

@@ -213,7 +213,7 @@ class Watching:
         """End a presence. Returns the packets to send."""
         return [encode_control(PRESENCE_OFF, key)] if self.present.pop(key, None) is not None else []
 
-    # -- packets of the hub --------------------------------------------------------------------------
+    # -- packets of the hub -------------------------------------------------------------------------
 
     def take(self, key: bytes, payload: bytes, hub_id: bytes, separator: bytes) -> bool:
         """Take a control packet of the hub. Returns whether it was about any of this.

@@ -5,7 +5,7 @@
     CHANNEL_LAYERS = {"default": {"BACKEND": "sbuslib.integrations.channels.SbusChannelLayer"}}
 
 The channels that a process makes have its name before a ``!``, and are in its memory (:mod:`.channels_memory`): so are
-its groups. What passes between processes is in :mod:`.channels_process`. Ordinary channels, from which any process may
+its groups. Messages between processes are in :mod:`.channels_process`. Ordinary channels, from which any process may
 receive, are shared queues (:mod:`.channels_queues`). Source: Django Channels' specification of channel layers.
 """
 
@@ -40,10 +40,10 @@ class SbusChannelLayer(BaseChannelLayer):  # type: ignore[misc]  # Channels has 
     :param group_expiry: seconds that a channel stays in a group.
     :param capacity: messages that a channel keeps.
     :param channel_capacity: the same of channels by pattern.
-    :param users: names or ids of users whose messages are taken, besides the own user and root. The kernel proves whose
-        a message is.
+    :param users: names or ids of users whose messages are taken, besides the own user and root. The kernel proves the
+        user of a message.
 
-    While the hub is away, what needs it waits for the ``timeout`` of the URL, and then raises :exc:`TimeoutError`.
+    While the hub is away, calls that need it wait for the ``timeout`` of the URL, and then raise :exc:`TimeoutError`.
     """
 
     extensions = ["groups", "flush"]  # noqa: RUF012  # as its base class has it
@@ -63,13 +63,13 @@ class SbusChannelLayer(BaseChannelLayer):  # type: ignore[misc]  # Channels has 
         self.channel_capacity = self.compile_capacities(channel_capacity or {})  # as its base class has it
         self.group_expiry = group_expiry
         bus = parse_url(url)
-        #: What its parts know of it.
+        #: Settings that its parts share.
         self._settings = LayerSettings(bus, prefix, expiry, group_expiry, bus.user_ids(users), self.get_capacity)
         self._begin()
         os.register_at_fork(after_in_child=self._begin)
 
     def _begin(self) -> None:
-        """Have nothing yet. The child of a fork has a connection and channels of its own."""
+        """Begin with no channels. The child of a fork has a connection and channels of its own."""
         self.client_prefix = token_hex(12)
         """The name of this process, in those of its channels."""
         self._channels = LocalChannels(self._settings)
@@ -78,7 +78,7 @@ class SbusChannelLayer(BaseChannelLayer):  # type: ignore[misc]  # Channels has 
         self._opened: Process | None = None  # once the layer is used
 
     async def _process(self) -> Process:
-        """What this process has on the bus. It connects when it is first used."""
+        """Return this process's part of the bus. It connects when it is first used."""
         opened = self._opened
         return await asyncio.to_thread(self._open) if opened is None else opened
 
@@ -89,11 +89,11 @@ class SbusChannelLayer(BaseChannelLayer):  # type: ignore[misc]  # Channels has 
             return self._opened
 
     def serialize(self, message: Any) -> bytes:
-        """The bytes of a message: MessagePack."""
+        """Return the bytes of a message: MessagePack."""
         return msgspec.msgpack.encode(message)
 
     def deserialize(self, message: bytes) -> Any:
-        """The message of some bytes."""
+        """Return the message of some bytes."""
         return msgspec.msgpack.decode(message)
 
     def _encode(self, message: Any) -> bytes:
@@ -105,7 +105,7 @@ class SbusChannelLayer(BaseChannelLayer):  # type: ignore[misc]  # Channels has 
     # -- channels -----------------------------------------------------------------------------------
 
     async def new_channel(self, prefix: str = "specific") -> str:
-        """The name of a new channel of this process."""
+        """Return the name of a new channel of this process."""
         await self._process()  # others may send to it from now on
         return f"{prefix.rstrip('.')}.{self.client_prefix}!{token_hex(8)}"
 
@@ -128,7 +128,7 @@ class SbusChannelLayer(BaseChannelLayer):  # type: ignore[misc]  # Channels has 
             raise ChannelFull(channel)
 
     async def receive(self, channel: str) -> Any:
-        """The next message of an ordinary channel, or of one of this process. Of several tasks one receives it."""
+        """Receive the next message of an ordinary channel, or of one of this process. Of several tasks one gets it."""
         self.require_valid_channel_name(channel)
         if (owner := _owner_of(channel)) is None:
             return self.deserialize(await self._readers.receive(channel))
@@ -179,7 +179,7 @@ class SbusChannelLayer(BaseChannelLayer):  # type: ignore[misc]  # Channels has 
     # -- the end ------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Forget all channels and groups of this process, and what waits in ordinary channels; and disconnect.
+        """Forget all channels and groups of this process, and the messages in ordinary channels; and disconnect.
 
         The layer can be used again after it.
         """
@@ -196,6 +196,6 @@ class SbusChannelLayer(BaseChannelLayer):  # type: ignore[misc]  # Channels has 
 
 
 def _owner_of(channel: str) -> str | None:
-    """The process whose channel it is; *None* for an ordinary one."""
+    """Return the process that owns the channel; *None* for an ordinary one."""
     before, mark, _ = channel.partition("!")
     return before.rpartition(".")[2] if mark else None

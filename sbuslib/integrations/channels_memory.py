@@ -1,4 +1,4 @@
-"""The channels of one process, and the groups that they are in, for :mod:`.channels`. Nothing here is on the bus.
+"""Channels of one process, and their groups, for :mod:`.channels`. Nothing here is on the bus.
 
 Any thread may call all of this, and tasks of any event loop receive. Each method is atomic, and none waits.
 """
@@ -25,7 +25,7 @@ Receiver: TypeAlias = "asyncio.Future[None]"
 
 
 class LayerSettings(msgspec.Struct, frozen=True):
-    """How a layer is set up: see :class:`.channels.SbusChannelLayer`."""
+    """Settings of a layer: see :class:`.channels.SbusChannelLayer`."""
 
     url: BusUrl
     prefix: str
@@ -39,7 +39,7 @@ class LayerSettings(msgspec.Struct, frozen=True):
         return "/".join((self.prefix, *segments))
 
     def queue(self, channel: str) -> str:
-        """The queue in which messages for an ordinary channel wait."""
+        """Return the queue in which messages for an ordinary channel wait."""
         return f"{self.prefix}-{channel}"
 
 
@@ -101,7 +101,7 @@ class LocalChannels:
         return [name for name in members if "!" not in name]
 
     def _put(self, name: str, message: bytes, now: float) -> set[Receiver] | None:
-        """The tasks to wake; *None* without room."""
+        """Put a message in; return the tasks to wake, *None* without room."""
         channel = self._channel(name, now)
         channel.drop_expired(now)
         if len(channel.messages) >= self._settings.capacity_of(name):
@@ -111,7 +111,9 @@ class LocalChannels:
         return woken
 
     def take(self, name: str) -> bytes | Receiver:
-        """The oldest message of a channel, or what the calling task awaits before it looks again."""
+        """Take the oldest message of a channel; or return the future that the calling task awaits before it looks
+        again.
+        """
         with self._lock:
             now = self._look()
             channel = self._channel(name, now)
@@ -125,7 +127,7 @@ class LocalChannels:
             return receiver
 
     def give_up(self, name: str, receiver: Receiver) -> None:
-        """A task waits for a channel no more."""
+        """End a task's wait for a channel."""
         with self._lock:
             if (channel := self._channels.get(name)) is not None:
                 channel.receivers.discard(receiver)
@@ -153,7 +155,7 @@ class LocalChannels:
             self._leave(group, name)
 
     def has_group(self, group: str) -> bool:
-        """Whether any channel is in a group."""
+        """Return whether any channel is in a group."""
         with self._lock:
             return group in self._groups
 
@@ -165,7 +167,7 @@ class LocalChannels:
         if not members:
             self._groups.pop(group, None)
 
-    # -- what is forgotten --------------------------------------------------------------------------
+    # -- expiry -------------------------------------------------------------------------------------
 
     def _channel(self, name: str, now: float) -> _Channel:
         if (channel := self._channels.get(name)) is None:
@@ -173,7 +175,7 @@ class LocalChannels:
         return channel
 
     def _look(self) -> float:
-        """The time; once in an ``expiry``, all that is over by then is forgotten."""
+        """Return the time; once in an ``expiry``, forget all that is over by then."""
         now = monotonic()
         if now >= self._swept + self._settings.expiry:
             self._swept = now
@@ -186,7 +188,7 @@ class LocalChannels:
             for name in [name for name, until in members.items() if until <= now]:
                 self._leave(group, name)
 
-        # 2. So do those from which nobody receives any more. What has nothing left is forgotten.
+        # 2. So do those from which nobody receives any more. Empty channels and groups are forgotten.
         for name, channel in list(self._channels.items()):
             channel.drop_expired(now)
             if channel.receivers or channel.used + 2 * self._settings.expiry > now:

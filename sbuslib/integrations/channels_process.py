@@ -1,7 +1,7 @@
-"""What one process has on the bus, for :mod:`.channels`: a client for all its event loops, and a thread that reads.
+"""One process's part of the bus, for :mod:`.channels`: a client for all its event loops, and a thread that reads.
 
-Other processes ask this one to put a message into a channel of it, and learn from the answer whether there was room.
-What is published for a group comes to each process with a channel in the group. One thread acts on both, in order.
+Other processes ask this one to put a message into a channel of it, and learn from the answer whether there was room. A
+message for a group comes to each process with a channel in the group. One thread acts on both, in order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MOST_BYTES: Final = 4_194_304
 PART_BYTES: Final = 262_144
 """Bytes of a message that go in one packet."""
 JOINED: Final = 16
-"""Long messages of which a process has some parts, and awaits others."""
+"""Long messages that a process has received in part."""
 THREADS: Final = 16
 """Calls of one process that wait for the hub or another process at a time."""
 NO_ROOM: Final = b"full"
@@ -48,7 +48,7 @@ logger = logging.getLogger("sbuslib.integrations")
 
 
 class Word(msgspec.Struct, frozen=True, array_like=True):
-    """What one process says to others: to put part of a message into a channel or a group, or to change a group.
+    """A packet between processes: puts part of a message into a channel or a group, or changes a group.
 
     ``size`` is that of the whole message, and ``token`` that of all its parts.
     """
@@ -66,7 +66,7 @@ _decoder: Final = msgspec.msgpack.Decoder(Word)
 
 
 def _split(message: bytes, channel: str = "", group: str = "") -> list[bytes]:
-    """What puts a message there, in packets."""
+    """Yield the packets that put a message there."""
     token = token_bytes(8) if len(message) > PART_BYTES else b""
     starts = range(0, len(message), PART_BYTES)
     words = (Word("put", channel, group, message[at : at + PART_BYTES], len(message), token) for at in starts)
@@ -74,13 +74,13 @@ def _split(message: bytes, channel: str = "", group: str = "") -> list[bytes]:
 
 
 class _Parts:
-    """Joins long messages. One of which a part was lost is never whole, and forgotten when others come."""
+    """Joins long messages. A message that has lost a part is never whole, and is forgotten when others come."""
 
     def __init__(self) -> None:
         self._begun: dict[bytes, bytes] = {}  # by token, the newest last
 
     def join(self, word: Word) -> bytes | None:
-        """The message of which this is the last part; *None* if it is not the last."""
+        """Add a part; return the message if this is its last part, else *None*."""
         whole = self._begun.pop(word.token, b"") + word.part
         if len(whole) == word.size:
             return whole
@@ -92,7 +92,7 @@ class _Parts:
 
 
 class Process:
-    """The client of one process, and the threads that wait for it. Raises what :class:`sbuslib.blocking.Client` does.
+    """The client of one process, and the threads that wait for it. Raises as :class:`sbuslib.blocking.Client`.
 
     :param name: under which others ask this process.
     :param channels: its own.
@@ -100,7 +100,7 @@ class Process:
 
     def __init__(self, settings: LayerSettings, name: str, channels: LocalChannels) -> None:
         url = settings.url
-        #: That of all threads and event loops.
+        #: The client of all threads and event loops.
         self.client = blocking.Client(
             url.address, reconnect=True, senders=True, echo=False, on_reconnect=_note_outage, **url.options
         )
@@ -109,7 +109,7 @@ class Process:
         self._settings = settings
         self._channels = channels
         self._namespace = Namespace(self.client.hub.separator)  # of the hub
-        self._home = settings.key("at", name).encode()  # where others ask
+        self._home = settings.key("at", name).encode()  # the key of requests from others
         self._parts = _Parts()  # of long messages
         self._trusted = TrustedUsers("messages", settings.users, self._namespace.separator)
         self._lost = 0  # messages that were logged as lost
@@ -123,7 +123,7 @@ class Process:
         except BaseException:
             self.client.close()
             raise
-        self._reader = Thread(target=self._read, daemon=True, name="sbus channel layer")  # acts on what comes
+        self._reader = Thread(target=self._read, daemon=True, name="sbus channel layer")  # acts on messages
         self._reader.start()
 
     def close(self) -> None:
@@ -137,10 +137,10 @@ class Process:
         """Call a function that may wait, in a thread."""
         return await asyncio.wrap_future(self._threads.submit(function, *args, **kwargs))
 
-    # -- what comes ---------------------------------------------------------------------------------
+    # -- messages -----------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Act on what comes, until the client is closed."""
+        """Act on messages, until the client is closed."""
         while True:
             try:
                 messages = self.client.receive_many()
@@ -156,20 +156,20 @@ class Process:
                 self._lost = lost
 
     def _take_in(self, message: Message) -> None:
-        # 1. A question to this process, or what is published for a group.
+        # 1. A request to this process, or a message for a group.
         question = None
         if message.key == self._home:
             question = parse_question(message, monotonic(), self._namespace)
             if question is None:  # a caller has given up
                 return
 
-        # 2. Whose it is.
+        # 2. Its user.
         if (why := self._trusted.why_refused(message.sender, self.client.credentials)) is not None:
             if question is not None:
                 self._say(question, why.encode(), is_refused=True)
             return
 
-        # 3. What it says.
+        # 3. Its action.
         word = _decoder.decode(message.payload if question is None else question.payload)
         if question is not None:
             self._answer(question, word)
@@ -202,7 +202,7 @@ class Process:
     # -- groups -------------------------------------------------------------------------------------
 
     def join(self, group: str, channel: str) -> Future[ClientSubscription]:
-        """Put a channel into a group. When what this returns is done, messages of other processes come.
+        """Put a channel into a group. When the returned future is done, messages of other processes come.
 
         Where that fails, the channel has to leave again.
         """
@@ -220,7 +220,7 @@ class Process:
         self._unsubscribe(group)
 
     def _unsubscribe(self, group: str) -> None:
-        """Take the subscription to a group back, unless the group has channels here."""
+        """End the subscription to a group, unless the group has channels here."""
         with self._lock:
             if self._channels.has_group(group) or (subscribing := self._subscriptions.pop(group, None)) is None:
                 return
@@ -251,7 +251,7 @@ class Process:
         await self.run(self._ask, name, [_encode(Word(verb, channel, group))])
 
     def _ask(self, name: str, words: list[bytes]) -> bytes:
-        """Say words to another process, one after another; its answer to the last."""
+        """Send packets to another process, one after another; return its answer to the last."""
         answer = b""
         try:
             for word in words:

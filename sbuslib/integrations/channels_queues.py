@@ -1,7 +1,7 @@
-"""Ordinary channels, which any process may receive from, for :mod:`.channels`: each is a shared queue.
+"""Ordinary channels, from which any process may receive, for :mod:`.channels`: each is a shared queue.
 
-So a service of queues keeps what nobody receives yet, and gives each message to one process. A message is forgotten by
-the queue before it is received: no channel may deliver one twice.
+So a service of queues keeps messages until they are received, and gives each to one process. The queue forgets a
+message before it is received: no channel may deliver one twice.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .trust import TrustedUsers
 FORWARDED: Final = 256
 """Messages for groups that are on their way from one process to ordinary channels. More are dropped."""
 LISTED_WITHIN: Final = 0.25
-"""Seconds in which services of queues say which they have."""
+"""Seconds in which services of queues report their queues."""
 
 logger = logging.getLogger("sbuslib.integrations")
 
 
 class Queues:
-    """Sends to ordinary channels. Its methods wait for the service, and raise what :class:`sbuslib.Client` does."""
+    """Sends to ordinary channels. Its methods wait for the service, and raise as :class:`sbuslib.Client`."""
 
     def __init__(self, settings: LayerSettings, client: blocking.Client) -> None:
         self._settings = settings
@@ -64,7 +64,7 @@ class Queues:
         return True
 
     def forward(self, group: str, channel: str, message: bytes) -> None:
-        """Put a message for a group into a channel, soon. What finds no room is dropped."""
+        """Put a message for a group into a channel, soon. Without room it is dropped."""
         if self._room.acquire(blocking=False):
             self._thread.submit(self._forward, group, channel, message)
         else:
@@ -80,7 +80,7 @@ class Queues:
             self._room.release()
 
     def purge(self) -> None:
-        """Forget what waits in all channels of the layer."""
+        """Forget the messages in all channels of the layer."""
         client, mine = self._client, self._settings.queue("").encode()
         key = services_key(client.hub.separator)
         with suppress(ReplyError):  # there are services of others alone
@@ -92,7 +92,7 @@ class Queues:
 class _Reader:
     """Receives from one channel in one event loop: a worker of its queue.
 
-    It takes as many messages as tasks wait here. Others are for other processes.
+    It takes as many messages as tasks wait here, and leaves the rest to other processes.
     """
 
     def __init__(self, settings: LayerSettings, channel: str, client: aio.Client, worker: AioWorker) -> None:
@@ -104,7 +104,7 @@ class _Reader:
 
     @classmethod
     async def open(cls, settings: LayerSettings, channel: str) -> _Reader:
-        """Connect. Raises what :class:`sbuslib.Client` does."""
+        """Connect. Raises as :class:`sbuslib.Client`."""
         client = await aio.Client(settings.url.address, reconnect=True, **settings.url.options)
         try:
             worker = await client.queue(settings.queue(channel)).take(prefetch=1, trusted=settings.users)
@@ -119,7 +119,7 @@ class _Reader:
         self._client.close()
 
     async def receive(self) -> bytes:
-        """The next message."""
+        """Return the next message."""
         while True:
             try:
                 await self._count(1)
@@ -149,7 +149,7 @@ class Readers:
         self._opening: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[_Reader]] = {}
 
     async def receive(self, channel: str) -> bytes:
-        """The next message of a channel. Raises what :class:`sbuslib.Client` and its workers do."""
+        """Return the next message of a channel. Raises as :class:`sbuslib.Client` and its workers."""
         loop = asyncio.get_running_loop()
         opening = self._opening.get((loop, channel))
         if opening is None:

@@ -1,4 +1,4 @@
-"""A transport of kombu: Celery, and whatever else uses kombu, with ``broker_url = "sbus://"``.
+"""A transport of kombu, for Celery and other users of kombu: ``broker_url = "sbus://"``.
 
 ::
 
@@ -7,9 +7,9 @@
     app = Celery("tasks", broker="sbus://", backend="rpc://")
 
 A queue that outlives its process is a shared queue of the bus, ``kombu.NAME``, which ``sbus queue 'kombu.*'`` keeps. A
-queue that is declared with ``auto_delete`` or ``exclusive`` is kept in the process that declared it: what is published
-to it, or to an exchange to which it is bound, is one message of the bus. Celery has its tasks in queues of the former
-kind; events, remote control and results of ``rpc://`` come into those of the latter.
+queue that is declared with ``auto_delete`` or ``exclusive`` is kept in the process that declared it: a message for it,
+or for an exchange to which it is bound, is one message of the bus. Celery has its tasks in queues of the former kind;
+events, remote control and results of ``rpc://`` come into those of the latter.
 
 All connections of a process share one client, and those queues: see :mod:`.kombu_bus`. Source: kombu's virtual
 transports.
@@ -44,7 +44,7 @@ _End: TypeAlias = Callable[[HeldJob], bool]
 
 
 class QoS(virtual.QoS):  # type: ignore[misc]  # kombu has no types
-    """What a channel has delivered and is not acknowledged. A job of the service is ended there."""
+    """Messages that a channel has delivered and that are not acknowledged. A job of the service is ended there."""
 
     restore_at_shutdown = False
 
@@ -69,7 +69,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
     """A channel: declares, publishes and consumes."""
 
     QoS = QoS
-    do_restore = False  # the service gives again what is not acknowledged
+    do_restore = False  # the service gives unacknowledged jobs again
     supports_fanout = True
     body_encoding = None  # bytes travel as they are
 
@@ -155,7 +155,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
             self._pause(queue)
 
     def _pause(self, queue: str) -> None:
-        """Take no more jobs of a queue. Those that were delivered can still be acknowledged."""
+        """Stop taking jobs of a queue. Those that were delivered can still be acknowledged."""
         if queue in self._workers and self._is_ours():
             worker, jobs = self._workers[queue]
             worker.pause()
@@ -167,7 +167,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
             self._bus.pull(self.connection)
             return self._get_one(queue, no_ack)
 
-        # A worker with room for one more. What the service gives it comes before the second answer.
+        # A worker with room for one more. Its jobs from the service come before the second answer.
         jobs, out = self._bus.queue(queue), sum(name == queue for name, *_ in [*self._out.values()])
         self._work(queue, out + 1)
         try:
@@ -191,7 +191,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
         return message
 
     def _get(self, queue: str, timeout: float | None = None) -> Raw:
-        """The next message that is here. Raises :exc:`queue.Empty`."""
+        """Return the next message that is here. Raises :exc:`queue.Empty`."""
         raw: Raw | None = None
         job: HeldJob | None = None
         while raw is None:
@@ -206,7 +206,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
             if (raw := self._bus.read(job.payload, job.sender)) is None:
                 job.reject()
 
-        # Each receiver has its own copy of what says how it was delivered.
+        # Each receiver has its own copy of the delivery information.
         tag, properties = str(next(self._tags)), raw["properties"]
         info = properties["delivery_info"] | ({"redelivered": True} if job is not None and job.again else {})
         raw = {**raw, "properties": {**properties, "delivery_tag": tag, "delivery_info": info}}
@@ -214,7 +214,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
         return raw
 
     def deliver(self) -> int:
-        """Hand over what is here, one of each queue in turn, as far as the prefetch count allows; how many it was."""
+        """Deliver waiting messages, one of each queue in turn, as far as the prefetch count allows; return how many."""
         number, is_any = 0, True
         while is_any:
             is_any = False
@@ -231,15 +231,15 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
         return number
 
     def end(self, delivery_tag: str, how: _End) -> None:
-        """A message that was delivered is done with. This may be called by any thread."""
+        """End a delivered message. This may be called by any thread."""
         out = self._out.pop(delivery_tag, None)
         if out is not None and (job := out[2]) is not None and self._is_ours():
             how(job)
             if any(jobs for _, jobs in [*self._workers.values()]):
-                self.connection.wake()  # there may be room for what waits here
+                self.connection.wake()  # there may be room for waiting messages
 
     def put_back(self, delivery_tag: str) -> None:
-        """A message that was delivered is to be delivered again."""
+        """Put a delivered message back, to be delivered again."""
         if (out := self._out.get(delivery_tag)) is None:
             return
         queue, raw, job = out
@@ -249,7 +249,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
             self._bus.kept[queue].put_back(raw)
 
     def _is_ours(self) -> bool:
-        """Whether this is the process that made the channel, and no child of it."""
+        """Return whether this is the process that made the channel, and no child of it."""
         return self._bus.process == os.getpid()
 
     def close(self) -> None:
@@ -258,14 +258,14 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
         for worker, _ in workers.values():
             self._bus.workers.pop(worker, None)
             if self._is_ours():
-                worker.stop()  # gives back what is not acknowledged
+                worker.stop()  # gives back unacknowledged jobs
 
 
 class Transport(virtual.Transport):  # type: ignore[misc]  # kombu has no types
     """A connection of kombu, on the client that all of this process share.
 
     Of ``broker_transport_options`` it takes ``users``: names or ids of users whose messages are taken, besides the own
-    user and root. The kernel proves whose a message is.
+    user and root. The kernel proves the user of a message.
     """
 
     Channel = Channel
@@ -290,7 +290,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]  # kombu has no types
         return __version__
 
     def url(self) -> BusUrl:
-        """Where the bus is. Raises :exc:`~sbuslib.errors.UsageError`."""
+        """The address of the bus. Raises :exc:`~sbuslib.errors.UsageError`."""
         where = self.client.hostname or ""
         if "://" not in where:  # kombu has parsed it
             where = f"{SCHEME}:///{(self.client.virtual_host or '').strip('/')}".removesuffix("/")
@@ -326,7 +326,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]  # kombu has no types
         os.eventfd_write(self._woken, 1)
 
     def _deliver_all(self) -> bool:
-        """Hand over what is here; whether it was anything."""
+        """Deliver waiting messages; return whether there were any."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._woken)
         self.bus.pull(self)

@@ -1,4 +1,4 @@
-"""What the connections of one process share: a client of the bus, queues that are kept here, and what is bound to what.
+"""State that the connections of one process share: a client of the bus, the queues kept here, and bindings.
 
 Celery declares the queue of its results with one connection and receives from it with another.
 """
@@ -63,11 +63,11 @@ class KombuConnection(Protocol):
 
 
 class Bus:
-    """What the connections of one process share: a client, the queues that it keeps, and what is bound to what."""
+    """State that the connections of one process share: a client, the queues that it keeps, and bindings."""
 
     def __init__(self, url: BusUrl, users: frozenset[int]) -> None:
         self.users = users  # whose messages are taken, besides those of the own user and root
-        self.process = os.getpid()  # it is of no use in a child
+        self.process = os.getpid()  # it cannot be used in a child
         self.state = virtual.BrokerState()  # exchanges and bindings that this process declared
         self.kept: dict[str, KeptQueue] = {}  # queues of this process
         self.shared: set[str] = set()  # queues of the service that this process declared
@@ -75,22 +75,22 @@ class Bus:
         self.connections: set[KombuConnection] = set()  # that are open
         self._timeout = url.timeout  # seconds that a message waits for a hub and a service
         self._elsewhere: dict[str, None] = {}  # queues known to be kept in other processes
-        self._may_look = True  # whether the service shows this user what others have put in
-        self._pulling = threading.Lock()  # one connection at a time sorts what is here
+        self._may_look = True  # whether the service shows other users' messages to this user
+        self._pulling = threading.Lock()  # one connection at a time sorts messages
         options = {**url.options, "reconnect": True, "senders": True}
-        #: That of all connections.
+        #: The client of all connections.
         self.client: Endpoint = connect(url.address or "", threads=True, **options)
         self.separator = self.client.hub.separator  # of keys
         self._trusted = TrustedUsers("messages", users, self.separator)
 
-    # -- what goes out ------------------------------------------------------------------------------
+    # -- sending ------------------------------------------------------------------------------------
 
     def queue(self, name: str) -> JobQueue:
-        """The shared queue for a queue of kombu. Raises :exc:`~sbuslib.errors.UsageError`."""
+        """Return the shared queue for a queue of kombu. Raises :exc:`~sbuslib.errors.UsageError`."""
         return self.client.queue(queue_name(name, self.separator))
 
     def put(self, name: str, message: Raw) -> None:
-        """Put a message into a queue, wherever that is."""
+        """Put a message into a queue of any process or of the service."""
         if name in self.kept or (name not in self.shared and self._is_kept_elsewhere(name)):
             self.client.publish(queue_key(name, self.separator), encode_message(dated(message)))
         elif name in self.shared or message["properties"].get("delivery_mode") != 1 or self._is_there(name):
@@ -103,7 +103,7 @@ class Bus:
         self.client.publish(exchange_key(exchange, routing_key, self.separator), encode_message(dated(message)))
 
     def _is_kept_elsewhere(self, name: str) -> bool:
-        """Whether another process keeps a queue that this one did not declare."""
+        """Return whether another process keeps a queue that this one did not declare."""
         if name in self._elsewhere:
             return True
         if not self.client.hub.is_wanted(queue_key(name, self.separator)):
@@ -114,7 +114,7 @@ class Bus:
         return True
 
     def _is_there(self, name: str) -> bool:
-        """Whether there is a service that has this queue. What is transient makes no new one."""
+        """Return whether there is a service that has this queue. A transient message makes no new one."""
         with suppress(NoServerError):
             state = self.queue(name).status()
             return state.waiting + state.held + state.workers > 0
@@ -137,14 +137,14 @@ class Bus:
             except NoServerError as error:
                 failure = error
                 time.sleep(_PAUSE)
-            except TimeoutError as error:  # a service that was just started again does not know of it
+            except TimeoutError as error:  # a service that was just started again does not know it
                 failure = error
         raise failure
 
-    # -- what is bound to what ----------------------------------------------------------------------
+    # -- bindings -----------------------------------------------------------------------------------
 
     def bind(self, name: str, exchange: str, kind: Kind, routing_key: str) -> None:
-        """Have what is published to an exchange go into a queue as well, whoever publishes it."""
+        """Bind a queue to an exchange, for messages from all processes."""
         if name in self.kept:
             self.client.subscribe(exchange_pattern(exchange, kind, routing_key, self.separator))
             return
@@ -156,7 +156,7 @@ class Bus:
             self._ask(lambda timeout: queue.submit("binding", payload, expires=LONGEST_SECONDS, timeout=timeout))
 
     def unbind(self, name: str, exchange: str, kind: Kind, routing_key: str) -> None:
-        """Take a binding to a shared queue back."""
+        """Remove a binding to a shared queue."""
         if name in self.kept:
             return
         queue = self.client.queue(bindings_name(exchange, self.separator))
@@ -165,7 +165,7 @@ class Bus:
                 queue.purge(number=number)
 
     def _bindings(self, exchange: str) -> dict[int, Binding]:
-        """The bindings of an exchange to shared queues, that users made whose messages are taken.
+        """Return the bindings of an exchange to shared queues, made by users whose messages are taken.
 
         A user who may only put messages in is shown none: its process knows those that it declared itself.
         """
@@ -181,7 +181,7 @@ class Bus:
         return {number: binding for number, binding in found if binding is not None}
 
     def shared_queues(self, exchange: str, routing_key: str, *, is_kept: bool) -> set[str]:
-        """The shared queues that are to have a message; those that other processes bound only if it ``is_kept``."""
+        """Return the shared queues for a message; those that other processes bound only if it ``is_kept``."""
         found = {name for name in self.find(exchange, routing_key) if name in self.shared}
         known = self.state.exchanges.get(exchange)
         if is_kept and (known is None or known["durable"]):
@@ -189,7 +189,7 @@ class Bus:
                 found.update(_lookup(kind, [(key, name)], exchange, routing_key))
         return found
 
-    # -- what comes in ------------------------------------------------------------------------------
+    # -- receiving ----------------------------------------------------------------------------------
 
     def keep(self, name: str) -> None:
         """Keep a queue in this process."""
@@ -198,7 +198,7 @@ class Bus:
             self.client.subscribe(queue_key(name, self.separator))
 
     def pull(self, mine: KombuConnection) -> None:
-        """Put what is here into the queues, and wake other connections that have consumers of those."""
+        """Put received messages into the queues, and wake other connections that have consumers of those."""
         with self._pulling:
             filled = {owner for worker, (owner, jobs) in [*self.workers.items()] if _fill(jobs, worker)}
             names: set[str] = set()
@@ -210,7 +210,7 @@ class Bus:
                 other.wake()
 
     def _sort(self, message: Message) -> Iterator[str]:
-        """Put a message into the queues of this process that are to have it; their names."""
+        """Put a message into the queues of this process that are to get it; return their names."""
         if (raw := self.read(message.payload, message.sender)) is None:
             return
         info = raw["properties"]["delivery_info"]
@@ -223,7 +223,7 @@ class Bus:
                 logger.error("queue %s: nobody reads it, and messages are lost from now on", name)
 
     def find(self, exchange: str, routing_key: str) -> set[str]:
-        """The queues that this process bound to an exchange and that are to have what has this routing key."""
+        """Return the queues that this process bound to an exchange for this routing key."""
         if not exchange:
             return {routing_key}
         known = self.state.exchanges.get(exchange)
@@ -232,7 +232,7 @@ class Bus:
         return _lookup(known["type"], [(key, name) for key, _, name in known["table"]], exchange, routing_key)
 
     def read(self, payload: bytes, sender: bytes | None) -> Raw | None:
-        """A message; ``None`` if it is none, or of a user whose messages are not taken."""
+        """Decode a message; ``None`` if it is none, or of a user whose messages are not taken."""
         if self._is_of_a_stranger(sender):
             return None
         if (raw := decode(payload)) is None:
@@ -244,7 +244,7 @@ class Bus:
 
 
 def _lookup(kind: str, bound: list[tuple[str, str]], exchange: str, routing_key: str) -> set[str]:
-    """The queues, bound by these routing keys to an exchange of this kind, that are to have a message."""
+    """Return the queues, bound by these routing keys to an exchange of this kind, that are to get a message."""
     exchange_type = virtual.exchange.STANDARD_EXCHANGE_TYPES[kind](None)
     table = [exchange_type.prepare_bind(name, exchange, key, None) for key, name in bound]
     found: set[str] = exchange_type.lookup(table, exchange, routing_key, None)
@@ -256,7 +256,7 @@ _joining: Final = threading.RLock()  # for changes of it
 
 
 def join(connection: KombuConnection, url: BusUrl, users: frozenset[int]) -> Bus:
-    """The bus of this process for a connection. Raises what :class:`sbuslib.Client` does."""
+    """Return the bus of this process for a connection. Raises as :class:`sbuslib.Client`."""
     with _joining:
         bus = _buses.get((url, users))
         if bus is None or bus.process != os.getpid():
@@ -266,7 +266,7 @@ def join(connection: KombuConnection, url: BusUrl, users: frozenset[int]) -> Bus
 
 
 def leave(connection: KombuConnection, bus: Bus) -> None:
-    """A connection has ended: the last one closes the client."""
+    """Note the end of a connection: the last one closes the client."""
     with _joining:
         bus.connections.discard(connection)
         if bus.connections or bus.process != os.getpid():
@@ -277,7 +277,7 @@ def leave(connection: KombuConnection, bus: Bus) -> None:
 
 
 def _fill(jobs: deque[HeldJob], worker: Worker) -> bool:
-    """Put the jobs that are here into a queue; whether there are any."""
+    """Put the received jobs into a queue; return whether there were any."""
     before = len(jobs)
     with suppress(DisconnectedError):  # the worker was stopped
         while some := worker.receive_many(timeout=0):

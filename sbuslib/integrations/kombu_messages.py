@@ -1,4 +1,4 @@
-"""Messages of kombu as they travel, and a queue of them that is kept in a process."""
+"""Wire format of kombu's messages, and a queue of them that is kept in a process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 from ..recipes.queue import LONGEST_SECONDS, MOST_PRIORITY
 
 MOST_KEPT: Final = 65_536
-"""Messages in a queue that is kept in a process. What comes while it is full is lost."""
+"""Messages in a queue that is kept in a process. New ones are lost while it is full."""
 
 Raw = TypedDict(
     "Raw",
@@ -36,7 +36,7 @@ Kind: TypeAlias = Literal["direct", "topic", "fanout"]
 
 
 class Binding(NamedTuple):
-    """That a queue has what is published to an exchange of some kind under some routing key."""
+    """Binding of a queue to an exchange of some kind under some routing key."""
 
     kind: Kind
     routing_key: str
@@ -49,7 +49,7 @@ _decode_binding: Final = msgspec.msgpack.Decoder(Binding).decode
 
 
 def decode_binding(payload: bytes) -> Binding | None:
-    """A binding; ``None`` for anything else."""
+    """Decode a binding; ``None`` for anything else."""
     try:
         return _decode_binding(payload)
     except (msgspec.DecodeError, RecursionError):
@@ -57,7 +57,7 @@ def decode_binding(payload: bytes) -> Binding | None:
 
 
 def decode(payload: bytes) -> Raw | None:
-    """A message; ``None`` for anything else."""
+    """Decode a message; ``None`` for anything else."""
     try:
         raw = _decode(payload)
     except (msgspec.DecodeError, RecursionError):
@@ -69,7 +69,7 @@ def decode(payload: bytes) -> Raw | None:
 
 
 def delay_of(message: Raw) -> float | None:
-    """Seconds until the time that Celery has set for a task. A time without a zone is left to the worker."""
+    """Return the seconds until the time that Celery has set for a task. A time without a zone is left to the worker."""
     eta = message["headers"].get("eta")
     with suppress(ValueError):
         due = datetime.fromisoformat(eta) if isinstance(eta, str) else None
@@ -79,7 +79,7 @@ def delay_of(message: Raw) -> float | None:
 
 
 def expiry_of(message: Raw) -> float | None:
-    """Seconds after which a message expires, which kombu has as text, in milliseconds."""
+    """Return the seconds after which a message expires; kombu has this as text, in milliseconds."""
     expiration: Any = message["properties"].get("expiration")
     with suppress(ValueError, TypeError):
         return max(0.0, min(float(expiration) / 1000, LONGEST_SECONDS))
@@ -87,7 +87,7 @@ def expiry_of(message: Raw) -> float | None:
 
 
 def priority_of(message: Raw) -> int:
-    """Its priority: high ones go first."""
+    """Return the priority of a message: high ones go first."""
     priority: Any = message["properties"].get("priority")
     with suppress(ValueError, TypeError, OverflowError):
         return max(0, min(int(priority), MOST_PRIORITY))
@@ -95,7 +95,7 @@ def priority_of(message: Raw) -> int:
 
 
 def encode_message(message: Raw) -> bytes:
-    """A message as it travels. A property that cannot travel is left out, as AMQP leaves out what it does not know."""
+    """Encode a message. A property that cannot be encoded is left out, as AMQP leaves out unknown ones."""
     try:
         return encode(message)
     except TypeError:
@@ -112,7 +112,7 @@ def _can_travel(value: object) -> bool:
 
 
 def dated(message: Raw) -> Raw:
-    """A message that says when it expires: it may lie in a connection before it comes into a queue."""
+    """Return a message with the time when it expires: it may lie in a connection before it comes into a queue."""
     expires = expiry_of(message)
     if expires is None:
         return message
@@ -140,7 +140,7 @@ class KeptQueue:
         self._levels[priority_of(message)].appendleft(message)
 
     def take(self) -> Raw | None:
-        """The next message that has not expired."""
+        """Take the next message that has not expired."""
         for level in reversed(self._levels):
             with suppress(IndexError):
                 while True:
@@ -151,7 +151,7 @@ class KeptQueue:
         return None
 
     def clear(self) -> int:
-        """Forget what is in it; how many there were."""
+        """Forget all messages; return how many there were."""
         number = len(self)
         for level in self._levels:
             level.clear()

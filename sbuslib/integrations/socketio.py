@@ -42,7 +42,7 @@ _OPTIONS: Final[dict[str, Any]] = {"reconnect": True, "senders": True, "echo": F
 
 
 class _Manager:
-    """The parts of both managers that do not wait: the key, and who may emit."""
+    """The parts of both managers that do not wait: the key, and the users that may emit."""
 
     name = "sbus"
 
@@ -59,12 +59,12 @@ class _Manager:
         super().__init__(channel=channel, write_only=write_only, logger=logger, json=json)  # type: ignore[call-arg]
         self._url = parse_url(url)  # of the bus
         self._key = b"socketio/" + channel.encode()  # of all emits
-        self._users = self._url.user_ids(users)  # who may emit, besides the own user and root
+        self._users = self._url.user_ids(users)  # users that may emit, besides the own user and root
         self._lost = 0  # emits that were logged as lost
         self._begin()
 
     def _begin(self) -> None:
-        """Set up what each manager has of its own."""
+        """Set up the state that each manager has of its own."""
 
     def _trusted(self, hub: Offers) -> TrustedUsers:
         return TrustedUsers("emits", self._users, hub.separator)
@@ -83,8 +83,8 @@ class SbusManager(_Manager, PubSubManager):  # type: ignore[misc]  # python-sock
         look without an address.
     :param channel: servers of one application have the same; several applications on one bus have their own.
     :param write_only: for a process that only emits. It connects at its first emit.
-    :param users: names or ids of users whose emits are taken, besides the own user and root. The kernel proves whose an
-        emit is.
+    :param users: names or ids of users whose emits are taken, besides the own user and root. The kernel proves the user
+        of an emit.
 
     An emit while the hub is away waits for it, for the ``timeout`` of the URL, and is lost after that, which is logged.
     """
@@ -111,7 +111,7 @@ class SbusManager(_Manager, PubSubManager):  # type: ignore[misc]  # python-sock
         return self._frames is not None
 
     def close(self) -> None:
-        """Close the connection to the bus: nothing of other servers comes any more."""
+        """Close the connection to the bus: no more emits of other servers come."""
         self._connector.close()
 
     def _publish(self, data: dict[str, Any]) -> None:
@@ -143,7 +143,7 @@ class AsyncSbusManager(_Manager, AsyncPubSubManager):  # type: ignore[misc]  # p
         """Set once emits of other servers come here."""
 
     async def _client(self) -> aio.Client:
-        """The client of this event loop. Raises what :class:`sbuslib.Client` does, and then tries again when called."""
+        """The client of this event loop. Raises as :class:`sbuslib.Client`, and then tries again when called."""
         if self._connecting is None:
             self._connecting = asyncio.ensure_future(self._connect())
         connecting = self._connecting
@@ -158,7 +158,7 @@ class AsyncSbusManager(_Manager, AsyncPubSubManager):  # type: ignore[misc]  # p
         return await aio.Client(self._url.address, **self._url.options, **_OPTIONS)
 
     async def close(self) -> None:
-        """Close the connection to the bus: nothing of other servers comes any more."""
+        """Close the connection to the bus: no more emits of other servers come."""
         if self._connecting is not None:
             await (await self._connecting).close()
 

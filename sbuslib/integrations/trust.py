@@ -1,4 +1,4 @@
-"""Whose messages an application takes, for all backends."""
+"""Trusted users, whose messages an application takes, for all backends."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ logger = logging.getLogger("sbuslib.integrations")
 class TrustedUsers:
     """The users whose messages are taken: the own one, root, and some more. Others are logged, each once.
 
-    The kernel proves whose a message is. A hub without the extension for senders names nobody: then all are taken.
+    The kernel proves the user of a message. A hub without the extension for senders names nobody: then all are taken.
 
-    :param what: the messages, for the log. :param separator: of keys on this hub.
+    :param what: the messages, for the log.
+    :param separator: of keys on this hub.
     """
 
     def __init__(self, what: str, users: frozenset[int], separator: bytes) -> None:
@@ -26,7 +27,7 @@ class TrustedUsers:
         self._refused: set[int] = set()  # users, as far as they were logged
 
     def why_refused(self, sender: bytes | None, own: bytes) -> str | None:
-        """Why the process ``own`` takes nothing from a sender; *None* if it does."""
+        """Return the reason for which the process ``own`` takes no messages of a sender; *None* if it takes them."""
         user = stranger(sender, own, self._separator, self._users)
         if user is None:
             return None

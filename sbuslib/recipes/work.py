@@ -213,7 +213,7 @@ class Work:
             self._give_back()
             await self.tell(leaving=True)
 
-    # -- messages of the service ----------------------------------------------------------------------
+    # -- messages of the service --------------------------------------------------------------------
 
     def _read(self) -> None:
         with self._lock:
