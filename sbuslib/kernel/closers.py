@@ -1,6 +1,6 @@
 """Threads that close descriptors of other users, which may take for ever: a FUSE file waits for its owner's answer.
 
-Each user has one thread at most, and all untrusted users together a few, so a user that sends such files ties up only
+Each user has one thread at most, and all untrusted users together a few, so a user that sends slow files ties up only
 that one thread. Further descriptors of it stay open behind it and are counted, and callers of :func:`is_behind` accept
 nothing more of that user. No descriptor is ever closed in the thread that calls.
 """
@@ -64,7 +64,7 @@ class _Closers:
             self._begin(other)
 
     def _may_begin(self, user: int) -> bool:
-        """Whether a thread may begin, with the lock held: our own user and root have one each, whatever others do."""
+        """Whether a thread may begin, with the lock held: our own user and root always have one each."""
         return not self._piles[user].has_thread and (_is_trusted(user) or self._threads < MOST_THREADS)
 
     def _begin(self, user: int) -> None:
@@ -107,7 +107,7 @@ class _Closers:
             if pile is not None and pile.kept >= MOST_KEPT:
                 return True
 
-            # A socket of our own user may well take some seconds.
+            # A socket of our own user may take some seconds.
             if _is_trusted(user):
                 return False
             most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
@@ -136,7 +136,7 @@ def is_behind(user: int) -> bool:
 
 
 def _forget() -> None:
-    """Forget all, in the child of a fork: it has no such threads, and its copies stay open, as a close may wait."""
+    """Forget all, in the child of a fork: it has none of the threads, and its copies stay open, as a close may wait."""
     global _closers
     _closers = _Closers()
 

@@ -34,7 +34,7 @@ WITH_DESCRIPTORS: Final = 1 << 30
 """In place of the length of a packet that came with descriptors. No packet is as long."""
 
 CONTROL_BYTES: Final = 2_048
-"""Room for what comes with one packet: 253 descriptors, of 4 bytes each, are the most that the kernel lets through;
+"""Room for the control data of one packet: 253 descriptors, of 4 bytes each, are the most that the kernel lets through;
 besides, the sender's credentials, a time and a security label where the listener of another asked for them."""
 
 _SO_PASSRIGHTS = 83  # which the socket module has no name for

@@ -45,8 +45,7 @@ class Dialer:
         """Connect a socket.
 
         Raises :exc:`BlockingIOError` when the backlog of a hub is full, which passes;
-        :exc:`~sbuslib.errors.NoHubError`, which lists what was tried; and
-        :exc:`~sbuslib.errors.HubIdentityError`.
+        :exc:`~sbuslib.errors.NoHubError`, which lists the addresses tried; and :exc:`~sbuslib.errors.HubIdentityError`.
         """
         tried, refused, busy = [], [], False
         for candidate in self._candidates:

@@ -50,7 +50,7 @@ def disconnect_copy(sock: socket.SocketType) -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """Let the kernel send SIGTERM to this process when ``parent`` ends, in whatever way; at once if it has."""
+    """Let the kernel send SIGTERM to this process when ``parent`` ends for any cause; at once if it has."""
     ctypes.CDLL(None).prctl(_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     if os.getppid() != parent:
         signal.raise_signal(signal.SIGTERM)

@@ -1,10 +1,9 @@
 """Many packets with one system call: memory in which they are received, and from which they are sent.
 
-An :class:`ReceiveBuffer` is a block of memory cut into slots, one packet each. One ``recvmmsg(2)`` fills many slots,
-and one ``sendmmsg(2)`` sends many of them on, straight from where they lie. Where these calls are missing,
+A :class:`ReceiveBuffer` is a block of memory cut into slots, one packet each. One ``recvmmsg(2)`` fills many slots, and
+one ``sendmmsg(2)`` sends many of them on, straight from where they lie. Where these calls are missing,
 :class:`PlainReceiveBuffer` makes one call for each packet. ``SBUS_SYSCALLS=plain`` in the environment asks for that, to
-tell faults apart. A
-:class:`~sbuslib.kernel.packet_writer.PacketWriter` sends what lies elsewhere in memory.
+narrow down faults. A :class:`~sbuslib.kernel.packet_writer.PacketWriter` sends packets that lie elsewhere in memory.
 
 **Two traps.** When a peer closes with input unread, the kernel reports ``ECONNRESET`` on the next call
 in either direction, once, before the packets that the peer had sent; so a receive that meets it tries
@@ -50,8 +49,8 @@ LONGEST_HEAD: Final = 128
 class PlainReceiveBuffer:
     """Slots to receive packets into and to send them from, with one system call for each packet.
 
-    ``data`` is the memory, ``offsets`` the place of each slot in it. A packet longer than a slot is cut, and
-    tells so by a length of more than ``slot_bytes``: each slot has one spare byte.
+    ``data`` is the memory, ``offsets`` the place of each slot in it. A packet longer than a slot is cut, which shows as
+    a length of more than ``slot_bytes``: each slot has one spare byte.
     """
 
     def __init__(self, slots: int = 64, slot_bytes: int = SLOT_BYTES) -> None:
@@ -79,7 +78,7 @@ class PlainReceiveBuffer:
         self.data.close()
 
     def receive(self, sock: socket.SocketType, most: int | None = None) -> list[int]:
-        """Fill slots from the first on with what waits at ``sock``; the length of each packet.
+        """Fill slots from the first on with packets that wait at ``sock``; return the length of each packet.
 
         Empty when nothing waits. A length of zero is the end of the connection; nothing follows it.
         Raises :exc:`OSError` when the kernel does, but for ``ECONNRESET``, which ends nothing.
@@ -101,7 +100,7 @@ class PlainReceiveBuffer:
 
     @staticmethod
     def _receive_packet(sock: socket.SocketType, into: memoryview) -> int:
-        """Receive one packet; its length. Raises :exc:`BlockingIOError` when nothing waits."""
+        """Receive one packet; return its length. Raises :exc:`BlockingIOError` when nothing waits."""
         while True:
             try:
                 return sock.recv_into(into)
@@ -109,9 +108,10 @@ class PlainReceiveBuffer:
                 continue  # reported once; what the peer sent before it closed comes next
 
     def send(self, sock: socket.SocketType, slots: Sequence[int], lengths: Sequence[int]) -> int:
-        """Send the packets in ``slots``; how many went before the kernel would have blocked.
+        """Send the packets in ``slots``; return how many went before the kernel would have blocked.
 
-        ``lengths`` is what :meth:`receive` gave. Raises :exc:`OSError`; ``EMSGSIZE``: the first packet is too long.
+        ``lengths`` are those that :meth:`receive` returned. Raises :exc:`OSError`; ``EMSGSIZE``: the first packet is
+        too long.
         """
         return send_each(sock, [self._views[slot][: lengths[slot]] for slot in slots])
 
@@ -122,7 +122,7 @@ class PlainReceiveBuffer:
         return send_each(sock, [wrapper + self._views[slot][: lengths[slot]] for slot in slots])
 
     def heads(self, count: int, size: int) -> Sequence[bytes]:
-        """The first ``size`` bytes of each of the first ``count`` slots, at most :data:`LONGEST_HEAD`.
+        """Return the first ``size`` bytes of each of the first ``count`` slots, at most :data:`LONGEST_HEAD`.
 
         Behind the end of a shorter packet there are bytes of an earlier one: the caller has to look at the length.
         """
@@ -135,7 +135,7 @@ class PlainReceiveBuffer:
         return getter if self.slots > 1 else lambda data: (getter(data),)
 
     def packets(self, slots: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
-        """Copies of the packets in ``slots``."""
+        """Return copies of the packets in ``slots``."""
         data, offsets = self.data, self.offsets
         if isinstance(slots, range):
             chosen = slice(slots.start, slots.stop)
@@ -145,7 +145,7 @@ class PlainReceiveBuffer:
         return [data[offsets[slot] : offsets[slot] + lengths[slot]] for slot in slots]
 
     def packet(self, slot: int, length: int) -> bytes:
-        """A copy of the packet in ``slot``."""
+        """Return a copy of the packet in ``slot``."""
         offset = self.offsets[slot]
         return self.data[offset : offset + length]
 
@@ -162,7 +162,7 @@ class ReceiveBuffer(PlainReceiveBuffer):
         start = ctypes.addressof(anchor)
         del anchor  # only the address was wanted; while it lives, the memory cannot be given back
 
-        # What the kernel reads and writes never moves, so all is laid out once.
+        # The memory that the kernel reads and writes never moves, so all is laid out once.
         self._starts = array(WORD_FORMAT, [start + offset for offset in self.offsets])
         self._incoming = Vector(slots)  # receives into slots
         self._guarded: GuardedVector | None = None  # made for the first guarded socket
@@ -272,5 +272,5 @@ class ReceiveBuffer(PlainReceiveBuffer):
 
 
 def make_receive_buffer(slots: int = 64, slot_bytes: int = SLOT_BYTES) -> PlainReceiveBuffer:
-    """The fastest receive buffer that this system has, unless ``SBUS_SYSCALLS=plain`` asks for the other."""
+    """Make the fastest receive buffer that this system has, unless ``SBUS_SYSCALLS=plain`` asks for the other."""
     return (ReceiveBuffer if has_calls() else PlainReceiveBuffer)(slots, slot_bytes)

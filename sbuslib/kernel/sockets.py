@@ -1,9 +1,9 @@
 """Unix-domain sequenced-packet sockets: the only module that knows ``AF_UNIX``.
 
-Sockets here are :class:`socket.SocketType`, the plain C class under :class:`socket.socket`, and
-always non-blocking: how to wait is the business of the callers. An application that has monkey-patched :mod:`socket`
-gets the same sockets. They refuse file descriptors, see :mod:`~sbuslib.kernel.descriptors`. To receive and send many
-packets with one call, see :mod:`~sbuslib.kernel.receive_buffer` and :mod:`~sbuslib.kernel.packet_writer`.
+Sockets here are :class:`socket.SocketType`, the plain C class under :class:`socket.socket`, and always non-blocking:
+the callers wait in their own way. An application that has monkey-patched :mod:`socket` gets the same sockets. They
+refuse file descriptors, see :mod:`~sbuslib.kernel.descriptors`. To receive and send many packets with one call, see
+:mod:`~sbuslib.kernel.receive_buffer` and :mod:`~sbuslib.kernel.packet_writer`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOCK_PAUSE: Final = 0.002
 
 @runtime_checkable
 class HasFileno(Protocol):
-    """A socket, of whatever library: an object with a descriptor."""
+    """A socket of any library: an object with a descriptor."""
 
     def fileno(self) -> int: ...
 
@@ -158,9 +158,9 @@ def bound_address(address: Address | HasFileno) -> Address:
 class Listener:
     """A listening socket and, for a path, the file that it created.
 
-    ``mode`` is the permission bits of the file. A socket without a listener is replaced, and with ``reuse`` an
-    empty file, too. Raises :exc:`~sbuslib.errors.AddressInUseError` when something else stands there,
-    :exc:`~sbuslib.errors.AddressError` for a descriptor that is no such socket, and :exc:`OSError`.
+    ``mode`` is the permission bits of the file. A socket without a listener is replaced, and with ``reuse`` an empty
+    file, too. Raises :exc:`~sbuslib.errors.AddressInUseError` when the address is in use,
+    :exc:`~sbuslib.errors.AddressError` for a descriptor that is no listening socket, and :exc:`OSError`.
     """
 
     def __init__(
@@ -287,9 +287,9 @@ def _is_empty_file(status: os.stat_result) -> bool:
 def _alone_at(path: str) -> Iterator[bool]:
     """Hold a lock against other hubs that begin to listen at a path; yields whether that is certain.
 
-    A hub that has bound its socket, and does not listen yet, looks as one that was killed; and what was dead a moment
-    ago may have been replaced. So hubs begin one after another, each with a lock on a file beside the socket, which
-    goes when it has begun. A process that waited for that file opens a new one.
+    A hub that has bound its socket, and does not listen yet, looks as one that was killed; and a socket that was dead a
+    moment ago may have been replaced. So hubs begin one after another, each with a lock on a file beside the socket,
+    which goes when it has begun. A process that waited for that file opens a new one.
     """
     place, until, fd = f"{path}.lock", monotonic() + _LOCK_SECONDS, -1
     try:

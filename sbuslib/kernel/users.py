@@ -11,7 +11,7 @@ from ..errors import UsageError
 
 
 def resolve_user(user: int | str) -> int:
-    """The id of a user given by id or name. Raises :exc:`~sbuslib.errors.UsageError` if there is none."""
+    """Return the id of a user given by id or name. Raises :exc:`~sbuslib.errors.UsageError` if there is none."""
     if isinstance(user, str) and not (user.isascii() and user.isdigit()):
         try:
             return pwd.getpwnam(user).pw_uid
@@ -23,7 +23,7 @@ def resolve_user(user: int | str) -> int:
 
 
 def resolve_group(group: str) -> int:
-    """The id of a group given by id or name. Raises :exc:`~sbuslib.errors.UsageError` if there is none."""
+    """Return the id of a group given by id or name. Raises :exc:`~sbuslib.errors.UsageError` if there is none."""
     if group.isascii() and group.isdigit() and int(group) < 2**32 - 1:
         return int(group)
     try:
@@ -33,14 +33,16 @@ def resolve_group(group: str) -> int:
 
 
 def resolve_users(name: str, users: Iterable[int | str] | str | bytes) -> list[int]:
-    """The ids of some users; ``name`` is what the error calls the list. Raises as :func:`resolve_users_and_groups`."""
+    """Return the ids of some users; ``name`` is the name of the list in errors. Raises as
+    :func:`resolve_users_and_groups`.
+    """
     return [resolve_user(user) for user in _listed(name, users)]
 
 
 def resolve_users_and_groups(
     name: str, members: Iterable[int | str] | str | bytes
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """The ids of some users, and of those that are groups, named ``@group``; ``name`` is what the error calls the list.
+    """Return the ids of users, and of groups, named ``@group``; ``name`` is the name of the list in errors.
 
     Raises :exc:`~sbuslib.errors.UsageError` for anything but a list, and for a user or group that does not exist.
     """
@@ -57,7 +59,7 @@ def _listed(name: str, members: Iterable[int | str] | str | bytes) -> list[int |
 
 
 def know_user(uid: int) -> tuple[bytes, frozenset[int]]:
-    """The name of a user, empty if there is none, and the ids of all groups that the user is in. It may block."""
+    """Return the name of a user, empty if there is none, and the ids of all groups that the user is in. It may block."""
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
@@ -66,7 +68,7 @@ def know_user(uid: int) -> tuple[bytes, frozenset[int]]:
 
 
 def name_of_user(uid: int) -> str:
-    """The name of a user, or its id where there is no name. It may block."""
+    """Return the name of a user, or its id where there is no name. It may block."""
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
@@ -74,7 +76,7 @@ def name_of_user(uid: int) -> str:
 
 
 def program_of(pid: int) -> str:
-    """The kernel's name of the program of a process in this pid namespace; empty if it is not visible."""
+    """Return the kernel's name of the program of a process in this pid namespace; empty if it is not visible."""
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
             return file.read().rstrip("\n")

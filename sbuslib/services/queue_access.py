@@ -18,7 +18,7 @@ logger = logging.getLogger("sbuslib.services")
 class QueueAccess:
     """Users that may work, and users that may submit jobs: those of this process, root, and more.
 
-    :param client: of the service; its credentials say which senders are of its own user.
+    :param client: of the service; its credentials show which senders are of its own user.
     :param trusted: more users who may work, and who may put jobs in.
     :param users: more users who may put jobs in; ``None``: everybody.
 

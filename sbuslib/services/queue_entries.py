@@ -22,7 +22,7 @@ MOST_SUBMITS: Final = 16_384
 """Ids of submits that are remembered: more than are sent in the seconds in which one that times out is repeated."""
 
 _FEW: Final = 1_024
-"""Ended jobs that may stay where they waited, beside as many as there are, before they are looked for."""
+"""Ended jobs that may stay in the lines, besides as many as there are, before they are removed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -69,7 +69,7 @@ class KnownQueue:
         self.is_dead = is_dead
         #: All that are not done, by number.
         self.jobs: dict[int, Entry] = {}
-        #: By the keys that they are reached under.
+        #: By the keys under which they get jobs.
         self.workers: dict[bytes, KnownWorker] = {}
         self.ready: dict[int, deque[Entry]] = {}  # what may be given, by priority; some may be finished
         self.lines: dict[bytes, deque[Entry]] | None = {} if ordered else None  # by key; some may be finished
@@ -88,7 +88,7 @@ class KnownQueue:
         return None
 
     def note_end(self) -> None:
-        """A job has ended. As many as there are may stay where they wait, until they are looked for."""
+        """Note the end of a job. As many as there are may stay in the lines, until they are removed."""
         self.gone += 1
         if self.gone <= len(self.jobs) + _FEW:
             return
@@ -138,7 +138,7 @@ class Submits:
 
 
 class KnownWorker:
-    """One worker, and what it holds, oldest first. ``key`` is where it gets jobs."""
+    """One worker, and the jobs that it holds, oldest first. It gets jobs under ``key``."""
 
     __slots__ = ("bytes", "held", "key", "prefetch", "queue", "seen", "sender", "token", "total")
 
@@ -149,7 +149,7 @@ class KnownWorker:
         self.token = token
         #: Most jobs that it takes at once (prefetch).
         self.prefetch = 0
-        #: When it was last heard of, on the clock of workers.
+        #: Time of its last message, on the clock of workers.
         self.seen = 0.0
         #: The jobs that it has and has not acknowledged.
         self.held: dict[int, Entry] = {}

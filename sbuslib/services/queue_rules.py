@@ -50,7 +50,7 @@ def dead_name(name: bytes, separator: bytes) -> bytes:
 
 
 def _put_back(line: deque[Entry], job: Entry) -> None:
-    """Put a job that came back before all that wait, but behind those that came back, too, and had come before it."""
+    """Put a job that came back before all that wait, but behind older ones that came back."""
     place = 0
     while place < len(line) and line[place].holder is not None and line[place].number < job.number:
         place += 1
@@ -73,9 +73,12 @@ class Turn(NamedTuple):
 class Jobs:
     """All jobs of one service, and its workers.
 
-    :param most: jobs that it takes. :param most_bytes: bytes of them, each counted with :data:`JOB_EXTRA`.
-    :param limit: seconds for which a worker may hold a job. :param attempts: how often a job is given.
-    :param each: jobs that one queue takes. :param age: seconds after which a job expires that says nothing else.
+    :param most: jobs that it takes.
+    :param most_bytes: bytes of them, each counted with :data:`JOB_EXTRA`.
+    :param limit: seconds for which a worker may hold a job.
+    :param attempts: how often a job is given.
+    :param each: jobs that one queue takes.
+    :param age: seconds after which a job expires by default.
     """
 
     def __init__(
@@ -94,11 +97,11 @@ class Jobs:
         self.jobs: dict[int, Entry] = {}
         #: Those that have jobs or workers, by name.
         self.queues: dict[bytes, KnownQueue] = {}
-        #: Of all queues, by the keys that they are reached under.
+        #: Of all queues, by the keys under which they get jobs.
         self.workers: dict[bytes, KnownWorker] = {}
         #: Jobs that expired, and that died, ever.
         self.expired = self.died = 0
-        #: That are not taken in again.
+        #: Submits that are not accepted again.
         self.submits = Submits()
         self.separator = separator
         everybody: frozenset[int | None] = frozenset({None})
@@ -153,7 +156,7 @@ class Jobs:
         if self._each is not None and (len(queue.jobs) if queue is not None else 0) + len(pairs) > self._each:
             return False
 
-        # 2. The jobs, with when they are due and expire.
+        # 2. The jobs, with the times at which they are due and expire.
         if not pairs:
             return True
         queue = queue or self._queue(name, owner)
@@ -194,7 +197,7 @@ class Jobs:
             self._join(job)
 
     def _join(self, job: Entry) -> None:
-        """A job is of its queue from now on, the last one of it."""
+        """Add a job to the end of its queue."""
         queue = job.queue
         queue.jobs[job.number] = job
         if queue.lines is not None:
@@ -205,7 +208,7 @@ class Jobs:
         self._line_up([job])
 
     def _line_up(self, jobs: Iterable[Entry], *, first: bool = False) -> None:
-        """These jobs of one queue may be given, in this order, once they are due; after too many attempts they die."""
+        """Line up jobs of one queue, in this order, to be given once they are due; after too many attempts they die."""
         waiting: list[Entry] = []
         for job in jobs:
             if job.attempts >= self._attempts and not job.queue.is_dead:
@@ -241,7 +244,7 @@ class Jobs:
     def announce(
         self, name: bytes, key: bytes, sender: bytes | None, token: bytes, room: int, named: Iterable[int], now: float
     ) -> KnownWorker | None:
-        """A worker of this queue says that it is there, how much room it has, and which jobs it holds.
+        """Take the announcement of a worker: its key, its prefetch, and the jobs that it holds.
 
         ``token`` is for a new one. ``None``: there are too many workers, or ``key`` is that of another.
         """

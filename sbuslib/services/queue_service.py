@@ -87,8 +87,8 @@ REFUSALS_A_TURN: Final = 64
 class QueueService:
     """The queue ``name``, or with ``*`` at its end all queues that begin so. Blocks the thread that runs it.
 
-    :param patterns: what is published under these is a job of the queue; none with ``*``.
-    :param store: where jobs are kept; without one they are lost when this process ends.
+    :param patterns: messages under these are jobs of the queue; none with ``*``.
+    :param store: keeps the jobs; without one they are lost when this process ends.
     :param trusted: users whose processes may work, besides this one and root.
     :param users: users whose jobs are taken, besides those; ``None``: everybody's.
 
@@ -148,7 +148,7 @@ class QueueService:
             if store is not None:
                 jobs.load(store.load(), store.load_submits())
             client.subscribe(*map(self._address, self._names), self._services, *self._keys)
-            self._jobs_in = client.subscribe(*self._patterns) if self._patterns else None  # what is published
+            self._jobs_in = client.subscribe(*self._patterns) if self._patterns else None  # published jobs
             client.sync("tree")
             self._say_here()
         except BaseException:
@@ -202,7 +202,7 @@ class QueueService:
         return max(0.0, min(_TICK, until - monotonic()))
 
     def _turn(self, timeout: float) -> None:
-        # 1. All that has come, and what time it is.
+        # 1. All received messages, and the time.
         messages: list[Message] = []
         with suppress(TimeoutError):
             messages += self.client.receive_many(timeout=timeout)
@@ -249,7 +249,7 @@ class QueueService:
             self._published(sender, [(message.key, message.payload) for message in run])
 
     def _about(self, key: bytes) -> tuple[bytes, bytes] | None:
-        """Name of the queue and ``work`` or ``submit``, if that is what a key is about."""
+        """Return the name of the queue and ``work`` or ``submit``, if the key has this form."""
         word = self._keys.get(key)
         if word is None:
             word = next((self._keys[each] for each in self._keys if matches(each, key, self._separator)), None)
@@ -310,7 +310,7 @@ class QueueService:
         self._answer(question, b"" if why is None else why.encode(), is_refused=why is not None)
 
     def _is_plain(self, key: bytes) -> bool:
-        """Whether a key could have come as published, and is no secret."""
+        """Return whether a key could have been published under, and is no secret."""
         return b"\0" not in key and not self._namespace.uses_reserved(key)
 
     def _answer(self, question: Request, text: bytes, *, is_refused: bool = False) -> None:
@@ -359,7 +359,8 @@ class QueueService:
     def _look_for_ends(self) -> None:
         """Ask the hub about workers that hold jobs: a key without a receiver has no worker any more.
 
-        That is so for clients of the same hub that were heard of on this connection. Silence shows the end of others.
+        That is so for clients of the same hub that sent an announcement on this connection. Silence shows the end of
+        others.
         """
         here = self._namespace.prefix_of(self.client.credentials)
         heard = [worker for worker in self.jobs.workers.values() if worker.held and worker.seen >= self._connected]

@@ -4,8 +4,8 @@ WAL mode with ``synchronous=FULL``: when :meth:`Store.commit` returns, the disk 
 turn. The file is locked for as long as it is open.
 
 With ``sync``, the kernel has it when :meth:`Store.commit` returns, and the disk so many seconds later: the end of a
-process loses nothing, that of the machine what was committed since. SQLite then syncs before it writes back into the
-file what is in its log; and the frames of the log have checksums, so what is lost is the end of it.
+process loses nothing, the end of the machine loses later commits. SQLite then syncs before it writes its log back into
+the file; and the frames of the log have checksums, so only the end of the log is lost.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ LONGEST: Final = PACKET_BYTES - 16_384
 
 
 class Told(NamedTuple):
-    """A message, and the user who is charged for it; ``None`` for the service's own user, root, and what it loads."""
+    """A message, and the user who is charged for it; ``None`` for the service's own user, root, and loaded values."""
 
     key: bytes
     payload: bytes
@@ -62,8 +62,8 @@ class Kept:
 
     The user ``None`` may have all that is left; the others have shares.
 
-    :param file: keeps it, too: an SQLite database, made where there is none. What :meth:`take` took is in it, also
-        when the process is killed.
+    :param file: keeps it, too: an SQLite database, made where there is none. Messages that :meth:`take` took are in it,
+        also when the process is killed.
 
     Raises :exc:`~sbuslib.errors.StateError` for a file that cannot be used.
     """
@@ -211,10 +211,10 @@ class Retain:
         """Set when it answers: values of another service were taken over, or there is none."""
         self.taken_over: int | None = None
         """Number of keys that another service had; ``None``: there is none, or it did not answer."""
-        self._patterns = patterns  # what it keeps
+        self._patterns = patterns  # the kept values
         #: Keys of messages since another service was asked.
         self._came: set[bytes] | None = None
-        self._room = 0  # bytes of such keys that are still noted
+        self._room = 0  # bytes of noted keys that are still allowed
         self._most_bytes = size  # of keys that are noted
         self._error: Exception | None = None  # why it could not begin to answer
         with ExitStack() as undo:
@@ -224,7 +224,7 @@ class Retain:
             self._separator = self.client.hub.separator
             self._own = question_key(b"", self._separator)
 
-            # Look for another service before this client receives such requests itself, as with the empty pattern.
+            # Look for another service before this client receives these requests itself, as with the empty pattern.
             self._questions = [question_key(pattern, self._separator) for pattern in patterns]
             is_alone = all(self.client.hub.is_wanted(key) is False for key in self._questions)
             self._subscription = self.client.subscribe(*patterns)

@@ -1,8 +1,8 @@
-"""What happens to a hub, as one small value: its line in the log, its fields in the systemd journal, the notice for
+"""Events of a hub, each as one small value: its line in the log, its fields in the systemd journal, the notice for
 those that watch the hub, and the row of a recording are all made of an :class:`HubEvent`.
 
-Whatever a stranger may have chosen (the name of a program, a key, an address) is escaped and cut by :func:`shown` when
-the event is made, and checked when one is read.
+Texts that a stranger may have chosen (the name of a program, a key, an address) are escaped and cut by :func:`shown`
+when the event is made, and checked when one is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .text import printable
 NOTICE_EVENT: Final = b"notice/event"
 
 _ROW: Final = "hub "
-"""What the cause of a gap row of no messages begins with that is an event."""
+"""Prefix of the cause of a gap row that is an event and stands for no messages."""
 
 _LONGEST: Final = 80
 """Bytes of a name, a key or an address that are shown."""
@@ -48,7 +48,7 @@ _TEXTS: Final = {
 """Each kind of event with its level in the log, and its text."""
 
 LONGEST_TEXT: Final = 4 * _LONGEST + 3
-"""Characters of each text of an event: of as many bytes, each of which is escaped, and three full stops."""
+"""Characters of each text of an event: of as many bytes, each escaped, and three full stops."""
 
 _Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -62,18 +62,18 @@ class HubEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """Seconds since the epoch; of two events of a hub the later one has the greater."""
     hub: _Text = ""
     uid: Annotated[int, msgspec.Meta(ge=-1, le=2**32)] = -1
-    """The client's user; -1: it is about no client, or about users that are not told apart."""
+    """The client's user; -1: it is about no client, or about several users together."""
     user: _Text = ""
     """Its name where the hub runs."""
     pid: Annotated[int, msgspec.Meta(ge=0, le=2**32)] = 0
     """The client's process; 0: unknown."""
     program: _Text = ""
-    """What the kernel calls the program of that process; the program may have chosen it."""
+    """The kernel's name of the program of that process; the program may have chosen it."""
     cause: _Text = ""
     key: _Text = ""
     """The first segments of a key or patterns, or where the hub at the other end of a link listens."""
     count: _Count = 0
-    seconds: Annotated[float, msgspec.Meta(ge=0, lt=2**33)] = 0  # no 0.0: only what is the default itself is left out
+    seconds: Annotated[float, msgspec.Meta(ge=0, lt=2**33)] = 0  # no 0.0: only the default object itself is left out
 
     @property
     def level(self) -> int:
@@ -94,7 +94,7 @@ class HubEvent(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def whose(self) -> str:
-        """The client: its user, its process, and what it is about."""
+        """The client: its user, its process, and the key or address."""
         program = f" ({self.program})" if self.program else ""
         parts = [
             *([f"user {self.user} ({self.uid})"] if self.uid >= 0 else []),
@@ -105,7 +105,7 @@ class HubEvent(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def fields(self) -> dict[str, str]:
-        """What is known, by the names of the fields in the systemd journal."""
+        """Return the known fields, by their names in the systemd journal."""
         known = msgspec.to_builtins(self)
         names = {"kind": "EVENT", "pid": "PROCESS"}
         return {f"SBUS_{names.get(name, name.upper())}": str(value) for name, value in known.items() if name != "time"}

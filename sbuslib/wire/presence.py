@@ -72,7 +72,7 @@ class Removed(msgspec.Struct, frozen=True):
 
     number: int
     cause: bytes
-    """:data:`CLOSED`: it said so; :data:`ENDED`: its connection ended, which the kernel says when the process ends;
+    """:data:`CLOSED`: by itself; :data:`ENDED`: its connection ended, which the kernel says when the process ends;
     :data:`KICKED`: by its hub; :data:`UNREACHABLE`: the link to its hub was given up; :data:`REFUSED`: by the rules."""
 
     def encode(self) -> bytes:
