@@ -45,17 +45,17 @@ def add_bridge(parser: Parser) -> None:
     what = "only these publishers' messages come in, as patterns for HOST/UID/PID: a claim of that host"
     add_patterns(parser, "trust", what)
     add(parser, "--prefix TEXT", "the first segment of all subjects; '': none (%(default)s)", default="sbus")
-    add(parser, "--stream NAME", "keep what is exported in a stream, of JetStream or Redis")
-    add(parser, "--name NAME", "what this bus is called there, for a stream (the host and the address)")
+    add(parser, "--stream NAME", "keep exported messages in a stream, of JetStream or Redis")
+    add(parser, "--name NAME", "name of this bus there, for a stream (the host and the address)")
     add(parser, "--max-bytes SIZE", "while the server is away, keep no more (64MB)", default=2**26)
     add(parser, "--mqtt-qos", "MQTT: quality of service (1)", choices=("0", "1"), default="1")
     add(parser, "--mqtt-version", "the version of MQTT (5)", choices=("3.1.1", "5"), default="5")
-    add(parser, "--login NAME", "who we are; a password in the URL is seen by all of this host")
+    add(parser, "--login NAME", "user name; others on this host can see a password in the URL")
     add(parser, "--password-file FILE", "the password is the first line of this file")
     add(parser, "--token-file FILE", "NATS: the token is the first line of this file")
     add(parser, "--nkey FILE", "NATS: a file with a seed")
     add(parser, "--credentials FILE", "NATS: a file with a JWT and a seed")
-    add_tls(parser, "our own certificate (PEM)", "who signs the server's certificate (PEM)")
+    add_tls(parser, "certificate of this bridge (PEM)", "certificate of the server's authority (PEM)")
 
 
 def run_bridge(arguments: Namespace) -> None:

@@ -41,11 +41,11 @@ logger = logging.getLogger("sbuslib")
 def add_broker(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
-        "Serve a bus in the foreground until Ctrl-C, as sbus hub does, and what keeps things beside it: all queues, as "
+        "Serve a bus in the foreground until Ctrl-C, as sbus hub does, and services beside it: all queues, as "
         "sbus queue '*' does, and with --keep last values, as sbus retain does. Each service is a process of its "
         "own, which is started again when it ends, and ends with this command.\n\n"
-        "Jobs are kept in jobs.queue of the folder --store, last values in last.db. Who is trusted with the hub is "
-        "trusted with the queues, too."
+        "Jobs are kept in jobs.queue of the folder --store, last values in last.db. Users whom the hub "
+        "trusts are trusted with the queues, too."
     )
     parser.epilog = (
         "examples:\n"

@@ -46,8 +46,8 @@ clients publish on to those of them whose patterns match. It takes the arguments
 serves the same protocol.
 
 Without -f the command returns with status 0 once clients can connect, and with another if that cannot be. The daemon \
-keeps its standard error, such as a log file, unless that is a terminal. It tells there each way in which clients of a \
-user misbehave, once."""
+keeps its standard error, such as a log file, unless that is a terminal. It logs there each kind of violation by \
+clients of a user, once."""
 
 ADDRESS_FORMS = """\
 addresses:
@@ -73,9 +73,9 @@ signals:
                     it was ignored as under nohup(1); ignored in the background
 
 exit status:
-  0   it listens, in the background; it was told to stop, or its last client
-      has left, in the foreground
-  1   it cannot listen: one line on standard error tells why
+  0   in the background: it listens; in the foreground: a signal has stopped it,
+      or its last client has left
+  1   it cannot listen: one line on standard error says why
   2   the arguments are wrong
 
 examples:
@@ -109,9 +109,9 @@ def add_hub_arguments(parser: Parser, *, may_take_over: bool = True) -> None:
     add(parser, "--separator BYTE", what)
     what = "serve metrics for Prometheus, at a loopback address and port, or at the path of a Unix socket"
     add(parser, "--metrics WHERE", f"{what}. Needs sbuslib[metrics]")
-    what = "take what no option says from FILE, which is TOML: sbus hub units sbus.toml prints one with comments"
+    what = "settings without an option come from FILE, which is TOML: sbus hub units sbus.toml prints one with comments"
     add(parser, "--config FILE", f"{what}. It is read again at SIGHUP and by sbus hub reload")
-    add(parser, "--check-config", "only say whether the file is correct")
+    add(parser, "--check-config", "only check whether the file is correct")
     if may_take_over:
         what = "take over the hub that serves the address, with its socket and all clients, who notice nothing; it then"
         more = "ends. If that fails, it goes on. For the hub's own user and root; no relay of either hub may be joined"

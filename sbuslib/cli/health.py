@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 def add_ping(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
-        "Ask a hub for an answer, again and again, and show how long each takes: until it is there, all that a client "
-        "has said is in force. With --tree, its parent and children answer, too; those of users that are not "
-        "trusted are not waited for. When the hub goes away, it says so and waits for it."
+        "Ask a hub for an answer, again and again, and show how long each takes. When an answer comes, all that the "
+        "client has sent before is in force. With --tree, the other hubs of the tree answer, too, except those of "
+        "users that are not trusted. When the hub goes away, the command prints that and waits for it."
     )
     parser.epilog = (
         "examples:\n"
@@ -88,7 +88,7 @@ def add_hz(parser: Parser) -> None:
         "Measure how often messages come under each key that matches one of the patterns, and print a table for each "
         "window of time: messages and bytes of payload a second, and the mean, standard deviation and maximum of the "
         "intervals between messages, in milliseconds. Times are those at which this program reads, so messages that it "
-        "reads together have no interval between them. What the hub lost meanwhile is told on standard error."
+        "reads together have no interval between them. Messages that the hub lost are reported on standard error."
     )
     parser.epilog = (
         "examples:\n"
@@ -149,9 +149,9 @@ def _show_json(rows: list[Row], window: float) -> None:
 def add_doctor(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
-        "Look at the way to the hub, and at the hub: addresses, permissions, descriptors, buffers, namespaces, the "
+        "Examine the hub, and the way to it: addresses, permissions, descriptors, buffers, namespaces, the "
         "clock, what the hub offers and, if it trusts this user, lost messages, who floods, who reads too slowly, and "
-        "the links up to the root. Each finding is ok, a warning or a problem, and tells what to do."
+        "the links up to the root. Each finding is ok, a warning or a problem. The last two come with advice."
     )
     parser.epilog = (
         "exit status:\n"

@@ -40,7 +40,7 @@ def add_journal_cat(parser: Parser) -> None:
     _add_directories(parser, "+")
     add_selection(parser, "show")
     add(parser, "-n --count N", "exit after N messages")
-    add_skipping(parser, "go on after what is damaged, and tell it")
+    add_skipping(parser, "skip damaged rows, and print how many bytes")
     add_forms(parser)
 
 
@@ -152,11 +152,11 @@ def run_journal_cat(arguments: Namespace) -> int:
 
     def cat(directory: str) -> bool:
         nonlocal left
-        for row in read_records(directory, wanted, on_corrupt=arguments.on_corrupt, on_skip=tell_skipped):
+        for row in read_records(directory, wanted, on_corrupt=arguments.on_corrupt, on_skip=show_skipped):
             if left == 0:
                 break
             if row.key is None:
-                tell_gap(row)
+                show_gap(row)
                 continue
             show(row)
             left = None if left is None else left - 1
@@ -166,7 +166,7 @@ def run_journal_cat(arguments: Namespace) -> int:
     return _each(arguments, cat)
 
 
-def tell_gap(row: Record) -> None:
+def show_gap(row: Record) -> None:
     """Print on standard error how many messages are missing, and why, or what happened to the hub."""
     if (event := event_of(row.cause, row.lost)) is not None:
         complain("sbus", f"row {row.sequence:,}: {event.text}")
@@ -208,7 +208,7 @@ def _plain(value: object) -> object:
     return value if isinstance(value, (int, float)) else "" if value is None else str(value)
 
 
-def tell_skipped(path: str, skipped: Skipped) -> None:
+def show_skipped(path: str, skipped: Skipped) -> None:
     """Print on standard error which bytes of a journal are skipped because they are damaged."""
     complain("sbus", f"{path}: {skipped.length:,} bytes at {skipped.position:,} skipped")
 
@@ -263,7 +263,7 @@ def add_journal_consume(parser: Parser) -> None:
     parser.description = (
         "Show the messages that a journal has and gets, or run a command for each, from the first on that was not done "
         "under this NAME before. What could not be shown, or a command did not manage, comes again the next time. "
-        "Messages that are missing are told on standard error."
+        "Messages that are missing are reported on standard error."
     )
     parser.epilog = (
         "examples:\n"
@@ -283,7 +283,7 @@ def add_journal_consume(parser: Parser) -> None:
     add(parser, "-n --count N", "end after N messages")
     add(parser, "--timeout TIME", "end with status 1 when nothing comes for so long")
     add(parser, "--positions DIR", "keep the position in this folder, not in the journal's")
-    add_skipping(parser, "go on after what is damaged, and tell it")
+    add_skipping(parser, "skip damaged rows, and print how many bytes")
     add_forms(parser)
 
 
@@ -325,7 +325,7 @@ def _work(consumer: Consumer, do: Callable[[Record], None], most: int, arguments
             break
         else:
             if row.key is None:
-                tell_gap(row)
+                show_gap(row)
             else:
                 do(row)
                 left = None if left is None else left - 1

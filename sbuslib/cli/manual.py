@@ -60,7 +60,7 @@ SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 def add_completion(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
-        "Print what makes a shell complete the commands, options and their values of sbus, sbusd and sbus-relay."
+        "Print a script that lets a shell complete commands, options and values of sbus, sbusd and sbus-relay."
     )
     parser.epilog = (
         "examples:\n"

@@ -41,7 +41,7 @@ def _add_ends(parser: Parser) -> None:
 
     # Authentication, and encryption.
     add_tls(parser, "certificate of this peer (PEM)", "certificate of the authority of all peers (PEM)")
-    add(parser, "--tls-name NAME", "what certificates of others are for, if not their host")
+    add(parser, "--tls-name NAME", "name in the certificates of others, if not their host")
     add(parser, "--insecure", "listen for other machines without TLS")
 
 
@@ -151,7 +151,7 @@ def add_gateway(parser: Parser) -> None:
     add_address(parser)
     add_patterns(parser, "export", "messages under these keys go out; '': all")
     add_patterns(parser, "import", "messages under these keys come in; '': all")
-    add(parser, "--name NAME", "what the joined buses are called, at each gateway alike (bus)", default="bus")
+    add(parser, "--name NAME", "name of the joined buses, the same at each gateway (bus)", default="bus")
     _add_ends(parser)
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def add_present(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
-        "Show who is there under keys that match a pattern, in the whole tree: key, user, process, and what it says of "
-        "itself, one a line. The kernel vouches for user and process. With --watch, lines with + and - follow as "
+        "Show who is present under keys that match a pattern, in the whole tree: key, user, process, and its "
+        "text, one a line. The kernel vouches for user and process. With --watch, lines with + and - follow as "
         "others come and go, and why those went."
     )
     parser.epilog = (

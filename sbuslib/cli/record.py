@@ -12,7 +12,7 @@ from time import monotonic
 from . import jobs
 from .arguments import Parser, add, add_address
 from .console import advise, complain, explain, on_stop, progress, show_status, yield_to_signals
-from .journal import add_selection, add_skipping, selection, tell_skipped
+from .journal import add_selection, add_skipping, selection, show_skipped
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
@@ -118,12 +118,12 @@ def add_journal_replay(parser: Parser) -> None:
     add_address(parser, required=True)
     add_selection(parser, "publish")
     pace = parser.add_mutually_exclusive_group()
-    add(pace, "--speed FACTOR", "so many times as fast as it was recorded", default=1.0)
+    add(pace, "--speed FACTOR", "factor of the speed of the recording", default=1.0)
     add(pace, "--flat-out", "as fast as the hub takes it")
-    add_skipping(parser, "go on after what is damaged, and count it")
+    add_skipping(parser, "skip damaged rows, and count their bytes")
     what = "let keys begin with NEW that begin with OLD; may be repeated, the first that fits counts"
     add(parser, "--remap OLD=NEW", what, action="append", default=[])
-    add(parser, "--loop", "begin again at the end, until Ctrl-C")
+    add(parser, "--loop", "start over at the end, until Ctrl-C")
 
 
 def run_journal_replay(arguments: Namespace) -> None:
@@ -184,7 +184,7 @@ class _Count:
 
     def skip(self, path: str, skipped: Skipped) -> None:
         """Print and count a damaged part of the journal."""
-        tell_skipped(path, skipped)
+        show_skipped(path, skipped)
         self._rows += skipped.rows or 0
         self._bytes += skipped.length
 
@@ -222,8 +222,8 @@ def add_journal_ingest(parser: Parser) -> None:
 
     add(parser, "JOURNAL...", "directory of a journal, or its URI (s3://...)")
     add(parser, "LAKE", "directory or URI of the lake, made where there is none")
-    add(parser, "--follow", "go on with what is recorded, until Ctrl-C")
-    add_skipping(parser, "where a journal is damaged, take a gap in, and go on")
+    add(parser, "--follow", "wait for new records, until Ctrl-C")
+    add_skipping(parser, "where a journal is damaged, write a gap row, and go on")
     jobs.add_spark_arguments(parser)
 
 

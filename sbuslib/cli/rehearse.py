@@ -29,17 +29,17 @@ _KEY_BYTES = 200
 def add_config_check(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
-        "Check a configuration file, and try its rules: which messages of a journal they would have refused to whom, "
-        "which subscriptions of a running hub would end, and which patterns match none of that. Nothing is sent. "
-        "Without FILE, it is that of the bus of the machine. With --propose, no file is read: print the narrowest "
-        "rules that would have allowed all of it. A journal needs pip install 'sbuslib[report]'. A hub tells its "
+        "Check a configuration file, and try its rules: which messages of a journal they would have refused, by user, "
+        "which subscriptions of a running hub would end, and which patterns match none of these. Nothing is sent. "
+        "Without FILE, the file is that of the machine's bus. With --propose, no file is read: print the narrowest "
+        "rules that would have allowed all of it. A journal needs pip install 'sbuslib[report]'. A hub shows its "
         "subscriptions to its own user, root, and the users of --trusted."
     )
     parser.epilog = (
         "exit status:\n"
         "  0   the file is correct, and nothing known would be refused or end\n"
         "  1   something would be refused or end, or an error\n"
-        "  2   the arguments are wrong, or what stands in the file\n"
+        "  2   the arguments or the file are wrong\n"
         "\n"
         "examples:\n"
         "  sbus config check new.toml --journal /var/lib/sbus/journal --start 2026-11-26\n"
@@ -49,14 +49,14 @@ def add_config_check(parser: Parser) -> None:
     add(parser, "[FILE]", "the file that the hub is to read (%(default)s)", dest="config", default=CONFIG_PLACE)
     add_address(parser, help="the hub whose subscriptions are looked at")
     add(parser, "--journal DIR", "directory of a journal, or of a lake")
-    add(parser, "--hub ID", "only what this hub recorded; else what all hubs did")
+    add(parser, "--hub ID", "only records of this hub; else of all hubs")
     add(parser, "--start WHEN", "leave out earlier records")
     add(parser, "--end WHEN", "leave out records from then on")
     parser.hide("--start", "--since")
-    add(parser, "--propose", "print rules that allow what was recorded")
+    add(parser, "--propose", "print rules that allow all that was recorded")
     add(parser, "--rows N", f"only the first N of a table ({_ROWS})", default=_ROWS)
-    add(parser, "-u --user USER", "as the hub was given it", action="append")
-    add(parser, "--separator BYTE", "as the hub was given it")
+    add(parser, "-u --user USER", "as for the hub", action="append")
+    add(parser, "--separator BYTE", "as for the hub")
 
 
 def run_config_check(arguments: Namespace) -> int:

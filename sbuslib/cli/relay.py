@@ -29,9 +29,9 @@ _EPILOG = f"""\
 {ADDRESS_FORMS}
 
 exit status:
-  0   it was told to stop, or its last client has left
+  0   a signal has stopped it, or its last client has left
   1   it cannot listen, or an unforeseen error has ended the relay: a line on
-      standard error tells why; a parent that is not there is no error
+      standard error says why; a parent that is not there is no error
   2   the arguments are wrong
 
 examples:

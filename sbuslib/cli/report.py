@@ -30,7 +30,7 @@ def _add_counting(parser: Parser, kind: str, examples: str) -> None:
     parser.epilog = f"examples:\n{examples}\n\nDuckDB counts, in this process. {jobs.SPARK}"
 
     add(parser, "LAKE", "directory of the lake, or of a journal; or its URI, for Spark")
-    add(parser, "--hub ID", "only what this hub recorded; else what all hubs did")
+    add(parser, "--hub ID", "only records of this hub; else of all hubs")
     add(parser, "--start WHEN", "leave out earlier records")
     add(parser, "--end WHEN", "leave out records from then on")
     add(parser, "--output FILE", f"the page; -: none ({kind}.html)", default=f"{kind}.html")
@@ -206,17 +206,17 @@ def run_report_night(arguments: Namespace) -> None:
 def add_watch(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
-        "Show the rates of what a hub carries: a line for each window of time. And publish alerts: under "
+        "Show the rates of a hub's messages: a line for each window of time. And publish alerts: under "
         "alerts/above/PATTERN and alerts/below/PATTERN, for each window with more or fewer messages a second than "
-        "that, under alerts/lost for what was lost, and under alerts/cleared/ when that is over. The payload is a JSON "
+        "RATE, under alerts/lost for lost messages, and under alerts/cleared/ when that is over. The payload is a JSON "
         "object."
     )
     parser.epilog = (
         "examples:\n"
         "  sbus watch --above room/ 1000 --below bus/tick 0.5       and alerts: too many of these, too few of those\n"
         "  sbus sub alerts/                                         who listens to alerts\n\n"
-        "Alerts are published at the hub that -a names, or where sbus pub would. What was lost is always told. For "
-        "rates by key, see sbus hz."
+        "Alerts are published at the hub that -a names, or where sbus pub would. Losses are always "
+        "reported. For rates by key, see sbus hz."
     )
 
     add_address(parser, help="where the hub listens that is watched, and that gets the alerts")

@@ -26,8 +26,9 @@ _SHOWN_AFTER = 2.0
 def add_request(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
-        "Ask who serves KEY, and write the answer as it is; on a terminal, bytes that cannot be printed are escaped. "
-        "Nobody else can read the answer. With --all, all who serve the key are asked, and each answer is a line."
+        "Send a request to a server of KEY, and write the answer as it is; on a terminal, bytes that cannot be printed "
+        "are escaped. Nobody else can read the answer. With --all, all servers of the key are asked, and each answer "
+        "is a line."
     )
     parser.epilog = (
         "examples:\n"
@@ -37,7 +38,7 @@ def add_request(parser: Parser) -> None:
         "exit status:\n"
         "  0   answered\n"
         "  1   nobody serves the key, no answer came in time, or the server failed: a\n"
-        "      line on standard error tells which\n"
+        "      line on standard error says which\n"
     )
 
     add_address(parser)
@@ -107,16 +108,16 @@ def add_serve(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
         "Answer requests under keys that match a pattern, until Ctrl-C: COMMAND is run for each, with the payload "
-        "on its standard input, and what it writes is the answer. If it fails, so does the question, with what it "
-        "wrote to standard error. SBUS_KEY is the key of the question, and SBUS_SENDER who asks, if the hub tells. It "
-        "is ended when whoever asked has given up."
+        "on its standard input, and its output is the answer. If it fails, so does the request, with the text that it "
+        "wrote to standard error. SBUS_KEY is the key of the request, and SBUS_SENDER its sender, if the hub names "
+        "senders. The command is ended when the requester has given up."
     )
     parser.epilog = (
         "examples:\n"
         "  sbus serve text/upper -- tr a-z A-Z\n"
         "  sbus serve --jobs 4 'build/*' -- sh -c 'make -s \"${SBUS_KEY#build/}\" 2>&1'\n"
         "\n"
-        "All who may publish on the bus can ask, so the command should take no payload or key for shell code."
+        "All who may publish on the bus can send requests, so the command should take no payload or key for shell code."
     )
 
     add_address(parser)
@@ -172,10 +173,10 @@ def answer(question: Request, command: list[str]) -> bytes:
 def add_retain(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
-        "Keep the newest message of each key that matches, until Ctrl-C or SIGTERM, and tell it to sbus get and to "
-        "programs that subscribe with last=True. An empty message makes a key forgotten. Secrets are never kept.\n\n"
-        "It keeps at once, takes over what another such service of the same patterns has, and then answers. Beyond "
-        "--max-keys and --max-bytes, the keys whose message is oldest are forgotten."
+        "Keep the newest message of each key that matches, until Ctrl-C or SIGTERM, for sbus get and for programs that "
+        "subscribe with last=True. An empty message deletes a key. Secrets are never kept.\n\n"
+        "It begins to keep at once, copies the values of another service of the same patterns, and then answers. "
+        "Beyond --max-keys and --max-bytes, the keys with the oldest messages are deleted."
     )
     parser.epilog = (
         "examples:\n"
@@ -220,28 +221,28 @@ def add_queue(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
         "Share jobs out among workers until Ctrl-C or SIGTERM. Programs submit jobs to the queue NAME; with * at its "
-        "end, to any queue whose name begins so. What is published under a PATTERN is a job, too. Each job is given to "
+        "end, to any queue whose name begins so. A message under a PATTERN is a job, too. Each job is given to "
         "the worker with most room, and given again when that worker dies, gives it back or does not acknowledge it in "
-        "time. What was given too often goes into the queue NAME-dead.\n\n"
+        "time. A job that was given too often goes into the queue NAME-dead.\n\n"
         "Jobs are kept in a file, and those that were accepted outlive a crash. The command ends with status 1 when "
         "the disk is full. Only processes of this user, of root, and of users that are trusted may work; they, and "
         "those of --producer, may put jobs in."
     )
     parser.epilog = (
         "examples:\n"
-        "  sbus queue mail mail/                       whatever is published under mail/\n"
-        "  sbus queue --store /var/lib/app 'celery*'   many queues, for what is submitted\n"
+        "  sbus queue mail mail/                       all messages under mail/\n"
+        "  sbus queue --store /var/lib/app 'celery*'   many queues, for submitted jobs\n"
         "  sbus queue --memory thumbs 'photo/*/new'    quick, and gone when it ends\n"
         "  sbus queue --ordered orders order/          one job of each key at a time\n"
-        "  sbus queue --list                           the queues of this bus, and how they stand\n"
+        "  sbus queue --list                           the queues of this bus, and their state\n"
         "  sbus queue --purge mail-dead                forget jobs that wait"
     )
 
-    add(parser, "[NAME]", "what programs call the queue: one segment of a key, or how it begins and *")
-    add(parser, "[PATTERN...]", "what is a job when it is published")
+    add(parser, "[NAME]", "name of the queue, one segment of a key; or its beginning and *")
+    add(parser, "[PATTERN...]", "messages that match are jobs")
     add_address(parser)
     add(parser, "--list", "show the queues that services of this bus have")
-    add(parser, "--purge", "have the service of NAME forget all jobs that wait, as one whom it trusts")
+    add(parser, "--purge", "delete all waiting jobs of NAME; its service has to trust this user")
     where = parser.add_mutually_exclusive_group()
     add(where, "--store FILE", "where jobs are kept, or a folder (NAME.queue in ~/.local/state/sbus)")
     add(where, "--memory", "keep no job when this ends")

@@ -25,7 +25,7 @@ def add_stat(parser: Parser) -> None:
     parser.description = (
         "Show what a hub counts: of itself, its users, the clients that lag or lose, and its links to other hubs. "
         "Counts begin when the hub is made, those of a client when it connects, those of a link when it is made. A hub "
-        "tells this to its own user, root, and the users of --trusted.\n\n"
+        "shows this to its own user, root, and the users of --trusted.\n\n"
         "With --clients, show every client. Number 0 is the program that serves the hub.\n\n"
         "With --tree, show a hub and its children, with what passed over each link: up from the lower hub, and "
         "down to it. Children are asked at the address that their relays say, if they run as the same user as the "

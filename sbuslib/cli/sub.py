@@ -17,8 +17,9 @@ def add_sub(parser: Parser) -> None:
         "/ or the end, and one that ends in / matches everything below; the empty pattern matches everything.\n\n"
         r"A line is key, tab, payload. In it, backslash, tab, newline, carriage return and other bytes that cannot be "
         r"printed are written as \\, \t, \n, \r and, for each byte, \xNN, so no message can control the terminal. "
-        "Requests, replies, jobs and offers are shown as such, in brackets; --raw and --json show their bytes. What "
-        "the hub lost, since it was not read in time, is told on standard error. A hub that goes away is waited for."
+        "Requests, replies, jobs and offers are shown as such, in brackets; --raw and --json show their bytes. "
+        "Messages that the hub lost, since they were not read in time, are reported on standard error. After the hub "
+        "has gone away, the command waits for it."
     )
     parser.epilog = (
         "examples:\n"
@@ -90,7 +91,7 @@ def add_get(parser: Parser) -> None:
         "\n"
         "exit status:\n"
         "  0   there is one\n"
-        "  1   there is none, or nobody keeps them: a line on standard error tells that\n"
+        "  1   there is none, or nobody keeps them: a line on standard error says which\n"
     )
 
     add_address(parser)
