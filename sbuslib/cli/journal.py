@@ -11,7 +11,6 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..wire.events import event_of
 from .arguments import Parser, add
 from .console import EXIT_FAILURE, EXIT_SUCCESS, advise, begin_to_show, complain, explain, progress, yield_to_ctrl_c
 from .sub import add_forms, wants_senders
@@ -168,6 +167,8 @@ def run_journal_cat(arguments: Namespace) -> int:
 
 def show_gap(row: Record) -> None:
     """Print on standard error how many messages are missing, and why, or what happened to the hub."""
+    from ..wire.events import event_of
+
     if (event := event_of(row.cause, row.lost)) is not None:
         complain("sbus", f"row {row.sequence:,}: {event.text}")
         return
