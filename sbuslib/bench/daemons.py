@@ -34,12 +34,12 @@ class Daemon:
         self.pids = pids
 
     def offers(self, feature: bytes) -> bool:
-        """Whether the daemon has a feature. Raises as a client does."""
+        """Return whether the daemon has a feature. Raises the errors of a client."""
         with Client(self.address, timeout=_PATIENCE) as client:
             return client.hub.features is not None and feature in client.hub.features.words
 
     def options(self) -> list[str]:
-        """The options of the load generator for this daemon."""
+        """Return the options of the load generator for this daemon."""
         where = ["-a", self.below]
         if self.below != self.address:
             where += ["-b", self.address]
@@ -65,14 +65,14 @@ def _program(*command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def hub(address: str) -> Iterator[Daemon]:
-    """A hub in a process of its own."""
+    """Start a hub in a process of its own."""
     with _program(sys.executable, "-m", "sbuslib", "hub", "-a", address) as process:
         yield Daemon(address, [process.pid])
 
 
 @contextmanager
 def relayed(above: str, below: str) -> Iterator[Daemon]:
-    """Two hubs that a relay joins. Publishers connect to the lower hub, receivers to the upper one."""
+    """Start two hubs that a relay joins. Publishers connect to the lower hub, receivers to the upper one."""
     relay = (sys.executable, "-m", "sbuslib.cli.relay", "--upstream", above, "--listen", below)
     with hub(above) as master, _program(*relay) as slave:
         with Client(above) as here, Client(below) as there:
@@ -86,13 +86,13 @@ def relayed(above: str, below: str) -> Iterator[Daemon]:
 
 @contextmanager
 def forwarder(program: Path, address: str, *, deal: bool = False) -> Iterator[Daemon]:
-    """The C forwarder; with ``deal``, each packet goes to one receiver."""
+    """Start the C forwarder; with ``deal``, each packet goes to one receiver."""
     with _program(str(program), address, *["deal"] * deal) as process:
         yield Daemon(address, [process.pid])
 
 
 def other(address: str) -> Daemon:
-    """A daemon that runs already. Raises :exc:`OSError`, and :exc:`~sbuslib.errors.AddressError`."""
+    """Return a daemon that runs already. Raises :exc:`OSError`, and :exc:`~sbuslib.errors.AddressError`."""
     sock = _dial(address)
     try:
         return Daemon(address, [peer_credentials(sock).pid])

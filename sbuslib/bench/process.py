@@ -13,7 +13,7 @@ from .results import Machine
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """The CPU time in seconds that processes and all their threads have used, by the scheduler's account.
+    """Return the CPU seconds that processes and all their threads have used, by the scheduler's account.
 
     Without that account in the kernel, it is the sum of user and system time, counted in clock ticks.
     """
@@ -35,7 +35,7 @@ def _from_ticks(pid: int) -> float:
 
 
 def resident_bytes(pid: int) -> int:
-    """Resident memory of a process."""
+    """Return the resident memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 

@@ -131,7 +131,7 @@ class Results(msgspec.Struct, kw_only=True):
     records: list[Measurement]
 
     def runs(self, scenario: str, target: str) -> dict[int, Run]:
-        """The runs of a scenario against a target, by round."""
+        """Return the runs of a scenario against a target, by round."""
         return {
             record.round: record.run
             for record in self.records
@@ -139,16 +139,16 @@ class Results(msgspec.Struct, kw_only=True):
         }
 
     def targets(self, scenario: str) -> list[str]:
-        """The targets of a scenario, in the order of their first runs."""
+        """Return the targets of a scenario, in the order of their first runs."""
         return list(dict.fromkeys(record.target for record in self.records if record.scenario == scenario))
 
     def figure(self, scenario: str, target: str, metric: str) -> Summary | None:
-        """A figure of :data:`METRICS`; ``None`` where it was not measured."""
+        """Compute a figure of :data:`METRICS`; ``None`` where it was not measured."""
         values = [METRICS[metric](run) for run in self.runs(scenario, target).values()]
         return summarize(value for value in values if value is not None)
 
     def ratio(self, over: tuple[str, str], under: tuple[str, str], metric: str) -> Summary | None:
-        """The figure of one scenario and target divided by that of another in each round; ``None`` without rounds."""
+        """Divide the figure of one scenario and target by that of another in each round; ``None`` without rounds."""
         dividends, divisors = self.runs(*over), self.runs(*under)
         ratios = []
         for number in sorted(dividends.keys() & divisors.keys()):
@@ -158,21 +158,21 @@ class Results(msgspec.Struct, kw_only=True):
         return summarize(ratios)
 
     def lost(self, scenario: str, target: str) -> int:
-        """Number of deliveries lost in all rounds."""
+        """Count the deliveries lost in all rounds."""
         return sum(run.lost for run in self.runs(scenario, target).values())
 
     def disorder(self, scenario: str, target: str) -> int:
-        """Number of deliveries out of order or of a wrong length, in all rounds."""
+        """Count the deliveries out of order or of a wrong length, in all rounds."""
         return sum(run.disorder for run in self.runs(scenario, target).values())
 
 
 def encode(results: Results) -> bytes:
-    """The raw figures as JSON."""
+    """Encode the raw figures as JSON."""
     return msgspec.json.format(msgspec.json.encode(results)) + b"\n"
 
 
 def decode(data: bytes) -> Results:
-    """Raw figures from JSON. Raises :exc:`ValueError` for anything else."""
+    """Decode raw figures from JSON. Raises :exc:`ValueError` for anything else."""
     try:
         results = msgspec.json.decode(data, type=Results)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

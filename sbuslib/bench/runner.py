@@ -49,7 +49,7 @@ class Others(Protocol):
         """Start the targets. The bench calls it once."""
 
     def cases(self, bench: Bench, scenario: Scenario) -> Iterator[Case]:
-        """The cases of a scenario."""
+        """Return the cases of a scenario."""
 
 
 class Bench:
@@ -122,7 +122,7 @@ class Bench:
         return hub
 
     def cases(self, scenarios: Sequence[Scenario]) -> list[Case]:
-        """All scenarios against all their targets on this machine."""
+        """Return all scenarios against all their targets on this machine."""
         raise_descriptor_limit()
         return [case for scenario in scenarios for case in self._cases(scenario)]
 
@@ -143,7 +143,7 @@ class Bench:
             yield from self._load_case(scenario, FORWARDER, scenario.limit)
 
     def size(self, scenario: Scenario) -> int:
-        """Bytes of a payload."""
+        """Return the bytes of a payload."""
         return scenario.size if scenario.size is not None else self._plan.payload
 
     def _load_case(self, scenario: Scenario, target: str, place: str) -> Iterator[Case]:

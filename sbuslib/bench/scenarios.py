@@ -137,7 +137,7 @@ SCENARIOS = (
 
 
 def find(name: str) -> Scenario:
-    """The scenario of this name. Raises :exc:`KeyError`."""
+    """Return the scenario of this name. Raises :exc:`KeyError`."""
     for scenario in SCENARIOS:
         if scenario.name == name:
             return scenario

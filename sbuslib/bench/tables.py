@@ -21,23 +21,23 @@ TITLES = {
 
 
 def title_of(scenario: Scenario, target: str) -> str:
-    """The title of a target in a scenario."""
+    """Return the title of a target in a scenario."""
     return TITLES.get(target, target)
 
 
 def scenarios_of(results: Results) -> list[Scenario]:
-    """The scenarios that were run, in the order of :mod:`.scenarios`."""
+    """Return the scenarios that were run, in the order of :mod:`.scenarios`."""
     there = {record.scenario for record in results.records}
     return [scenario for scenario in SCENARIOS if scenario.name in there]
 
 
 def count(value: float) -> str:
-    """A rate in thousands, with three significant digits."""
+    """Format a rate in thousands, with three significant digits."""
     return f"{value / 1e6:.2f} M" if value >= 999_500 else f"{value / 1e3:.0f} k" if value >= 9_950 else f"{value:,.0f}"
 
 
 def spread(summary: Summary | None, form: Callable[[float], str]) -> str:
-    """A median and its quartiles, whose unit stands once: ``1.45 M (1.38-1.47)``. A dash if there is none."""
+    """Format a median and its quartiles, with the unit once: ``1.45 M (1.38-1.47)``. A dash if there is none."""
     if summary is None:
         return "-"
     middle, low, high = form(summary.median), form(summary.low), form(summary.high)
@@ -50,17 +50,17 @@ def spread(summary: Summary | None, form: Callable[[float], str]) -> str:
 
 
 def micro(value: float) -> str:
-    """Microseconds."""
+    """Format a number of microseconds."""
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
 def times(value: float) -> str:
-    """A ratio."""
+    """Format a ratio."""
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}"
 
 
 def describe(results: Results) -> str:
-    """The machine and the versions of programs, in one or two lines."""
+    """Describe the machine and the versions of programs, in one or two lines."""
     machine, plan = results.machine, results.plan
     versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
     return (
@@ -108,7 +108,7 @@ def _aligned(table: list[list[str]]) -> list[str]:
 
 
 def everything(results: Results, title: Title = title_of) -> list[list[str]]:
-    """Every scenario against every target: rows of cells, the heading first."""
+    """Make rows of cells for every scenario against every target, the heading first."""
     table = [["scenario", "target", "deliveries/s", "CPU, µs/message", "trip, µs", "lost", "ours, times as fast"]]
     for scenario in scenarios_of(results):
         name = scenario.name
@@ -133,7 +133,7 @@ def everything(results: Results, title: Title = title_of) -> list[list[str]]:
 
 
 def terminal(results: Results, title: Title = title_of) -> str:
-    """All figures as lines of text. ``title`` gives the title of a target."""
+    """Format all figures as lines of text. ``title`` gives the title of a target."""
     lines = [describe(results), "", *_aligned(everything(results, title))]
     ours = rows(results) or rows(results, "daemon")
     if ours:

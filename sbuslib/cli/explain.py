@@ -88,7 +88,7 @@ def why_refused(rules: HubSettings, uid: int, verb: Verb, key: bytes) -> str | N
 
 
 def _holder(namespace: Secrets, uid: int, pattern: bytes) -> Credentials:
-    """A client of this user, of the group and process that a secret pattern names."""
+    """Return the client of this user with the group and process that a secret pattern names."""
     from ..secrets import Credentials
 
     fields = pattern.removeprefix(namespace.start).split(namespace.separator)

@@ -96,7 +96,7 @@ def _each(arguments: Namespace, verb: Callable[[str], bool]) -> int:
 
 
 def when(time_ns: int | None) -> str:
-    """A time as ISO 8601, in local time."""
+    """Format a time as ISO 8601, in local time."""
     if time_ns is None:
         return "?"
     return datetime.fromtimestamp(time_ns / 1e9).astimezone().isoformat(timespec="milliseconds")
@@ -136,7 +136,7 @@ def _show_info(directory: str, as_json: bool) -> bool:
 
 
 def selection(arguments: Namespace) -> Selection:
-    """Which rows the options of :func:`add_selection` mean."""
+    """Return the selection of rows by the options of :func:`add_selection`."""
     from ..lake.selection import Selection
 
     patterns = tuple(arguments.pattern) if arguments.pattern else None
@@ -201,7 +201,7 @@ def run_journal_query(arguments: Namespace) -> None:
 
 
 def _plain(value: object) -> object:
-    """A value of DuckDB as a number or as text."""
+    """Convert a value of DuckDB to a number or to text."""
     from ..wire.text import printable
 
     if isinstance(value, bytes):

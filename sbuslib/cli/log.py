@@ -1,8 +1,7 @@
-"""What a hub logs of itself: when it begins to lose messages and when that ends, what clients repeat that nobody may,
-and what becomes of its links.
+"""Log of a hub about itself: begin and end of losses, repeated violations of clients, and changes of its links.
 
-It looks now and then, and hands what it sees to the :class:`~sbuslib.core.event_log.Events` of the hub, as all its
-parts do. :class:`JournalHandler` gives systemd each event in fields.
+It looks at the hub every few seconds, and gives changes to the hub's :class:`~sbuslib.core.event_log.Events`, as all
+parts of the hub do. :class:`JournalHandler` gives systemd each event in fields.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ SHARE: Final = 0.001
 """Share of a processor that may go into looking."""
 
 ASK_LOOKS: Final = 3
-"""After so many looks the children are asked for an answer: else nobody would find that one is stopped."""
+"""Looks after which the children are asked for an answer: without that, a stopped one would not be noticed."""
 
 QUIET_SECONDS: Final = 10.0
-"""When nothing was lost for so long, the losing has ended, and the sum is told."""
+"""Seconds without a loss after which the losing has ended, and the sum is logged."""
 
 _LOST: Final = "lost"
 """The word under which counts are handed on."""
@@ -44,7 +43,7 @@ Which = TypeVar("Which", bound=Hashable)
 
 
 class Ended(NamedTuple, Generic[Which]):
-    """What no longer grows: by how much it did, in how many seconds."""
+    """A count that grows no more: by how much it has grown, in how many seconds."""
 
     which: Which
     grown: int
@@ -55,23 +54,23 @@ class _Growth:
     """One count, from when it began to grow."""
 
     def __init__(self, before: int, began: float) -> None:
-        self.before = before  # what it had been until then
+        self.before = before  # its value until then
         self.began = began  # seconds of the monotonic clock
         self.grew = began  # when it grew last
 
 
 class Growths(Generic[Which]):
-    """Counts that grow: which begin to, and which have not for :data:`QUIET_SECONDS`."""
+    """Counts that grow: finds those that begin to, and those that have not for :data:`QUIET_SECONDS`."""
 
     def __init__(self, counts: Mapping[Which, int]) -> None:
         self.counts = dict(counts)  # at the last look
         self._growing: dict[Which, _Growth] = {}
 
     def look(self, counts: Mapping[Which, int], now: float, *, ends: bool) -> tuple[list[Which], list[Ended[Which]]]:
-        """What has begun, and what has ended, which is all that grew if this ``ends``."""
+        """Return the counts that begin to grow, and those that grow no more: all, if this ``ends``."""
         begun, ended = list[Which](), list[Ended[Which]]()
 
-        # 1. What begins, and what goes on.
+        # 1. Those that begin to grow, or go on.
         for which, count in counts.items():
             before = self.counts.get(which, 0)
             if count > before and which not in self._growing:
@@ -81,7 +80,7 @@ class Growths(Generic[Which]):
             if count > before:
                 self._growing[which].grew = now
 
-        # 2. What has ended, or was forgotten.
+        # 2. Those that have ended, or are gone.
         for which, growth in [*self._growing.items()]:
             if ends or now - growth.grew >= QUIET_SECONDS or which not in counts:
                 grown = counts.get(which, self.counts.get(which, 0)) - growth.before
@@ -92,14 +91,14 @@ class Growths(Generic[Which]):
 
 
 class HubLog:
-    """Looks at a hub, which has to be started, every :data:`LOOK_SECONDS`, until it is closed or the hub stops.
+    """Watcher of a started hub: it looks every :data:`LOOK_SECONDS`, until it is closed or the hub stops.
 
-    It is made before the hub serves. What the log of a hub that was taken over has seen is not told again.
+    It is made before the hub serves. Losses that the log of a former hub has reported are not reported again.
     """
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._events = hub.context.events  # where it tells what it sees
+        self._events = hub.context.events  # where it reports changes
         self._losses = Growths(_counts_of(hub))  # by user and cause
         self._repeats = Growths[tuple[str, Hashable]]({})  # of violations, by reason and user
         self._links: dict[tuple[str, int], LinkStatistics] = {}  # those that had joined, by direction and number
@@ -111,11 +110,11 @@ class HubLog:
 
     @property
     def handed_on(self) -> dict[str, str]:
-        """What the log of a hub that takes over begins with."""
+        """The state with which the log of a hub that takes over begins."""
         return {_LOST: msgspec.json.encode([(*who, count) for who, count in self._losses.counts.items()]).decode()}
 
     def close(self) -> None:
-        """Look no more, and log the sums of what has not ended. The hub may be stopped."""
+        """Look no more, and log the sums of losses that have not ended. The hub may be stopped."""
         self._timer.stop()
         self._timer.close()
         with suppress(ValueError):
@@ -131,7 +130,7 @@ class HubLog:
         self._events.sum_up(ends=True)
 
     def look(self, now: float | None = None) -> None:
-        """Look at the hub, and tell what has changed. ``now`` is in seconds of the monotonic clock."""
+        """Look at the hub, and report changes. ``now`` is in seconds of the monotonic clock."""
         began, busy = monotonic(), thread_time()
         if began < self._not_before:
             return
@@ -147,7 +146,7 @@ class HubLog:
         self._not_before = began + (thread_time() - busy) / SHARE  # not of the time in which others had the processor
 
     def _look_at_counts(self, seen: HubStatistics, now: float, *, ends: bool = False) -> None:
-        # 1. Losses. Whose process it is: those that are connected are looked at once for all of that.
+        # 1. Losses. All connected clients are looked at once, to name the process of each.
         begun, ended = self._losses.look(_lost(seen), now, ends=ends)
         losers = self._hub.reporter.losers() if begun or ended else {}
         news = [("loses", Ended(who, 0, 0)) for who in begun] + [("lost", one) for one in ended]
@@ -157,7 +156,7 @@ class HubLog:
             key = "" if receiver is None else self._patterns_of(receiver)
             self._events.tell(kind, who, cause=shown(cause), key=key, count=count, seconds=seconds)
 
-        # 2. What clients repeat that nobody may. The first time was told when it came.
+        # 2. Repeated violations. The first of each was reported when it came.
         violations = self._hub.clients.violations
         for which, _, seconds in self._repeats.look(violations.repeats, now, ends=ends)[1]:
             times, (reason, user) = violations.repeats.get(which, 0), which
@@ -168,7 +167,7 @@ class HubLog:
         self._repeats.counts = dict(violations.repeats)
 
     def _patterns_of(self, receiver: Receiver) -> str:
-        """What a receiver is subscribed to, but for secrets."""
+        """Return the patterns of a receiver as text, without secrets."""
         router = self._hub.context.router
         patterns = [router.namespace.unmark(name)[1] for name in router.plain_patterns_of(receiver)]
         some = ", ".join(first_segments(pattern, router.namespace.separator) for pattern in patterns[:2])
@@ -204,12 +203,12 @@ def _user(uid: int) -> Credentials:
 
 
 def _lost(seen: HubStatistics) -> dict[tuple[int, str], int]:
-    """Messages lost ever, by user and cause."""
+    """Return the counts of all lost messages, by user and cause."""
     return {(user.uid, cause): count for user in seen.per_user for cause, count in user.lost.items() if count}
 
 
 def _counts_of(hub: Hub) -> dict[tuple[int, str], int]:
-    """What the log of the hub before has seen; of a hub that handed nothing on, an older one, all until now."""
+    """Return the losses that the former hub's log has reported. An older hub hands none on: then all until now."""
     try:
         rows = msgspec.json.decode(hub.replacement.handed_on[_LOST], type=list[tuple[int, str, int]])
     except (KeyError, msgspec.DecodeError):
@@ -217,13 +216,13 @@ def _counts_of(hub: Hub) -> dict[tuple[int, str], int]:
     return {(uid, cause): count for uid, cause, count in rows}
 
 
-# -- where it goes ----------------------------------------------------------------------------------
+# -- destinations -----------------------------------------------------------------------------------
 
 JOURNAL_SOCKET: Final = "/run/systemd/journal/socket"
 """Where the systemd journal takes entries in fields: systemd's "Native Journal Protocol"."""
 
 _PRIORITIES: Final = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
-"""Syslog's priority of each level and what is above; else 7."""
+"""Syslog's priority from each level on; else 7."""
 
 
 def begin_log(program: str) -> None:
@@ -240,8 +239,8 @@ def begin_log(program: str) -> None:
 
 
 class JournalHandler(logging.StreamHandler[Any]):
-    """Sends each line with the fields of its event, if it has one. What the journal does not take goes to standard
-    error, and nothing waits. Raises :exc:`OSError` where there is no journal."""
+    """Sends each line with the fields of its event, if it has one. A line that the journal does not take goes to
+    standard error, and nothing waits. Raises :exc:`OSError` where there is no journal."""
 
     def __init__(self, program: str, path: str) -> None:
         super().__init__()

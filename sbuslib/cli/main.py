@@ -140,7 +140,7 @@ def build_parser() -> Parser:
 
 
 def command_parser(name: str) -> Parser:
-    """The parser of one command. Loads its module."""
+    """Build the parser of one command. Loads its module."""
     from .arguments import ADDRESSES, Parser, add_verbosity
 
     _, module, help = COMMANDS[name]
@@ -155,7 +155,7 @@ def command_parser(name: str) -> Parser:
 
 
 def parse(words: Sequence[str]) -> Namespace:
-    """The arguments of a command line; ``command`` is its name. Ends the process where they are wrong."""
+    """Parse a command line; ``command`` is its name. Ends the process where it is wrong."""
     from argparse import Namespace
 
     flags, rest = _flags(words)
@@ -174,7 +174,7 @@ def _flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _command(words: list[str], flags: list[str]) -> tuple[str, list[str]]:
-    """The name of the command, and its other words."""
+    """Split a command line into the name of the command, and its other words."""
     first, (more, rest) = words[0], _flags(words[1:])
     pair = f"{first} {rest[0]}" if rest else first
     name, rest = (pair, rest[1:]) if pair in COMMANDS or pair in ALIASES else (first, rest)

@@ -55,7 +55,7 @@ def add_forms(parser: Parser) -> None:
 
 
 def wants_senders(arguments: Namespace) -> bool:
-    """Whether senders are shown, by the options of :func:`add_forms`."""
+    """Return whether senders are shown, by the options of :func:`add_forms`."""
     return arguments.senders or "{sender}" in (arguments.format or "")
 
 

@@ -33,7 +33,7 @@ def _refusing(what: str) -> Callable[[Callable[[str], T]], Callable[[str], T]]:
 
 
 def _with_unit(text: str, units: Mapping[str, float]) -> float:
-    """A number above 0 with the unit that follows it. Raises KeyError for another unit, else ValueError."""
+    """Parse a number above 0 with the unit that follows it. Raises KeyError for another unit, else ValueError."""
     unit = text.lstrip("+-.0123456789").strip()
     number = float(text.strip().removesuffix(unit)) * units[unit]
     if not 0 < number < 2**63:
@@ -43,7 +43,7 @@ def _with_unit(text: str, units: Mapping[str, float]) -> float:
 
 @_refusing("whole number above 0")
 def count(text: str) -> int:
-    """A whole number, more than none."""
+    """Parse a whole number above 0."""
     number = int(text)
     if number <= 0:
         raise ValueError
@@ -52,25 +52,25 @@ def count(text: str) -> int:
 
 @_refusing("size, such as 1000, 64KB or 1.5G")
 def size(text: str) -> int:
-    """A number of bytes, more than none: ``1000``, ``64K``, ``64KB``, ``64KiB``, ``1.5G``. A K is 1,024."""
+    """Parse a number of bytes above 0: ``1000``, ``64K``, ``64KB``, ``64KiB``, ``1.5G``. A K is 1,024."""
     return int(_with_unit(text.upper().removesuffix("B").removesuffix("I"), _SIZES)) or 1
 
 
 @_refusing("span of time, such as 500ms, 90, 15min, 12h or 30d")
 def seconds(text: str) -> float:
-    """A span in seconds, more than none: ``500ms``, ``90``, ``90s``, ``15m``, ``15min``, ``12h``, ``30d``."""
+    """Parse a span above 0, in seconds: ``500ms``, ``90``, ``90s``, ``15m``, ``15min``, ``12h``, ``30d``."""
     return _with_unit(text, _SPANS)
 
 
 @_refusing("speed, such as 2 or 0.5")
 def speed(text: str) -> float:
-    """A factor, more than none: ``2``, ``0.5``, ``10x``."""
+    """Parse a factor above 0: ``2``, ``0.5``, ``10x``."""
     return _with_unit(text.removesuffix("x"), {"": 1})
 
 
 @_refusing("pair of prefixes, such as old/=new/")
 def prefixes(text: str) -> tuple[bytes, bytes]:
-    """Two prefixes of keys: ``OLD=NEW``."""
+    """Parse two prefixes of keys: ``OLD=NEW``."""
     old, equals, new = text.partition("=")
     if not equals:
         raise ValueError
@@ -79,7 +79,7 @@ def prefixes(text: str) -> tuple[bytes, bytes]:
 
 @_refusing("time, such as 2026-01-31T12:00 or @1700000000")
 def moment(text: str) -> int:
-    """A point of time in nanoseconds since the epoch: ISO 8601, local time unless it says, or ``@`` and seconds.
+    """Parse a point of time, as nanoseconds since the epoch: ISO 8601, or ``@`` and seconds. Local if without a zone.
 
     A time of the day alone is the last one that has been.
     """
@@ -100,7 +100,7 @@ def encoded(text: str) -> bytes:
 
 
 def separator(text: str) -> bytes:
-    """The byte between the segments of keys."""
+    """Parse the byte between the segments of keys."""
     from ..errors import UsageError
     from ..matcher import check_separator
 

@@ -138,7 +138,7 @@ _COUNTED: Final = ("published", "delivered", "up", "down", "lost")
 
 
 def ids_of(credentials: str) -> tuple[int | None, int | None]:
-    """The user and the process in a credential key; ``None`` for a missing one."""
+    """Return the user and the process in a credential key; ``None`` for a missing one."""
     parts = credentials.split(credentials[1:2] or None)[-2:]
     uid, pid = (
         int(part) if part.isascii() and part.isdigit() and len(part) < 11 else None for part in ["", *parts][-2:]
@@ -147,7 +147,7 @@ def ids_of(credentials: str) -> tuple[int | None, int | None]:
 
 
 def _counted(statistics: HubStatistics | UserStatistics | ClientStatistics | LinkStatistics) -> Row:
-    """The counts by the names of their fields; for losses the sum, with the causes beside it."""
+    """Return the counts by the names of their fields; for losses the sum, with the causes beside it."""
     return {**asdict(statistics), "lost": sum(statistics.lost.values()), "causes": statistics.lost}
 
 
@@ -193,7 +193,7 @@ def _place(place: _Place) -> Row:
 
 
 def is_local(client: Endpoint) -> bool:
-    """Whether the hub sees this process under its own ids: then process ids of others are right, too."""
+    """Return whether the hub sees this process under its own ids: then process ids of others are right, too."""
     return ids_of(client.credentials.decode("utf-8", "replace")) == (os.geteuid(), os.getpid())
 
 
