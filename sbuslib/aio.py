@@ -193,8 +193,8 @@ class Client(ClientFace):
     ``timeout`` bounds connecting, sending and questions to the hub; ``reconnect`` looks for the hub again when it goes
     away, and subscribes again; ``hub_user`` is the user that the hub must run as. These and the other parameters are
     those of :class:`sbuslib.Client`, and so are the errors. ``on_reconnect`` and ``on_disconnect`` are called, and
-    awaited when they return an awaitable; functions that handle messages, questions and jobs may be coroutine
-    functions. A task that is cancelled in any of the methods leaves the client usable.
+    awaited when they return an awaitable; functions that handle messages, requests and jobs may be coroutine functions.
+    A task that is cancelled in any of the methods leaves the client usable.
     """
 
     _RUNTIME = _Runtime

@@ -195,18 +195,18 @@ class Topic(Generic[T]):
     ) -> Awaitable[A]: ...
 
     def request(self, client: Any, key: Key, value: T, *, answer: Topic[Any], timeout: float | None = 10.0) -> Any:
-        """Send a request with a value, and decode the answer; to be awaited where ``client.request`` is. Raises as
-        that, and :exc:`~sbuslib.errors.PayloadError`.
+        """Send a request with a value, and decode the reply; to be awaited where ``client.request`` is. Raises as that,
+        and :exc:`~sbuslib.errors.PayloadError`.
         """
         return _then(client.request(key, self.encode(value), timeout=timeout), answer.decode)
 
     def takes(self, function: Callable[[T, Any], A]) -> Callable[[Any], A]:
-        """Return a function of a message, a job or a question, which calls ``function`` with its value and itself."""
+        """Return a function of a message, a job or a request, which calls ``function`` with its value and itself."""
         return lambda message: function(self.decode(message.payload), message)
 
     def answers(self, function: Callable[[T, Any], Any], *, answer: Topic[Any]) -> Callable[[Any], Any]:
-        """Return a function for ``client.serve``: it calls ``function`` with the value and the question, and encodes
-        the result by the topic ``answer``. A question that does not fit fails at its caller.
+        """Return a function for ``client.serve``: it calls ``function`` with the value and the request, and encodes the
+        result by the topic ``answer``. A request that does not fit fails at its caller.
         """
         return lambda question: _then(function(self.decode(question.payload), question), answer.encode)
 

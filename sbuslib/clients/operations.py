@@ -32,7 +32,7 @@ class Operations(BasicOperations):
 
     def __init__(self, connection: ClientConnection, descriptor_folder: str | None = None) -> None:
         super().__init__(connection, descriptor_folder)
-        self._requesters: dict[bool, Requester] = {}  # requests in flight, by whether answers are secret
+        self._requesters: dict[bool, Requester] = {}  # requests in flight, by whether replies are secret
 
     # -- subscribing --------------------------------------------------------------------------------
 
@@ -98,11 +98,11 @@ class Operations(BasicOperations):
     async def request(
         self, key: Key, payload: bytes = b"", *, timeout: float | None = 10.0, secret: bool = True
     ) -> bytes:
-        """Send a request to the servers of ``key``, and wait for the first answer.
+        """Send a request to the servers of ``key``, and wait for the first reply.
 
-        The answer comes under a secret key, which no other process can read. The C daemon has no secret keys: there
+        The reply comes under a secret key, which no other process can read. The C daemon has no secret keys: there
         :exc:`~sbuslib.errors.StateError` is raised, unless ``secret`` is false. Raises
-        :exc:`~sbuslib.errors.NoServerError` when nobody serves the key, :exc:`TimeoutError` without an answer in time,
+        :exc:`~sbuslib.errors.NoServerError` when nobody serves the key, :exc:`TimeoutError` without a reply in time,
         :exc:`~sbuslib.errors.ReplyError` with the server's reason when it failed, and as ``publish``.
         """
         return await request(self, self._requester(secret), as_key(key), payload, timeout)
@@ -110,15 +110,15 @@ class Operations(BasicOperations):
     async def request_many(
         self, key: Key, payload: bytes = b"", *, wait: float = 1.0, most: int | None = None, secret: bool = True
     ) -> list[Reply]:
-        """Send a request to all servers of ``key``. Returns the answers that come within ``wait`` seconds, or the first
+        """Send a request to all servers of ``key``. Returns the replies that come within ``wait`` seconds, or the first
         ``most``.
 
-        The ``payload`` of an answer raises :exc:`~sbuslib.errors.ReplyError` if its server failed.
+        The ``payload`` of a reply raises :exc:`~sbuslib.errors.ReplyError` if its server failed.
         """
         return await request_many(self, self._requester(secret), as_key(key), payload, wait, most)
 
     def _requester(self, secret: bool) -> Requester:
-        """Return the requests of this client whose answers come under a secret key, or under one that others could
+        """Return the requests of this client whose replies come under a secret key, or under one that others could
         read.
 
         Raises :exc:`~sbuslib.errors.StateError` where a hub has no secret keys.
@@ -140,12 +140,12 @@ class Operations(BasicOperations):
     async def serve(
         self, pattern: Key, function: Callable[[Request], bytes | Awaitable[bytes]], *, workers: int | None = None
     ) -> AioService:
-        """Answer questions under keys that match ``pattern``, in the background, from now on.
+        """Answer requests under keys that match ``pattern``, in the background, from now on.
 
-        ``function`` is given each :class:`~sbuslib.Request` and returns the answer. If it raises, the error is logged,
+        ``function`` is given each :class:`~sbuslib.Request` and returns the reply. If it raises, the error is logged,
         and its type is sent to the caller; the text too, if it is an :exc:`~sbuslib.errors.ReplyError`. So many
         ``workers`` call it at a time: by default 16 with asyncio, else one. ``stop`` of the returned object, and the
-        end of its ``with``, take no more questions, and wait until those that were taken are answered. Raises as
+        end of its ``with``, take no more requests, and wait until those that were taken are answered. Raises as
         ``subscribe``.
         """
         self.check_function(function, "question")
@@ -173,7 +173,7 @@ class Operations(BasicOperations):
         return [Message(key, payload) for key, payload in kept.items()]
 
     async def _ask_for_last(self, key: bytes, payload: bytes) -> bytes:
-        """Send a request to a service of last values. Where a hub has no secret keys, its answer is not secret."""
+        """Send a request to a service of last values. Where a hub has no secret keys, its reply is not secret."""
         requester = self._requester(self._session.features is not None)
         return await request(self, requester, key, payload, self.connection.timeout)
 

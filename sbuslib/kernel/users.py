@@ -59,7 +59,7 @@ def _listed(name: str, members: Iterable[int | str] | str | bytes) -> list[int |
 
 
 def know_user(uid: int) -> tuple[bytes, frozenset[int]]:
-    """Return the name of a user, empty if there is none, and the ids of all groups that the user is in. It may block."""
+    """Return the name of a user, empty if there is none, and the ids of all its groups. It may block."""
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:

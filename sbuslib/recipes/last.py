@@ -36,7 +36,7 @@ TRIES: Final = 5
 """How often a client begins anew when its connection broke meanwhile, or more came than it holds."""
 
 Ask: TypeAlias = Callable[[bytes, bytes], Awaitable[bytes]]
-"""Asks a question under a key, and gets the answer."""
+"""Sends a request under a key, and returns the reply."""
 
 
 class CaughtUp(Message, frozen=True, gc=False):
@@ -71,7 +71,7 @@ async def fetch(ask: Ask, patterns: Sequence[bytes], separator: bytes) -> dict[b
             except NoServerError:
                 raise _nobody_keeps(pattern) from None
 
-            # The answer may come from anybody: in order, so that this ends, and no more than fits in memory.
+            # The reply may come from anybody: in order, so that this ends, and no more than fits in memory.
             try:
                 page = msgspec.msgpack.decode(answer, type=KeptPage)
             except (ValueError, RecursionError) as error:

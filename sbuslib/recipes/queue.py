@@ -50,25 +50,25 @@ MOST_PREFETCH: Final = 4_096
 """Most jobs that one worker takes at once. More would only be lost with it."""
 
 SUBMITTED: Final = 4_096
-"""Most jobs in one question. They share one sync of the disk."""
+"""Most jobs in one request. They share one sync of the disk."""
 _SUBMITTED_BYTES: Final = 262_144
-"""Bytes of jobs after which one more question begins."""
+"""Bytes of jobs after which one more request begins."""
 _PAIR_EXTRA: Final = 11
 """Most bytes that MessagePack adds to a key and a payload."""
 
 PURGE: Final = b"purge"
-"""The question under ``queue/NAME/work`` that empties a queue; with a blank and a number, it is about one job."""
+"""The request under ``queue/NAME/work`` that empties a queue; with a blank and a number, it is about one job."""
 NOT_TRUSTED: Final = "is not trusted with"
-"""Reason in the answer to a user who may not see or empty a queue."""
+"""Reason in the reply to a user who may not see or empty a queue."""
 PEEK: Final = b"peek"
-"""The question under ``queue/NAME/work`` for the jobs of a queue, which stay where they are."""
+"""The request under ``queue/NAME/work`` for the jobs of a queue, which stay where they are."""
 PEEKED: Final = 1_024
-"""Most jobs in the answer, the oldest."""
+"""Most jobs in the reply, the oldest."""
 PEEKED_BYTES: Final = 262_144
-"""Bytes of jobs after which the answer ends."""
+"""Bytes of jobs after which the reply ends."""
 
 FULL: Final = "the queue is full"
-"""The answer to jobs for which there is no room."""
+"""The reply to jobs for which there is no room."""
 
 T = TypeVar("T")
 Pair: TypeAlias = tuple[bytes, bytes]
@@ -143,7 +143,7 @@ class WorkerRefusal(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
 
 class QueueState(msgspec.Struct, frozen=True, array_like=True):
-    """State of a queue: the answer to a request under ``queue/NAME/work``.
+    """State of a queue: the reply to a request under ``queue/NAME/work``.
 
     Of ``waiting`` jobs, some may be delayed. ``oldest`` is the age of the oldest of them in seconds, *None* without
     one. ``refused`` are users whose workers are refused: only trusted users see other users there.
@@ -157,9 +157,9 @@ class QueueState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Listing(msgspec.Struct, frozen=True, array_like=True):
-    """The queues of a service, by name, and whether there are more: the answer to a request under ``queue/services``.
+    """The queues of a service, by name, and whether there are more: the reply to a request under ``queue/services``.
 
-    The question is the name after which it begins.
+    The request is the name after which it begins.
     """
 
     more: bool
@@ -275,7 +275,7 @@ async def submit(
     priority: int = 0,
     id: bytes = b"",
 ) -> None:
-    """Have the service of a queue accept jobs, and wait until it has. With an ``id`` they have to fit one question."""
+    """Have the service of a queue accept jobs, and wait until it has. With an ``id`` they have to fit one request."""
     # 1. Errors that can be seen here.
     check_name(name, separator)
     for what, seconds in (("delay", delay), ("expires", expires)):
@@ -287,7 +287,7 @@ async def submit(
     if len(id) > LONGEST_ID:
         raise UsageError(f"the id of a submit has at most {LONGEST_ID} bytes, not {len(id)}")
 
-    # 2. As many questions as it takes.
+    # 2. As many requests as it takes.
     for part in in_parts(jobs, _pair_bytes, SUBMITTED, _SUBMITTED_BYTES):
         payload = encode((part, delay or 0.0, expires, priority, id))
         await _ask(port, requester, name, separator, b"submit", payload, timeout)
@@ -332,7 +332,7 @@ async def peek(
 def list_queues(ask: Callable[[bytes], list[Reply]]) -> dict[bytes, QueueState]:
     """Return the queues of all services that answer, and their states.
 
-    :param ask: asks them a question under :func:`services_key`. Its errors are raised here, too, and
+    :param ask: sends them a request under :func:`services_key`. Its errors are raised here, too, and
         :exc:`~sbuslib.errors.ReplyError` where all refuse.
     """
     queues: dict[bytes, QueueState] = {}

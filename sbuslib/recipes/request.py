@@ -1,10 +1,10 @@
-"""Request and reply: a question is published under a plain key, and answered under a secret key of the caller.
+"""Request and reply: a request is published under a plain key, and answered under a secret key of the caller.
 
 This is the caller's side, and the bytes between (``docs/patterns.md``); the other side is in
-:mod:`sbuslib.recipes.server`. Answers carry the number of their question, so any number of questions may be in flight.
+:mod:`sbuslib.recipes.server`. Replies carry the number of their request, so any number of requests may be in flight.
 
-A caller that gives up cancels its question: a server that has not begun with it does not. The number of a question is
-the hash of a secret, and its cancellation carries the secret: so another process that has seen a question cannot cancel
+A caller that gives up cancels its request: a server that has not begun with it does not. The number of a request is
+the hash of a secret, and its cancellation carries the secret: so another process that has seen a request cannot cancel
 it.
 """
 
@@ -31,10 +31,10 @@ from ..wire.text import printable
 from .mailbox import MAILBOX_BYTES, ClientPort, Mailbox
 
 ANSWERED_WITHIN: Final = 0.05
-"""Seconds after which a caller without an answer asks the hub whether the key has a receiver; then four times as many
+"""Seconds after which a caller without a reply asks the hub whether the key has a receiver; then four times as many
 until it asks again."""
 MOST_ANSWERS: Final = 4_096
-"""Answers to one question."""
+"""Most replies to one request."""
 MOST_MILLISECONDS: Final = 2**32 - 1
 
 _QUESTION = Struct("<4sQIH")
@@ -44,7 +44,7 @@ ASKED, ANSWERED, CANCELLED = b"REQ1", b"REP1", b"CAN1"
 REPLY, FAILED = 2, 3
 LONGEST_TEXT: Final = 4_096
 _OF_A_CALLER = re.compile(rb"[^0-9A-Za-z]reply[^0-9A-Za-z][0-9a-f]{32}")
-"""How each key for answers ends."""
+"""End of each reply key."""
 _ENDING_BYTES: Final = 39
 _LONGEST_KEY: Final = 4_096
 
@@ -61,7 +61,7 @@ class Request(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
-    """One answer: its ``payload``, or the reason of a failure in ``error``; and its sender, if the hub names it."""
+    """One reply: its ``payload``, or the reason of a failure in ``error``; and its sender, if the hub names it."""
 
     value: bytes
     sender: bytes | None = None
@@ -69,22 +69,22 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def payload(self) -> bytes:
-        """The answer. Raises :exc:`~sbuslib.errors.ReplyError` if the server failed."""
+        """The payload of the reply. Raises :exc:`~sbuslib.errors.ReplyError` if the server failed."""
         if self.error is not None:
             raise ReplyError(self.error)
         return self.value
 
 
 def encode_question(number: int, timeout: float | None, reply_to: bytes, payload: bytes) -> bytes:
-    """Return the payload of a question. A wait of less than a millisecond is sent as one millisecond."""
+    """Return the payload of a request. A wait of less than a millisecond is sent as one millisecond."""
     check_payload(payload)
     left = 0 if timeout is None else min(max(1, round(timeout * 1000)), MOST_MILLISECONDS)
     return _QUESTION.pack(ASKED, number, left, len(reply_to)) + reply_to + payload
 
 
-@lru_cache(256)  # a caller has the same key for all its questions
+@lru_cache(256)  # a caller has the same key for all its requests
 def _is_of_a_caller(key: bytes, namespace: Namespace) -> bool:
-    """Return whether a key is one that callers make for answers."""
+    """Return whether a key is one that callers make for replies."""
     try:
         return caller_of(key) is not None and b"\0" not in key and namespace.check_key(key)
     except PacketError:
@@ -92,12 +92,12 @@ def _is_of_a_caller(key: bytes, namespace: Namespace) -> bool:
 
 
 def caller_of(reply_to: bytes) -> bytes | None:
-    """Return the credential key in a key for answers; ``None`` for any other key. It is not checked further."""
+    """Return the credential key in a reply key; ``None`` for any other key. It is not checked further."""
     return reply_to[:-_ENDING_BYTES] if _OF_A_CALLER.fullmatch(reply_to[-_ENDING_BYTES:]) else None
 
 
 def split_question(payload: bytes) -> tuple[int, int, bytes, bytes] | None:
-    """Split a question into number, milliseconds, key for answers and payload; ``None`` for other bytes."""
+    """Split a request into number, milliseconds, reply key and payload; ``None`` for other bytes."""
     if len(payload) < _QUESTION.size:
         return None
     asked, number, left, length = _QUESTION.unpack_from(payload)
@@ -108,7 +108,7 @@ def split_question(payload: bytes) -> tuple[int, int, bytes, bytes] | None:
 
 
 def parse_question(message: Message, now: float, namespace: Namespace) -> Request | None:
-    """Parse the question in a message; ``None`` if it is none, or its reply key is not a caller's."""
+    """Parse the request in a message; ``None`` if it is none, or its reply key is not a caller's."""
     if (parts := split_question(message.payload)) is None:
         return None
 
@@ -131,12 +131,12 @@ def _number_of(secret: bytes) -> int:
 
 
 def encode_cancellation(secret: bytes) -> bytes:
-    """Return the payload that cancels a question, under its key."""
+    """Return the payload that cancels a request, under its key."""
     return CANCELLED + secret
 
 
 def parse_cancellation(payload: bytes) -> int | None:
-    """Return the number of the question that a payload cancels; ``None`` if it is no cancellation."""
+    """Return the number of the request that a payload cancels; ``None`` if it is no cancellation."""
     if len(payload) != len(CANCELLED) + _SECRET_BYTES or not payload.startswith(CANCELLED):
         return None
     return _number_of(payload[len(CANCELLED) :])
@@ -147,7 +147,7 @@ def encode_answer(kind: int, number: int, rest: bytes = b"") -> bytes:
 
 
 def split_answer(payload: bytes) -> tuple[int, int, bytes] | None:
-    """Split an answer into kind, number and the rest; ``None`` for other bytes."""
+    """Split a reply into kind, number and the rest; ``None`` for other bytes."""
     if len(payload) < _ANSWER.size:
         return None
     answered, kind, number = _ANSWER.unpack_from(payload)
@@ -158,14 +158,14 @@ def split_answer(payload: bytes) -> tuple[int, int, bytes] | None:
 
 
 class _Pending:
-    """One question in flight."""
+    """One request in flight."""
 
     __slots__ = ("answers", "most", "room", "secret")
 
     def __init__(self, most: int, secret: bytes) -> None:
         self.most = most
         self.secret = secret  # that cancels it
-        #: Bytes of answers that are still taken.
+        #: Bytes of replies that are still taken.
         self.room = MAILBOX_BYTES
         #: Those that have come.
         self.answers: list[Reply] = []
@@ -187,9 +187,9 @@ class LockLike(Protocol):
 
 
 class Requester(Mailbox):
-    """The questions that one client has in flight, and the mailbox for their answers.
+    """The requests that one client has in flight, and the mailbox for their replies.
 
-    :param reply_to: the key for answers, which nobody can guess.
+    :param reply_to: the reply key, which nobody can guess.
     :param make_lock: for callers that may be threads.
     """
 
@@ -197,7 +197,7 @@ class Requester(Mailbox):
         super().__init__(reply_to)
         self.clock = clock
         self._make_lock = make_lock
-        #: Questions in flight, by number.
+        #: Requests in flight, by number.
         self._pending: dict[int, _Pending] = {}
         self._opening = make_lock()  # held while the opener changes
         self._opener: LockLike | None = None  # of the caller that opens the mailbox, while it is locked
@@ -225,7 +225,7 @@ class Requester(Mailbox):
         return self._opener is not None and self._opener.locked()
 
     def put(self, message: Message) -> None:
-        """Take a message in. It is dropped unless it answers a question in flight."""
+        """Take a message in. It is dropped unless it answers a request in flight."""
         if (parts := split_answer(message.payload)) is None:
             return
         kind, number, rest = parts
@@ -243,23 +243,23 @@ class Requester(Mailbox):
             pending.answers.append(Reply(b"", message.sender, text))
 
     def ask(self, most: int) -> tuple[int, _Pending]:
-        """Register a new question; return its number, and the record of its answers."""
+        """Register a new request; return its number, and the record of its replies."""
         secret = token_bytes(_SECRET_BYTES)
         number, pending = _number_of(secret), _Pending(most, secret)  # others who have seen one cannot answer another
         self._pending[number] = pending
         return number, pending
 
     def is_shared(self) -> bool:
-        """Whether several questions are in flight."""
+        """Whether several requests are in flight."""
         return len(self._pending) > 1
 
     def forget(self, number: int) -> None:
-        """Take no more answers to a question."""
+        """Take no more replies to a request."""
         del self._pending[number]
 
 
 async def request(port: ClientPort, requester: Requester, key: bytes, payload: bytes, timeout: float | None) -> bytes:
-    """Ask, and wait for the first answer."""
+    """Send a request, and wait for the first reply."""
     check_seconds(timeout, "timeout")
     answers = await _ask(port, requester, key, payload, timeout, 1)
     if not answers:
@@ -270,7 +270,7 @@ async def request(port: ClientPort, requester: Requester, key: bytes, payload: b
 async def request_many(
     port: ClientPort, requester: Requester, key: bytes, payload: bytes, wait: float, most: int | None
 ) -> list[Reply]:
-    """Ask all servers, and collect answers for ``wait`` seconds, or until there are ``most``."""
+    """Send a request to all servers, and collect replies for ``wait`` seconds, or until there are ``most``."""
     check_seconds(wait, "wait")
     check_count(most, "most", MOST_ANSWERS)
     await port.tell_senders()
@@ -293,9 +293,10 @@ async def _wait_for_answers(port: ClientPort, pending: _Pending, key: bytes, lef
 async def _ask(
     port: ClientPort, requester: Requester, key: bytes, payload: bytes, timeout: float | None, most: int
 ) -> list[Reply]:
-    """Ask, and collect answers. Raises :exc:`~sbuslib.errors.NoServerError` when nobody received the question.
+    """Send a request, and collect replies. Raises :exc:`~sbuslib.errors.NoServerError` when nobody received the
+    request.
 
-    The hub acts on packets in order. So if it reports that nobody receives the key, no server has got the question,
+    The hub acts on packets in order. So if it reports that nobody receives the key, no server has got the request,
     except one that has just left.
     """
     if not requester.is_open:
@@ -306,7 +307,7 @@ async def _ask(
         await port.post(key, question, together=requester.is_shared())
         until = inf if timeout is None else requester.clock() + timeout
 
-        # Most answers come at once. Else the hub says when nobody receives the key, now or from some moment on.
+        # Most replies come at once. Else the hub reports when nobody receives the key, now or later.
         if not await port.wait_until(pending.is_answered, min(ANSWERED_WITHIN, until - requester.clock())):
             await _wait_for_answers(port, pending, key, until - requester.clock())
         return pending.answers

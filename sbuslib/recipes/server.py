@@ -1,14 +1,14 @@
 """The server's side of request and reply: see :mod:`sbuslib.recipes.request`.
 
-Questions that wait in a server are shared out among users, who take turns (:mod:`sbuslib.shares`): a user that asks
+Requests that wait in a server are shared out among users, who take turns (:mod:`sbuslib.shares`): a user that asks
 more than is answered delays only itself. For this, a server asks its hub to name senders.
 
-A server does not begin with a question whose caller has given up: it has cancelled the question, its time is over, or
-it has left. The hub reports that it has left, as nobody receives the key for answers then. But this can also be so for
-a moment while a hub on the way is replaced, so it has to last for some time.
+A server does not begin with a request whose caller has given up: it has cancelled the request, its time is over, or it
+has left. The hub reports that it has left, as nobody receives the reply key then. But this can also be so for a moment
+while a hub on the way is replaced, so it has to last for some time.
 
-A server answers under no other keys than those that callers make for answers: or a stranger could have it publish, with
-its rights and under its name, where others trust it.
+A server answers only under keys that callers make for replies. Otherwise a stranger could have it publish, with its
+rights and under its name, where others trust it.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from .request import (
 )
 
 MOST_QUESTIONS: Final = 4_096
-"""Most questions that wait in a server, if they are all of one user. More are answered with an error at once."""
+"""Most requests that wait in a server, if they are all of one user. More are answered with an error at once."""
 LOOK_SECONDS: Final = 0.25
-"""How long a question waits before the hub is asked whether its caller is still there, and until it is asked again."""
+"""How long a request waits before the hub is asked whether its caller is still there, and until it is asked again."""
 LEFT_SECONDS: Final = 1.0
-"""How long nobody receives a caller's answers before it counts as gone."""
+"""How long nobody receives a caller's replies before it counts as gone."""
 
 logger = logging.getLogger("sbuslib.recipes")
 
 
 class _Waiting:
-    """A question that waits."""
+    """A request that waits."""
 
     __slots__ = ("is_cancelled", "question", "since")
 
@@ -58,19 +58,19 @@ class _Waiting:
 
 
 class _Caller:
-    """State of a caller whose questions wait for long, as the hub reported it."""
+    """State of a caller whose requests wait for long, as the hub reported it."""
 
     __slots__ = ("asked", "away_since")
 
     def __init__(self) -> None:
         self.asked = -inf  # when the hub was asked
-        self.away_since: float | None = None  # None: somebody receives its answers
+        self.away_since: float | None = None  # None: somebody receives its replies
 
 
 class Server:
-    """Answers questions with a function of the application.
+    """Answers requests with a function of the application.
 
-    It has one runner more than ``workers``: while all of them are at work, one still takes questions.
+    It has one runner more than ``workers``: while all of them are at work, one still takes requests.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Server:
         clock: Callable[[], float],
         user_of: Callable[[bytes | None], int | None] = lambda sender: None,
     ) -> None:
-        """``user_of`` returns the user who is charged for a sender's questions."""
+        """``user_of`` returns the user who is charged for a sender's requests."""
         check_count(workers, "workers")
         self._port = port  # the client with which it publishes and waits
         self._mailbox = mailbox
@@ -92,10 +92,10 @@ class Server:
         self._namespace = namespace
         self._clock = clock
         self._user_of = user_of
-        #: Questions that wait, with turns for the users who ask.
+        #: Requests that wait, with turns for the users who ask.
         self._jobs = Turns[_Waiting](MOST_QUESTIONS, MAILBOX_BYTES)
         self._waiting: dict[int, _Waiting] = {}  # the same, by number
-        self._callers: dict[bytes, _Caller] = {}  # by the key for their answers
+        self._callers: dict[bytes, _Caller] = {}  # by their reply key
         self._running = 0  # calls of the function under way
 
     def runners(self) -> list[Coroutine[Any, Any, None]]:
@@ -124,13 +124,13 @@ class Server:
     async def _read(self) -> None:
         now = self._clock()
         while (message := self._mailbox.take()) is not None:
-            # 1. A waiting question is cancelled by its caller, which alone knows the secret.
+            # 1. A waiting request is cancelled by its caller, which alone knows the secret.
             if (number := parse_cancellation(message.payload)) is not None:
                 if (cancelled := self._waiting.get(number)) is not None:
                     cancelled.is_cancelled = True
                 continue
 
-            # 2. A question waits for its turn, if there is room.
+            # 2. A request waits for its turn, if there is room.
             question = parse_question(message, now, self._namespace)
             if question is None:
                 continue
@@ -141,7 +141,7 @@ class Server:
                 await self._send(question, busy)
 
     async def _work(self) -> None:
-        """Answer the questions that wait."""
+        """Answer the requests that wait."""
         self._running += 1
         try:
             while (waiting := self._jobs.take()) is not None:
@@ -152,7 +152,7 @@ class Server:
             self._running -= 1
 
     async def _is_awaited(self, waiting: _Waiting) -> bool:
-        """Return whether the caller still waits for the answer to a question that is about to begin."""
+        """Return whether the caller still waits for the reply to a request that is about to begin."""
         question = waiting.question
         has_left = False
         if self._clock() - waiting.since >= LOOK_SECONDS:
@@ -164,7 +164,7 @@ class Server:
         )
 
     async def _has_left(self, reply_to: bytes) -> bool:
-        """Whether nobody has received the answers of a caller for some time, as far as the hub knows."""
+        """Return whether nobody has received the replies to a caller for some time, as far as the hub knows."""
         if (caller := self._callers.get(reply_to)) is None:
             if len(self._callers) >= MOST_QUESTIONS:
                 self._callers.clear()
