@@ -185,13 +185,13 @@ class HubLog:
                 was = former.state if former is not None else ""
                 if link.state != was:
                     kind = "lags" if link.state == "lagging" else "answers" if was else "joined"
-                    self._tell_link(kind, link)
+                    self._report_link(kind, link)
 
         # 2. Those that no longer are.
         for link in before.values():
-            self._tell_link("ended", link)
+            self._report_link("ended", link)
 
-    def _tell_link(self, kind: str, link: LinkStatistics) -> None:
+    def _report_link(self, kind: str, link: LinkStatistics) -> None:
         who = Credentials(gid=OVERFLOW_ID, uid=max(0, link.uid), pid=link.pid)
         self._events.tell(
             kind, who if link.uid >= 0 else None, cause=link.direction, key=shown(link.address) or "a hub"

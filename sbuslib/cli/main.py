@@ -55,7 +55,7 @@ COMMANDS = {
     "journal replay": ("recordings", "record", "publish again what was recorded"),
     "journal info": ("recordings", "journal", "what journals hold, from when to when, and their files"),
     "journal cat": ("recordings", "journal", "show the recorded messages, as sbus sub shows those of a bus"),
-    "journal verify": ("recordings", "journal", "read all of journals, and tell what is damaged, missing or lost"),
+    "journal verify": ("recordings", "journal", "read all of journals, and list damaged, missing and lost messages"),
     "journal query": ("recordings", "journal", "answer a question in SQL about what was recorded, with DuckDB"),
     "journal consume": ("recordings", "journal", "messages of a journal from where you stopped, as they come"),
     "journal seal": ("recordings", "record", "rewrite the ended segments of a journal as Parquet files"),
@@ -98,17 +98,17 @@ _FLAGS = ("-v", "--verbose", "-q", "--quiet")
 
 _COMMON = """\
 Each command has -h for its help, -v for more on standard error and -q for errors alone. Wherever there is \
--a, --address and --bus are the same. The commands are told in the man pages of their groups.
+-a, --address and --bus are the same. The man page of a group describes its commands.
 
 environment:
   SBUS_ADDRESS        where the hub listens
   XDG_RUNTIME_DIR     the folder in which a user's own hub is looked for
 
 exit status:
-  0   done; what runs until Ctrl-C, such as hub and journal record, was told to end
+  0   done; or a signal has stopped a command that runs until then, such as hub
   1   no hub, or it closed the connection, or something else went wrong, such as
-      a file that cannot be read: a line on standard error tells what
-  2   the arguments are wrong, or what stands in a file or line that they name
+      a file that cannot be read: a line on standard error says which
+  2   the arguments are wrong, or a file or line that they name
 
 Ctrl-C and a closed pipe end commands that only show or publish by the signal, which a shell shows as 130 and 141."""
 

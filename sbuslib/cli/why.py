@@ -18,8 +18,8 @@ def add_why(parser: Parser) -> None:
         "Follow one message through the bus without sending it, and say where it ends: whether the sender may publish "
         "it, who receives it, what flood control would do there now, and which links carry it on, or why not. The most "
         "important comes first.\n\n"
-        "A hub tells all to its own user, root, and the users of --trusted. Anybody else is told of clients of its own "
-        "user, and of others whether there are any."
+        "A hub shows all clients to its own user, root, and the users of --trusted. Anybody else sees the clients of "
+        "its own user, and whether there are others."
     )
     parser.epilog = (
         "exit status:\n"

@@ -138,7 +138,7 @@ class _Walk:
         for answer in answers:
             if not answer.is_whole:
                 said = {"yes": "somebody", "no": "nobody"}.get(answer.wanted, "it is unknown whether anybody")
-                text = f"{said} receives it at {answer.address}; clients of others are not told to this user"
+                text = f"{said} receives it at {answer.address}; this user may not see clients of others"
                 yield 30 if count else 58, text
         if count:
             sums = [f"{number:,} {outcome}" for outcome, number in outcomes.items()]
@@ -181,7 +181,7 @@ class _Walk:
             weight = {True: 10, False: 100, None: 60}[sender.allowed]
             yield weight, f"{self._name(sender)} {may[sender.allowed]}: {sender.reason}"
         if sender.held:
-            by = self._who(sender.held_by) if sender.held_by else "a receiver that is not told"
+            by = self._who(sender.held_by) if sender.held_by else "a receiver that this user may not see"
             yield 95, f"{at}{self._name(sender)} is not read from: it is held back by {by}"
         if not answer.is_settled:
             yield 90, f"{at}unknown: the hub has just started, and does not know yet what is wanted; ask again soon"
