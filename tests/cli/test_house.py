@@ -75,7 +75,7 @@ def test_run_without_a_command_lists_the_commands(checkout: Path) -> None:
 
 @pytest.mark.parametrize("command", ["test", "hub"])
 @pytest.mark.parametrize("python", [None, "exit 1"], ids=["missing", "old"])
-def test_a_python_that_will_not_do_is_told_with_the_command_that_installs_one(
+def test_a_python_that_will_not_do_gets_the_command_that_installs_one(
     checkout: Path, command: str, python: str | None
 ) -> None:
     if python:
@@ -132,7 +132,7 @@ TO_INSTALL = "run: Java 17 or newer, which Spark needs, is missing: apt-get inst
         (1000, {"openjdk-17-jre-headless": 17}, [], 1),
     ],
 )
-def test_java_is_installed_where_that_is_allowed_and_else_told(
+def test_java_is_installed_where_that_is_allowed_and_else_reported(
     prepared: Path, who: int, offered: dict[str, int], commands: list[str], status: int
 ) -> None:
     """``offered`` tells of packages of Java which version they bring."""
@@ -151,7 +151,7 @@ def test_java_is_installed_where_that_is_allowed_and_else_told(
     assert "Java 17 or newer, which Spark needs, is missing: some 200 MB" in done.stderr, "before it is installed"
 
 
-def test_servers_are_told_before_they_are_installed_and_tests_run_without_them(prepared: Path) -> None:
+def test_servers_are_reported_before_they_are_installed_and_tests_run_without_them(prepared: Path) -> None:
     program(prepared / "bin" / "id", "echo 1000")
     program(prepared / "bin" / "nats-server", "")
     done = run(prepared, "test", "-e", "lint")

@@ -70,7 +70,7 @@ def test_hub_listens_where_clients_look_first(start: Start, run: Run, folder: st
 
 
 @pytest.mark.parametrize("how", ["it is quiet", "the hub ends"])
-def test_losing_is_told_when_it_begins_and_with_the_sum_when_it_ends(
+def test_losing_is_reported_when_it_begins_and_with_the_sum_when_it_ends(
     path: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     user = name_of_user(os.getuid())
@@ -99,7 +99,7 @@ def test_losing_is_told_when_it_begins_and_with_the_sum_when_it_ends(
     ]
 
 
-def test_what_was_lost_before_a_hub_was_taken_over_is_not_told_again(ready: Start, path: str) -> None:
+def test_what_was_lost_before_a_hub_was_taken_over_is_not_logged_again(ready: Start, path: str) -> None:
     old = ready("hub")
     with Peer(path) as slow, Peer(path) as publisher:
         slow.send(b"CMSG blocking/soft/discard")
@@ -121,7 +121,7 @@ def test_what_was_lost_before_a_hub_was_taken_over_is_not_told_again(ready: Star
     assert (sum(sums), len(sums)) == (lost, 2), told
 
 
-def test_a_link_is_told_when_it_joins_does_not_answer_and_ends(path: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_link_is_reported_when_it_joins_does_not_answer_and_ends(path: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "sbuslib"), HubThread(path, limits=Limits(sync_wait=0.01)) as bus:
         log = bus.call(lambda: HubLog(bus.hub))
         bus.call(log.close)

@@ -119,7 +119,7 @@ def test_verify_counts_the_frames_that_no_journal_has(run: Run, folder: str) -> 
 
 
 @pytest.mark.parametrize("verb", ["info", "cat", "verify"])
-def test_what_is_no_journal_is_told_and_the_others_are_read(run: Run, journal: str, folder: str, verb: str) -> None:
+def test_what_is_no_journal_is_reported_and_the_others_are_read(run: Run, journal: str, folder: str, verb: str) -> None:
     good = run("sbuslib", "journal", verb, journal)
     assert good.returncode == 0
     done = run("sbuslib", "journal", verb, folder, f"{folder}/none", journal)
@@ -238,7 +238,7 @@ def test_a_command_is_run_for_each_message_until_one_fails(run: Run, journal: st
     assert done.stdout == "room/2/temp\txxxxxxxxx\n"
 
 
-def test_a_key_that_no_environment_takes_is_not_told(run: Run, folder: str) -> None:
+def test_a_key_that_no_environment_takes_is_left_out(run: Run, folder: str) -> None:
     write(f"{folder}/journal", [[message(1, b"k" * 300_000, b"x" * 300_000)]])
     command = f'echo "${{SBUS_KEY-none}} $(wc -c)" >{folder}/out'
     done = run("sbuslib", "consume", "a", f"{folder}/journal", "--once", "-x", command)

@@ -77,7 +77,9 @@ def test_a_line_that_is_too_long_is_refused(run: Run, bus: HubThread, path: str)
 
 
 @pytest.mark.parametrize("command", [("whoami",), ("pub", "key", "payload")])
-def test_missing_permission_is_told_as_a_refusal(run: Run, bus: HubThread, path: str, command: tuple[str, ...]) -> None:
+def test_missing_permission_is_reported_as_a_refusal(
+    run: Run, bus: HubThread, path: str, command: tuple[str, ...]
+) -> None:
     os.chmod(os.path.dirname(path), 0o755)
     run("sbuslib", command[0], "-a", "/nowhere", *command[1:])  # loads what a stranger may not read
     with acting_as(65_533):

@@ -132,7 +132,7 @@ sys.exit({1})
         ("relays.Relay._stay", "relay", "relay to "),
     ],
 )
-def test_an_unforeseen_error_in_any_greenlet_ends_the_command_and_is_told_with_its_name(
+def test_an_unforeseen_error_in_any_greenlet_ends_the_command_and_is_reported_with_its_name(
     hub: Hub, folder: str, make_peer: Make, planted: str, command: str, name: str
 ) -> None:
     peer = make_peer()  # it wants what the commands offer, so that each of their greenlets has work

@@ -28,7 +28,7 @@ def await_recorder(path: str) -> None:
 
 
 @pytest.mark.promise("reports.md", "in order of time")
-def test_a_night_with_five_troubles_is_told_in_order(
+def test_a_night_with_five_troubles_is_reported_in_order(
     serve: Start, start: Start, run: Run, path: str, folder: str, tmp_path: Path
 ) -> None:
     """A link goes away, a flood, a take-over, a refused user, ``kill -9`` of the hub; and a key fell silent before."""

@@ -94,7 +94,7 @@ REFUSED = [  # the words, the exit status, a part of what is said; {} is a folde
 
 
 @pytest.mark.parametrize(("words", "status", "said"), REFUSED, ids=[words for words, _, _ in REFUSED])
-def test_what_is_refused_is_told_in_one_line_or_with_the_usage(
+def test_what_is_refused_is_reported_in_one_line_or_with_the_usage(
     run_here: Run, bus: HubThread, path: str, folder: str, words: str, status: int, said: str
 ) -> None:
     os.mkdir(f"{folder}/empty")
@@ -129,7 +129,7 @@ OTHERS = ["web", "gateway --listen :0 --export a", "journal replay {}/journal", 
 
 
 @pytest.mark.parametrize("words", [*ASKING, *OTHERS])
-def test_a_hub_that_is_not_there_is_told_in_one_line(
+def test_a_hub_that_is_not_there_is_reported_in_one_line(
     run_here: Run, path: str, journal: str, folder: str, words: str
 ) -> None:
     command, *rest = words.format(folder).replace("journal replay", "replay").split()
@@ -148,7 +148,7 @@ def test_a_hub_that_does_not_answer_is_waited_for_no_longer_than_is_said(run: Ru
 
 
 @pytest.mark.parametrize("command", ["stat", "clients", "tree", "top", "web"])
-def test_a_user_that_is_not_trusted_is_told_what_to_ask_for(
+def test_a_user_that_is_not_trusted_learns_what_to_ask_for(
     run_here: Run, bus: HubThread, path: str, command: str
 ) -> None:
     bus.call(lambda: setattr(bus.hub.context, "trusted", frozenset()))  # as another user would find it

@@ -27,13 +27,13 @@ def test_waiting_ends_with_the_timeout(run: Run, bus: HubThread, path: str) -> N
     assert done.stderr == f"sbus: {path}: no message within 0.5 s\n"
 
 
-def test_a_wildcard_of_another_broker_is_told_in_a_line(start: Start, bus: HubThread, path: str) -> None:
+def test_a_wildcard_of_another_broker_is_reported_in_a_line(start: Start, bus: HubThread, path: str) -> None:
     subscriber = start("sbuslib", "sub", "-a", path, "x/#")
     told = "sbus: # is no wildcard here, in x/#: NATS and MQTT write it so; here it is x/\n"
     assert subscriber.stderr.readline().decode() == told
 
 
-def test_flood_control_is_chosen_and_losses_are_told(
+def test_flood_control_is_chosen_and_losses_are_reported(
     start: Start, bus: HubThread, path: str, await_patterns: Await
 ) -> None:
     """The subscriber cannot write, so it does not read; the hub discards what it may not queue."""

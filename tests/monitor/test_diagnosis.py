@@ -66,7 +66,7 @@ def test_addresses_are_tried_in_their_order(address: str, folder: str, monkeypat
     assert "export SBUS_ADDRESS=" in missing[0].advice
 
 
-def test_what_stands_at_the_address_is_told(address: str) -> None:
+def test_what_stands_at_the_address_is_reported(address: str) -> None:
     for kind, text in ((socket.SOCK_SEQPACKET, "nobody listens there"), (socket.SOCK_STREAM, "another kind of socket")):
         with socket.socket(socket.AF_UNIX, kind) as other:
             other.bind(address)
@@ -106,7 +106,7 @@ def test_a_hub_that_does_not_answer_is_a_problem(address: str) -> None:
         assert of("hub", findings(address, timeout=0.1), "problem").text == "it does not answer in time"
 
 
-def test_a_user_or_process_that_is_unknown_to_the_hub_is_told_why(address: str) -> None:
+def test_a_user_or_process_that_is_unknown_to_the_hub_gets_the_reason(address: str) -> None:
     words = b" ".join(sorted({*SUPPORTED} - {b"hub/statistics", b"hub/links"}))
     for ids, unknown, namespace in (("0/0/0", "process id", "pid"), ("65534/65534/7", "user", "user")):
         with FakeHub(address) as hub:
@@ -128,14 +128,14 @@ def test_a_user_or_process_that_is_unknown_to_the_hub_is_told_why(address: str) 
         assert "hub/statistics" in of("features", found, "warning").text
 
 
-def test_a_plain_daemon_is_told_as_such(address: str) -> None:
+def test_a_plain_daemon_is_reported_as_such(address: str) -> None:
     with PlainDaemon(address):
         found = findings(address)
     assert of("features", found, "warning").text.startswith("a plain daemon")
     assert [one for one in found if one.about == "trust"] == []
 
 
-def test_who_is_not_trusted_is_told_what_to_ask_for(address: str) -> None:
+def test_a_user_that_is_not_trusted_learns_what_to_ask_for(address: str) -> None:
     with Hub(address) as hub:
         hub.context.trusted = frozenset()
         found = findings(address)
@@ -143,7 +143,7 @@ def test_who_is_not_trusted_is_told_what_to_ask_for(address: str) -> None:
     assert of("links of ", found, "ok").text == f"hub {hub.hub_id.decode()} is the root of its tree"
 
 
-def test_lost_messages_and_kicked_clients_are_told_with_their_causes(address: str) -> None:
+def test_lost_messages_and_kicked_clients_are_reported_with_their_causes(address: str) -> None:
     with Hub(address, limits=Limits(queued_packets=3)) as hub, Peer(address) as reader, Peer(address) as publisher:
         reader.subscribe(b"k")
         for _ in range(200):
@@ -160,7 +160,7 @@ def test_lost_messages_and_kicked_clients_are_told_with_their_causes(address: st
     assert of("kicked", found, "warning").text == "1 clients: unknown verb"
 
 
-def test_a_queue_that_fills_is_told_before_anything_is_lost(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_fills_is_reported_before_anything_is_lost(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = Limits(queued_packets=100)
     with HubThread(address, limits=limits) as bus, Peer(address) as reader, Peer(address) as publisher:
 
@@ -184,7 +184,7 @@ def test_a_queue_that_fills_is_told_before_anything_is_lost(address: str, monkey
         assert not bus.call(lambda: bus.hub.statistics().lost)
 
 
-def test_a_queue_whose_workers_are_refused_is_told(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_whose_workers_are_refused_is_reported(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnosis, "_QUEUES_SECONDS", 1.1)
     with HubThread(address), Client(address) as client, client.queue("mail").work(print):
         assert of("queue mail", [*examine(address)], "warning").advice == "start sbus queue mail"
@@ -221,7 +221,7 @@ def test_a_link_that_is_down_is_a_problem(world: World) -> None:
     assert (problem.text, problem.advice) == (f"to {root}: outage", f"sbus doctor -a {root}")
 
 
-def test_a_bridge_that_is_away_or_loses_messages_is_told(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bridge_that_is_away_or_loses_messages_is_reported(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever its text says."""
     away, losing = BridgeStatistics(connected=False), BridgeStatistics(lost={"outage": 1})
     for counts, level in ((BridgeStatistics(exported=5), "ok"), (away, "warning"), (losing, "warning")):

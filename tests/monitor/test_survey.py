@@ -90,7 +90,7 @@ def test_a_claim_to_be_another_hub_is_not_believed(claim: Claim, folder: str) ->
     assert claim(f"{folder}/top").why == f"{folder}/top: another hub listens there", "the hub itself"
 
 
-def test_a_claim_that_leads_nowhere_is_told(claim: Claim) -> None:
+def test_a_claim_that_leads_nowhere_is_reported(claim: Claim) -> None:
     for address in ("/nowhere/at/all", "/dev/fd/0", "/dev/unix/abstract", "no path", "/etc/passwd", ""):
         seen = claim(address)
         assert (seen.hub, bool(seen.why), seen.link.state) == (None, True, "joined")
