@@ -96,7 +96,7 @@ class _Connection(nats.NATS):  # type: ignore[misc]
 
     async def ask(self) -> None:
         """Wait until the server has all that was sent. ``flush`` may return before, and must not be cancelled."""
-        for _ in range(2):  # the client writes its first ping before what was sent
+        for _ in range(2):  # the client writes its first ping before earlier messages
             answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
             await self._send_ping(answered)
             await asyncio.shield(answered)

@@ -2,7 +2,7 @@
 
 Without a stream, messages are published to channels, which have no headers: a bridge refuses lists of patterns that
 overlap. With a stream, each message is an entry of it, and bridges of one bus are a consumer group, which goes on where
-it stopped. A stream holds every key that is exported to it, and each bridge picks what it imports.
+it stopped. A stream holds every key that is exported to it, and each bridge picks the keys that it imports.
 """
 
 from __future__ import annotations

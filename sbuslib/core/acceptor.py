@@ -50,8 +50,8 @@ class Acceptor:
     The kernel has one queue for all connections. So that nobody can make others wait in it, accepting does little more
     than to take a connection out of it and charge it to its user, which takes some microseconds. For the scheduler that
     is the work of one more user, and its time is charged to the user that connects as well. The costlier step, to make
-    a client of the connection, is a turn of its own user. So whoever connects without pause waits for itself. No more
-    connections of a user wait to be served than it may have: others are closed at once, and counted.
+    a client of the connection, is a turn of its own user. So a user that connects without pause delays only itself. No
+    more connections of a user wait to be served than it may have: others are closed at once, and counted.
 
     :param role: the role with which each client begins.
     :param users: the ids that may connect; ``None``: all that the socket lets in.

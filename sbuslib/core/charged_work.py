@@ -4,8 +4,8 @@ Work that grows with the number of patterns cannot be done in the turn of the cl
 would wait. If it were done in no turn, it would be charged to no user, and one user could take all the time of the hub.
 So it is a *job*, done in short steps, in turns that the scheduler gives to the user as it does to clients.
 
-Others may wait for the end of a job, such as a reload for all clients that it looks at. So every job that was added
-ends, whatever happens: it is done, a step of it fails, or the hub stops.
+Others may wait for the end of a job, for example a reload for all clients that it looks at. So every job that was added
+ends in any case: it is done, a step of it fails, or the hub stops.
 """
 
 from __future__ import annotations

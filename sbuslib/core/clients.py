@@ -96,7 +96,7 @@ class Clients:
     # -- those that watch the hub -------------------------------------------------------------------
 
     def _may_watch(self, client: Outbound) -> bool:
-        """Whether a client is told what happens to the hub, and reads it."""
+        """Return whether a client gets the events of the hub, and reads them."""
         if not (client.is_monitor and client.wants_notices and client.credentials.uid in self._context.trusted):
             return False
         return client.answers < self._context.limits.queued_answers // 2
@@ -108,7 +108,7 @@ class Clients:
                 connection.outbound.notify(packet)
 
     def tell_latest(self, client: Outbound) -> None:
-        """A client watches the hub from now on: tell it what happened before it came."""
+        """Send earlier events to a client that watches the hub from now on."""
         if self._may_watch(client):
             client.answer(*(event.encode() for event in self._context.events.latest))
 

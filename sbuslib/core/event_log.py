@@ -1,6 +1,7 @@
-"""What happens to one hub, told once to all who have to know: the log, and whoever listens here.
+"""Events of one hub, each reported once: to the log, and to listeners.
 
-Clients could cause events without end. Of one user so many are told in an hour, and then how many more there were.
+Clients could cause events without end. So only some events of one user are reported in an hour, and then the number of
+further ones.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from ..wire.events import LONGEST_TEXT, HubEvent, shown
 from .callback_errors import log
 
 MOST: Final = 60
-"""Events of one user that are told in :data:`SPAN`. A user whose messages are lost again and again causes two a dozen
-seconds at most."""
+"""Events of one user that are reported in :data:`SPAN`. A user whose messages are lost again and again causes at most
+two in a dozen seconds."""
 
 SPAN: Final = 3_600.0
 """Seconds."""
 
 _USERS: Final = 256
-"""Users whose events are counted apart. All others together have as many as one."""
+"""Users whose events are counted separately. All others together have as many as one."""
 
 LATEST: Final = 64
-"""Events that are kept for those that come later, such as a recorder that joins again when its hub was restarted."""
+"""Events that are kept for later listeners, for example a recorder that joins again after a restart of its hub."""
 
 
 @dataclass(slots=True)
@@ -41,7 +42,7 @@ class _Share:
 class Events:
     """The events of one hub. Nothing here may be called while the area is in use.
 
-    :param address: tells where the hub listens.
+    :param address: returns the address at which the hub listens.
     """
 
     def __init__(self, address: Callable[[], str]) -> None:
@@ -63,7 +64,7 @@ class Events:
         count: int = 0,
         seconds: float = 0,
     ) -> None:
-        """Tell what happened, to a client with these credentials where it is about one.
+        """Report an event; ``credentials`` are those of the client that it is about, if any.
 
         ``cause`` and ``key`` are words of this hub, or went through :mod:`sbuslib.wire.events`.
         """
@@ -79,7 +80,7 @@ class Events:
         self._pass_on(HubEvent(kind, self._now(), shown(self._address()), uid, user, pid, program, *what))
 
     def _has_share(self, uid: int) -> bool:
-        """Count an event of a user. Returns whether it is told."""
+        """Count an event of a user. Returns whether it is reported."""
         self.sum_up()
         who = uid if uid in self._shares or len(self._shares) < _USERS else -1
         share = self._shares.setdefault(who, _Share(monotonic()))
@@ -87,7 +88,7 @@ class Events:
         return share.count <= MOST
 
     def sum_up(self, *, ends: bool = False) -> None:
-        """Tell how many events were left out of users whose time is over; ``ends``: of all."""
+        """Report how many events were left out, of users whose time is over; ``ends``: of all."""
         now = monotonic()
         for uid, share in [*self._shares.items()]:
             if ends or now - share.began >= SPAN:

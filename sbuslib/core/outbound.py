@@ -147,7 +147,7 @@ class Outbound:
         return sent
 
     def foresee(self, sender: Sender | None, uid: int, size: int) -> tuple[str, str]:
-        """What :meth:`deliver` would do with a message of so many bytes now, and why it would be lost.
+        """Return the outcome of :meth:`deliver` for a message of so many bytes now, and the reason if it would be lost.
 
         Nothing changes. The words are those of :class:`~sbuslib.statistics.ExplainedReceiver`. Without a sender, it is
         from some client of user ``uid``.

@@ -202,9 +202,10 @@ class Outbox:
         return action
 
     def foresee(self, size: int, sender: int, may_hold: bool) -> tuple[Action, Cause | None]:
-        """What to do with one message of ``size`` bytes that cannot be sent at once, and why it is lost if it is.
+        """Return the action for one message of ``size`` bytes that cannot be sent at once, and the reason if it is
+        lost.
 
-        Nothing changes. Beyond the bound, what is kept exceeds it.
+        Nothing changes. Beyond the bound, kept messages exceed it.
         """
         is_below = self.is_below_share(sender, 1, size)
         has_place = is_below or self._fits(1, size)
@@ -406,7 +407,7 @@ class Outbox:
         )
 
     def restore(self, record: OutboxRecord) -> None:
-        """Restore the queue of this client on the hub before. Its room is charged, whatever the limits are now.
+        """Restore the queue of this client on the hub before. Its room is charged, even beyond the present limits.
 
         Raises :exc:`~sbuslib.errors.StateError`, :exc:`IndexError` and :exc:`~sbuslib.errors.PacketError` for a record
         that contradicts itself.

@@ -4,9 +4,9 @@ Quotas are for a user and not for a connection: else a user would get around the
 rules:
 
 * *Patterns* are a plain maximum for each user: in number, in bytes, and in *steps*. All patterns of a user together may
-  add ``user_pattern_steps`` steps to the look-up of one key, whatever the key and whatever the patterns: a sum over
-  their distinct shapes, by the theory in :mod:`sbuslib.matcher`. Patterns without ``*``, and any number of patterns of
-  one shape such as ``room/*/temp`` and ``hall/*/door``, cost nothing or once.
+  add ``user_pattern_steps`` steps to the look-up of one key, for any key and any patterns: a sum over their distinct
+  shapes, by the theory in :mod:`sbuslib.matcher`. Patterns without ``*`` cost nothing; any number of patterns of one
+  shape, for example ``room/*/temp`` and ``hall/*/door``, cost once.
 * *Connections*, *room in queues* and *send buffers* are shared out among users, see :mod:`sbuslib.shares`.
 
 A queue is charged to the user of its receiver, on behalf of the user of the sender: users that flood a receiver take
@@ -109,7 +109,7 @@ class Quotas:
     """The accounts of one hub's users, and its connections shared out among them.
 
     :param connections: how many connections the hub can hold in all.
-    :param exempt: users who may have all connections that are left, such as the hub's own.
+    :param exempt: users who may have all connections that are left, for example the hub's own.
     """
 
     def __init__(self, limits: Limits, connections: int, exempt: frozenset[int] = frozenset()) -> None:

@@ -1,9 +1,9 @@
 """Replacement of a hub under its clients, on both sides: the old hub and the new one.
 
 First the children leave, while everybody is served. All else happens in one go, in which neither hub serves anybody.
-The old hub finishes what is half done, so that its state is packets that wait and nothing else, and gives it away, as
-:mod:`.handover` says. The new one makes a connection of each that it is given, charges it to its user, and reads on
-where the old one stopped.
+The old hub finishes partly done work, so that its state is waiting packets and nothing else, and hands it over in the
+format of :mod:`.handover`. The new one makes a connection of each that it is given, charges it to its user, and reads
+on where the old one stopped.
 """
 
 from __future__ import annotations

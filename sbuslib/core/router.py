@@ -126,7 +126,8 @@ class Router(Generic[S]):
     def subscribe_anyway(
         self, pattern: bytes, subscriber: S, account: Account, credentials: Credentials | None = None, times: int = 1
     ) -> None:
-        """Put so many ``SUB`` in force, whatever the limits: for a link, and for those that another hub had accepted.
+        """Put so many ``SUB`` in force, even beyond the limits: for a link, and for clients that another hub had
+        accepted.
 
         Without ``credentials`` the pattern is plain, or bears the mark. Raises
         :exc:`~sbuslib.errors.ReservedKeyError` as :meth:`subscribe`.

@@ -245,7 +245,7 @@ def _known_runs(publisher: Publisher, received: Received) -> list[Run] | None:
         return [(0, count, receivers)]
     if publisher.misses:
         return None
-    # A head that is longer or shorter than its packet's header equals no header: such packets are looked at one by one.
+    # A head that is longer or shorter than its packet's header equals no header: these packets are looked up singly.
     found = list(map(get, heads))
     if None in found:
         for slot, others in enumerate(found):

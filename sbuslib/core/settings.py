@@ -1,8 +1,8 @@
 """Settings of a hub that can change while it serves, and the review of its clients after a change.
 
-What clients hold is brought in line with the settings in turns of their users (:class:`Review`). Remembered answers are
-forgotten at once, so the next message of each client is asked about. The patterns that clients hold may be many, so
-they are gone through in small steps. With ``hub/reload`` a trusted client asks for that, and gets the result
+The clients' patterns are brought in line with the settings in turns of their users (:class:`Review`). Remembered
+answers are forgotten at once, so the next message of each client is asked about. The patterns that clients hold may be
+many, so they are gone through in small steps. With ``hub/reload`` a trusted client asks for that, and gets the result
 (:class:`Reloads`).
 """
 
@@ -31,7 +31,7 @@ _MOST: Final = 1_024
 
 
 class Settings:
-    """Who may connect, who is trusted, whose relays may join, and what each may do: users by id.
+    """Users by id that may connect, that are trusted, and whose relays may join; and the permissions of each.
 
     The hub's own user may always connect; it and root are always trusted. Raises
     :exc:`~sbuslib.errors.UsageError`.

@@ -1,7 +1,7 @@
 """Supervision of a service's greenlets: an error that none of them handles ends the service.
 
-gevent prints such an error and goes on without the greenlet, so the service would stand there and do nothing. Here it
-is logged with its traceback, it ends the service, and a caller that waits for the service gets it as
+gevent prints the error and goes on without the greenlet, so the service would stay up and do nothing. Here it is logged
+with its traceback, it ends the service, and a caller that waits for the service gets it as
 :exc:`~sbuslib.errors.ServiceError`: ``serve_forever``, the end of a ``with``, or the command, which exits with 1.
 """
 
@@ -23,7 +23,7 @@ class Supervisor:
     """Starts the greenlets of one service; the first error that leaves one of them is kept in ``error``.
 
     :param name: of the service, in the log and in the error.
-    :param stop: ends the service. It is called once, in a greenlet of its own, after the first such error.
+    :param stop: ends the service. It is called once, in a greenlet of its own, after the first error.
     """
 
     def __init__(self, name: str, stop: Callable[[], object]) -> None:

@@ -16,7 +16,7 @@ from ..wire.packets import MSG, check_key
 from ..wire.text import printable
 
 CONTROL = b"sbus/gateway"
-"""Control key of the gateways and bridges of one bus, whatever they join it to."""
+"""Control key of all gateways and bridges of one bus."""
 
 LOST = b"sbus/bridge/lost"
 """Key of a bridge's loss notices on its bus: ``<cause> <count> <since>``, as in ``notice/lost``."""

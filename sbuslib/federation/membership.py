@@ -2,10 +2,10 @@
 
 **Echoes.** A message that one gateway imports reaches every other gateway and bridge of the bus as a subscriber. None
 of them may export it again, or it would go round for ever. So before one publishes, it announces on the bus, under
-:data:`.import_export.CONTROL`, the digests of what it is about to publish. That key never crosses. As the bus
-keeps the order of one publisher, each of them hears the announcement before it sees the message. For each announcement,
-it leaves out one message with that digest from that sender. One that is alone on its bus announces nothing. Its own
-messages do not come back to it: its client asks for that.
+:data:`.import_export.CONTROL`, the digests of the messages that it is about to publish. That key never crosses. As the
+bus keeps the order of one publisher, each of them hears the announcement before it sees the message. For each
+announcement, it leaves out one message with that digest from that sender. One that is alone on its bus announces
+nothing. Its own messages do not come back to it: its client asks for that.
 
 **Spares.** Bridges with the same configuration are each other's spares. The heartbeat of each carries its id and a
 digest of its configuration, so they agree on the one that sends: the one whose id sorts first. Ids begin with the
@@ -41,7 +41,7 @@ _DIGEST_BYTES: Final = 16
 HEARTBEAT_SECONDS: Final = 1.0
 """Interval of heartbeats while there are other gateways. One that misses three is gone."""
 SETTLE_SECONDS: Final = 0.25
-"""Time from a new one's first heartbeat until it subscribes to what it exports: the others have to know it before."""
+"""Time from a new one's first heartbeat until it subscribes to its exports: the others have to know it before."""
 _EXPECTED_SECONDS: Final = 10.0
 """How long an announced message is waited for."""
 

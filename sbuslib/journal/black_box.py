@@ -62,12 +62,12 @@ class BlackBox(ClientRecorder):
         self._forgotten = 0
         #: The time of the first of them, in nanoseconds; 0: of none.
         self._forgotten_since = 0
-        #: Whether what is kept is to be recorded now.
+        #: Whether the kept messages are to be recorded now.
         self._triggered = False
         super().__init__(address, directory, patterns=(*patterns, *on), **options)
 
     def trigger(self) -> None:
-        """Record what is in memory soon. It may be called by a signal handler."""
+        """Record the messages in memory soon. It may be called by a signal handler."""
         self._triggered = True
 
     def _keep(self, now: int, messages: list[Message]) -> None:

@@ -38,7 +38,7 @@ class ClientRecorder:
 
     :param patterns: patterns of the keys to record; everything unless given.
     :param hold: ask the hub to pause publishers rather than lose a message.
-    :param events: record what happens to the hub, too, as far as this user is told: gap rows of no message.
+    :param events: record events of the hub, too, as far as this user gets them: as gap rows of no message.
     :param notices: the key above ``stopped``, under which an error is published.
 
     The other parameters are those of :class:`.writer.Writer`. Raises as :class:`sbuslib.blocking.Client`, and
@@ -69,7 +69,7 @@ class ClientRecorder:
 
         #: Losses without a gap row yet.
         self._gaps: list[Gap] = []
-        #: When the last recorded event happened: a client that comes back is told the latest again.
+        #: Time of the last recorded event: a client that reconnects gets the latest again.
         self._event_time = 0.0
         #: Messages that wait to be handed to the writer.
         self._chunks: list[Chunk] = []

@@ -241,7 +241,7 @@ class Intake:
             self._backpressure.pause(publisher)
             return True
 
-        # 3. Else they are lost, and a gap row says so.
+        # 3. Else they are lost, which a gap row records.
         cause = "timeout" if self._held_too_long else "overflow"
         self.lost[cause] = self.lost.get(cause, 0) + count
         self._note_gap(cause, count, time_ns())

@@ -114,7 +114,7 @@ class Recorder:
         self._hold = hold
         self._notices = notices
         self._on_stop = on_stop
-        #: Makes another writer at each start, given what it calls from its thread.
+        #: Makes another writer at each start, given the functions that it calls from its thread.
         self._make_writer = partial(
             Writer,
             self.directory,

@@ -58,7 +58,7 @@ def verify(
     on_damage: Callable[[str, Skipped], object] = lambda path, skipped: None,
     check: Check | None = None,
 ) -> Check:
-    """Read all of a journal, and call ``on_damage`` with each file and what is damaged in it.
+    """Read all of a journal, and call ``on_damage`` with each damaged file and a description of the damage.
 
     It counts in ``check``, which another thread may read meanwhile. Raises
     :exc:`~sbuslib.errors.JournalError` when there is no journal, and :exc:`OSError`.

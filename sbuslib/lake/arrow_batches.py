@@ -83,7 +83,7 @@ class Decoder:
         self._of: tuple[SegmentHeader, str] | None = None
 
     def add(self, header: SegmentHeader, path: str, block: Block) -> Iterator[Any]:
-        """Add a block of the segment at ``path``, and yield what is ready.
+        """Add a block of the segment at ``path``, and yield batches that are ready.
 
         Raises :exc:`~sbuslib.errors.CorruptJournalError`.
         """

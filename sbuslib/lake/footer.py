@@ -166,7 +166,7 @@ def _holes(file: Sealed, table: Any) -> tuple[list[HeldRows], list[tuple[int, in
 
 
 def _spans(file: Sealed, holes: list[HeldRows]) -> Iterator[HeldRows]:
-    """Yield the ranges between the holes, some of which adjoin."""
+    """Yield the ranges between the holes; some holes adjoin."""
     first, time_ns = file.first, file.start_ns
     for hole in holes:
         if hole.first > first:

@@ -1,4 +1,4 @@
-"""The rows of a segment as blocks of columns, and the gap rows for what is missing or damaged there."""
+"""Rows of a segment as blocks of columns, with gap rows for missing or damaged rows."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What happened in some hours, in order of time: what hubs told of themselves, what is missing, who flooded the bus,
-and which keys fell silent.
+"""Report of some hours, in order of time: events of hubs, missing messages, users that flooded the bus, and keys that
+fell silent.
 
-The first two stand in the recording: events and gaps. The others are counted from its messages, so they are true of
-what was recorded, and where only some keys were, of these.
+The first two stand in the recording: events and gaps. The others are counted from its messages, so they hold for the
+recorded messages and keys only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .traffic import Span, period, second, span, summaries, time_of
 _SECOND: Final = 1_000_000_000
 
 _WINDOW: Final = 10
-"""Seconds of which the rates of users are looked at."""
+"""Seconds of a window in which the rates of users are counted."""
 
 _FLOOD: Final = 1_000
 """Fewest messages of one user in such a window that are a flood..."""
@@ -45,7 +45,7 @@ _KEYS: Final = 20
 """Keys that are named."""
 
 _MINUTE: Final = 60 * _SECOND
-"""Gaps of one cause that are no farther apart are told together."""
+"""Seconds: gaps of one cause that are no farther apart are reported together."""
 
 _AWAY: Final = (OUTAGE, CUT, "away")
 """Causes of gaps that are a time rather than a number of messages."""
@@ -79,7 +79,9 @@ def _events(recorded: Recorded) -> Iterator[NightEntry]:
 
 
 def _gaps(recorded: Recorded, covered: Span) -> Iterator[NightEntry]:
-    """What the recorder did not get. Those of a minute come as one row, and minutes that adjoin are told together."""
+    """Messages that the recorder did not get. Those of a minute come as one row, and adjoining minutes are reported
+    together.
+    """
     rows = recorded.query(
         "SELECT hub, cause, MIN(time_ns), MAX(time_ns), CAST(SUM(lost) AS BIGINT), COUNT(*) FILTER (WHERE lost IS NULL)"
         " FROM sbus_recorded WHERE kind = 'gap' AND (lost IS NULL OR lost > 0)"
@@ -94,7 +96,7 @@ def _gaps(recorded: Recorded, covered: Span) -> Iterator[NightEntry]:
         else:
             merged.append([hub, cause, first, last, lost, unknown])
 
-    # A time ends with the next row, whatever it is.
+    # A time ends with the next row of any kind.
     for _, cause, first, last, lost, unknown in merged:
         name = shown(str(cause))
         if cause in _AWAY:
@@ -123,7 +125,7 @@ WHERE n >= {flood} AND n >= {times} * COALESCE(most, 0)
 
 
 def _floods(recorded: Recorded, covered: Span) -> Iterator[NightEntry]:
-    """Users that published far more than usual; windows that adjoin are told together."""
+    """Users that published far more than usual; adjoining windows are reported together."""
     count = (covered.last_ns - covered.first_ns) // (_WINDOW * _SECOND) + 1
     values = {"window": _WINDOW * _SECOND, "all": count, "half": (count + 1) // 2, "flood": _FLOOD, "times": _TIMES}
     floods: list[list[int]] = []

@@ -34,9 +34,9 @@ _Tail: TypeAlias = "tuple[bytes, ...]"
 
 
 def allowing(flows: Iterable[Flow], separator: bytes = SEPARATOR) -> dict[int, list[bytes]]:
-    """Patterns that match all keys under which something was published, for each user that a hub may ask about.
+    """Return patterns that match all keys under which messages were published, for each user that a hub may ask about.
 
-    Nothing is needed for keys with the reserved token, and nothing can be said of unknown senders.
+    Keys with the reserved token need no pattern, and unknown senders have none.
     """
     keys, uses_reserved = defaultdict[int, set[bytes]](set), Namespace(separator).uses_reserved
     for flow in flows:
@@ -104,7 +104,7 @@ def _starred(segment: bytes, stem: int, last: bool) -> bytes:
 
 
 def held(clients: Iterable[HeldPatterns], separator: bytes = SEPARATOR) -> dict[int, list[bytes]]:
-    """What a hub's clients subscribe to, by user, as far as it can be written."""
+    """Return the patterns that a hub's clients subscribe to, by user, as far as they can be written."""
     namespace, found = Namespace(separator), defaultdict[int, set[bytes]](set)
     for client in clients:
         for process in namespace.chain(client.credentials.encode())[-1:]:

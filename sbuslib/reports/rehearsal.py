@@ -1,11 +1,11 @@
-"""Rules rehearsed on what was recorded: what a policy would refuse, and which of its patterns nothing matched.
+"""Rehearsal of rules on recorded messages: those that a policy would refuse, and patterns of it that nothing matched.
 
 DuckDB counts the messages of each process under each key, and the policy is asked once for each distinct user and key.
 Nothing is sent.
 
 **Whose messages they are.** A hub asks about the user of the connection over which a message comes. That is the
 message's publisher, or a relay. A journal has the sender's whole chain of credentials, and the process in it that
-answers for the message; it does not say which part of the chain before that process leads to the recording hub itself.
+answers for the message; it does not show which part of the chain before that process leads to the recording hub itself.
 So each user up to that process may be the one that a hub asks about. Where the answer is not the same for all of them,
 it is not known.
 """
@@ -25,14 +25,14 @@ from ..statistics import HeldPatterns
 from .sql import Recorded
 
 _NO_USER = 2**32 - 1
-"""The kernel gives no user this id or a larger one; whoever wrote a segment may have."""
+"""The kernel gives no user this id or a larger one; but a segment may have one, from its writer."""
 
 
 class Flow(NamedTuple):
     """The messages that one process published under one key.
 
     ``uid`` and ``pid`` are of the process that answers for them, 0 for a process that is not known; ``users`` are those
-    that a hub may ask about. Where nobody knows who sent them, there are no users.
+    that a hub may ask about. Where the sender is unknown, there are no users.
     """
 
     users: frozenset[int]
@@ -71,7 +71,7 @@ def _users_asked(
 
 
 class RefusedKey(msgspec.Struct, kw_only=True):
-    """What a policy refuses a user under one key, ``processes`` and times of the messages, and ``why``."""
+    """Messages that a policy refuses a user under one key: their ``processes`` and times, and ``why``."""
 
     uid: int
     key: bytes
@@ -91,14 +91,14 @@ class MissingMessages(NamedTuple):
 
 
 class Rehearsal(msgspec.Struct, kw_only=True):
-    """What a policy makes of what was recorded."""
+    """Result of a rehearsal."""
 
     messages: int = 0
     """All that were recorded; each is allowed, or in one of the next four."""
     refusals: list[RefusedKey] = []
-    """What would be refused, the most messages first."""
+    """Messages that would be refused, the most first."""
     unknown: int = 0
-    """Messages whose sender nobody knows."""
+    """Messages whose sender is unknown."""
     unsure: int = 0
     """Messages that came over links, where the answer depends on which of its users the hub asks about."""
     reserved: int = 0
@@ -108,7 +108,7 @@ class Rehearsal(msgspec.Struct, kw_only=True):
     keys: int = 0
     """Distinct keys."""
     lost: list[MissingMessages] = []
-    """What is not recorded, by cause."""
+    """Messages that are not recorded, by cause."""
 
     @property
     def refused(self) -> int:
@@ -169,7 +169,7 @@ class PolicyTrial:
         return self._grants[uid]
 
     def why(self, uid: int, verb: Verb) -> str:
-        """Why a user was refused something."""
+        """Return the reason for a refusal."""
         if self._users is not None and uid not in self._users:
             return "may not connect, unless it is the hub's own user"
         labels = dict.fromkeys(grant.rule.label for grant in self._granted(uid)[0] if grant.verb == verb)
@@ -215,12 +215,12 @@ def rehearse(recorded: Recorded, trial: PolicyTrial, separator: bytes = SEPARATO
     refusals: dict[tuple[int, bytes], RefusedKey] = {}
     uses_reserved = Namespace(separator).uses_reserved
     for flow in flows(recorded, separator):
-        # 1. What they are.
+        # 1. The messages.
         result.messages += flow.messages
         keys.add(flow.key)
         users.update([flow.uid] if flow.users else [])
 
-        # 2. What the rules say.
+        # 2. The decisions of the rules.
         if uses_reserved(flow.key):
             result.reserved += flow.messages
             continue
@@ -234,7 +234,7 @@ def rehearse(recorded: Recorded, trial: PolicyTrial, separator: bytes = SEPARATO
             result.unsure += flow.messages
             continue
 
-        # 3. One refusal for each user and key, whatever the process.
+        # 3. One refusal for each user and key, for all processes together.
         found = refusals.get((flow.uid, flow.key))
         if found is None:
             refusals[flow.uid, flow.key] = RefusedKey(

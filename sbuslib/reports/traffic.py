@@ -120,8 +120,8 @@ _TABLES = {
 def summaries(recorded: Recorded, seconds: int) -> dict[str, Table]:
     """The tables of the report but ``by_level``.
 
-    ``lost`` is the sum of what is known, null where nothing is, and ``unknown`` how many gaps do not say how many
-    messages they stand for.
+    ``lost`` is the sum of the known counts, null where none is known, and ``unknown`` the number of gaps without a
+    count.
 
     :param seconds: the length of a period.
     """

@@ -30,7 +30,7 @@ from ..matcher import check_separator
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 Column: TypeAlias = "memoryview | array[int]"
-"""Numbers: ``len``, indices and slices; mostly a view into what was read."""
+"""Numbers: ``len``, indices and slices; mostly a view into the bytes read."""
 
 MESSAGE: Literal["message"] = "message"
 GAP: Literal["gap"] = "gap"

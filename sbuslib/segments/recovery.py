@@ -4,9 +4,9 @@ A crash leaves a segment without an end mark. The bytes after its last whole blo
 since the messages in the recorder's memory are lost in any case. Then comes the end mark.
 
 **Row numbers are never used twice.** Readers may have seen any block that was whole. When a recorder is killed, the
-kernel keeps what it wrote. When the machine crashes, blocks may be lost that a reader has seen, and whole segments with
-durability ``none``. So each segment names the boot of the machine under which it was written. After another boot the
-end mark leaves :data:`NUMBERS_LEFT_OUT` numbers out.
+kernel keeps all written bytes. When the machine crashes, blocks may be lost that a reader has seen, and whole segments
+with durability ``none``. So each segment names the boot of the machine under which it was written. After another boot
+the end mark leaves :data:`NUMBERS_LEFT_OUT` numbers out.
 """
 
 from __future__ import annotations

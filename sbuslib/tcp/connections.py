@@ -60,7 +60,7 @@ class Connections(Owner):
         self._tls = None if tls is None else (tls, *tls.contexts(SSLContext))  # and the contexts for both ends
         self._insecure = insecure
         self._server: StreamServer | None = None  # while it listens
-        self._watch: gevent.Greenlet[..., Any] | None = None  # closes what is too slow, while the peer is started
+        self._watch: gevent.Greenlet[..., Any] | None = None  # closes slow connections, while the peer is started
         self._stopping = False
         self._accepted = 0  # connections that others made, handshakes included
         self._shaking_hands: set[Any] = set()  # greenlets that wait for a TLS handshake
@@ -119,7 +119,7 @@ class Connections(Owner):
                 self.flush(timeout)
                 for link in self.links:
                     link.shut_down()
-                # The other end closes once it has read everything. Closing first could lose what it has not read.
+                # The other end closes once it has read everything. Closing first could lose unread bytes.
                 while self._links and (remaining := deadline - monotonic()) > 0:
                     self._links_changed.clear()
                     self._links_changed.wait(remaining)

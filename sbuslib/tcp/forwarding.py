@@ -143,7 +143,7 @@ class Seen:
         self._known: _Generations[str, int] = _Generations(limits.seen)  # equal messages of all publishers, by digest
         # Equal copies over each link, by link and digest.
         self._came: _Generations[tuple[Hashable, str], int] = _Generations(limits.seen)
-        self._turned = 0.0  # when what is recent was last turned over
+        self._turned = 0.0  # when recent messages were last turned over
         self.held_back = 0  # messages taken for repeats by their contents
 
     def numbered(self, identity: str, digest: str, now: float) -> tuple[set[object], bool]:

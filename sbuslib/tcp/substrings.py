@@ -83,7 +83,7 @@ class Substrings(Generic[S]):
         return True
 
     def discard(self, subscriber: S) -> dict[str, int]:
-        """Remove all substrings of ``subscriber``. Returns what it held, substring to count."""
+        """Remove all substrings of ``subscriber``. Returns its substrings with their counts."""
         held = self._held.pop(subscriber, {})
         for substring in held:
             self._forget(substring, subscriber)

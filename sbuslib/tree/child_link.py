@@ -46,7 +46,7 @@ class ChildLink(Link):
         outbound = publisher.outbound
         super().__init__(link_context, publisher, outbound, "")
         self.mode = mode
-        self.trusted = mode == "announce"  # others could delay everybody, and learn what is not theirs
+        self.trusted = mode == "announce"  # others could delay everybody, and learn of other users' keys
         self.synced = False
         """Whether it has announced all the interest of the hubs below it."""
         self.lost: Counter[str] = Counter()
@@ -205,7 +205,7 @@ class ChildLink(Link):
         return receivers
 
     def _prune(self, keys: PrunedKeys, key: bytes) -> bool:
-        """Prune a key that nobody else wants; ``False`` when that has to wait."""
+        """Prune a key that no other client wants; ``False`` when that has to wait."""
         router, now = self.context.router, monotonic()
         if key in keys.keys or len(key) > PRUNED_BYTES or router.namespace.uses_reserved(key):
             return True
@@ -313,7 +313,7 @@ class PlainLink(ClientRole):
         return self._behind.unknown
 
     def look_up(self, publisher: Publisher, header: bytes, times: int) -> Routes:
-        # Remembered only by the router: a user may have any number of such relays.
+        # Remembered only by the router: a user may have any number of these relays.
         router = self._context.router
         found = router.routes.get(header)
         if found is None:

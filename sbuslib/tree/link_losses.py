@@ -46,7 +46,7 @@ class LinkLosses(Losses):
             self._context.running.after(self._context.limits.link_notices, self.report)
 
     def report(self) -> None:
-        """Report now what was not reported yet."""
+        """Report all losses that were not reported yet."""
         self._waits = False
         for each in self.take_report():
             self._tell(Lost(*each))

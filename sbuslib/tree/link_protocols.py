@@ -105,7 +105,7 @@ class ParentPort(Protocol):
         ...
 
     def explain(self, key: bytes, carries: bool) -> ExplainedLink:
-        """What the link to it would do with a message under a key, of which it is a receiver or not."""
+        """Explain the outcome on the link to it for a message under a key; ``carries``: it is a receiver."""
 
     def statistics(self) -> LinkStatistics:
         """The link to it."""

@@ -118,7 +118,7 @@ class LossReports:
             return None
         news = LossReport(report.hub, report.cause, known, sure, report.total, report.since)
 
-        # 2. Count it. The parent may know as much as the children were told.
+        # 2. Count it. The parent may know as much as was reported to the children.
         if count is None:
             self._make_room()
             count = self._counts[key] = _Count(known, known, report.reported_before, known, report.since)
@@ -131,7 +131,7 @@ class LossReports:
         else:
             self._open[key] = None
 
-        # 3. Pass it on, together with what was not passed on yet.
+        # 3. Pass it on, together with losses that were not passed on yet.
         earlier = self._news.get(key)
         self._news[key] = News(earlier.report.joined_by(news) if earlier is not None else news, origin)
         self._changes += 1

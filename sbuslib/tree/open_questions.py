@@ -50,7 +50,7 @@ class OpenQuestions:
         return self._waiting.pop(token, None) is not None
 
     def answer(self, token: bytes, says: bytes) -> bool:
-        """Act on an answer. Returns ``False`` if there was no such question."""
+        """Act on an answer. Returns ``False`` if that question is not open."""
         _, on_answer = self._asked.pop(token, (0.0, None))
         if on_answer is not None:
             on_answer(says)

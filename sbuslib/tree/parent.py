@@ -264,7 +264,7 @@ class Parent:
         return bounds is None or bool(bounds.subscribers(key))
 
     def explain(self, key: bytes, carries: bool) -> ExplainedLink:
-        """What the link would do with a message under this key, of which it is a receiver or not."""
+        """Explain the outcome on the link for a message under this key; ``carries``: it is a receiver."""
         # 1. Why it is none.
         reason = ""
         if not carries and self.context.router.namespace.is_secret(key):

@@ -118,7 +118,7 @@ class ParentInterest:
         """Begin another link: earlier announcements hold until the parent has announced everything; earlier prunes do
         not.
 
-        Returns whether there were such keys.
+        Returns whether there were pruned keys.
         """
         pruned, self.pruned = self.pruned, {}
         if pruned:

@@ -38,7 +38,7 @@ class RemoteSender:
 
     :param credentials: of the link, which is all that the kernel guarantees.
     :param rest: the part that the hub at the other end adds to the credential key of the link.
-    :param namespace: of this hub, where that is a child; ``None``: the key is ``rest``, whatever the link's.
+    :param namespace: of this hub, where that is a child; ``None``: the key is ``rest`` alone.
     :param relay: the publisher that a receiver may pause for it; ``None``: none, since others are behind a link.
     """
 

@@ -339,7 +339,7 @@ class Tree(LinkContext):
     def explain_links(
         self, key: bytes, receivers: Routes, sender: Publisher | None, uid: int, origin: Receiver | None
     ) -> Iterator[ExplainedLink]:
-        """What each link, but that from which it comes, would do with a message of this user for these receivers.
+        """Explain the outcome of a message of this user for these receivers, on each link but the one it comes from.
 
         That to the parent comes first, then those that carry it.
         """
@@ -352,7 +352,7 @@ class Tree(LinkContext):
             if outbound is origin:
                 continue
 
-            # What would become of the message there, or why it does not go there.
+            # The outcome of the message there, or the reason if it does not go there.
             told = ExplainedLink(link=self._statistics_of(connection), carries=outbound in found)
             if told.carries:
                 outcome, cause = outbound.foresee(sender, uid, len(key))

@@ -57,7 +57,7 @@ class Uplink:
     """
 
     closed = False
-    hands_on = False  # the parent acknowledges what it has handed on
+    hands_on = False  # the parent acknowledges messages that it has handed on
     is_hub = True  # so it is waited for however long it takes
     in_order = True  # messages that wait are sent oldest first
 
