@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import threading
-from argparse import ArgumentTypeError
-from collections.abc import Callable
-
 import pytest
 from cli.conftest import Run
-from support import PATIENCE, HubThread
+from support import HubThread
 
 import sbuslib
-from sbuslib.cli import console, jobs, messages
+from sbuslib.cli import messages
 from sbuslib.cli.main import every_parser, parse
-from sbuslib.cli.values import count, moment, prefixes, seconds, separator, size, speed
 
 # -- Every command as a program: its help, and errors that read as errors of a program and not of Python
 
@@ -130,86 +124,3 @@ def test_help_fills_paragraphs_and_keeps_examples(run: Run) -> None:
         described, _, examples = done.stdout.partition("\nexamples:\n")
         assert max(map(len, described.splitlines())) < int(columns)
         assert "  sbus sub 'room/*/temp'                      * stands for all up to the next /\n" in examples
-
-
-# -- Numbers, sizes, times and prefixes as they are written on a command line
-
-
-@pytest.mark.parametrize(
-    ("read", "text", "value"),
-    [
-        (count, "1", 1),
-        (size, "1000", 1_000),
-        (size, "64K", 65_536),
-        (size, "1.5G", 3 * 2**29),
-        (size, "0.1", 1),
-        (seconds, "90", 90),
-        (seconds, "15m", 900),
-        (seconds, "12h", 43_200),
-        (seconds, "30d", 2_592_000),
-        (seconds, "1w", 604_800),
-        (speed, "2", 2),
-        (speed, "0.5x", 0.5),
-        (prefixes, "room/=k/=", (b"room/", b"k/=")),
-        (prefixes, "=", (b"", b"")),
-        (prefixes, "\udcff=b", (b"\xff", b"b")),
-        (separator, ".", b"."),
-        (moment, "@1.5", 1_500_000_000),
-        (moment, "1970-01-01T00:00:01+00:00", 1_000_000_000),
-        (moment, "1970-01-01T01:00:00.000001+01:00", 1_000),
-    ],
-)
-def test_texts_become_values(read: Callable[[str], object], text: str, value: object) -> None:
-    assert read(text) == value
-
-
-@pytest.mark.parametrize(
-    ("read", "text"),
-    [
-        *((count, text) for text in ("0", "-1", "1.5", "", "many")),
-        *((size, text) for text in ("0", "-1K", "K", "nan", "inf", "9E", "8388608T")),
-        *((seconds, text) for text in ("0", "-1s", "s", "nan", "inf", "1y")),
-        *((speed, text) for text in ("0", "x", "2xx", "-1x")),
-        (prefixes, "room/"),
-        (moment, "noon"),
-        (moment, "@noon"),
-    ],
-)
-def test_texts_without_a_meaning_are_refused(read: Callable[[str], object], text: str) -> None:
-    with pytest.raises(ArgumentTypeError, match=f"^'{re.escape(text)}' is no "):
-        read(text)
-
-
-# -- What the commands about journals share: their errors, and the event of a signal
-
-
-def test_a_signal_may_come_while_the_event_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal may interrupt the main thread's ``wait``. To set the event in its handler would wait for ever."""
-    installed: list[Callable[[], object]] = []
-    monkeypatch.setattr(jobs, "on_stop", installed.append)
-    event = jobs.stop_event()
-    with event._cond:  # type: ignore[attr-defined]
-        installed[0]()
-        installed[0]()
-        assert not event.is_set()
-    assert event.wait(PATIENCE)
-
-
-def test_a_signal_ends_the_wait_and_interrupts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits may hold a lock of a client, which would stay locked for ever."""
-    installed: list[Callable[[], object]] = []
-    monkeypatch.setattr(console, "on_stop", installed.append)
-    waits, may_end, ended = (threading.Event() for _ in range(3))
-
-    def wait() -> None:
-        waits.set()
-        may_end.wait(PATIENCE)
-        ended.set()
-
-    threading.Thread(target=lambda: waits.wait(PATIENCE) and installed[0]()).start()
-    console.wait_for_ctrl_c(wait)
-    assert not ended.is_set()
-    may_end.set()
-    assert ended.wait(PATIENCE)
-    with pytest.raises(ZeroDivisionError):
-        console.wait_for_ctrl_c(lambda: 1 // 0)

@@ -1,25 +1,11 @@
-"""The grammar of packets and addresses, the names of modes, and texts of errors."""
+"""The grammar of packets."""
 
 from __future__ import annotations
 
-import ast
-import pathlib
-from typing import get_args
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from sbuslib.errors import AddressError, KeyFormatError, PacketError, PayloadError, UsageError
+from sbuslib.errors import KeyFormatError, PacketError, PayloadError
 from sbuslib.limits import CONTROL_EXTRA, PACKET_BYTES
-from sbuslib.wire.addresses import (
-    AbstractAddress,
-    DescriptorAddress,
-    PathAddress,
-    parse_address,
-)
-from sbuslib.wire.defaults import SYSTEM_ADDRESS, default_addresses
-from sbuslib.wire.modes import HARD, ORDER, SOFT, Hard, Order, Soft, mode_keys
 from sbuslib.wire.packets import (
     Control,
     check_key,
@@ -30,7 +16,6 @@ from sbuslib.wire.packets import (
     message_header,
     parse,
 )
-from sbuslib.wire.text import plainly, printable
 
 # -- The grammar of a packet
 
@@ -73,96 +58,3 @@ def test_an_error_about_a_key_does_not_print_all_of_it() -> None:
     with pytest.raises(KeyFormatError) as caught:
         check_key(b"x" * 100_000 + b"\0")
     assert len(str(caught.value)) < 500
-
-
-# -- The address grammar
-
-
-def test_paths() -> None:
-    assert parse_address("/run/x") == parse_address(b"/run/x") == PathAddress("/run/x")
-    assert parse_address(pathlib.Path("relative/x")) == PathAddress("relative/x")
-    assert str(parse_address("/run/x")) == "/run/x"
-    assert parse_address("/" + "x" * 106) == PathAddress("/" + "x" * 106)
-    assert parse_address("/dev/unix/abstracted") == PathAddress("/dev/unix/abstracted")
-
-
-def test_descriptors() -> None:
-    assert parse_address("/dev/fd/0") == DescriptorAddress(0)
-    assert parse_address("/dev/fd/123") == DescriptorAddress(123)
-    assert str(DescriptorAddress(7)) == "/dev/fd/7"
-
-
-def test_abstract_names() -> None:
-    address = parse_address("/dev/unix/abstract/00616200")
-    assert address == AbstractAddress(b"\0ab" + bytes(105))
-    assert address == parse_address("/dev/unix/abstract/006162")  # trailing NULs do not matter
-    assert str(address) == "/dev/unix/abstract/" + (b"\0ab" + bytes(105)).hex()
-    assert parse_address(str(address)) == address
-    assert parse_address("/dev/unix/abstract/00") == AbstractAddress(bytes(108))
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "a\0b", b"\0abstract", "/" + "x" * 107, "/dev/fd/", "/dev/fd/x", "/dev/fd/-1", "/dev/fd/+1", "/dev/fd/1 ",
-     "/dev/fd/²", "/dev/fd/2147483648", "/dev/fd/" + "9" * 5_000, "/dev/unix/abstract/",
-     "/dev/unix/abstract/61", "/dev/unix/abstract/0", "/dev/unix/abstract/0g", "/dev/unix/abstract/00" + "61" * 108,
-     None, 7, object()],
-)  # fmt: skip
-def test_text_that_is_no_address_is_refused(text: object) -> None:
-    with pytest.raises(AddressError):
-        parse_address(text)  # type: ignore[arg-type]
-
-
-def test_the_length_of_a_path_is_counted_in_bytes() -> None:
-    with pytest.raises(AddressError, match="107 bytes"):
-        parse_address("/" + "ä" * 54)
-
-
-# -- The modes of flood control: each that a type allows is known, and no other
-
-
-@pytest.mark.parametrize(("modes", "alias"), [(SOFT, Soft), (HARD, Hard), (ORDER, Order)])
-def test_the_modes_are_those_of_their_type(modes: tuple[str, ...], alias: object) -> None:
-    assert modes == get_args(alias)
-
-
-def test_the_control_message_of_each_mode_is_its_name() -> None:
-    assert mode_keys("queue", "block", "stack") == [b"blocking/soft/queue", b"blocking/hard/block", b"order/stack"]
-    assert mode_keys(None, None, None) == []
-    with pytest.raises(UsageError, match="soft is one of queue, discard, block, error, not 'hard'"):
-        mode_keys("hard", None, None)
-
-
-# -- Bytes from strangers as text
-
-
-@given(st.binary() | st.text().map(lambda text: text.encode("utf-8", "surrogatepass")))
-def test_printable_prints_and_can_be_read_back(data: bytes) -> None:
-    shown = printable(data)
-    assert shown.isprintable()
-    escaped = ascii(shown.encode())[1:]  # as a literal of bytes, in which our escapes are Python's
-    assert ast.literal_eval("b" + escaped.replace("\\\\", "\\")) == data
-
-
-def test_errors_are_told_without_the_spelling_of_python() -> None:
-    assert plainly(OSError(28, "No space left on device")) == "No space left on device"
-    assert plainly(OSError(28, "No space left on device", "/tmp/x")) == "/tmp/x: No space left on device"
-    assert plainly(ValueError("what it says")) == "what it says"
-    assert plainly(ConnectionError("what it says")) == "what it says"
-
-
-# -- Which address is meant when none is given
-
-
-@pytest.mark.parametrize(
-    ("environ", "addresses"),
-    [
-        ({}, ["/run/sbus.socket"]),
-        ({"XDG_RUNTIME_DIR": "/run/user/1"}, ["/run/user/1/sbus/bus", SYSTEM_ADDRESS]),
-        ({"XDG_RUNTIME_DIR": ""}, [SYSTEM_ADDRESS]),
-        ({"SBUS_ADDRESS": "/x", "XDG_RUNTIME_DIR": "/run/user/1"}, ["/x"]),
-        ({"SBUS_ADDRESS": "", "XDG_RUNTIME_DIR": "/r"}, ["/r/sbus/bus", SYSTEM_ADDRESS]),
-    ],
-)
-def test_the_default_addresses_come_from_the_environment(environ: dict[str, str], addresses: list[str]) -> None:
-    assert default_addresses(environ) == addresses
