@@ -1,4 +1,4 @@
-"""How the code reads: paragraphs, a word for each attribute, and one word for one thing. The lists may only shrink."""
+"""How the code reads: paragraphs, a word for each attribute, one word for one thing, and names of tests. The lists may only shrink."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from support import ROOT
+from support import ROOT, TESTS
 
 SOURCES = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "sbuslib").rglob("*.py"))}
 LINES = {path: path.read_text().splitlines() for path in SOURCES}
@@ -22,6 +22,40 @@ SHARED_MODULES = {"limits", "connection"}
 """Names of several modules outside ``cli``, where a module is named for its command."""
 
 VAGUE = {"told", "left", "some", "found", "one"}
+
+
+ACROSS_MODULES = {
+    *(
+        "base",
+        "brokers",
+        "comparison",
+        "events",
+        "failing_jobs",
+        "forks",
+        "fuzz",
+        "house",
+        "howtos",
+        "imports",
+        "kills",
+    ),
+    *(
+        "lakes",
+        "large",
+        "monitors",
+        "mutations",
+        "namespaces",
+        "night",
+        "present_in_processes",
+        "promises",
+        "queue_kills",
+    ),
+    *("random_presences", "random_trees", "receive_buffer_safety", "refusals", "relayed_batches", "reload", "replay"),
+    *("scheduler_world", "spark", "tenants", "tree_in_unrest", "verify", "words"),
+}
+"""Tests of what several modules do together, beside whole folders of these. All others have the name of a module."""
+
+WITHOUT_A_FILE = 90
+"""Modules that have no file of tests of their own: those of others exercise them."""
 
 
 def functions() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]:
@@ -82,3 +116,11 @@ def test_attributes_are_called_what_they_are() -> None:
         if isinstance(node, ast.Attribute) and node.attr.strip("_") in VAGUE
     ]
     assert vague == []
+
+
+def test_files_of_tests_have_the_names_of_modules() -> None:
+    modules = {path.relative_to(ROOT / "sbuslib").with_suffix("") for path in SOURCES if path.stem[:2] != "__"}
+    folders = {module.parent for module in modules}
+    tests = {path.relative_to(TESTS).with_name(path.stem[5:]) for path in TESTS.rglob("test_*.py")}
+    assert {test.name for test in tests - modules if test.parent in folders} == ACROSS_MODULES
+    assert len(modules - tests) <= WITHOUT_A_FILE
