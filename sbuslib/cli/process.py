@@ -1,4 +1,4 @@
-"""Process of a daemon: pid file, fork into the background, memory, and notifications to systemd."""
+"""What a hub does as a daemon: pid file, fork into the background, garbage collection, and sd_notify(3)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ..kernel.sockets import send_datagram
 from .console import EXIT_SUCCESS, STOPPING, complain
 
 LISTENS: Final = b"1"
-"""The daemon's report to the process that was started."""
+"""What the daemon writes to the pipe of :func:`detach` once it listens."""
 
 SUCCESSOR_WAIT: Final = 2.0
-"""Seconds that a daemon that was taken over leaves its pid file to the new one. That needs some milliseconds."""
+"""Most seconds for which a daemon that hands over waits for the new one's pid file. Mostly, it takes milliseconds."""
 
 # -- the background -----------------------------------------------------------------------------------------
 
@@ -25,11 +25,11 @@ SUCCESSOR_WAIT: Final = 2.0
 class PidFile:
     """A file with the id of this process. It is removed only if it is still the file that was created here.
 
-    :param replaces: put it in the place of another one, once it is written.
+    :param replaces: another daemon's file may be there: :meth:`write` replaces it.
     """
 
     def __init__(self, path: str, *, replaces: bool = False) -> None:
-        self._path = self._place = os.path.abspath(path)  # a daemon changes its working directory
+        self._path = self._final_path = os.path.abspath(path)  # a daemon changes its working directory
         if replaces:
             self._path += f".{os.getpid()}"  # until this process serves
         try:
@@ -40,9 +40,9 @@ class PidFile:
 
     def write(self) -> None:
         os.write(self._fd, b"%d\n" % os.getpid())
-        if self._path != self._place:
-            os.rename(self._path, self._place)
-            self._path = self._place
+        if self._path != self._final_path:
+            os.rename(self._path, self._final_path)
+            self._path = self._final_path
 
     def remove(self) -> None:
         with suppress(OSError):
@@ -51,9 +51,9 @@ class PidFile:
         os.close(self._fd)
 
     def await_successor(self) -> None:
-        """Wait, for a limited time, until the process that took over has put its file in the place of this one.
+        """Wait, for a limited time, until the process that took over has replaced this file by its own.
 
-        To look and to remove are two steps: this process must not remove a file that the other puts there in between.
+        :meth:`remove` first looks whose file it is, and then removes it: not the other's, put there in between.
         """
         until = monotonic() + SUCCESSOR_WAIT
         with suppress(OSError):
@@ -104,7 +104,8 @@ def allow_many_files() -> None:
 
 
 def detach() -> tuple[bool, int]:
-    """Fork into a new session. In the daemon: ``True`` and a pipe to write to; here: ``False`` and one to read."""
+    """Fork into a new session. Returns, in the daemon, ``True`` and the pipe's end to write to; here, ``False`` and the
+    end to read from."""
     reader, writer = os.pipe()
     child = os.fork()
     if child:
@@ -120,7 +121,7 @@ def detach() -> tuple[bool, int]:
 
 
 def await_daemon(reader: int, undo: ExitStack, program: str) -> int:
-    """Wait until the daemon listens. Returns the exit status of the process that was started."""
+    """Wait until the daemon listens. Returns the exit status of this process, which the user started."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     with os.fdopen(reader, "rb", buffering=0) as pipe:
@@ -135,10 +136,10 @@ def await_daemon(reader: int, undo: ExitStack, program: str) -> int:
 
 
 def look_once() -> None:
-    """Freeze the objects that survive a full collection, so that the cyclic collector never looks at them again.
+    """Freeze the objects that survive a full garbage collection (``gc.freeze``): later ones do not examine them.
 
-    A hub with many patterns keeps some 100,000 objects, and to look at all of them takes tens of milliseconds. No
-    object that it drops is part of a cycle, so all are freed without the collector, also the frozen ones.
+    A hub with many patterns keeps some 100,000 objects, and examining them all takes tens of milliseconds. No object
+    that it drops is part of a cycle: reference counting frees them all, the frozen ones too.
     """
     gc.freeze()
     gc.callbacks.append(_freeze_survivors)
@@ -167,12 +168,12 @@ _SUPERVISION: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC")
 
 
 def supervision() -> dict[str, str]:
-    """Return the environment that names this process's supervisor, if there is one: for the process that takes over."""
+    """Return the environment variables that name the supervisor, if there is one: for the process that takes over."""
     return {name: os.environ[name] for name in _SUPERVISION if name in os.environ}
 
 
 def take_supervision(handed_on: dict[str, str]) -> bool:
-    """Take the former hub's supervisor over. Returns ``False`` if this process has one of its own."""
+    """Adopt the former hub's supervisor. Returns ``False`` if this process has one of its own."""
     if "NOTIFY_SOCKET" in os.environ:
         return False
     os.environ.pop("WATCHDOG_PID", None)

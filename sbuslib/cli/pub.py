@@ -1,7 +1,7 @@
-"""``sbus pub``. A single message is published without the modules of a client, and mostly without argparse.
+"""``sbus pub``. One message with plain arguments takes a fast path: a bare socket, no client, and no argparse.
 
-These, and msgspec, take longer to load than Python itself takes to start. So this imports next to nothing, and leaves
-everything that is out of the ordinary to a client, errors included.
+These, and msgspec, take longer to load than Python itself takes to start. So this module imports next to nothing, and
+leaves all other arguments, and errors, to a client.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 _SHORT = 65_536
 """Bytes of a packet for which the send buffer of any socket has room."""
 
-_ANSWER = b"CMSG !/cred/whoami\0"
+_WHOAMI = b"CMSG !/cred/whoami\0"
+"""The question, and how its answer begins. The hub answers in order, so the question also serves as a sync."""
 _KICKED = b"CMSG notice/kicked\0"
 
 
@@ -77,7 +78,7 @@ def run_pub(arguments: Namespace) -> None:
 
 
 def publish_plainly(words: Sequence[str]) -> bool:
-    """Run ``sbus pub`` with ``[-a ADDRESS] KEY PAYLOAD``. ``False``: nothing was sent, also for other arguments."""
+    """Run ``sbus pub [-a ADDRESS] KEY PAYLOAD``. ``False``: nothing was sent, or these are other arguments."""
     match words:
         case [key, payload]:
             address = None
@@ -94,14 +95,14 @@ def publish_plainly(words: Sequence[str]) -> bool:
 def publish_once(address: str, key: bytes, payload: bytes, timeout: float = 10.0) -> bool:
     """Publish one message at the hub that listens at a path, and return once the hub has it.
 
-    ``False``: nothing was sent. A client can publish it, or raise the right error. Raises
+    ``False``: nothing was sent. Use a client: it can publish the message, or raises the right error. Raises
     :exc:`~sbuslib.errors.DisconnectedError` and :exc:`TimeoutError`.
     """
     packet = b"MSG %b\0%b" % (key, payload)
     if len(packet) > _SHORT or b"\0" in key or b"!" in key or address.startswith("/dev/"):
         return False
 
-    # 1. The message, followed by a sync: its answer shows that the hub has both.
+    # 1. The message, followed by whoami: its answer shows that the hub has both.
     sock = socket(AF_UNIX, SOCK_SEQPACKET)
     try:
         sock.settimeout(timeout)
@@ -111,14 +112,14 @@ def publish_once(address: str, key: bytes, payload: bytes, timeout: float = 10.0
             return False
         reason = ""
         try:
-            for one in (b"CMSG notices/on\0", packet, _ANSWER):
+            for one in (b"CMSG notices/on\0", packet, _WHOAMI):
                 sock.send(one, MSG_NOSIGNAL)
         except ConnectionError:
             pass  # the hub's last packets hold the reason
         except TimeoutError:
             raise TimeoutError(f"{address}: the hub takes no more for now") from None
 
-        # 2. The hub's packets until the answer. Notices come before it, and one of them may hold the reason for none.
+        # 2. The hub's packets until the answer. Notices come first; one may say why the hub disconnects instead.
         while True:
             try:
                 answer: bytes = sock.recv(_SHORT)
@@ -126,7 +127,7 @@ def publish_once(address: str, key: bytes, payload: bytes, timeout: float = 10.0
                 continue  # the kernel reports it once, before the packets that the hub has sent
             except TimeoutError:
                 raise TimeoutError(f"{address}: the hub did not answer in time") from None
-            if answer.startswith(_ANSWER):
+            if answer.startswith(_WHOAMI):
                 return True
             if answer.startswith(_KICKED):
                 reason = answer[len(_KICKED) :].decode(errors="replace")
