@@ -46,7 +46,7 @@ class _Waiter:
 
 
 class _WaitTimeoutError(Exception):
-    """The timeout of a client itself, as opposed to a timeout of the caller."""
+    """Raised by the client's own timers; not a :class:`gevent.Timeout` of the caller."""
 
 
 class _Runtime(Runtime):

@@ -1,4 +1,5 @@
-"""C programs of this package, compiled with ``cc``: the load, and the forwarder."""
+"""The C programs of the benchmark, compiled with ``cc``: the load generator ``load.c``, and ``forwarder.c``, a minimal
+broker in C as the limit to compare with."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ class Tools:
         self.compiler = compiler  # its path
         self.forwarder = self._compile(folder, "forwarder")
         """The program."""
-        #: Makes and takes messages.
+        #: The load generator: publishes and receives messages.
         self.load = Load([str(self._compile(folder, "load"))])
 
     def _compile(self, folder: Path, name: str) -> Path:

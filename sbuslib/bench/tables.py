@@ -1,4 +1,4 @@
-"""Results as tables for a terminal. Pure."""
+"""Benchmark results as tables for a terminal. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from .results import Results, Summary
 from .scenarios import SCENARIOS, Scenario
 
 Title: TypeAlias = Callable[[Scenario, str], str]
+"""Gives the title of a target in a scenario, as :func:`title_of` does."""
 
 TITLES = {
     "hub": "sbuslib",
@@ -82,7 +83,7 @@ def rows(results: Results, target: str = "hub") -> list[list[str]]:
             continue
         ours, limit = (name, target), (name, "forwarder")
 
-        # Of a round trip its time, of all else the rate; and how much did not come, if anything.
+        # A round trip's time, or else the rate; and the number of lost messages, if any.
         if scenario.job == "trip":
             shared = [run.one_core for run in results.runs(*ours).values() if run.one_core is not None]
             rate = spread(results.figure(*ours, "trip"), micro) + " µs"
@@ -92,7 +93,7 @@ def rows(results: Results, target: str = "hub") -> list[list[str]]:
         if lost := results.lost(*ours):
             rate += f", {lost:,} lost"
 
-        # Beside the forwarder, or beside the same without what this scenario adds.
+        # Compared with the forwarder, or with the scenario to which this one adds something.
         speed = results.ratio(limit, ours, "cpu")
         cost = results.ratio(ours, (scenario.base or "", target), "cpu")
         compared = [f"speed {spread(speed, times)}"] if speed is not None else []

@@ -1,11 +1,11 @@
-"""MQTT 3.1.1 and 5 as the broker of a bridge. See :mod:`.broker` for what all brokers share.
+"""The bridge's connection to an MQTT broker, 3.1.1 or 5. See :mod:`.broker` for what all brokers share.
 
-``paho-mqtt`` connects, reads and writes in a thread of its own, and calls back from there. With quality of service 1,
-each message is confirmed, in the order of sending, and the client library sends unconfirmed ones again. With 0 a
-message counts as confirmed when it is in the socket: messages that the server has not read when it dies are lost.
+``paho-mqtt`` connects, reads and writes in a thread of its own, and calls back from there. With QoS 1, the server
+confirms each message, in the order of sending, and the client library sends unconfirmed ones again. With QoS 0, a
+message counts as confirmed once it is in the socket: messages that the server has not read when it dies are lost.
 
-MQTT 3.1.1 has no headers: echoes and duplicates cannot be recognized. So a bridge refuses lists of patterns that
-overlap, and duplicates of the server are imported.
+MQTT 3.1.1 has no user properties to mark a message with its origin: the bridge cannot recognize its own messages that
+come back, or duplicates. So it refuses import and export patterns that overlap, and imports duplicates.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _LEVELS: Final = 200
 """Most segments of a topic: mosquitto takes no more."""
 _KEEPALIVE: Final = 15
 _PAUSE: Final = 1
-"""Seconds between attempts to connect, and for the last message at the end."""
+"""Seconds between attempts to connect; also how long :meth:`Mqtt.close` waits for the last message to be sent."""
 _WINDOW: Final = 64
-"""Most unconfirmed messages: for each confirmation, the client library walks through all."""
+"""Most unconfirmed messages. Not more, since the client library looks through all of them for each confirmation."""
 _NO_PROPERTIES: Final = Properties(PacketTypes.PUBLISH)
 """Copied for each message: making one takes 20 times as long."""
 
@@ -61,7 +61,7 @@ class _Connection(Client):  # type: ignore[misc]
     def reconnect(self) -> MQTTErrorCode:
         try:
             return super().reconnect()
-        except (OSError, ValueError) as error:  # its thread would end with a ValueError, as for a name of no host
+        except (OSError, ValueError) as error:  # a ValueError, as for an invalid host name, would end its thread
             self.cause = plainly(error)
             raise OSError(self.cause) from error
 
@@ -75,7 +75,7 @@ class Mqtt(Broker):
             raise UsageError("MQTT has the versions 3.1.1 and 5 here, and quality of service 0 and 1")
         # Topics.
         self.name_format = NameFormat(options.start("/"), "/", "+", "+/#", specials="/+#$", separator=separator)
-        self.has_origins = options.version == "5"  # only MQTT 5 has headers
+        self.has_origins = options.version == "5"  # only MQTT 5 has user properties
         self._separator = separator
         self._filters: list[str] = []  # subscribed to at each connection
         # Received messages, until the bridge takes them.
@@ -102,7 +102,7 @@ class Mqtt(Broker):
         properties = None
         if self.has_origins:
             properties = Properties(PacketTypes.CONNECT)
-            properties.ReceiveMaximum = UNREAD  # of those that it wants confirmed, a server sends no further ones
+            properties.ReceiveMaximum = UNREAD  # the server keeps at most so many of QoS 1 unconfirmed
 
         port = place.port or (8883 if is_secure else 1883)
         client.connect_async(place.hostname or "localhost", port, _KEEPALIVE, properties=properties)
@@ -186,7 +186,7 @@ class Mqtt(Broker):
 
     async def send(self, messages: Sequence[Leaving]) -> None:
         for start in range(0, len(messages), _WINDOW):
-            # With quality of service 1, the client library sends unconfirmed messages again after it reconnects.
+            # With QoS 1, the client library sends unconfirmed messages again after it reconnects.
             if not self.connected.is_set() and not self._options.qos:
                 raise ConnectionError("the connection ended")
             sent = [self._publish(message) for message in messages[start : start + _WINDOW]]
@@ -209,7 +209,7 @@ class Mqtt(Broker):
                 await asyncio.to_thread(farewell.wait_for_publish, _PAUSE)
         client.disconnect()
         await asyncio.to_thread(client.loop_stop)  # up to a second, while the server is away
-        client._reset_sockets()  # its pair would stay open until the garbage is collected
+        client._reset_sockets()  # else its socket pair stays open until the garbage collection
 
 
 def _send_at_once(client: Client, userdata: object, sock: Any) -> None:

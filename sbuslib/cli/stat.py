@@ -1,4 +1,4 @@
-"""``sbus stat``: counts of a hub, its losses and their reasons; of each of its clients, or of the hubs below it."""
+"""``sbus stat``: counters of a hub, and losses by cause; also of each of its clients, or of all hubs below it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..statistics import HubStatistics, LinkStatistics
 
 CLIENTS = 10
-"""Clients that are shown: those with the most losses, then those with the most messages that wait."""
+"""Clients shown without ``--clients``: those with the most losses first, then those with the most waiting messages."""
 
 ORDERS = ("number", "published", "delivered", "waiting", "lost", "patterns")
 
@@ -83,7 +83,7 @@ def _hub(arguments: Namespace) -> None:
 
 
 def describe(hub: HubStatistics, *, local: bool = False) -> Iterator[str]:
-    """Yield a hub's statistics as lines; with ``local``, where process ids of the hub are valid here, also programs."""
+    """Yield a hub's statistics as lines. With ``local``, its process ids are valid here: lines name programs, too."""
     from ..monitor.rates import Rates
 
     yield f"{tables.plain(hub.address)}  id {tables.plain(hub.hub_id)}"
@@ -189,7 +189,7 @@ def _sum_up(seen: SeenHub) -> str:
 
 
 def _link(link: LinkStatistics, before: SeenLink | None, span: float) -> list[str]:
-    """Return the texts about a link, as its parent hub reports it; the link above the first hub, as its child does."""
+    """Return the texts about a link: as its parent hub reports it, but for the topmost, as its child does."""
     parts = [tables.plain(link.state), tables.plain(link.mode)]
     old = None if before is None else before.link
     for name in ("up", "down"):

@@ -1,4 +1,4 @@
-"""``sbus sub`` and ``sbus get``: messages as they come, and the newest of a key, in the same forms."""
+"""``sbus sub`` and ``sbus get``: show messages as they come, or the retained ones, with the same output options."""
 
 from __future__ import annotations
 

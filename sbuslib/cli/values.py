@@ -1,4 +1,4 @@
-"""Parsers of values on a command line: counts, sizes, spans, points of time, keys and separators."""
+"""Parsers of option values, as argparse types: counts, sizes, durations, points of time, keys and separators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPANS = {"ms": 1e-3, "": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3_600, "
 
 
 def _refusing(what: str) -> Callable[[Callable[[str], T]], Callable[[str], T]]:
-    """Decorate a parser so that its error describes the right form."""
+    """Decorate a parser so that its error says what it expects."""
 
     def decorate(read: Callable[[str], T]) -> Callable[[str], T]:
         def parse(text: str) -> T:
@@ -81,7 +81,7 @@ def prefixes(text: str) -> tuple[bytes, bytes]:
 def moment(text: str) -> int:
     """Parse a point of time, as nanoseconds since the epoch: ISO 8601, or ``@`` and seconds. Local if without a zone.
 
-    A time of the day alone is the last one that has been.
+    A time of day alone, such as ``12:00``, means its most recent occurrence.
     """
     from datetime import datetime, time, timedelta
 

@@ -1,4 +1,4 @@
-"""``sbus why``: a forecast of whether a message would arrive, and why not."""
+"""``sbus why``: whether a message would arrive, without sending it, and if not, why."""
 
 from __future__ import annotations
 

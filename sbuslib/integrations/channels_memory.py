@@ -1,4 +1,4 @@
-"""Channels of one process, and their groups, for :mod:`.channels`. Nothing here is on the bus.
+"""In-memory channels of one process, and their groups, for the Django Channels layer in :mod:`.channels`. No bus here.
 
 Any thread may call all of this, and tasks of any event loop receive. Each method is atomic, and none waits.
 """
@@ -21,7 +21,7 @@ from ..connecting import BusUrl
 logger = logging.getLogger("sbuslib.integrations")
 
 Receiver: TypeAlias = "asyncio.Future[None]"
-"""A task that waits for a message, and is woken to look again."""
+"""The future of a task that waits for a message; when it is done, the task looks again."""
 
 
 class LayerSettings(msgspec.Struct, frozen=True):
@@ -65,8 +65,8 @@ class _Channel:
 class LocalChannels:
     """All channels of a process.
 
-    A channel is there from its first message, receiver or group on. Where nobody has received for twice the expiry, and
-    a message has expired since, it leaves its groups: its consumer has ended. Source: the section on persistence in
+    A channel exists from its first message, receiver or group on. If nobody has received from it for twice the expiry,
+    and a message has expired since, its consumer has ended: it leaves its groups. Source: the section on persistence in
     Django Channels' specification of channel layers.
     """
 
@@ -89,7 +89,7 @@ class LocalChannels:
     def put_into_group(self, group: str, message: bytes) -> list[str]:
         """Put a message into all channels of a group that have room.
 
-        Returns its ordinary channels, whose messages do not wait here.
+        Returns the group's ordinary channels, which are shared queues and not in this memory: the caller sends to them.
         """
         with self._lock:
             now = self._look()

@@ -1,7 +1,8 @@
-"""One process's part of the bus, for :mod:`.channels`: a client for all its event loops, and a thread that reads.
+"""One process's side of the Django Channels layer: a bus client that all its event loops share, and a reader thread.
 
-Other processes ask this one to put a message into a channel of it, and learn from the answer whether there was room. A
-message for a group comes to each process with a channel in the group. One thread acts on both, in order.
+To send to a channel of another process, a process sends it a request; the reply says whether the channel had room.
+Messages for a group are published, and each process with a channel in the group is subscribed. The reader thread acts
+on both, in order.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MOST_BYTES: Final = 4_194_304
-"""Most bytes of a message. The specification asks for a megabyte of JSON; short numbers take twice as much here."""
+"""Most bytes of a message. The specification of layers wants a megabyte of JSON; small numbers take twice that here."""
 PART_BYTES: Final = 262_144
 """Bytes of a message that go in one packet."""
 JOINED: Final = 16
-"""Long messages that a process has received in part."""
+"""Most incomplete long messages that a process keeps while it awaits their other parts."""
 THREADS: Final = 16
-"""Calls of one process that wait for the hub or another process at a time."""
+"""Threads of one process for calls that wait for the hub or another process."""
 NO_ROOM: Final = b"full"
-"""The answer of a process whose channel has no room."""
+"""The reply of a process whose channel has no room."""
 
 logger = logging.getLogger("sbuslib.integrations")
 
@@ -74,7 +75,7 @@ def _split(message: bytes, channel: str = "", group: str = "") -> list[bytes]:
 
 
 class _Parts:
-    """Joins long messages. A message that has lost a part is never whole, and is forgotten when others come."""
+    """Joins long messages. One that has lost a part stays incomplete, and is dropped as others come."""
 
     def __init__(self) -> None:
         self._begun: dict[bytes, bytes] = {}  # by token, the newest last
@@ -227,7 +228,7 @@ class Process:
         self._threads.submit(lambda: subscribing.result().unsubscribe())
 
     async def send_to_group(self, group: str, message: bytes) -> None:
-        """Publish a message for a group, and put it into the channels that are here."""
+        """Publish a message for a group, and put it into the group's channels of this process."""
         key = self._settings.key("group", group)
         for word in _split(message, group=group):
             try:

@@ -1,4 +1,4 @@
-"""Trusted users, whose messages an application takes, for all backends."""
+"""Trusted users: those whose messages the Django Channels, Celery and Socket.IO backends accept."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ logger = logging.getLogger("sbuslib.integrations")
 
 
 class TrustedUsers:
-    """The users whose messages are taken: the own one, root, and some more. Others are logged, each once.
+    """The users whose messages are accepted: the own one, root, and some more. Others are logged, each once.
 
-    The kernel proves the user of a message. A hub without the extension for senders names nobody: then all are taken.
+    The kernel proves the user of a message. A hub without the extension for senders names nobody: all are accepted.
 
     :param what: the messages, for the log.
     :param separator: of keys on this hub.

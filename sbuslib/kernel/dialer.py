@@ -1,4 +1,4 @@
-"""Dialer of clients: tries addresses, and checks that the hub that answers is the expected one."""
+"""Dialer of clients: tries addresses in order, and checks that the hub there runs as the expected user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_MEMORY = frozenset({errno.ENOBUFS, errno.ENOMEM})
 
 
 class Dialer:
-    """Makes connections to the first of a client's addresses that takes one.
+    """Connects to the first of a client's addresses that accepts.
 
     Raises :exc:`~sbuslib.errors.AddressError` for an address that cannot be one, and
     :exc:`~sbuslib.errors.UsageError` for a user that does not exist.
@@ -39,7 +39,7 @@ class Dialer:
         self._hub_user = None if hub_user is None else resolve_user(hub_user)
         self._limits = limits
         self.address = self._candidates[0]
-        """The address that answered last; before, the first that will be tried."""
+        """The address of the last connection; before the first one, the address that is tried first."""
 
     def dial(self) -> socket.SocketType:
         """Connect a socket.
@@ -71,7 +71,7 @@ class Dialer:
         raise NoHubError(message)
 
     def advised(self, error: OSError) -> OSError:
-        """Make the error, with advice if no hub is there."""
+        """Return the error, with advice added if no hub is there."""
         if not isinstance(error, NoHubError):
             return error
         from .advice import advise_address  # only programs that fail need it

@@ -1,8 +1,8 @@
-"""Readers of journals with the engines of Python: Arrow, pandas, Polars and DuckDB.
+"""Readers of journals for :func:`sbuslib.read`, into Arrow, pandas, Polars and DuckDB.
 
-Polars and DuckDB read sealed files themselves where all rows are wanted. Every other row comes as record batches, a
-little at a time: they are decoded when a query runs, so that no engine holds a live tail of any length. Arrow and
-pandas make a table in memory.
+Arrow and pandas get a table in memory. Polars and DuckDB get a lazy frame or a relation: they scan sealed (Parquet)
+files themselves if all rows of a file are wanted, and get all other rows as record batches, decoded while the query
+runs, so that the unsealed tail of a journal is never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Wish(NamedTuple):
 
 
 def separators(places: Sequence[str], hub: str | None = None) -> set[bytes]:
-    """Find the separators of the keys of journals, of one hub if it is given. Raises as :meth:`Wish.row_ranges`."""
+    """Find the key separators of journals, of one hub if it is given. Raises as :meth:`Wish.row_ranges`."""
     headers = []
     for row_range in Wish([*places], EVERYTHING).row_ranges():
         with suppress(CorruptJournalError):  # reading it reports that

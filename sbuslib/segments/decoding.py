@@ -1,7 +1,7 @@
-"""Decoder of the blocks of a segment: checks them, and finds the next whole one after damage.
+"""Decoder of journal segments: checks and decodes their blocks of rows, and finds the next whole block after damage.
 
-A segment may come from an attacker: its CRC shows damage, not malice. So each number in a block is checked against its
-bounds before it is used.
+A segment may come from an attacker: its CRCs show damage, not malice. So each number in a block is checked against
+its bounds before it is used.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from .layout import (
 OnCorrupt: TypeAlias = Literal["error", "skip"]
 
 ReadAt: TypeAlias = Callable[[int, int], Buffer]
-"""``read_at(position, length)`` of a file, which returns fewer bytes at the end."""
+"""``read_at(position, length)`` reads a file, like ``os.pread``; it returns fewer bytes at the end."""
 
 WINDOW_BYTES: Final = 1_048_576
-"""Bytes of a segment that are read at once: they are still in the processor's cache when their CRC is taken."""
+"""Bytes of a segment that are read at once: they are still in the CPU's cache when their CRC is computed."""
 
 
 class _Header(NamedTuple):
-    """A block's header, whose numbers agree with each other."""
+    """A block's header whose numbers are consistent."""
 
     magic: bytes
     length: int
@@ -129,7 +129,7 @@ def _block_of(header: _Header, view: memoryview, at: int, position: int) -> Bloc
 
 
 def walk(read_at: ReadAt, size: int, first: int, at: int = SEGMENT_HEADER_BYTES) -> Iterator[Extent]:
-    """The extents of the blocks of a segment from ``at`` on, where row ``first`` stands, up to the first that is cut.
+    """The extents of the blocks of a segment, from ``at`` on, where row ``first`` is, up to the first incomplete block.
 
     It reads only the headers. A recorder appends blocks in order, so a block that it has not finished is always the
     last. Damage inside a block is found when the block is read, by :func:`decode_block`.

@@ -1,8 +1,9 @@
-"""Links to child hubs: their relays are clients that have sent ``interest/on``.
+"""Links to child hubs: their relays are clients that have sent ``interest/on``. The relay's user decides on the mode.
 
-To a link of a trusted user, all patterns that others want are announced. Another must not learn them: it gets only the
-keys of its own that nobody wants, and is neither asked nor waited for. The relay of anybody else is a client like any
-other, but for the senders that it names.
+- *announce*, of a trusted user: all patterns of others are announced to it, and syncs wait for it.
+- *prune*, of a user who may run relays: it must not learn patterns. It sends everything up, and is told which of the
+  keys that it sent nobody wants. No sync waits for it.
+- *plain*, of anybody else (:class:`PlainLink`): a client like any other, except that it names the senders behind it.
 """
 
 from __future__ import annotations
@@ -28,16 +29,17 @@ from .pruning import PRUNED_BYTES, PrunedKeys
 from .remote_senders import ChildSenders, RemoteSender, take_wrapped
 
 PRUNES_A_SECOND: Final = 8_192
-"""Most keys in a second that are pruned on a link, so that endless new keys cost little."""
+"""Most keys that are pruned on a link in a second, so that endless new keys cost little."""
 
 _UNANSWERED = 64
-"""Questions that a link which lags may leave unanswered, before it is asked no more."""
+"""Questions that a lagging link may leave unanswered before it is asked no more."""
 
 
 class ChildLink(Link):
-    """The role of the relay of a child.
+    """The role of the relay of a child, in mode *announce* or *prune*.
 
-    :param hub: stands for that hub, over several links.
+    :param behind: the senders behind the link.
+    :param hub: identifies the child hub, the same over successive links.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class ChildLink(Link):
         """Messages lost on their way up that a trusted link reported, by cause."""
         self._behind = behind  # those who send over it
         self._narrowed = False  # whether it gets less than it asked for
-        self._all: list[bytes] = []  # all that it may read, once it asked for too many patterns: held until it ends
+        self._all: list[bytes] = []  # once it wanted too many patterns, in their place: all it may read, until it ends
         role = publisher.role
         assert isinstance(role, ClientRole)
         self._as_client = role  # acts on what the link says as any client does
@@ -63,11 +65,11 @@ class ChildLink(Link):
         outbound.become_link(publisher)
         publisher.fan_outs.forget()  # it is in no group any more
         cursor = link_context.propagation.begin(self, announces=self.trusted)
-        self.cursor = cursor  # announcements that it has still to be sent
+        self.cursor = cursor  # of the announcements not yet sent to it
         self._keys = cursor if isinstance(cursor, PrunedKeys) else None  # keys that were pruned on it
         self._prunes = 0  # how many were pruned in this second
         self._second = 0.0  # when that began, by the monotonic clock
-        self._hub = hub  # beyond the link
+        self._hub = hub  # the child hub's identity
 
     @property
     def asks(self) -> bool:
@@ -77,7 +79,7 @@ class ChildLink(Link):
     # -- what comes from the link -------------------------------------------------------------------
 
     def key_of(self, credentials: Credentials) -> bytes:
-        """That of somebody unknown behind it: the child names those whom it knows."""
+        """The unknown sender behind it, for messages whose sender the child does not name."""
         return self._behind.unknown
 
     def note_dropped(self, reason: Reason, times: int) -> bool:
@@ -90,7 +92,7 @@ class ChildLink(Link):
             case Control(key=control.INTEREST_SYNC):
                 token, _, scope = (packet.payload or b"").partition(b"\0")
                 self.lagging = False
-                self.questions.forget_before(token)  # a link that left one out is not waited for
+                self.questions.forget_before(token)  # answers come in order: earlier ones will not come
                 self.questions.answer(token, scope)
             case Control(key=control.INTEREST_LOST):
                 self._take_reports(packet.payload or b"")
@@ -144,7 +146,7 @@ class ChildLink(Link):
         return [mark + part for part in parts] if mark else parts
 
     def _subscribe(self, pattern: bytes) -> None:
-        """Hold a pattern for the link. Where that is one too many, everything is sent to it."""
+        """Subscribe the link to a pattern. If that is one too many, it is sent everything instead."""
         router, outbound, account = self.context.router, self.outbound, self.outbound.account
         router.check_size(router.namespace.unmark(pattern)[1])
         parts = self._narrow(pattern)
@@ -154,7 +156,7 @@ class ChildLink(Link):
         if not parts:
             raise PacketError(Reason.SUBSCRIPTION_REFUSED)
 
-        # Beyond its quota it gets everything that it may read, and leaves out the rest itself.
+        # Beyond its quota, it is sent everything that it may read, and drops what its hub does not want.
         try:
             for part in parts:
                 router.subscribe(router.cut_marked(part), outbound, outbound.credentials, account)
@@ -175,9 +177,9 @@ class ChildLink(Link):
         self.context.counts.ignored += not any(taken)
 
     def review(self, publisher: Publisher) -> Iterator[None]:
-        """``authorize=`` has changed: a link that gets something else now has to join again, and to ask anew.
+        """Apply a changed ``authorize=``: a link that may read something else now has to join and subscribe again.
 
-        All its keys are grafted. It may no longer publish some, and must not learn which of these are wanted.
+        All its pruned keys are grafted: it may no longer publish some, and must not learn which of these are wanted.
         """
         if self._keys is not None:
             self._keys.graft_all()
@@ -205,7 +207,7 @@ class ChildLink(Link):
         return receivers
 
     def _prune(self, keys: PrunedKeys, key: bytes) -> bool:
-        """Prune a key that no other client wants; ``False`` when that has to wait."""
+        """Prune a key if nobody else wants it; ``False``: not now, try again with the next message."""
         router, now = self.context.router, monotonic()
         if key in keys.keys or len(key) > PRUNED_BYTES or router.namespace.uses_reserved(key):
             return True
@@ -230,7 +232,7 @@ class ChildLink(Link):
     # -- reports about others -----------------------------------------------------------------------
 
     def _take_reports(self, payload: bytes) -> None:
-        """Note losses below, for reports to others. A link that is not trusted could make losses up."""
+        """Note reported losses below, to pass them on. A link that is not trusted could invent them."""
         if not self.trusted:
             raise PacketError(Reason.UNTRUSTED_LOSSES)
         for report in control.decode_loss_reports(payload):
@@ -273,7 +275,7 @@ class ChildLink(Link):
 
     @property
     def has_too_many_questions(self) -> bool:
-        """A link that lags may never read: one question for it may wait."""
+        """A lagging link may never read: at most one question waits for it."""
         if not self.trusted:
             return self.room <= 0
         return self.lagging and bool(self.questions.waiting or len(self.questions) >= _UNANSWERED)
@@ -282,7 +284,7 @@ class ChildLink(Link):
         if self.trusted:
             self.say(encode_control(control.INTEREST_SYNC, token))
         else:
-            self.questions.answer(token, control.SCOPE_TREE)  # it knows which keys to send: that will do
+            self.questions.answer(token, control.SCOPE_TREE)  # it sends up all but pruned keys anyway
 
     def note_overdue(self, token: bytes) -> None:
         """A question was not answered in time: until the link answers it, other questions do not wait for the link.
@@ -305,8 +307,7 @@ class PlainLink(ClientRole):
         super().__init__(*role.parts)
         self._publisher = publisher
         self._behind = behind  # those who send over it
-        # one of them. More would be memory that nobody is charged for
-        self._last: tuple[bytes, RemoteSender] | None = None
+        self._last: tuple[bytes, RemoteSender] | None = None  # by name; only one, as no user is charged for its memory
         publisher.become(self)
 
     def key_of(self, credentials: Credentials) -> bytes:

@@ -1,4 +1,8 @@
-"""Protocols of a link and of the parent, as other parts of this folder use them: they prevent circular imports."""
+"""Interfaces (:class:`typing.Protocol`) of links, the parent and the relay, for other modules of this folder.
+
+With the classes themselves, these would import each other in a circle. The protocol between hubs is in
+:mod:`.child_link` and :mod:`.parent_link`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ class Neighbour(Protocol):
     trusted: bool
     """Whether syncs wait for its answers."""
     lagging: bool
-    """Whether it let a question time out, and has not answered since."""
+    """Whether it has not answered a question in time, and none since."""
 
     def __hash__(self) -> int: ...
 
@@ -33,13 +37,16 @@ class Neighbour(Protocol):
         """How many more packets may wait for it."""
 
     def announce(self, most: int) -> tuple[int, bool]:
-        """Tell up to ``most`` changes, as far as there is room. Returns how many, and whether there is more."""
+        """Announce up to ``most`` changes, as far as there is room. Returns how many, and whether there are more."""
 
     def give_up(self) -> None:
-        """Disconnect: the two ends may no longer agree. They begin anew."""
+        """Disconnect, since the two ends may no longer agree: the child joins again, and both begin anew."""
 
     def ask(self, on_answer: OnAnswer) -> bytes:
-        """Ask for an answer once all that is wanted here is in force there. Returns a token; empty: it is not asked."""
+        """Ask it to answer once all interest announced to it is in force there.
+
+        Returns the token of the question; empty if it is not asked.
+        """
 
 
 class ChildPort(Neighbour, Protocol):
@@ -59,7 +66,7 @@ class Joiner(Protocol):
     """The relay, which joins one parent after another."""
 
     def leave(self, timeout: float) -> bool:
-        """Leave the parent in good order, and join none. Returns whether that took at most so many seconds."""
+        """Leave the parent in good order, and join none. Returns whether that was done within the timeout."""
 
     def join_again(self) -> None:
         """Join a hub again after :meth:`leave`."""
@@ -87,7 +94,7 @@ class ParentPort(Protocol):
 
     @property
     def stands_apart(self) -> bool:
-        """Whether this hub has not joined since that would make a loop or too deep a tree."""
+        """Whether this hub stays without a parent because joining would make a loop or too deep a tree."""
 
     @property
     def tells_presences(self) -> bool:
@@ -95,10 +102,10 @@ class ParentPort(Protocol):
 
     @property
     def scope_alone(self) -> bytes:
-        """The scope of a sync without it."""
+        """The scope of a sync without the parent: *tree* if this hub stands apart, else *partial*."""
 
     def is_sending(self) -> bool:
-        """Whether something waits that can be sent."""
+        """Whether messages wait that can be sent."""
 
     def may_import(self, key: bytes) -> bool:
         """Whether a message under a key may come down from it."""
@@ -111,4 +118,4 @@ class ParentPort(Protocol):
         """The link to it."""
 
     def abandon(self) -> None:
-        """In the child of a fork: end it and send nothing."""
+        """End it in a forked child process, and send nothing."""

@@ -1,8 +1,8 @@
-"""Events of a hub, each as one small value: its line in the log, its fields in the systemd journal, the notice for
-those that watch the hub, and the row of a recording are all made of an :class:`HubEvent`.
+"""Events of a hub: it starts, a link ends, messages are lost, a client is disconnected.
 
-Texts that a stranger may have chosen (the name of a program, a key, an address) are escaped and cut by :func:`shown`
-when the event is made, and checked when one is read.
+From one :class:`HubEvent` come its line in the log, its fields in the systemd journal, the notice to clients that watch
+the hub, and the row in a recording. Text that anybody may have chosen (the name of a program, a key, an address) is
+escaped and cut by :func:`shown` when the event is made, and checked when one is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .text import printable
 NOTICE_EVENT: Final = b"notice/event"
 
 _ROW: Final = "hub "
-"""Prefix of the cause of a gap row that is an event and stands for no messages."""
+"""How the cause of a gap row begins that records an event, and no lost messages."""
 
 _LONGEST: Final = 80
 """Bytes of a name, a key or an address that are shown."""
@@ -55,7 +55,7 @@ _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class HubEvent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that happened to the hub that listens at ``hub``; mostly, what a client did or what befell it."""
+    """Something that happened to the hub that listens at ``hub``, or to one of its clients."""
 
     kind: _Text
     time: Annotated[float, msgspec.Meta(ge=0, lt=2**33)]
@@ -111,12 +111,12 @@ class HubEvent(msgspec.Struct, frozen=True, omit_defaults=True):
         return {f"SBUS_{names.get(name, name.upper())}": str(value) for name, value in known.items() if name != "time"}
 
     def encode(self) -> bytes:
-        """The packet for those that watch the hub."""
+        """The notice, as a packet to clients that watch the hub."""
         return encode_control(NOTICE_EVENT, msgspec.json.encode(self))
 
     @classmethod
     def decode(cls, payload: bytes | str) -> HubEvent:
-        """Read a notice. Raises :exc:`~sbuslib.errors.PacketError`, also for text that does not print."""
+        """Read a notice. Raises :exc:`~sbuslib.errors.PacketError`, also for text that is not printable."""
         try:
             event = msgspec.json.decode(payload, type=cls)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -127,12 +127,12 @@ class HubEvent(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def row(self) -> str:
-        """The cause of the gap row, of no messages, that stands for it in a journal."""
+        """The event as the cause of a gap row, of no lost messages, which records it in a journal."""
         return _ROW + msgspec.json.encode(self).decode()
 
 
 def event_of(cause: str | None, lost: int | None) -> HubEvent | None:
-    """The event that a row of a journal stands for; ``None``: another row."""
+    """Read the event from a row of a journal; ``None``: the row is none."""
     if lost != 0 or cause is None or not cause.startswith(_ROW):
         return None
     try:
@@ -148,7 +148,7 @@ def shown(text: str | bytes) -> str:
 
 
 def first_segments(name: bytes, separator: bytes) -> str:
-    """The beginning of a key or a pattern; of a secret nothing but that it is one."""
+    """The first segments of a key or a pattern, to be shown; a secret one is not shown."""
     if name.startswith(RESERVED) or separator + RESERVED + separator in name:
         return "a secret key"
     parts = name.split(separator, _SEGMENTS)
