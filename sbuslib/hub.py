@@ -259,7 +259,7 @@ class Hub:
         self.replacement.begin(listener, acceptor)
         run.serving = Serving(listener.socket)
         abandon_in_child(self, Hub._abandon)
-        self.context.events.tell("serves" if source is None else "took over")
+        self.context.events.emit("serves" if source is None else "took over")
 
     def serve_forever(self, stop_timeout: float = 1.0) -> None:
         """Start unless started, and wait until :meth:`stop` is called from elsewhere."""
@@ -287,7 +287,7 @@ class Hub:
         # If something fails here, the rest is closed all the same.
         run.is_stopping = True
         self.replacement.end()
-        self.context.events.tell("stops")
+        self.context.events.emit("stops")
         try:
             try:
                 run.acceptor.accept_rest()

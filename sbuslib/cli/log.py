@@ -154,7 +154,7 @@ class HubLog:
             _, receiver = losers.get((uid, cause), ("", None))
             who = receiver.credentials if receiver is not None else _user(uid)
             key = "" if receiver is None else self._patterns_of(receiver)
-            self._events.tell(kind, who, cause=shown(cause), key=key, count=count, seconds=seconds)
+            self._events.emit(kind, who, cause=shown(cause), key=key, count=count, seconds=seconds)
 
         # 2. Repeated violations. The first of each was reported when it came.
         violations = self._hub.clients.violations
@@ -163,7 +163,7 @@ class HubLog:
             violations.forget(*which)
             if times > 1 or user is None:
                 offender = _user(user) if isinstance(user, int) else None
-                self._events.tell("refusals", offender, cause=reason, count=times, seconds=seconds)
+                self._events.emit("refusals", offender, cause=reason, count=times, seconds=seconds)
         self._repeats.counts = dict(violations.repeats)
 
     def _patterns_of(self, receiver: Receiver) -> str:
@@ -193,7 +193,7 @@ class HubLog:
 
     def _report_link(self, kind: str, link: LinkStatistics) -> None:
         who = Credentials(gid=OVERFLOW_ID, uid=max(0, link.uid), pid=link.pid)
-        self._events.tell(
+        self._events.emit(
             kind, who if link.uid >= 0 else None, cause=link.direction, key=shown(link.address) or "a hub"
         )
 

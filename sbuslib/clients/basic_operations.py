@@ -273,7 +273,7 @@ class BasicOperations:
         """As :class:`~sbuslib.recipes.mailbox.ClientPort` says."""
         return await self.connection.runtime.in_time(function, argument, until)
 
-    async def tell_senders(self) -> None:
+    async def ask_for_senders(self) -> None:
         """Ask the hub for messages with their senders, if it has them."""
         if control.SENDERS_ON not in self._session.choices.values():
             await self._choose(control.SENDERS_ON)

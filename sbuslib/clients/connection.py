@@ -586,12 +586,12 @@ class ClientConnection:
         self.check_caller()
         is_there = self.note(change)
         if is_there:
-            await self._tell(self.deadline(self.timeout))
+            await self._send_waiting(self.deadline(self.timeout))
         elif not self.may_reconnect:
             raise self.disconnected()
         return is_there
 
-    async def _tell(self, deadline: float | None) -> None:
+    async def _send_waiting(self, deadline: float | None) -> None:
         """As :meth:`_say_all`. If the connection breaks meanwhile, the next one restores the session's state."""
         try:
             await self._say_all(deadline)
@@ -624,7 +624,7 @@ class ClientConnection:
                 await self.until(lambda: self.state is State.UP, deadline, f"{self.address}: the hub is away")
                 continue
             try:
-                await self._tell(deadline)
+                await self._send_waiting(deadline)
                 await self.until(is_over, deadline, f"{self.address}: the hub did not answer in time")
             except BaseException:
                 with self.leadership.lock:

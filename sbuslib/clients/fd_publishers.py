@@ -96,7 +96,7 @@ class AioFrameExchange(_Exchange):
         Raises as ``subscribe`` of the client.
         """
         check_count(most, "most")
-        await self._operations.tell_senders()
+        await self._operations.ask_for_senders()
         frames = AioFrames(self._operations, mailbox_of(patterns), most)
         await frames.open()
         return frames
@@ -127,7 +127,7 @@ class AioDescriptorExchange(_Exchange):
         Raises as ``subscribe`` of the client.
         """
         trusted = check_users(users, "users") | {os.geteuid()}
-        await self._operations.tell_senders()
+        await self._operations.ask_for_senders()
         descriptors = AioDescriptors(self._operations, mailbox_of(patterns), trusted)
         await descriptors.open()
         return descriptors
@@ -192,7 +192,7 @@ class AioFileExchange(_Exchange):
         """
         check_count(most, "most")
         check_seconds(timeout, "timeout")
-        await self._operations.tell_senders()
+        await self._operations.ask_for_senders()
         files = AioFiles(self._operations, mailbox_of(patterns), folder, most, timeout)
         await files.open()
         return files

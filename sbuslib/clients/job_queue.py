@@ -291,7 +291,7 @@ class AioJobQueue:
         operations.check_function(function, "job")
         check_count(at_once, "at_once")
         work = self._make_work(prefetch, trusted)
-        await operations.tell_senders()
+        await operations.ask_for_senders()
         worker = AioService(operations, work.mailbox, lambda: work.parts(function, at_once))
         await worker.start()
         return worker
@@ -304,7 +304,7 @@ class AioJobQueue:
         jobs, or end them elsewhere; else :meth:`work` is simpler. Parameters and errors are those of :meth:`work`.
         """
         work = self._make_work(prefetch, trusted)
-        await self._operations.tell_senders()
+        await self._operations.ask_for_senders()
         worker = AioWorker(self._operations, work)
         await worker.start()
         return worker

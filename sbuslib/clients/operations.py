@@ -82,7 +82,7 @@ class Operations(BasicOperations):
 
     async def _guard(self, mailbox: Mailbox, users: frozenset[int]) -> Mailbox:
         """Make a mailbox of these patterns for the messages of these users, of our own and of root."""
-        await self.tell_senders()
+        await self.ask_for_senders()
         client, session = self.connection, self._session
         if not session.can(control.SENDERS_ON):
             raise StateError(f"{client.address}: this hub names no senders, so messages of users= cannot be told apart")

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from ..policy import Policy, Ruling, Scope, Verb
 from ..secrets import Credentials
-from .callback_errors import log, tell_event_loop
+from .callback_errors import log, report_to_event_loop
 from .quotas import Account
 
 Authorize: TypeAlias = Callable[[Credentials, Verb, bytes], bool]
@@ -96,4 +96,4 @@ class Authorization:
         if self.failures == 1:
             log(logging.ERROR, "authorize= failed, which counts as a no", exc_info=True)
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
-            tell_event_loop(error)
+            report_to_event_loop(error)

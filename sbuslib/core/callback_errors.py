@@ -9,7 +9,7 @@ import gevent
 logger = logging.getLogger("sbuslib")
 
 
-def tell_event_loop(error: BaseException) -> None:
+def report_to_event_loop(error: BaseException) -> None:
     """Have gevent's event loop handle an error, once the callback at hand has returned.
 
     gevent stops the watcher whose callback raises, after which a hub would never again read from that client, or accept
@@ -28,4 +28,4 @@ def log(level: int, text: str, *arguments: object, exc_info: bool = False, event
     try:
         logger.log(level, text, *arguments, exc_info=exc_info, extra={"sbus_event": event})
     except BaseException as error:
-        tell_event_loop(error)
+        report_to_event_loop(error)

@@ -166,10 +166,10 @@ class ClientRole:
                 client.set_notices(packet.key == control.NOTICES_ON)
             case control.MONITOR_ON if not context.router.count(client):  # else its patterns would have two names
                 client.is_monitor = True
-                self._clients.tell_latest(client)
+                self._clients.report_latest(client)
             # Requests.
             case control.STATISTICS | control.CLIENTS | control.PATTERNS | control.LINKS:
-                client.answer(encode_control(packet.key, self._tell(client, packet)))
+                client.answer(encode_control(packet.key, self._reply_to(client, packet)))
             case control.FEATURES:
                 client.answer(encode_control(control.FEATURES, self._answers.features()))
             case control.SYNC | control.WANTED | control.WHY:
@@ -221,7 +221,7 @@ class ClientRole:
             case _:
                 context.counts.ignored += 1
 
-    def _tell(self, client: Outbound, packet: Control) -> bytes:
+    def _reply_to(self, client: Outbound, packet: Control) -> bytes:
         """The answer for a trusted client; anybody else gets an empty one."""
         if client.credentials.uid not in self._context.trusted:
             return b""

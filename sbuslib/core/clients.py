@@ -50,7 +50,7 @@ class Clients:
         """By the receivers that routes hold."""
         self.inboxes: set[LocalReceiver] = set()  # of the embedder and the recorder
         self.violations = Violations(context.limits.logged_violations, context.counts.violations)  # by clients
-        context.events.listeners.append(self._tell_watchers)
+        context.events.listeners.append(self._mark_watchers)
         self._on_last = on_last
         self._cut: set[Publisher] = set()  # those that left and have still to finish
         self._stopping = False  # nothing is put off any more
@@ -91,7 +91,7 @@ class Clients:
         """Count a violation, which is about ``key`` if that is given, and log it the first time."""
         if self.violations.note(reason, credentials.uid):
             about = first_segments(key, self._context.router.namespace.separator) if key else ""
-            self._context.events.tell("refused", credentials, cause=reason, key=about)
+            self._context.events.emit("refused", credentials, cause=reason, key=about)
 
     # -- those that watch the hub -------------------------------------------------------------------
 
@@ -101,13 +101,13 @@ class Clients:
             return False
         return client.answers < self._context.limits.queued_answers // 2
 
-    def _tell_watchers(self, event: HubEvent) -> None:
+    def _mark_watchers(self, event: HubEvent) -> None:
         packet = event.encode()
         for connection in self.connections.values():
             if self._may_watch(connection.outbound):
                 connection.outbound.notify(packet)
 
-    def tell_latest(self, client: Outbound) -> None:
+    def report_latest(self, client: Outbound) -> None:
         """Send earlier events to a client that watches the hub from now on."""
         if self._may_watch(client):
             client.answer(*(event.encode() for event in self._context.events.latest))

@@ -19,7 +19,7 @@ from ..reasons import Reason
 from ..secrets import Credentials
 from ..statistics import ClientStatistics
 from ..wire.packets import MSG
-from .callback_errors import tell_event_loop
+from .callback_errors import report_to_event_loop
 from .context import Context
 from .fan_out import FanOuts
 from .messages import Received
@@ -69,7 +69,7 @@ class Connection(Publisher):
                 self.take_turn()
             except BaseException as error:
                 # gevent would stop the watcher. This client would stay, and would never be read from again.
-                tell_event_loop(error)
+                report_to_event_loop(error)
                 self.running.kick_later(self.outbound, Reason.ERROR_IN_THE_HUB)
         else:
             self._postpone()

@@ -54,7 +54,7 @@ class Events:
         self._shares: dict[int, _Share] = {}  # by user; -1: all further ones
         self._time = 0.0  # of the last event
 
-    def tell(
+    def emit(
         self,
         kind: str,
         credentials: Credentials | None = None,

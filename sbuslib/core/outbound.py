@@ -333,7 +333,7 @@ class Outbound:
         """The packets that wait for this client, and its modes."""
         if self._outbox is None:
             self._outbox = Outbox(self._context.limits, self.account)
-            self._outbox.tells = self.wants_notices
+            self._outbox.has_notices = self.wants_notices
         return self._outbox
 
     @property
@@ -435,7 +435,7 @@ class Outbound:
     def set_notices(self, on: bool) -> None:
         self.wants_notices = on
         if self._outbox is not None:
-            self._outbox.tells = on
+            self._outbox.has_notices = on
         self._update()
 
     def changed_modes(self) -> None:

@@ -116,7 +116,7 @@ class Outbox:
         self.soft: Soft = "queue"  # where the kernel takes no more
         self.hard: Hard = "discard"  # where the queue has no room
         self.order: Order = "queue"  # in which packets go
-        self.tells = False
+        self.has_notices = False
         """Whether the receiver gets notices of losses, in the queue."""
         self.bytes = 0  # of all that waits
         self.answers = 0  # that wait
@@ -198,7 +198,7 @@ class Outbox:
         if not self._account.take_room(sender, count, size):
             return None
         self._by_user.force_room(sender, count, size)
-        self._tell()
+        self._report()
         return action
 
     def foresee(self, size: int, sender: int, may_hold: bool) -> tuple[Action, Cause | None]:
@@ -233,7 +233,7 @@ class Outbox:
 
         for room in (self._account, self._by_user):
             room.force_room(sender, 1, size)
-        self._tell()
+        self._report()
         self._push((packet, sender))
         self.peak = max(self.peak, len(self))
         return action
@@ -244,9 +244,9 @@ class Outbox:
     def is_below_share(self, sender: int, packets: int = 1, size: int = 1) -> bool:
         return self._by_user.is_below_share(sender, packets, size)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Queue a notice of the messages that were lost, before the message that is about to be kept."""
-        if self.tells and self.losses.unreported and not self.answers and self.is_half_empty():
+        if self.has_notices and self.losses.unreported and not self.answers and self.is_half_empty():
             for report in self.losses.take_report():
                 self.push_answer(Lost(*report).encode())
 
@@ -261,7 +261,7 @@ class Outbox:
 
     def push_answer(self, packet: bytes) -> bool:
         """Queue an answer or a notice. ``False``: so many wait that the client is to be kicked."""
-        self._tell()
+        self._report()
         self.answers += 1
         self.bytes += len(packet)
         in_order = self.order == "queue" and self._heap is None

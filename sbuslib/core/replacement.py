@@ -145,7 +145,7 @@ class Replacement:
             waited = 1e3 * (monotonic() - began)
             self._on_taken(process)  # first: what logs may wait, and the event loop would serve on
             cause = f"its {count:,} clients waited for {waited:.0f} ms"
-            self._context.events.tell("taken over", client.credentials, cause=cause)
+            self._context.events.emit("taken over", client.credentials, cause=cause)
 
     def _give_now(self, client: Outbound) -> int:
         """Give all of it, but for the client that asked. Returns how many clients. Raises :exc:`HandoverError`."""

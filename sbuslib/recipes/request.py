@@ -273,7 +273,7 @@ async def request_many(
     """Send a request to all servers, and collect replies for ``wait`` seconds, or until there are ``most``."""
     check_seconds(wait, "wait")
     check_count(most, "most", MOST_ANSWERS)
-    await port.tell_senders()
+    await port.ask_for_senders()
     with suppress(NoServerError):
         return await _ask(port, requester, key, payload, wait, most or MOST_ANSWERS)
     return []

@@ -110,7 +110,7 @@ class Server:
 
     async def _run(self) -> None:
         with suppress(TimeoutError):  # the hub is away: then all count as one user
-            await self._port.tell_senders()
+            await self._port.ask_for_senders()
         while True:
             await self._port.wait_until(self._has_work, None)
             closed = self._mailbox.closed

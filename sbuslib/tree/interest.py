@@ -201,7 +201,7 @@ class InterestCursor:
         return is_done and self._for_all is self._takes_all
 
     @property
-    def is_told(self) -> bool:
+    def is_level(self) -> bool:
         """Whether everything was announced."""
         return self._is_level and (b"" in self.held) is self._for_all
 
@@ -244,7 +244,7 @@ class InterestCursor:
         if not self._for_all and b"" in held and self._is_level and len(taken) < count:
             held.remove(b"")
             taken.append((False, b""))
-        return taken, self.is_told
+        return taken, self.is_level
 
     def _next(self, most: int) -> Sequence[bytes]:
         """Up to ``most`` patterns that have to be looked at next."""

@@ -170,7 +170,7 @@ class Link:
     def after_turn(self, publisher: Publisher) -> None:
         """Log each reason for dropped packets once, the first time."""
         while self._to_log:
-            self.context.events.tell(
+            self.context.events.emit(
                 "dropped", self.outbound.credentials, cause=self._to_log.pop(), key=shown(self.name)
             )
 
@@ -241,20 +241,20 @@ class Link:
         """
         if self.outbound.closed:
             return 0, False
-        most, count, is_told = max(0, min(most, self.room)), 0, True
+        most, count, is_level = max(0, min(most, self.room)), 0, True
         if self.cursor is not None:
-            changes, is_told = self.cursor.take(most)
+            changes, is_level = self.cursor.take(most)
             if changes:
                 self.say(*self.encode(changes))
-            count = len(changes) if is_told else most  # patterns that were examined but not announced count, too
+            count = len(changes) if is_level else most  # patterns that were examined but not announced count, too
 
         cursor = self.presence_cursor
-        if is_told and cursor is not None and not cursor.is_level:
+        if is_level and cursor is not None and not cursor.is_level:
             packets, has_more = cursor.take(max(0, min(most - count, self.room)))
             self.say(*packets)
-            count, is_told = count + len(packets), not has_more
+            count, is_level = count + len(packets), not has_more
 
-        if not is_told:
+        if not is_level:
             return count, True
         if not self.complete and self.link_context.has_settled:
             self.complete = True

@@ -43,17 +43,17 @@ class LinkContext:
             context, links.values, lambda: self.questions.knows_prefix, self._on_settled
         )
         """Whether this hub has the interest of its neighbours."""
-        self.presences = Presences(context, lambda: self.hub_id, self._tell, lambda: self._is_whole)
+        self.presences = Presences(context, lambda: self.hub_id, self._wake, lambda: self._is_whole)
         """Presences in the tree."""
         self.watches = InterestWatches(context, lambda: self.startup_barrier.done)
         """Watches of interest."""
 
         self.loss_reports = LossReports(
-            context, lambda: self.hub_id, self._tell_losses, lambda: self.startup_barrier.done
+            context, lambda: self.hub_id, self._report_losses, lambda: self.startup_barrier.done
         )
         """Messages that the tree has lost on their way up, as far as hubs reported them."""
 
-    def _tell(self, links: Iterable[Hashable], user: int) -> None:
+    def _wake(self, links: Iterable[Hashable], user: int) -> None:
         """Tell links what a user has changed."""
         self.propagation.mark(links)
         self.propagation.wake(user)
@@ -62,7 +62,7 @@ class LinkContext:
     def _is_whole(self) -> bool:
         """Whether all other hubs of the tree are joined, as far as this one can know."""
         parent = self.parent
-        return self.startup_barrier.done and (parent is None or parent.stands_apart or parent.tells_presences)
+        return self.startup_barrier.done and (parent is None or parent.stands_apart or parent.announces_presences)
 
     def _on_settled(self) -> None:
         self.propagation.mark_all()
@@ -83,13 +83,13 @@ class LinkContext:
         for connection in self.everybody():
             if connection is not origin:
                 connection.notify(notice.encode())
-        self._tell_inboxes(notice)
+        self._report_to_inboxes(notice)
 
-    def _tell_inboxes(self, notice: control.Lost | control.Away) -> None:
+    def _report_to_inboxes(self, notice: control.Lost | control.Away) -> None:
         for inbox in list(self.clients.inboxes):
             inbox.notify(notice)
 
-    def _tell_losses(self, news: list[News]) -> None:
+    def _report_losses(self, news: list[News]) -> None:
         """Tell clients and the children of losses on the way up: each link of those that it did not report."""
         # 1. Children recognize reports that they have.
         encoded = [(one.report.encode(), one.origin) for one in news]
@@ -117,4 +117,4 @@ class LinkContext:
             for connection in self.everybody():
                 if connection not in self._links:
                     connection.notify(packet)
-            self._tell_inboxes(notice)
+            self._report_to_inboxes(notice)

@@ -12,15 +12,15 @@ from ..wire.control import UNCERTAIN, Lost
 class LinkLosses(Losses):
     """The counts of one link. New losses are reported :attr:`~sbuslib.limits.Limits.link_notices` later.
 
-    :param tell: reports losses to others.
+    :param announce: reports losses to others.
     """
 
-    __slots__ = ("_context", "_tell", "_waits")
+    __slots__ = ("_announce", "_context", "_waits")
 
-    def __init__(self, context: Context, tell: Callable[[Lost], None]) -> None:
+    def __init__(self, context: Context, announce: Callable[[Lost], None]) -> None:
         super().__init__()
         self._context = context
-        self._tell = tell
+        self._announce = announce
         self._waits = False  # whether a report is due in a while
 
     @property
@@ -34,7 +34,7 @@ class LinkLosses(Losses):
         return self.total[UNCERTAIN]
 
     @property
-    def untold(self) -> int:
+    def certain_unreported(self) -> int:
         """Messages that were certainly lost, and not reported yet."""
         return sum(count for cause, (count, _) in self.unreported.items() if cause != UNCERTAIN)
 
@@ -49,4 +49,4 @@ class LinkLosses(Losses):
         """Report all losses that were not reported yet."""
         self._waits = False
         for each in self.take_report():
-            self._tell(Lost(*each))
+            self._announce(Lost(*each))

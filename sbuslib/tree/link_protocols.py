@@ -97,7 +97,7 @@ class ParentPort(Protocol):
         """Whether this hub stays without a parent because joining would make a loop or too deep a tree."""
 
     @property
-    def tells_presences(self) -> bool:
+    def announces_presences(self) -> bool:
         """Whether there is a link over which it announces presences."""
 
     @property

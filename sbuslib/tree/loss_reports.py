@@ -57,7 +57,7 @@ class LossReports:
     """The losses in a tree, as one hub knows them. Implements :class:`~sbuslib.core.delivery_barrier.Pending`.
 
     :param hub_id: under which this hub counts.
-    :param tell: reports new losses to clients and to the children.
+    :param announce: reports new losses to clients and to the children.
     :param has_settled: whether the links of the process before are back. Until then nothing is reported: a hub that
         comes back later would never get the report.
     """
@@ -70,12 +70,12 @@ class LossReports:
         self,
         context: Context,
         hub_id: Callable[[], bytes],
-        tell: Callable[[list[News]], None],
+        announce: Callable[[list[News]], None],
         has_settled: Callable[[], bool],
     ) -> None:
         self._context = context
         self._hub_id = hub_id
-        self._tell = tell
+        self._announce = announce
         self._has_settled = has_settled
         self._counts: dict[tuple[bytes, str], _Count] = {}  # by hub and cause
         self._open: dict[tuple[bytes, str], None] = {}  # those that the parent may not know
@@ -177,10 +177,10 @@ class LossReports:
         if self._news and (self._hurries or self._has_settled()):
             news, self._news = self._news, {}
             self._next_at = monotonic() + self._context.limits.link_notices
-            self._tell(list(news.values()))
-        self._tell_parent()
+            self._announce(list(news.values()))
+        self._report_to_parent()
 
-    def _tell_parent(self) -> None:
+    def _report_to_parent(self) -> None:
         """Report to the parent the losses that were not reported over this link, and have it acknowledge them."""
         if self._say is not None:
             open_counts = [

@@ -170,7 +170,7 @@ class Parent:
         return self.apart is not None
 
     @property
-    def tells_presences(self) -> bool:
+    def announces_presences(self) -> bool:
         """Whether there is a link over which it announces presences."""
         return self.joined is not None and self.joined.presence_cursor is not None
 

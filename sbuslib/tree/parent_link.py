@@ -71,7 +71,7 @@ class ParentLink(Link):
         self._reason = ""  # why the parent kicked this hub, if it gave a reason
         # when the last question was asked that the parent has answered, in seconds since the epoch
         self._alive_at = 0.0
-        self._told_away = False  # whether the outage was reported to others and is not yet over
+        self._reported_away = False  # whether the outage was reported to others and is not yet over
         self.why = ""
         """Why the link ended."""
         parent.begin_link(self, self._connection, address)
@@ -233,9 +233,9 @@ class ParentLink(Link):
         if scope is None:
             return  # the link has ended: the time goes on
         parent, now, is_whole = self._parent, time(), scope in (control.SCOPE_TREE, control.SCOPE_TRUSTED)
-        if is_whole or not self._told_away:
+        if is_whole or not self._reported_away:
             self.link_context.pass_notice(control.Away(parent.away_since, now), parent.up)
-            self._told_away, parent.away_since = True, now
+            self._reported_away, parent.away_since = True, now
         if is_whole:
             parent.away_since = 0.0
         else:

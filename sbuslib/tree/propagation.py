@@ -136,18 +136,18 @@ class InterestPropagation:
             self._awake.add(user)
             rest = self._rests_until - monotonic()
             if rest > 0:
-                self._context.running.after(rest, lambda: self._tell_later(user))
+                self._context.running.after(rest, lambda: self._report_later(user))
             else:
-                self._tell_later(user)
+                self._report_later(user)
 
-    def _tell_later(self, user: int) -> None:
-        self._context.running.work.add(user, self._tell_all(), lambda: self._go_on(user))
+    def _report_later(self, user: int) -> None:
+        self._context.running.work.add(user, self._announce_all(), lambda: self._go_on(user))
 
     def do_later(self, steps: Iterator[None], on_end: Callable[[], None]) -> None:
         """Do something in small steps, in turns of the hub's own user."""
         self._context.running.work.add(self.own, steps, on_end)
 
-    def _tell_all(self) -> Iterator[None]:
+    def _announce_all(self) -> Iterator[None]:
         """Announce to each link that is behind all that it lacks, or as much as there is room for.
 
         Then nothing is announced for as long as that took: a client that subscribes to much goes on meanwhile, and

@@ -112,7 +112,7 @@ class PrunedKeys:
             self.graft(key)
 
     @property
-    def is_told(self) -> bool:
+    def is_level(self) -> bool:
         """Whether everything was sent to the link."""
         return not self._grafts and not self._later and (self._looks == self._pruning.looks or not self.keys)
 
@@ -130,4 +130,4 @@ class PrunedKeys:
         keys = list(islice(self._grafts, count))
         for key in keys:
             del self._grafts[key]
-        return [(True, key) for key in keys], self.is_told
+        return [(True, key) for key in keys], self.is_level

@@ -75,9 +75,9 @@ class StartupBarrier:
         self.check()
         if self._context.is_serving and not self._counting:
             self._counting = True
-            self._context.running.after(COUNT_PAUSE, self._tell_count)
+            self._context.running.after(COUNT_PAUSE, self._send_count)
 
-    def _tell_count(self) -> None:
+    def _send_count(self) -> None:
         """Send the number of trusted links to each of them, so that they can report it to the next process of this hub.
 
         Those that this one still waits for count: the next one has to wait for them, too.

@@ -313,7 +313,9 @@ class Uplink:
     @property
     def queued(self) -> int:
         """Messages that wait or were not acknowledged, and lost ones that the parent may not know of."""
-        return len(self.waiting) + self.forwarded - self.acknowledged + self.losses.untold + self._reports.own
+        return (
+            len(self.waiting) + self.forwarded - self.acknowledged + self.losses.certain_unreported + self._reports.own
+        )
 
     @property
     def delivered(self) -> int:

@@ -86,11 +86,11 @@ def test_a_user_cannot_fill_the_log_and_is_told_how_much_was_left_out(
 ) -> None:
     events, flooder = hub.context.events, Credentials(gid=1, uid=STRANGER, pid=0)
     for _ in range(10_000):
-        events.tell("refused", flooder, cause="too many connections")
-    events.tell("refused", Credentials(gid=1, uid=STRANGER + 1, pid=0), cause="others have their own share")
+        events.emit("refused", flooder, cause="too many connections")
+    events.emit("refused", Credentials(gid=1, uid=STRANGER + 1, pid=0), cause="others have their own share")
     assert len(caplog.messages) == MOST + 1
     for uid in range(STRANGER, STRANGER + 5_000):  # and many users not the memory
-        events.tell("refused", Credentials(gid=1, uid=uid, pid=0))
+        events.emit("refused", Credentials(gid=1, uid=uid, pid=0))
     assert len(events._shares) <= 257
     events.sum_up(ends=True)
     assert f"{10_001 - MOST:,} more events of one user are not told; user {STRANGER} ({STRANGER})" in caplog.text
@@ -143,7 +143,7 @@ def test_events_are_for_the_hubs_user_root_and_the_trusted_alone(
     assert {*owner[0].fields} == {"SBUS_EVENT", "SBUS_HUB"}, "only what is known"
 
     # The longest line can be read, too: else a recorder would end its connection.
-    hub.context.events.tell("loses", cause="x" * 5_000, key="y" * 5_000)
+    hub.context.events.emit("loses", cause="x" * 5_000, key="y" * 5_000)
     (packet,) = peers[0].pending()
     assert len(HubEvent.decode(packet.partition(b"\0")[2]).key) == LONGEST_TEXT
 

@@ -24,7 +24,7 @@ def handed_over(box: Outbox, limits: Limits, account: Account) -> Outbox:
     """The same queue on a hub that takes over."""
     record = msgspec.msgpack.decode(msgspec.msgpack.encode(box.record()), type=OutboxRecord)
     new = Outbox(limits, account)
-    new.tells = box.tells
+    new.has_notices = box.has_notices
     new.restore(record)
     return new
 
@@ -158,7 +158,7 @@ class BatchMachine(RuleBasedStateMachine):
         self.limits = limits
         self.boxes = [Outbox(limits, Account(1000, limits)) for _ in range(2)]
         for box in self.boxes:
-            box.tells = True
+            box.has_notices = True
         self.count = 0
 
     @rule(soft=st.sampled_from(SOFT), hard=st.sampled_from(HARD), order=st.sampled_from(ORDER))

@@ -91,7 +91,7 @@ def test_each_link_holds_what_others_want_once_it_was_told_all(steps: list[tuple
                 tree.leave(first)
                 tree.join(first)
     for link, cursor in tree.cursors.items():
-        while not cursor.is_told:
+        while not cursor.is_level:
             tree.read(link, 2)
         everything = [{b""}] if 2 * tree.router.distinct_patterns > most else []
         assert tree.held[link] in [tree.wanted(link), *everything], link
@@ -125,7 +125,7 @@ def test_what_a_link_has_to_look_at_is_bounded(reads: bool) -> None:
             tree.read("one")
     assert len(tree.cursors["one"]._later) <= 2_048
     tree.want("x", b"a")
-    while not tree.cursors["one"].is_told:
+    while not tree.cursors["one"].is_level:
         tree.read("one")
     assert tree.held["one"] == {b"a"}
 

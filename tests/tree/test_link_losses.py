@@ -34,10 +34,10 @@ def test_losses_are_told_once_and_in_a_while() -> None:
     losses.note("upstream", 1, 6.0)
     losses.add("uncertain", 0, 7.0)
     losses.add("uncertain", 5, 8.0)
-    assert (losses.lost, losses.uncertain, losses.untold, len(calls), told) == ({"upstream": 2}, 5, 2, 1, [])
+    assert (losses.lost, losses.uncertain, losses.certain_unreported, len(calls), told) == ({"upstream": 2}, 5, 2, 1, [])
     calls[0]()
     assert told == [("upstream", 2, 5.0), ("uncertain", 5, 8.0)]
-    assert losses.untold == 0
+    assert losses.certain_unreported == 0
     losses.report()
     losses.note("another", 1, 9.0)
-    assert (losses.total.total(), losses.untold, len(calls), len(told)) == (8, 1, 2, 2)
+    assert (losses.total.total(), losses.certain_unreported, len(calls), len(told)) == (8, 1, 2, 2)

@@ -122,16 +122,16 @@ def test_a_prefix_outlives_an_outage_and_clients_are_told_of_a_new_one(world: Wo
     notices: list[object] = []
     told = world.client("left", on_notice=notices.append)
     before = key_of(told)
-    untold = world.peer("left")
-    untold.send(WHOAMI)
-    own = untold.receive().split(b"\0")[1]
-    untold.subscribe(own + b"/box")
+    unreported = world.peer("left")
+    unreported.send(WHOAMI)
+    own = unreported.receive().split(b"\0")[1]
+    unreported.subscribe(own + b"/box")
     world.hubs["top"].stop(0)
     eventually(lambda: world.relays["left"].state == "outage")
     assert key_of(told) == before
     world.hub("top")  # which gives the link another pid
     world.relays["left"].wait(PATIENCE)
-    assert untold.is_disconnected()
+    assert unreported.is_disconnected()
     eventually(lambda: (told.sync(), notices)[1])
     assert told.credentials != before
     assert told.credentials == key_of(told)

@@ -35,7 +35,7 @@ def test_links_are_told_in_turns_of_the_user_who_subscribes(
             raw.publish(key)
         assert sum(packet.startswith(b"CMSG interest/prune") for packet in raw.pending()) == 50
         patterns = [b"b/*"]
-    eventually(lambda: link.cursor is not None and link.cursor.is_told)
+    eventually(lambda: link.cursor is not None and link.cursor.is_level)
     told: list[int | None] = []
     encode = ChildLink.encode
 
