@@ -27,7 +27,7 @@ def await_recorder(path: str) -> None:
             time.sleep(0.002)
 
 
-@pytest.mark.promise("reports.md", "in order of time")
+@pytest.mark.promise("reports.md", "what happened is listed in order of time")
 def test_a_night_with_five_troubles_is_reported_in_order(
     serve: Start, start: Start, run: Run, path: str, folder: str, tmp_path: Path
 ) -> None:

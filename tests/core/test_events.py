@@ -51,6 +51,7 @@ def test_a_line_about_a_client_names_user_process_program_and_what_it_is_about(
     assert caplog.messages == [line]
 
 
+@pytest.mark.promise("how-to/service.md", "A client cannot write a line")
 def test_no_line_can_be_written_by_a_client(hub: Hub, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     with called(b"x\nsbus: \x1b[2J"):
         peer = connect()
@@ -81,6 +82,7 @@ def test_what_is_no_event_is_refused_and_no_row_of_a_journal_is_an_error(payload
         assert event_of("hub " + payload.decode("utf-8", "replace"), 0) is None
 
 
+@pytest.mark.promise("how-to/service.md", "A client cannot fill the log")
 def test_a_user_cannot_fill_the_log_and_is_told_how_much_was_left_out(
     hub: Hub, caplog: pytest.LogCaptureFixture
 ) -> None:

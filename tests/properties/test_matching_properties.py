@@ -342,7 +342,9 @@ def test_a_key_is_plain_secret_or_refused(key: bytes) -> None:
         assert re.match(rb"!/cred/[0-9]*/[0-9]*/[0-9]*/", key)
 
 
-@pytest.mark.promise("security.md", "What is sent to a secret key reaches who has its credentials, or nobody")
+@pytest.mark.promise(
+    "security.md", "What is sent to a secret key reaches only a client with its credentials, or nobody"
+)
 @given(
     subscriptions=st.lists(st.tuples(st.one_of(SECRET_TEXTS, SECRETS), CREDENTIALS), max_size=12),
     key=st.one_of(SECRETS, SECRET_TEXTS),

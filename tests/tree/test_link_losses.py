@@ -34,7 +34,13 @@ def test_losses_are_told_once_and_in_a_while() -> None:
     losses.note("upstream", 1, 6.0)
     losses.add("uncertain", 0, 7.0)
     losses.add("uncertain", 5, 8.0)
-    assert (losses.lost, losses.uncertain, losses.certain_unreported, len(calls), told) == ({"upstream": 2}, 5, 2, 1, [])
+    assert (losses.lost, losses.uncertain, losses.certain_unreported, len(calls), told) == (
+        {"upstream": 2},
+        5,
+        2,
+        1,
+        [],
+    )
     calls[0]()
     assert told == [("upstream", 2, 5.0), ("uncertain", 5, 8.0)]
     assert losses.certain_unreported == 0
