@@ -38,7 +38,7 @@ def add_send(parser: Parser) -> None:
     add(parser, "KEY", "routing key")
     add(parser, "FILE...", "what to send")
     add(parser, "--receivers N", "wait for N receivers (1)", default=1)
-    add(parser, "--timeout TIME", "give up those that do not go on for so long (30)", default=30.0)
+    add(parser, "--timeout TIME", "give up those that make no progress for TIME (30)", default=30.0)
     add_descriptor_folder(parser)
 
 
@@ -72,7 +72,7 @@ def add_receive(parser: Parser) -> None:
     add(parser, "--into DIR", "where the files go; else here", default=".")
     add(parser, "-n --count N", "exit after N files")
     add(parser, "--max-bytes SIZE", "take no larger file (1GB)", default=1024**3)
-    add(parser, "--timeout TIME", "exit with status 1 when no file is offered for so long")
+    add(parser, "--timeout TIME", "exit with status 1 when no file is offered for TIME")
     add_descriptor_folder(parser)
 
 

@@ -35,7 +35,7 @@ def add_ping(parser: Parser) -> None:
     add(parser, "-n --count N", "ask N times; else until Ctrl-C")
     parser.hide("-n", "-c")  # as ping(8) has it
     add(parser, "-i --interval TIME", "how often (1)", default=1.0)
-    add(parser, "--timeout TIME", "wait for no answer longer (10)", default=10.0)
+    add(parser, "--timeout TIME", "wait at most TIME for each answer (10)", default=10.0)
     add(parser, "--tree", "ask the whole tree")
     add(parser, "--json", "a JSON object a line for each answer, in seconds")
 
@@ -102,7 +102,7 @@ def add_hz(parser: Parser) -> None:
     add(parser, "--window TIME", "how long each table measures (1)", default=1.0)
     add(parser, "--rows N", "show the N fastest of the first 1,000 keys, and all others together (20)", default=20)
     add(parser, "-n --count N", "exit after N tables")
-    add(parser, "--timeout TIME", "exit with status 1 when no message comes for so long")
+    add(parser, "--timeout TIME", "exit with status 1 when no message comes for TIME")
     add(parser, "--json", "a JSON object for each table: intervals in seconds, keys as in sub --json, null for others")
 
 

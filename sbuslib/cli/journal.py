@@ -282,7 +282,7 @@ def add_journal_consume(parser: Parser) -> None:
     add(parser, "-x --execute COMMAND", "run this for each message, and show none")
     add(parser, "--once", "end where the journal ends, rather than wait for more")
     add(parser, "-n --count N", "end after N messages")
-    add(parser, "--timeout TIME", "end with status 1 when nothing comes for so long")
+    add(parser, "--timeout TIME", "end with status 1 when nothing comes for TIME")
     add(parser, "--positions DIR", "keep the position in this folder, not in the journal's")
     add_skipping(parser, "skip damaged rows, and print how many bytes")
     add_forms(parser)

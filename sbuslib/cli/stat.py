@@ -29,7 +29,7 @@ def add_stat(parser: Parser) -> None:
         "With --clients, show every client. Number 0 is the program that serves the hub.\n\n"
         "With --tree, show a hub and its children, with what passed over each link: up from the lower hub, and "
         "down to it. Children are asked at the address that their relays say, if they run as the same user as the "
-        "relay; of others, only the link is shown. Lag is for how long a hub owes an answer."
+        "relay; of others, only the link is shown. Lag is how long a hub has not answered."
     )
     parser.epilog = (
         "examples:\n"
@@ -46,8 +46,8 @@ def add_stat(parser: Parser) -> None:
     what = f"with --clients: the largest first, or the oldest (number): {', '.join(ORDERS)}"
     add(parser, "--sort COLUMN", what, choices=ORDERS, default="number")
     add(parser, "--rows N", "with --clients: only the first N")
-    add(parser, "--window TIME", "with --tree: look again after so long, and show rates")
-    add(parser, "-i --interval TIME", "show it so often, until Ctrl-C")
+    add(parser, "--window TIME", "with --tree: look twice, TIME apart, and show rates")
+    add(parser, "-i --interval TIME", "show it again after each TIME, until Ctrl-C")
     add(parser, "--json", "all that is known, as JSON in one line")
 
 

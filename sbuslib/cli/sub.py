@@ -34,7 +34,7 @@ def add_sub(parser: Parser) -> None:
     add_address(parser)
     add(parser, "PATTERN...", "pattern of routing keys")
     add(parser, "-n --count N", "exit after N messages")
-    add(parser, "--timeout TIME", "exit with status 1 when no message comes for so long: 5, 2m")
+    add(parser, "--timeout TIME", "exit with status 1 when no message comes for TIME: 5, 2m")
     add_forms(parser)
     for mode, words, what in (
         ("soft", SOFT, "what the hub does with messages that are not read in time, while its queue has room"),
@@ -47,7 +47,7 @@ def add_sub(parser: Parser) -> None:
 def add_forms(parser: Parser) -> None:
     """Add the options that say how messages are shown."""
     add(parser, "-s --senders", "show who sent each message, first; the hub vouches for it")
-    add(parser, "-t --timestamps", "show first when each message came")
+    add(parser, "-t --timestamps", "show the time when each message came, first")
     form = parser.add_mutually_exclusive_group()
     add(form, "--json", "a JSON object a line; bytes that are not UTF-8 are in Base64, as key_base64, payload_base64")
     add(form, "--raw", "exactly the payloads, with nothing between them: take one message with -n 1, or use --json")
