@@ -13,7 +13,7 @@ from .console import CONFIG_PLACE, EXIT_FAILURE, EXIT_SUCCESS, begin_to_show, sh
 
 if TYPE_CHECKING:
     from ..policy import Rule, Verb
-    from ..reports.rehearsal import Ending, Rehearsal
+    from ..reports.rehearsal import Ending, MissingMessages, Rehearsal
     from ..reports.sql import InDuckDB
     from ..reports.traffic import Span
     from ..statistics import HeldPatterns
@@ -62,6 +62,7 @@ def add_config_check(parser: Parser) -> None:
 def run_config_check(arguments: Namespace) -> int:
     from ..errors import UsageError
     from .config import read_settings
+    from .tables import plain
 
     begin_to_show()
     if arguments.propose:
@@ -72,7 +73,7 @@ def run_config_check(arguments: Namespace) -> int:
     rules = "no rules, so everybody may do everything"
     if settings.policy is not None:
         rules = f"{len(settings.policy.rules):,} rules"
-    print(f"{arguments.config}: correct, {rules}")
+    print(f"{plain(str(arguments.config))}: correct, {rules}")
     return _rehearse(arguments, settings)
 
 
@@ -123,6 +124,7 @@ def _separator(arguments: Namespace, settings: HubSettings | None) -> bytes:
 def _rehearse(arguments: Namespace, settings: HubSettings) -> int:
     from ..reports.rehearsal import PolicyTrial, endings, rehearse
     from ..reports.traffic import span
+    from .tables import plain
 
     trial, is_refused = PolicyTrial(settings.policy, settings.users, settings.separator), False
     verbs: list[Verb] = []
@@ -134,7 +136,7 @@ def _rehearse(arguments: Namespace, settings: HubSettings) -> int:
         with _recorded(arguments) as recorded:
             result, covered = rehearse(recorded, trial, separator), span(recorded)
         many = f"{result.messages:,} messages of {result.users:,} users under {result.keys:,} keys"
-        print(f"{arguments.journal}: {many}{'' if covered is None else _between(covered)}")
+        print(f"{plain(str(arguments.journal))}: {many}{'' if covered is None else _between(covered)}")
         print("\n".join((*_unknown(result), *_refused(result, arguments.rows))))
         is_refused = bool(result.refusals)
 
@@ -161,17 +163,22 @@ def _between(covered: Span) -> str:
 
 def _unknown(result: Rehearsal) -> Iterator[str]:
     """Yield a line for each kind of message for which the rules' answer is unknown."""
-    from .tables import plain
-
     if result.unknown:
         yield f"unknown: {result.unknown:,} messages whose sender nobody knows"
     if result.unsure:
         yield f"unknown: {result.unsure:,} messages from links, refused to some of the users on their way"
-    for cause, messages, times in result.lost:
-        parts = [f"{messages:,} messages"] * bool(messages) + [f"{times:,} times nobody knows how many"] * bool(times)
-        yield f"not recorded: {' and '.join(parts) or 'none'}: {plain(cause)}"
+    yield from _missing(result.lost)
     if result.reserved:
         yield f"not asked: {result.reserved:,} messages under keys with the reserved token !"
+
+
+def _missing(lost: list[MissingMessages]) -> Iterator[str]:
+    """Yield a line for each cause of messages that are not recorded."""
+    from .tables import plain
+
+    for cause, messages, times in lost:
+        parts = [f"{messages:,} messages"] * bool(messages) + [f"{times:,} times nobody knows how many"] * bool(times)
+        yield f"not recorded: {' and '.join(parts) or 'none'}: {plain(cause)}"
 
 
 def _refused(result: Rehearsal, rows: int) -> Iterator[str]:
@@ -252,14 +259,14 @@ def _more(count: int, rows: int) -> Iterator[str]:
 
 def _propose(arguments: Namespace) -> int:
     from ..reports.proposal import allowing, held, is_text, rules_text
-    from ..reports.rehearsal import flows
+    from ..reports.rehearsal import flows, missing_messages
     from ..reports.traffic import span
     from ..wire.text import printable
 
     # 1. Published keys and subscriptions, by user.
     separator = _separator(arguments, None)
     with _recorded(arguments) as recorded:
-        covered, listed = span(recorded), list(flows(recorded, separator))
+        covered, listed, lost = span(recorded), list(flows(recorded, separator)), missing_messages(recorded)
     unknown = sum(flow.messages for flow in listed if not flow.users)
     publish = allowing(listed, separator)
     clients, where = _subscriptions(arguments, separator)
@@ -270,6 +277,8 @@ def _propose(arguments: Namespace) -> int:
     print("." if covered is None else f"{_between(covered)}.")
     if unknown:
         print(f"# But for {unknown:,} messages whose sender nobody knows.")
+    for line in _missing(lost):
+        print(f"# {line}")
     if clients is None:
         print(f"# subscribe: not known, no hub was asked: {where}")
     else:

@@ -52,6 +52,9 @@ _NAME_BYTES: Final = 1_024
 _A_STEP: Final = 64
 """Receivers or patterns that one step looks at: some 0.3 ms."""
 
+_NEAR_TIME: Final = 1.0
+"""Seconds for which patterns that nearly match are looked for, the newest first: the asker waits for the answer."""
+
 _CHARACTERS: Final = 200
 """Characters of a pattern, or of a reason, that are shown."""
 
@@ -106,7 +109,7 @@ class Explainer:
         self._context = context
         self._clients = clients
         self._tree = tree
-        self._questions: dict[int, deque[_Question]] = {}  # by user
+        self._questions: dict[int, deque[_Question]] = {}  # by user, as long as its job lasts
 
     def ask(self, client: Outbound, token: bytes, about: bytes) -> None:
         """A client asks, and is answered later. Raises :exc:`~sbuslib.errors.PacketError` for what is no question."""
@@ -121,27 +124,27 @@ class Explainer:
 
         # 2. In turns of the user, after its other questions.
         user = client.account.uid
-        questions = self._questions.setdefault(user, deque())
-        if len(questions) >= _QUESTIONS:
-            self._answer(question, b"")
-            return
-        questions.append(question)
-        if len(questions) == 1:
+        questions = self._questions.get(user)
+        if questions is None:
+            questions = self._questions[user] = deque()
             self._context.running.work.add(user, self._answer_all(questions), lambda: self._end(user))
+        if len(questions) < _QUESTIONS:
+            questions.append(question)
+        else:
+            self._answer(question, b"")
 
     def _answer_all(self, questions: deque[_Question]) -> Iterator[None]:
         while questions:
             question = questions[0]
+            encoded = b""
             if not question.client.closed:
                 found = yield from _Search(self._context, self._clients, self._tree, question).explain()
                 encoded = msgspec.json.encode(found)
                 if not found.is_whole and len(encoded) > self._context.limits.idle_send_buffer // 2:
                     # A longer one takes a larger send buffer, whatever the share of its user.
                     encoded = msgspec.json.encode(msgspec.structs.replace(found, receivers=(), near=()))
-                if questions:  # else it was answered meanwhile
-                    self._answer(question, encoded)
-            if questions:
-                questions.popleft()
+            if questions and questions[0] is question:  # else it was answered meanwhile
+                self._answer(questions.popleft(), encoded)
             yield
 
     def _end(self, user: int) -> None:
@@ -339,10 +342,12 @@ class _Search:
                 yield
 
         # 2. The nearest, and who holds each.
-        near = NearMisses(self._key, router.namespace.separator)
-        for number, name in enumerate(names, 1):
+        near, until = NearMisses(self._key, router.namespace.separator), monotonic() + _NEAR_TIME
+        for number, name in enumerate(reversed(names), 1):
             near.look_at(name, router.namespace.unmark(name)[1])
             if not number % _A_STEP:
+                if monotonic() > until:
+                    break
                 yield
         found = []
         for _, name, raw, reason in near.best:

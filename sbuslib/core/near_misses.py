@@ -77,7 +77,8 @@ class NearMisses:
         shown = printable(separator)
         used, used_by_key = set(_CUT.findall(raw)), set(_CUT.findall(key))
         if used and used_by_key and used != used_by_key:
-            return f"it is separated in another way: this hub separates by {shown}"
+            wrong = "the key" if separator in used else "it"
+            return f"{wrong} is separated in another way: this hub separates by {shown}"
         if foreign := next((word for word in (*_BELOW, b"+") if word in raw.split(separator)), None):
             return f"{printable(foreign)} is no wildcard here: * is one segment, {shown} at the end all below"
         if any(b"*" in segment.rstrip(b"*") for segment in raw.split(separator)):

@@ -40,8 +40,9 @@ LINKS_PAGE: Final = 100
 
 
 PATTERN_BYTES: Final = 131_072
-"""Most bytes of patterns in one answer, with 16 for each pattern and 100 for each client: so it takes a few
-milliseconds of the hub, and fits a packet in JSON."""
+"""Most bytes of patterns in one answer, with 16 for each pattern and 100 for each client: so it fits a packet in JSON.
+It takes the hub a few milliseconds; some 30 for a client that holds all that a user may, whose patterns are listed
+first."""
 
 
 class About(ExplainedTree, Protocol):

@@ -158,10 +158,11 @@ class _Walk:
             yield 70, f"no client{to} receives it{known}{but}"
         if first.is_secret:
             yield 69, "it is secret: only clients with the ids that stand in the key may subscribe"
+        # On a busy bus some pattern is always near. So links that do not carry the key come after the nearest one.
         for answer in answers if first.reader is None else found:
             for number, one in enumerate(answer.near):
                 of = self._who(one.credentials) if one.credentials else "another hub"
-                yield 68 - number, f"nearly: {one.pattern} of {of}: {one.reason}"
+                yield 44 - number if number else 68, f"nearly: {one.pattern} of {of}: {one.reason}"
 
     def of_hub(self, hop: Hop, at: str) -> Iterator[Finding]:
         """Yield findings of one hub about the sender, and each receiver and link; ``at`` names the hub."""

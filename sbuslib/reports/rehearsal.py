@@ -253,9 +253,14 @@ def rehearse(recorded: Recorded, trial: PolicyTrial, separator: bytes = SEPARATO
 
     result.users, result.keys = len(users), len(keys)
     result.refusals = sorted(refusals.values(), key=lambda one: (-one.messages, one.uid, one.key))
+    result.lost = missing_messages(recorded)
+    return result
+
+
+def missing_messages(recorded: Recorded) -> list[MissingMessages]:
+    """What is not recorded, by cause."""
     gaps = recorded.query(
         "SELECT cause, CAST(COALESCE(SUM(lost), 0) AS BIGINT), COUNT(*) - COUNT(lost) FROM sbus_recorded "
         "WHERE kind <> 'message' GROUP BY cause"
     )
-    result.lost = sorted(MissingMessages(cause or "?", messages, unknown) for cause, messages, unknown in gaps)
-    return result
+    return sorted(MissingMessages(cause or "?", messages, unknown) for cause, messages, unknown in gaps)

@@ -148,7 +148,7 @@ def a_name_in_another_separator(world: World) -> Way:
         (a_monitor_only, "only monitors do"),
         (a_secret_of_another, "may not read it: secret pattern of another"),
         (a_hub_just_started, "the hub has just started"),
-        (a_name_in_another_separator, "it is separated in another way"),
+        (a_name_in_another_separator, "the key is separated in another way"),
     ],
 )
 def test_the_trouble_is_in_the_first_three_lines(world: World, trouble: Callable[[World], Way], words: str) -> None:
@@ -168,6 +168,16 @@ def test_a_message_that_arrives_is_said_to(world: World) -> None:
         assert way.arrives, way.findings
         assert way.findings[0] == "2 clients would receive it: 2 sent"
         assert len(way.hops) == 3
+
+
+def test_a_link_comes_before_all_but_the_nearest_of_the_patterns_that_nearly_match(world: World) -> None:
+    for name in ("top", "low"):
+        world.hub(name)
+    world.client("low").subscribe(b"room/2/temp", b"room/1/hum", b"room/1/temperature")
+    world.relay("low", "top", export=[b"hall/"])
+    found = why(world, "low").findings
+    assert found[1].startswith("nearly: room/1/temperature")
+    assert "export list" in found[2]
 
 
 def test_an_import_list_below_is_found(world: World) -> None:
@@ -303,6 +313,27 @@ def test_questions_of_a_user_wait_for_each_other_and_not_without_bound(world: Wo
     refused = [packet for packet in found if packet.endswith(b"\0")]
     assert 0 < len(refused) <= 24, "these are to be asked again"
     assert hub.reporter.explainer._questions == {}
+
+
+def test_who_asks_between_the_last_answer_and_the_end_of_the_work_is_answered(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = world.hub("hub")
+    peer, explainer, jobs = world.peer("hub"), hub.reporter.explainer, list[Any]()
+    peer.barrier()
+    (client,) = peers_of(hub)
+    monkeypatch.setattr(hub.context.running.work, "add", lambda user, steps, on_end: jobs.append((steps, on_end)))
+    explainer.ask(client, b"t1", b"k")
+    steps, on_end = jobs[0]
+    while any(explainer._questions.values()):
+        next(steps)
+    explainer.ask(client, b"t2", b"k")
+    assert len(jobs) == 1, "two would each take the other's question"
+    assert list(steps)
+    on_end()
+    for token in (b"t1", b"t2"):
+        assert peer.receive().startswith(b"CMSG hub/why\0%b\0{" % token)
+    assert explainer._questions == {}
 
 
 def test_what_waits_when_another_process_takes_over_is_to_be_asked_again(world: World) -> None:
