@@ -1,4 +1,4 @@
-"""What a hub does as a daemon: pid file, fork into the background, garbage collection, and sd_notify(3)."""
+"""Daemon process of a hub: pid file, fork into the background, garbage collection, and sd_notify(3)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..kernel.sockets import send_datagram
 from .console import EXIT_SUCCESS, STOPPING, complain
 
 LISTENS: Final = b"1"
-"""What the daemon writes to the pipe of :func:`detach` once it listens."""
+"""The daemon writes this to the pipe of :func:`detach` once it listens."""
 
 SUCCESSOR_WAIT: Final = 2.0
 """Most seconds for which a daemon that hands over waits for the new one's pid file. Mostly, it takes milliseconds."""

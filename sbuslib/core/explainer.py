@@ -1,9 +1,9 @@
-"""``hub/why``: what would become of a message that was published now. Nothing is sent, and nothing changes.
+"""Explainer of ``hub/why``: where a message would end if it was published now. Nothing is sent, and nothing changes.
 
-The objects answer that decide for a message: the router, the rules in force, and the outbox of each receiver.
+The objects that decide about messages answer: the router, the rules in force, and the outbox of each receiver.
 
-**Who is told what.** Users whom the hub trusts are told all, as of ``hub/statistics``. Anybody else is told of clients
-of its own user; and of all others what ``hub/wanted`` tells, which is whether there are any.
+**Access.** Users whom the hub trusts see everything, as with ``hub/statistics``. Anybody else sees clients of its own
+user, and of all others only whether there are any, as with ``hub/wanted``.
 
 A question takes long where there are many receivers or patterns. So it is answered in turns of the user who asks, one
 question after another.
@@ -62,20 +62,20 @@ _SEVERITY: Final = {"lost": 5, "kicked": 4, "held": 3, "gone": 2, "waits": 1}
 """Which receivers are worst."""
 
 _PARENT: Final = b"parent"
-"""In the place of a sender: whoever sends what comes down from the parent."""
+"""In the place of a sender: the parent, for messages that come down from it."""
 
 _UNTOLD: Final = "of others, the hub tells nothing to users that it does not trust"
 
 
 class ExplainedTree(Protocol):
-    """What the tree knows of where a message goes."""
+    """The hub's tree, as the explainer asks it."""
 
     hub_id: bytes
     watches: InterestWatches
 
     @property
     def has_settled(self) -> bool:
-        """Whether this hub knows what is wanted."""
+        """Whether this hub has the interest of its neighbours."""
 
     @property
     def link_count(self) -> int:
@@ -87,7 +87,9 @@ class ExplainedTree(Protocol):
     def explain_links(
         self, key: bytes, receivers: Routes, sender: Publisher | None, uid: int, origin: Receiver | None
     ) -> Iterator[ExplainedLink]:
-        """What each link, but that from which it comes, would do with a message of this user for these receivers."""
+        """Yield what each link would do with a message of this user for these receivers, except the link that it came
+        over.
+        """
         ...
 
     def arrival(self, key: bytes) -> tuple[Publisher, Receiver, bool] | None:
@@ -112,7 +114,7 @@ class Explainer:
         self._questions: dict[int, deque[_Question]] = {}  # by user, as long as its job lasts
 
     def ask(self, client: Outbound, token: bytes, about: bytes) -> None:
-        """A client asks, and is answered later. Raises :exc:`~sbuslib.errors.PacketError` for what is no question."""
+        """Take a question, to be answered later. Raises :exc:`~sbuslib.errors.PacketError` for a malformed one."""
         # 1. Key, sender and receiver, each bounded.
         question, namespace = _Question(client, token, *about.split(b"\0", 2)), self._context.router.namespace
         self._context.router.check_size(question.key)
@@ -172,17 +174,17 @@ class _Search:
         self._tree = tree
         self._question = question
         self._key = question.key  # of the message
-        self._is_whole = question.client.credentials.uid in context.trusted  # whether the asker is told of everybody
-        self._user = question.client.credentials.known()[1]  # whose clients it is told of anyway
+        self._is_whole = question.client.credentials.uid in context.trusted  # whether the asker sees everybody
+        self._user = question.client.credentials.known()[1]  # whose clients it sees anyway
 
     def _sees(self, receiver: Receiver) -> bool:
-        """Whether the asker is told of a receiver."""
+        """Return whether the asker may see a receiver."""
         if self._is_whole or receiver is self._question.client:
             return True
         return self._user is not None and receiver.credentials.uid == self._user
 
     def _find(self, name: bytes) -> Generator[None, None, list[Connection]]:
-        """The clients of a user, or of a credential key, as far as the asker is told of them."""
+        """Find the clients of a user, or of a credential key, that the asker may see."""
         namespace, found = self._context.router.namespace, list[Connection]()
         whose = namespace.chain(name)[-1:] if namespace.prefix_of(name) == namespace.prefix else ()
         for number, one in enumerate(list(self._clients.connections.values()), 1):
@@ -247,7 +249,7 @@ class _Search:
         if uid == -1 or not (clients or self._is_whole):
             return msgspec.structs.replace(party, reason="there is no such client here" if self._is_whole else _UNTOLD)
 
-        # 1. Secrets, of which no rule is asked.
+        # 1. Secrets: no rule is asked about them.
         credentials = clients[0].credentials if clients else Credentials(gid=OVERFLOW_ID, uid=uid, pid=0)
         try:
             if verb == "subscribe":
@@ -273,7 +275,7 @@ class _Search:
     ) -> Generator[None, None, dict[str, Any]]:
         """Sums over all receivers that are no links, and the worst of them."""
         kinds, outcomes, lost, waiting = Counter[str](), Counter[str](), Counter[str](), 0
-        worst: list[tuple[int, int, int, int, Any]] = []  # severity, lost, waiting; its number, which tells them apart
+        worst: list[tuple[int, int, int, int, Any]] = []  # severity, lost, waiting; its number, for equals
         meant = None if readers is None else {one.outbound for one in readers}
 
         # 1. All of them.
@@ -330,7 +332,7 @@ class _Search:
         return ""
 
     def _near_misses(self, readers: Sequence[Connection] | None) -> Generator[None, None, tuple[NearMiss, ...]]:
-        """Patterns that nearly match, of some clients, or of all of which the asker is told."""
+        """Find patterns that nearly match: of some clients, or of all that the asker may see."""
         # 1. The patterns.
         router, names = self._context.router, list[bytes]()
         if readers is None and self._is_whole:

@@ -70,7 +70,7 @@ class NearMisses:
         return None
 
     def _spelling(self, raw: bytes) -> str:
-        """What differs between the key and a pattern of the same words."""
+        """Return the difference between the key and a pattern of the same words."""
         separator, key = self._separator, self._key
         if Pattern(raw.lower(), separator).matches(key.lower()):
             return "upper and lower case differ"

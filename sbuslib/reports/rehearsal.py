@@ -258,7 +258,7 @@ def rehearse(recorded: Recorded, trial: PolicyTrial, separator: bytes = SEPARATO
 
 
 def missing_messages(recorded: Recorded) -> list[MissingMessages]:
-    """What is not recorded, by cause."""
+    """Messages that are not recorded, by cause."""
     gaps = recorded.query(
         "SELECT cause, CAST(COALESCE(SUM(lost), 0) AS BIGINT), COUNT(*) - COUNT(lost) FROM sbus_recorded "
         "WHERE kind <> 'message' GROUP BY cause"

@@ -55,8 +55,8 @@ class Gateway:
     limited time. One publishes messages of peers on the bus; it may wait for the hub. One sends heartbeats to the other
     gateways of the bus.
 
-    :param bus: a hub of this process that is started, a client, or an address: of the hub of which the gateway
-        becomes a client.
+    :param bus: a hub of this process that is started, a client, or the address of a hub, whose client the
+        gateway becomes.
     :param peer: a peer that is started. It may serve other purposes too.
     :param export: patterns of the keys that leave this bus.
     :param import_: patterns of the keys that come to this bus.

@@ -1,8 +1,8 @@
 """Links to child hubs: their relays are clients that have sent ``interest/on``. The relay's user decides on the mode.
 
 - *announce*, of a trusted user: all patterns of others are announced to it, and syncs wait for it.
-- *prune*, of a user who may run relays: it must not learn patterns. It sends everything up, and is told which of the
-  keys that it sent nobody wants. No sync waits for it.
+- *prune*, of a user who may run relays: it must not learn patterns. It sends everything up, and keys of its
+  messages that nobody wants are pruned. No sync waits for it.
 - *plain*, of anybody else (:class:`PlainLink`): a client like any other, except that it names the senders behind it.
 """
 
