@@ -36,7 +36,7 @@ _SENDERS: Final = 4_096
 
 class Link:
     """The role of a connection to another hub. Implements :class:`~sbuslib.core.publisher.Role` and
-    :class:`~sbuslib.tree.link_protocols.Neighbour`.
+    :class:`~sbuslib.tree.link_interfaces.Neighbour`.
 
     :param publisher: the connection.
     :param receiver: what routes hold for the other end.

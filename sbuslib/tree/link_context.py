@@ -13,7 +13,7 @@ from ..core.outbound import Outbound
 from ..core.protocols import Receiver
 from ..core.violations import Violations
 from ..wire import control
-from .link_protocols import ChildPort, ParentPort
+from .link_interfaces import ChildPort, ParentPort
 from .loss_reports import LossReports, News
 from .presences import Presences
 from .propagation import InterestPropagation

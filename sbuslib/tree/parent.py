@@ -23,8 +23,8 @@ from ..wire import control
 from .handshake import ApartError
 from .hub_identities import Hello, new_epoch, stable_id
 from .link import Link
+from .link_interfaces import Joiner
 from .link_losses import LinkLosses
-from .link_protocols import Joiner
 from .parent_interest import ParentInterest, index
 from .states import Event, LinkAction, State, step
 from .tree import Tree
@@ -58,7 +58,7 @@ _NOBODY: Final = Credentials(gid=-1, uid=-1, pid=-1)
 
 
 class Parent:
-    """The parent, as long as a relay is started. Implements :class:`~sbuslib.tree.link_protocols.ParentPort`.
+    """The parent, as long as a relay is started. Implements :class:`~sbuslib.tree.link_interfaces.ParentPort`.
 
     :param export: patterns that may go up; ``None``: all.
     :param import_: patterns that may come down, likewise.

@@ -18,7 +18,7 @@ from ..core.quotas import Account
 from ..core.send_watcher import SEND_RETRY
 from ..matcher import Pattern
 from .interest import Interest, InterestCursor
-from .link_protocols import Neighbour
+from .link_interfaces import Neighbour
 from .pruning import PrunedKeys, Pruning
 
 TOLD_A_TURN: Final = 256

@@ -16,7 +16,7 @@ from typing import Final
 from ..core.context import Context
 from ..wire.control import INTEREST_LINKS
 from ..wire.packets import encode_control
-from .link_protocols import ChildPort
+from .link_interfaces import ChildPort
 
 _LOOK: Final = 0.05
 """Seconds between two looks, once all time is over, at whether the prefix is known."""

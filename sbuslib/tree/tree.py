@@ -40,7 +40,7 @@ from .child_link import ChildLink, PlainLink
 from .hub_identities import Hello, HubIdentities
 from .link import Mode
 from .link_context import LinkContext
-from .link_protocols import ParentPort
+from .link_interfaces import ParentPort
 from .presences import PARENT
 from .remote_senders import ChildSenders
 from .tree_sync import Respond

@@ -26,7 +26,7 @@ from ..errors import PacketError
 from ..reasons import Reason
 from ..wire import control
 from ..wire.packets import encode_control
-from .link_protocols import ChildPort, Neighbour, ParentPort
+from .link_interfaces import ChildPort, Neighbour, ParentPort
 
 Respond: TypeAlias = Callable[[bytes], None]
 """Called with the scope of the answer: ``tree``, ``partial`` and so on."""
