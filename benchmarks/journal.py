@@ -29,9 +29,9 @@ import plain
 
 from sbuslib import blocking
 from sbuslib.bench.process import cpu_seconds
+from sbuslib.journal.read.blocks import blocks, everything
 from sbuslib.journal.replay import from_journal, replay
 from sbuslib.kernel.packet_writer import PacketWriter
-from sbuslib.lake.blocks import blocks, everything
 from sbuslib.wire.packets import encode_message
 
 MESSAGES = 300_000
@@ -152,9 +152,9 @@ def record() -> None:
 
 def make_journal(directory: str, count: int, pause: Callable[[], float]) -> list[int]:
     """A journal of so many messages, with pauses between them; their times."""
+    from sbuslib.journal.format.encoding import encode_block, encode_end
+    from sbuslib.journal.format.layout import SegmentHeader, pack, segment_name
     from sbuslib.journal.limits import JournalLimits
-    from sbuslib.segments.encoding import encode_block, encode_end
-    from sbuslib.segments.layout import SegmentHeader, pack, segment_name
 
     os.makedirs(directory)
     times = [time.time_ns()]

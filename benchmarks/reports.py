@@ -26,8 +26,8 @@ import numpy
 import pyarrow
 from pyarrow import parquet
 
-from sbuslib.lake.journal_files import sealed_name
-from sbuslib.lake.schema import SCHEMA
+from sbuslib.journal.read.journal_files import sealed_name
+from sbuslib.journal.read.schema import SCHEMA
 
 ROUNDS = 3
 SIZES = (5_000, 1_000_000, 3_000_000)

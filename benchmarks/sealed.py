@@ -28,9 +28,9 @@ from pyspark.sql import DataFrame
 
 import sbuslib
 from sbuslib.bench.process import cpu_seconds
-from sbuslib.lake.sealing import seal
-from sbuslib.segments.encoding import encode_block, encode_end
-from sbuslib.segments.layout import SegmentHeader, pack, segment_name
+from sbuslib.journal.format.encoding import encode_block, encode_end
+from sbuslib.journal.format.layout import SegmentHeader, pack, segment_name
+from sbuslib.journal.read.sealing import seal
 from sbuslib.spark import session
 
 BLOCK = 256

@@ -9,9 +9,9 @@ import tempfile
 import gevent
 
 from sbuslib import Client, Hub
+from sbuslib.journal.read.blocks import read_records
 from sbuslib.journal.recorder import Recorder
 from sbuslib.journal.replay import from_journal, replay
-from sbuslib.lake.blocks import read_records
 
 
 def main() -> None:

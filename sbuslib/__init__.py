@@ -18,7 +18,7 @@ gevent and a program that only matches patterns does not pull in sockets.
 
 from __future__ import annotations
 
-from .lazy import load_lazily
+from ._lazy import load_lazily
 
 TYPE_CHECKING = False  # the typing module takes longer to load than all that this needs
 if TYPE_CHECKING:
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from . import blocking as blocking
     from .client import Client as Client
     from .clients.fd_subscriptions import Descriptor as Descriptor
+    from .clients.fds.memory import Frame as Frame
+    from .clients.recipes.last import CaughtUp as CaughtUp
+    from .clients.recipes.queue import Job as Job
+    from .clients.recipes.request import Reply as Reply
+    from .clients.recipes.request import Request as Request
+    from .clients.recipes.subscription import Subscription as Subscription
     from .connecting import Connector as Connector
     from .connecting import connect as connect
-    from .fds.memory import Frame as Frame
     from .hub import Hub as Hub
     from .limits import Limits as Limits
     from .matcher import matches as matches
     from .reading import read as read
-    from .recipes.last import CaughtUp as CaughtUp
-    from .recipes.queue import Job as Job
-    from .recipes.request import Reply as Reply
-    from .recipes.request import Request as Request
-    from .recipes.subscription import Subscription as Subscription
     from .relay import Relay as Relay
     from .secrets import Credentials as Credentials
     from .topic import Topic as Topic
@@ -46,20 +46,20 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Reply": "recipes.request",
-    "CaughtUp": "recipes.last",
+    "Reply": "clients.recipes.request",
+    "CaughtUp": "clients.recipes.last",
     "Client": "client",
     "Connector": "connecting",
     "Credentials": "secrets",
     "Descriptor": "clients.fd_subscriptions",
-    "Frame": "fds.memory",
+    "Frame": "clients.fds.memory",
     "Hub": "hub",
-    "Job": "recipes.queue",
+    "Job": "clients.recipes.queue",
     "Limits": "limits",
     "Message": "wire.packets",
-    "Request": "recipes.request",
+    "Request": "clients.recipes.request",
     "Relay": "relay",
-    "Subscription": "recipes.subscription",
+    "Subscription": "clients.recipes.subscription",
     "Topic": "topic",
     "connect": "connecting",
     "matches": "matcher",

@@ -2,22 +2,29 @@
 
 ::
 
-    SbusError ├── UsageError (ValueError)             the caller made an error; nothing was sent │   ├── AddressError
-    an address that cannot be one │   ├── KeyFormatError                  a key or pattern with NUL, too long, or
-    reserved │   ├── NameFormatError                 a name or substring that Simplest pubsub cannot carry │   └──
-    PayloadError                    a payload that does not fit its topic or the packet ├── StateError (RuntimeError)
-    the caller made an error: not now, or not from here ├── PeerError                           the other end made an
-    error │   ├── DescriptorError                 a frame, file or descriptor that cannot be had │   ├── FramingError
-    bytes that are no command of Simplest pubsub │   ├── PacketError                     a packet of no known form │   │
-    └── ReservedKeyError            a use of the reserved token ``!`` that is not allowed │   └── HubIdentityError
-    the hub does not run as the user that was asked for ├── JournalError                        a journal that cannot be
-    read or written │   ├── CorruptJournalError             bytes of a segment differ from those written │   └──
-    JournalInUseError               another recorder or consumer is at work ├── RefusedError                        the
-    hub refused a subscription; the client has all others ├── NoServerError                       no server for a
-    request ├── ReplyError                          a server replied that it failed ├── ServiceError
-    a service ended because of a bug of ours, which is its cause ├── AddressInUseError (OSError)         the address is
-    in use ├── NoHubError (ConnectionError)        nobody listens at any of the addresses tried └── DisconnectedError
-    (ConnectionError) the other end is gone
+    SbusError
+    ├── UsageError (ValueError)             the caller made an error; nothing was sent
+    │   ├── AddressError                    an address that cannot be one
+    │   ├── KeyFormatError                  a key or pattern with NUL, too long, or reserved
+    │   ├── NameFormatError                 a name or substring that Simplest pubsub cannot carry
+    │   └── PayloadError                    a payload that does not fit its topic or the packet
+    ├── StateError (RuntimeError)           the caller made an error: not now, or not from here
+    ├── PeerError                           the other end made an error
+    │   ├── DescriptorError                 a frame, file or descriptor that cannot be had
+    │   ├── FramingError                    bytes that are no command of Simplest pubsub
+    │   ├── PacketError                     a packet of no known form
+    │   │   └── ReservedKeyError            a use of the reserved token ``!`` that is not allowed
+    │   └── HubIdentityError                the hub does not run as the user that was asked for
+    ├── JournalError                        a journal that cannot be read or written
+    │   ├── CorruptJournalError             bytes of a segment differ from those written
+    │   └── JournalInUseError               another recorder or consumer is at work
+    ├── RefusedError                        the hub refused a subscription; the client has all others
+    ├── NoServerError                       no server for a request
+    ├── ReplyError                          a server replied that it failed
+    ├── ServiceError                        a service ended because of a bug of ours, which is its cause
+    ├── AddressInUseError (OSError)         the address is in use
+    ├── NoHubError (ConnectionError)        nobody listens at any of the addresses tried
+    └── DisconnectedError (ConnectionError) the other end is gone
 
 A wait that takes too long raises the built-in :exc:`TimeoutError`. A bug of ours shows as :exc:`AssertionError` or
 another exception of Python. It is caught in one place, where a greenlet of a service ends

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal, TypeAlias, get_args
 
 from .errors import StateError, UsageError
-from .segments.decoding import OnCorrupt
+from .journal.format.decoding import OnCorrupt
 
 __all__ = ["Engine", "read"]
 
@@ -50,10 +50,10 @@ def read(
     if engine not in get_args(Engine):
         raise UsageError(f"engine is one of {', '.join(get_args(Engine))}, not {engine!r}")
     try:
-        from .lake import readers
-        from .lake.journal_files import absolute
-        from .lake.schema import SCHEMA
-        from .lake.selection import Selection, nanoseconds
+        from .journal.read import readers
+        from .journal.read.journal_files import absolute
+        from .journal.read.schema import SCHEMA
+        from .journal.read.selection import Selection, nanoseconds
 
         unknown = set(columns or ()) - set(SCHEMA.names)
         if unknown:

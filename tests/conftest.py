@@ -152,7 +152,7 @@ def _no_sigchld_handler() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _no_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
     """Descriptor stores of this process close with their clients."""
-    monkeypatch.setattr("sbuslib.fds.descriptor_store.LINGER", 0.0)
+    monkeypatch.setattr("sbuslib.clients.fds.descriptor_store.LINGER", 0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """Mutation tests: change one line at a time, and list the changes that no test notices.
 
-    python tests/mutations.py sbuslib/core sbuslib/fds/descriptor_store.py:37 --limit 60 --jobs 2
+    python tests/mutations.py sbuslib/core sbuslib/clients/fds/descriptor_store.py:37 --limit 60 --jobs 2
 
 Each argument is a folder, a module, or one line of a module. The tests first run in a copy of the checkout whose
 modules note which lines each test executes, also in processes that it starts or kills. Then one change is made at a

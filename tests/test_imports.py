@@ -13,11 +13,12 @@ from support import ROOT, python
 PACKAGE = ROOT / "sbuslib"
 
 FLOORS = [
-    "errors lazy limits matcher reasons secrets shares statistics",
-    "covering wire",
-    "federation kernel policy segments",
-    "fds recipes",
-    "core clients lake",
+    "_lazy errors limits matcher reasons secrets shares statistics",
+    "wire",
+    "keys",
+    "federation journal.format kernel",
+    "clients.fds clients.recipes",
+    "clients core journal.read",
     "client blocking aio topic",
     "tree",
     "hub",
@@ -27,20 +28,25 @@ FLOORS = [
     "reports",
     "cli",
 ]
-"""Modules of the top level and folders, the lowest floor first. A folder stands for all that is in it."""
+"""Modules of the top level and folders, the lowest floor first. A folder stands for all in it that has no own floor."""
 
 ENTRANCES = {"__init__", "__main__"}
 
 PURE = """
-federation wire.batches wire.columns wire.control wire.modes wire.offers wire.packets wire.text errors limits covering
-matcher policy statistics secrets topic recipes lazy fds.transfers clients.batch clients.mailboxes clients.hub_requests
+federation wire.batches wire.columns wire.control wire.modes wire.offers wire.packets wire.text errors limits keys
+matcher statistics secrets topic clients.recipes _lazy clients.fds.transfers clients.batch clients.mailboxes
+clients.hub_requests
 clients.session clients.reconnect core.outbox core.quotas core.router core.violations tree.interest tcp.forwarding
-tcp.framing tcp.limits tcp.peer_statistics tcp.substrings segments.encoding segments.layout segments.decoding
+tcp.framing tcp.limits tcp.peer_statistics tcp.substrings journal.format.encoding journal.format.layout
+journal.format.decoding
 services.queue_entries services.queue_rules bench.results bench.scenarios bench.tables
 """
 """Modules, and folders of modules, that do no input or output, read no clock and know no event loop."""
 
-WITHOUT_GEVENT = "kernel blocking aio clients fds spark reports services.queue_service lake reading segments"
+WITHOUT_GEVENT = """
+kernel blocking aio clients clients.fds clients.recipes spark reports services.queue_service journal.read reading
+journal.format
+"""
 
 
 def modules() -> list[str]:
@@ -56,8 +62,9 @@ def path_of(name: str) -> Path:
 
 
 def room(name: str) -> str:
-    """The folder of a module, or the module itself on the top level."""
-    return name.partition(".")[0]
+    """The folder of a module that has a floor of its own, or the module itself on the top level."""
+    two = ".".join(name.split(".")[:2])
+    return two if two in FLOOR else name.partition(".")[0]
 
 
 FLOOR = {one: number for number, names in enumerate(FLOORS) for one in names.split()}

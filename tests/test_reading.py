@@ -6,7 +6,7 @@ import datetime
 from pathlib import Path
 
 import pytest
-from segments.journals import START_NS, rows, segment
+from journal.format.journals import START_NS, rows, segment
 from support import python
 
 import sbuslib

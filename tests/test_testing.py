@@ -173,7 +173,7 @@ def test_each_test_has_a_hub_of_its_own(tmp_path: Path) -> None:
 
 def test_loading_the_plugin_loads_nothing_else() -> None:
     code = "import pytest, sys; old = {*sys.modules}; import sbuslib.pytest_plugin; print(*{*sys.modules} - old)"
-    assert {*python("-c", code).split()} == {"sbuslib", "sbuslib.lazy", "sbuslib.pytest_plugin"}
+    assert {*python("-c", code).split()} == {"sbuslib", "sbuslib._lazy", "sbuslib.pytest_plugin"}
 
 
 def test_pytest_finds_the_plugin_by_the_name_of_its_module() -> None:

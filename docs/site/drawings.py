@@ -1,6 +1,6 @@
 """The drawings that are made of the code, as SVG: ``python docs/site/drawings.py`` writes them into ``docs/images``.
 
-Those are the floors, and the states of the link to the hub above. The others there are drawn by hand.
+Those are the floors, and the states of the link to the parent. The others there are drawn by hand.
 """
 
 from __future__ import annotations
@@ -56,22 +56,23 @@ class Drawing:
 
 def floors(table: list[str]) -> Drawing:
     """The floors of the code, the highest on top."""
-    folders = {path.name for path in (ROOT / "sbuslib").iterdir() if path.is_dir()}
+    places = ROOT / "sbuslib"
     drawing = Drawing("The floors of the code: a module imports only from lower ones", 660, 34 * len(table) + 20)
     for number, names in enumerate(reversed(table)):
         y = 10 + number * 34
-        words = "  ·  ".join(f"{name}/" if name in folders else name for name in names.split())
+        paths = [name.replace(".", "/") for name in names.split()]
+        words = "  ·  ".join(f"{path}/" if (places / path).is_dir() else path for path in paths)
         drawing.words(28, y + 20, str(len(table) - 1 - number), "middle")
         drawing.box(50, y, 600, 28, words, "hub" if "core" in names.split() else "plain")
     return drawing
 
 
 def link() -> Drawing:
-    """The states of the link to the hub above, and what each event does there: the table of the code."""
+    """The states of the link to the parent, and what each event does there: the table of the code."""
     line, gap, top = 18, 14, 16
     rows = [(state, [(event, *STEPS[state, event]) for event in EVENTS if (state, event) in STEPS]) for state in STATES]
     heights = [max(46, line * len(steps) + 10) for _, steps in rows]
-    drawing = Drawing("The states of the link to the hub above", 1080, 2 * top + sum(heights) + gap * (len(rows) - 1))
+    drawing = Drawing("The states of the link to the parent", 1080, 2 * top + sum(heights) + gap * (len(rows) - 1))
     y = top
     for (state, steps), height in zip(rows, heights, strict=True):
         kind = "good" if state == "open" else "bad" if state in ("away", "apart") else "hub"

@@ -41,7 +41,7 @@ REFERENCE = {
     "relay": ("Relay", "Relay monitor.survey.survey monitor.survey.SeenHub"),
     "patterns": (
         "Questions, jobs, frames",
-        "Request Reply Job Frame Descriptor fds.transfers.ReceivedFile CaughtUp",
+        "Request Reply Job Frame Descriptor clients.fds.transfers.ReceivedFile CaughtUp",
     ),
     "testing": ("Testing", "testing"),
     "journal": (

@@ -26,11 +26,11 @@ from time import monotonic, time, time_ns
 from typing import Any, Final, Self
 
 from ..aio import Client
-from ..covering import overlap
 from ..errors import SbusError, UsageError
 from ..federation.import_export import CONTROL, LOST, DropReason, ImportExportFilter, bus_of
 from ..federation.membership import COUNT_MOST, HEARTBEAT_SECONDS, SETTLE_SECONDS, BridgeStatistics, Membership
 from ..federation.subject_mapping import SubjectMapping
+from ..keys.covering import overlap
 from ..matcher import matches
 from ..secrets import process_of
 from ..wire.packets import Message

@@ -136,8 +136,8 @@ class Services:
         """Wait until the queues and the patterns of last values have a service. Not for one that has ended."""
         import gevent
 
-        from ..recipes.last import question_key
-        from ..recipes.queue import queue_key
+        from ..clients.recipes.last import question_key
+        from ..clients.recipes.queue import queue_key
 
         until = monotonic() + BEGIN
         with hub.client() as client:

@@ -10,7 +10,7 @@ from .tables import show_json
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
-    from ..policy import Verb
+    from ..keys.policy import Verb
     from ..secrets import Credentials
     from ..secrets import Namespace as Secrets
     from .config import HubSettings

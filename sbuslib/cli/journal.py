@@ -18,8 +18,8 @@ from .tables import columns, show_json
 
 if TYPE_CHECKING:
     from ..journal.consume import Consumer
-    from ..lake.selection import Selection
-    from ..segments.layout import Record, Skipped
+    from ..journal.format.layout import Record, Skipped
+    from ..journal.read.selection import Selection
 
 
 def add_journal_info(parser: Parser) -> None:
@@ -137,14 +137,14 @@ def _show_info(directory: str, as_json: bool) -> bool:
 
 def selection(arguments: Namespace) -> Selection:
     """Return the selection of rows by the options of :func:`add_selection`."""
-    from ..lake.selection import Selection
+    from ..journal.read.selection import Selection
 
     patterns = tuple(arguments.pattern) if arguments.pattern else None
     return Selection(arguments.start, arguments.end, patterns=patterns)
 
 
 def run_journal_cat(arguments: Namespace) -> int:
-    from ..lake.blocks import read_records
+    from ..journal.read.blocks import read_records
 
     begin_to_show()
     wanted, show, left = selection(arguments), _shower(arguments), arguments.count
@@ -178,7 +178,7 @@ def show_gap(row: Record) -> None:
 
 def run_journal_query(arguments: Namespace) -> None:
     from ..errors import UsageError
-    from ..lake.readers import journal_error
+    from ..journal.read.readers import journal_error
     from ..reading import read
 
     begin_to_show()

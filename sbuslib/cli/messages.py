@@ -19,9 +19,9 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from ..blocking import Client
+from ..clients.recipes.payload_text import payload_text
 from ..errors import PayloadError
 from ..limits import PACKET_BYTES
-from ..recipes.payload_text import payload_text
 from ..wire import control
 from ..wire.packets import Message
 from ..wire.text import printable

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ..journal.client_recorder import ClientRecorder
+    from ..journal.format.layout import Skipped
+    from ..journal.read.sealing import Failure, Written
     from ..journal.replay import ColumnSender
-    from ..lake.sealing import Failure, Written
-    from ..segments.layout import Skipped
     from ..wire.columns import Columns
 
 
@@ -234,7 +234,7 @@ def run_journal_ingest(arguments: Namespace) -> None:
 
 def _ingest_with(arguments: Namespace, spark: SparkSession | None) -> None:
     from ..errors import StateError
-    from ..lake.sealing import ingest
+    from ..journal.read.sealing import ingest
 
     options: dict[str, Any] = {}
     if spark is not None:
@@ -286,8 +286,8 @@ def add_journal_seal(parser: Parser) -> None:
 
 
 def run_journal_seal(arguments: Namespace) -> None:
-    from ..lake.journal_files import absolute, sealed_of
-    from ..lake.sealing import seal
+    from ..journal.read.journal_files import absolute, sealed_of
+    from ..journal.read.sealing import seal
 
     made = _Made()
     os.nice(_NICENESS)

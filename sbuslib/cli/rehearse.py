@@ -12,7 +12,7 @@ from .arguments import Parser, add, add_address
 from .console import CONFIG_PLACE, EXIT_FAILURE, EXIT_SUCCESS, begin_to_show, show_status
 
 if TYPE_CHECKING:
-    from ..policy import Rule, Verb
+    from ..keys.policy import Rule, Verb
     from ..reports.rehearsal import Ending, MissingMessages, Rehearsal
     from ..reports.sql import InDuckDB
     from ..reports.traffic import Span

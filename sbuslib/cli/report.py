@@ -48,8 +48,8 @@ def separator_of(lake: str, hub: str | None, default: bytes | None = None) -> by
     Raises :exc:`~sbuslib.errors.UsageError` where it is not the same in all journals.
     """
     from ..errors import UsageError
-    from ..lake.journal_files import absolute
-    from ..lake.readers import separators
+    from ..journal.read.journal_files import absolute
+    from ..journal.read.readers import separators
     from ..matcher import SEPARATOR
 
     found = sorted(separators([absolute(lake)], hub)) or [default or SEPARATOR]
@@ -100,8 +100,8 @@ def _recorded(arguments: Namespace) -> Iterator[Recorded]:
     Raises :exc:`~sbuslib.errors.StateError` when there is no lake, or it has none of them.
     """
     from ..errors import StateError, UsageError
-    from ..lake.journal_files import absolute
-    from ..lake.read_plan import plan
+    from ..journal.read.journal_files import absolute
+    from ..journal.read.read_plan import plan
     from ..reports.sql import Choice, default_engine, in_duckdb, in_spark
     from ..reports.traffic import span
 

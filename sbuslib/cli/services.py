@@ -13,7 +13,7 @@ from .console import EXIT_FAILURE, EXIT_SUCCESS, complain, on_stop, progress, sh
 from .tables import columns, plain, show_json
 
 if TYPE_CHECKING:
-    from ..recipes.request import Reply, Request
+    from ..clients.recipes.request import Reply, Request
     from ..services.retain import Retain
 
 
@@ -316,7 +316,7 @@ def run_queue(arguments: Namespace) -> None:
 
 def _list_queues(arguments: Namespace) -> None:
     """Ask all services which queues they have."""
-    from ..recipes.queue import list_queues, services_key
+    from ..clients.recipes.queue import list_queues, services_key
     from ..wire.text import printable
     from . import messages
 

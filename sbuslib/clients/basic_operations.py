@@ -1,6 +1,6 @@
 """The verbs that all others are built on, and recipes, and what verbs begin: publish, subscribe, receive, sync, wait.
 
-As coroutines, for :class:`sbuslib.recipes.mailbox.ClientPort`.
+As coroutines, for :class:`sbuslib.clients.recipes.mailbox.ClientPort`.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from threading import Lock
 from typing import Any, Final
 
 from ..errors import DisconnectedError, RefusedError, SbusError, UsageError
-from ..fds.descriptor_client import DescriptorClient
-from ..fds.descriptor_store import DescriptorStore
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import check_count
-from ..recipes.mailbox import Mailbox
 from ..wire import control
 from ..wire.columns import Columns
 from ..wire.packets import Key, Message, as_key
 from ..wire.presence import INTEREST_WATCH
 from .batch import Pair, encode_many, in_parts
 from .connection import ClientConnection
+from .fds.descriptor_client import DescriptorClient
+from .fds.descriptor_store import DescriptorStore
 from .hub_requests import PatternRequest, SyncScope
+from .recipes.mailbox import Mailbox
 from .watching import InterestWatch, Watch
 
 MOST_POSTED: Final = 64
@@ -219,14 +219,16 @@ class BasicOperations:
     # -- what recipes are built on: ClientPort -----------------------------------------------------------
 
     async def begin_watch(self, key: bytes) -> InterestWatch:
-        """Implements :class:`~sbuslib.recipes.mailbox.ClientPort`. On a hub without watches the state stays unknown."""
+        """Implements :class:`~sbuslib.clients.recipes.mailbox.ClientPort`. On a hub without watches the state stays
+        unknown.
+        """
         watch = InterestWatch(key)
         if self._session.can(INTEREST_WATCH):
             await self.watch(watch)
         return watch
 
     async def end_watch(self, watch: InterestWatch) -> None:
-        """As :class:`~sbuslib.recipes.mailbox.ClientPort` says."""
+        """As :class:`~sbuslib.clients.recipes.mailbox.ClientPort` says."""
         if watch in self._session.watching.interest:
             with suppress(TimeoutError):
                 await self.unwatch(watch)
@@ -242,7 +244,7 @@ class BasicOperations:
                 await self.connection.change(lambda: self._session.watching.end(watch))
 
     async def post(self, key: bytes, payload: bytes, *, together: bool) -> None:
-        """As :class:`~sbuslib.recipes.mailbox.ClientPort` says."""
+        """As :class:`~sbuslib.clients.recipes.mailbox.ClientPort` says."""
         client, posted = self.connection, self._posted
         if not client.runtime.SHARES_TURNS or not (together or posted):
             await self.publish(key, payload)
@@ -257,7 +259,7 @@ class BasicOperations:
             await client.runtime.join(client.runtime.start(self._send_posted()))
 
     def tell(self, key: bytes, payload: bytes) -> None:
-        """As :class:`~sbuslib.recipes.mailbox.ClientPort` says."""
+        """As :class:`~sbuslib.clients.recipes.mailbox.ClientPort` says."""
         if self._posted:
             self._posted.append((key, payload))
             return
@@ -270,7 +272,7 @@ class BasicOperations:
             await self.publish_some(pairs)
 
     async def in_time(self, function: Callable[[Any], Any], argument: Any, until: float | None) -> Any:
-        """As :class:`~sbuslib.recipes.mailbox.ClientPort` says."""
+        """As :class:`~sbuslib.clients.recipes.mailbox.ClientPort` says."""
         return await self.connection.runtime.in_time(function, argument, until)
 
     async def ask_for_senders(self) -> None:

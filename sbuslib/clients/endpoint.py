@@ -6,20 +6,20 @@ from collections.abc import Callable, Coroutine, Iterator
 from functools import update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from ..fds.memory import Frame
-from ..fds.transfers import ReceivedFile
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import PACKET_BYTES
-from ..recipes.work import DONE, FAILED, REJECTED
 from ..wire.packets import Key, Message
 from .face import ClientFace
 from .fd_publishers import AioDescriptorExchange, AioFileExchange, AioFrameExchange
 from .fd_subscriptions import AioDescriptors, AioFiles, AioFrames, Descriptor
+from .fds.memory import Frame
+from .fds.transfers import ReceivedFile
 from .handles import AioService, AioSubscription, Subscribed
 from .hub_view import AioHubView, Offers
 from .job_queue import AioHeldJob, AioJobQueue, AioWorker, AnyHeldJob
 from .operations import Operations
 from .present import AioInterest, AioPresence, AioPresent, AioWatch
+from .recipes.work import DONE, FAILED, REJECTED
 from .runtime import run
 from .watching import PresenceEvent, Present
 

@@ -12,15 +12,15 @@ from time import monotonic
 from typing import Any, Final
 
 from ..errors import PayloadError, UsageError
-from ..fds.copying import Source, open_file
-from ..fds.memory import bytes_of
-from ..fds.transfers import Sent, Transfer
 from ..limits import check_count, check_seconds, check_users
 from ..wire.offers import MAGIC, META_BYTES, Offer, encode_offer
 from ..wire.packets import Key, as_key
 from ..wire.text import printable
 from .basic_operations import BasicOperations, mailbox_of
 from .fd_subscriptions import AioDescriptors, AioFiles, AioFrames
+from .fds.copying import Source, open_file
+from .fds.memory import bytes_of
+from .fds.transfers import Sent, Transfer
 from .handles import starting
 
 PAUSE: Final = 0.25

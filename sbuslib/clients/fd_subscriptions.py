@@ -15,22 +15,22 @@ from itertools import islice
 from typing import Any, Final, Self, TypeVar
 
 from ..errors import DescriptorError, DisconnectedError, UsageError
-from ..fds.copying import Copying, check_readable, say
-from ..fds.descriptor_client import user_behind
-from ..fds.files import FileSink, safe_name
-from ..fds.memory import Frame, PacketFrame, check_memory, map_memory
-from ..fds.transfers import ReceivedFile
 from ..kernel.closers import close_later
 from ..kernel.descriptors import close_elsewhere
 from ..kernel.peers import peer_credentials
-from ..recipes.mailbox import Mailbox
 from ..wire.offers import FAILED, MOST_TOKENS, Offer, decode_offer
 from ..wire.packets import Message
 from ..wire.text import plainly
 from .basic_operations import BasicOperations
 from .connection import ClientConnection
+from .fds.copying import Copying, check_readable, say
+from .fds.descriptor_client import user_behind
+from .fds.files import FileSink, safe_name
+from .fds.memory import Frame, PacketFrame, check_memory, map_memory
+from .fds.transfers import ReceivedFile
 from .handles import Subscribed
 from .leadership import time_left
+from .recipes.mailbox import Mailbox
 
 MOST_KNOWN: Final = 1_024
 """Files that a receiver remembers to have seen: their offers come again."""

@@ -15,10 +15,10 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from ..errors import DescriptorError, DisconnectedError, UsageError
 from ..limits import check_count
-from ..recipes.mailbox import Mailbox, called
 from ..wire.packets import Key, Message, as_key
 from ..wire.text import printable
 from .basic_operations import BasicOperations, mailbox_of
+from .recipes.mailbox import Mailbox, called
 
 logger = logging.getLogger("sbuslib.clients")
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Self
 
 from ..errors import UsageError
-from ..recipes.mailbox import Mailbox
 from ..wire import control
 from ..wire.packets import check_key
 from ..wire.text import printable
+from .recipes.mailbox import Mailbox
 
 _WILDCARDS = {b"#", b">", b"**"}
 _ALL_CHILDREN = re.compile(rb"(?:(.*)([./]))?(#|>|\*\*)", re.DOTALL)

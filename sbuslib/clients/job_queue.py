@@ -1,7 +1,7 @@
 """A shared queue, as a client has it: jobs go in, and a worker takes them.
 
-The rules are in :mod:`sbuslib.recipes.queue` and :mod:`sbuslib.recipes.work`. For asyncio as it is; the other clients
-carry out its coroutines.
+The rules are in :mod:`sbuslib.clients.recipes.queue` and :mod:`sbuslib.clients.recipes.work`. For asyncio as it is; the
+other clients carry out its coroutines.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 from ..errors import DisconnectedError
 from ..limits import check_count
-from ..recipes.queue import (
+from ..wire.packets import Key, as_key
+from .basic_operations import BasicOperations
+from .batch import check_pair, in_parts
+from .handles import AioService, starting
+from .recipes.queue import (
     MOST_PREFETCH,
     SUBMITTED,
     Job,
@@ -22,12 +26,8 @@ from ..recipes.queue import (
     status,
     submit,
 )
-from ..recipes.request import Requester
-from ..recipes.work import DONE, FAILED, REJECTED, Work
-from ..wire.packets import Key, as_key
-from .basic_operations import BasicOperations
-from .batch import check_pair, in_parts
-from .handles import AioService, starting
+from .recipes.request import Requester
+from .recipes.work import DONE, FAILED, REJECTED, Work
 
 
 class AnyHeldJob:

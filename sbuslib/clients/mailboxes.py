@@ -8,9 +8,9 @@ from typing import Final
 
 from ..limits import KNOWN_KEY_BYTES, KNOWN_KEYS
 from ..matcher import matches
-from ..recipes.mailbox import Mailbox
 from ..secrets import RESERVED
 from ..wire.packets import Message
+from .recipes.mailbox import Mailbox
 
 MOST_UNREAD: Final = 65_536
 """Messages in the inbox while others read for mailboxes. An application that never reads them loses further ones."""

@@ -10,10 +10,6 @@ from typing import TypeAlias
 
 from ..errors import StateError, UsageError
 from ..kernel.users import resolve_users
-from ..recipes.last import fetch, subscribe
-from ..recipes.mailbox import GuardedMailbox, Mailbox
-from ..recipes.request import Reply, Request, Requester, request, request_many
-from ..recipes.server import Server
 from ..secrets import Namespace, stranger
 from ..wire import control
 from ..wire.packets import Key, Message, as_key
@@ -22,6 +18,10 @@ from .connection import ClientConnection
 from .handles import AioService, AioSubscription, starting
 from .job_queue import AioJobQueue
 from .present import AioPresence, AioPresent, be_present, watch_presences
+from .recipes.last import fetch, subscribe
+from .recipes.mailbox import GuardedMailbox, Mailbox
+from .recipes.request import Reply, Request, Requester, request, request_many
+from .recipes.server import Server
 
 Handler: TypeAlias = Callable[[Message], object]
 """A function called with each message; with asyncio it may be a coroutine function."""

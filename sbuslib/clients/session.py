@@ -21,7 +21,6 @@ from ..errors import DisconnectedError, KeyFormatError, PacketError, PeerError
 from ..limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES
 from ..matcher import SEPARATOR
 from ..reasons import Reason
-from ..recipes.mailbox import Mailbox
 from ..secrets import RESERVED, Namespace
 from ..wire import control
 from ..wire.batches import BATCH, Batch
@@ -43,6 +42,7 @@ from ..wire.presence import PRESENCE_ON
 from ..wire.text import printable
 from .hub_requests import HubQuestion, PatternRequest
 from .mailboxes import Mailboxes
+from .recipes.mailbox import Mailbox
 from .watching import Watching
 
 if TYPE_CHECKING:

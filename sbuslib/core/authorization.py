@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeAlias
 
-from ..policy import Policy, Ruling, Scope, Verb
+from ..keys.policy import Policy, Ruling, Scope, Verb
 from ..secrets import Credentials
 from .callback_errors import log, report_to_event_loop
 from .quotas import Account

@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from ..errors import PacketError
+from ..keys.policy import Ruling, Verb
 from ..matcher import Pattern
-from ..policy import Ruling, Verb
 from ..reasons import Reason
 from ..secrets import OVERFLOW_ID, Credentials
 from ..statistics import ExplainedLink, ExplainedParty, ExplainedReceiver, Explanation, NearMiss

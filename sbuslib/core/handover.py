@@ -34,8 +34,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from ..clients.fds.memory import Memory, check_memory
 from ..errors import DescriptorError, NoHubError, PacketError, SbusError, StateError
-from ..fds.memory import Memory, check_memory
 from ..kernel.descriptors import CONTROL_BYTES, descriptors_in
 from ..kernel.own_hub import serving
 from ..kernel.peers import peer_credentials

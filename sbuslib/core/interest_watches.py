@@ -14,8 +14,8 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from ..covering import overlap
 from ..errors import ReservedKeyError
+from ..keys.covering import overlap
 from ..matcher import Pattern
 from ..wire.presence import encode_interest
 from .client_feed import ClientFeed

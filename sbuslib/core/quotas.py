@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ..keys.policy import Policy, Scope
 from ..limits import Limits
 from ..matcher import Pattern, Shapes
-from ..policy import Policy, Scope
 from ..shares import Shares
 
 SEGMENT_BYTES: Final = 32

@@ -18,8 +18,8 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import reduce
 
-from ..covering import overlap
 from ..errors import NameFormatError
+from ..keys.covering import overlap
 from ..matcher import SEPARATOR, Pattern
 from .import_export import DropReason
 

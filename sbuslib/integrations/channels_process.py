@@ -23,8 +23,8 @@ import msgspec
 
 from .. import blocking
 from ..clients.endpoint import ClientSubscription
+from ..clients.recipes.request import FAILED, REPLY, Request, encode_answer, parse_question
 from ..errors import DisconnectedError, NoServerError
-from ..recipes.request import FAILED, REPLY, Request, encode_answer, parse_question
 from ..secrets import Namespace
 from ..wire.packets import Message
 from .channels_memory import LayerSettings, LocalChannels

@@ -17,8 +17,8 @@ from channels.exceptions import MessageTooLarge
 
 from .. import aio, blocking
 from ..clients.job_queue import AioHeldJob, AioWorker
+from ..clients.recipes.queue import FULL, JOB_BYTES, list_queues, services_key
 from ..errors import NoServerError, ReplyError, SbusError
-from ..recipes.queue import FULL, JOB_BYTES, list_queues, services_key
 from .channels_memory import LayerSettings
 from .trust import TrustedUsers
 

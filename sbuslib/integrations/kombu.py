@@ -32,9 +32,9 @@ from kombu.transport import TRANSPORT_ALIASES, virtual
 
 from .. import __version__
 from ..clients.endpoint import HeldJob, Worker
+from ..clients.recipes.queue import MOST_PREFETCH
 from ..connecting import SCHEME, BusUrl, parse_url
 from ..errors import DisconnectedError, NoHubError, NoServerError
-from ..recipes.queue import MOST_PREFETCH
 from .kombu_bus import Bus, join, leave
 from .kombu_messages import Raw
 

@@ -19,9 +19,9 @@ from kombu.exceptions import ChannelError
 from kombu.transport import virtual
 
 from ..clients.endpoint import Endpoint, HeldJob, JobQueue, Worker
+from ..clients.recipes.queue import LONGEST_SECONDS, NOT_TRUSTED, PEEKED, Job
 from ..connecting import BusUrl, connect
 from ..errors import DisconnectedError, NoServerError, ReplyError
-from ..recipes.queue import LONGEST_SECONDS, NOT_TRUSTED, PEEKED, Job
 from ..wire.packets import Message
 from .kombu_messages import (
     Binding,

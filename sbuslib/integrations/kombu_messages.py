@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict
 
 import msgspec
 
-from ..recipes.queue import LONGEST_SECONDS, MOST_PRIORITY
+from ..clients.recipes.queue import LONGEST_SECONDS, MOST_PRIORITY
 
 MOST_KEPT: Final = 65_536
 """Messages in a queue that is kept in a process. New ones are lost while it is full."""

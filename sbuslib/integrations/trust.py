@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from ..clients.recipes.queue import MOST_STRANGERS
 from ..kernel.users import name_of_user
-from ..recipes.queue import MOST_STRANGERS
 from ..secrets import stranger
 
 logger = logging.getLogger("sbuslib.integrations")

@@ -8,10 +8,10 @@ from itertools import chain, groupby
 from typing import Literal, NamedTuple
 
 from ..secrets import OVERFLOW_ID, RESERVED
-from ..segments.encoding import widened
-from ..segments.layout import NULL, Buffer, pack
 from ..wire.batches import take_apart
 from ..wire.columns import Columns, merge_keys
+from .format.encoding import widened
+from .format.layout import NULL, Buffer, pack
 
 
 class Chunk(NamedTuple):

@@ -19,12 +19,12 @@ from ..clients.endpoint import Endpoint
 from ..errors import DisconnectedError, JournalError
 from ..matcher import SEPARATOR
 from ..secrets import Namespace, answerable
-from ..segments.recovery import OUTAGE
 from ..wire import control
 from ..wire.events import HubEvent
 from ..wire.packets import Message, encode_message
 from ..wire.text import plainly
 from .chunks import Chunk, own_users
+from .format.recovery import OUTAGE
 from .limits import JournalLimits
 from .writer import Durability, Gap, Writer
 

@@ -18,13 +18,13 @@ from time import monotonic, sleep, time_ns
 from typing import Final, Self
 
 from ..errors import CorruptJournalError, JournalError, JournalInUseError, StateError, UsageError
-from ..lake.blocks import blocks
-from ..lake.journal_files import absolute
-from ..lake.read_plan import RowRange, contents, measure, plan
-from ..lake.selection import Selection
-from ..segments.decoding import OnCorrupt
-from ..segments.directory import DirectoryLock, durable_sequence, is_recorded
-from ..segments.layout import GAP, Block, Record, SegmentHeader
+from .format.decoding import OnCorrupt
+from .format.directory import DirectoryLock, durable_sequence, is_recorded
+from .format.layout import GAP, Block, Record, SegmentHeader
+from .read.blocks import blocks
+from .read.journal_files import absolute
+from .read.read_plan import RowRange, contents, measure, plan
+from .read.selection import Selection
 
 _PAUSE: Final = 0.05
 """Polling interval at the end of a journal: as long as a recorder delays messages."""
@@ -41,7 +41,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 class Consumer:
     """A reader called ``name`` of the journal in ``directory``; the first time, it begins with the oldest row.
 
-    Iterating yields each row, a :class:`~sbuslib.segments.layout.Record`: messages whose keys match one of
+    Iterating yields each row, a :class:`~sbuslib.journal.format.layout.Record`: messages whose keys match one of
     ``patterns``, and all gaps. There are three causes of gaps that no recorder writes: ``deleted``, for rows that
     retention removed before they were read; ``replaced``, for another journal in the place of the one that was read;
     and ``damaged``.

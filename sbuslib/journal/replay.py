@@ -20,18 +20,18 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from ..errors import CorruptJournalError, KeyFormatError, PacketError, UsageError
-from ..lake.blocks import blocks, everything
-from ..lake.read_plan import RowRange
-from ..lake.segment_rows import OnSkip, Rows
-from ..lake.selection import EVERYTHING, Selection
 from ..matcher import SEPARATOR
 from ..secrets import Namespace
-from ..segments.decoding import OnCorrupt
-from ..segments.layout import GAP, Block, packed
-from ..segments.recovery import DAMAGED
 from ..wire.columns import Columns, lengths
 from ..wire.packets import check_key
 from ..wire.text import printable
+from .format.decoding import OnCorrupt
+from .format.layout import GAP, Block, packed
+from .format.recovery import DAMAGED
+from .read.blocks import blocks, everything
+from .read.read_plan import RowRange
+from .read.segment_rows import OnSkip, Rows
+from .read.selection import EVERYTHING, Selection
 
 _KEYS_KEPT = 65_536
 _KEY_BYTES_KEPT = 16_777_216

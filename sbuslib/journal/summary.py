@@ -8,12 +8,12 @@ from contextlib import suppress
 import msgspec
 
 from ..errors import CorruptJournalError
-from ..lake.blocks import everything
-from ..lake.journal_files import ListedSegment, Sealed, absolute, is_local, looked_again, opened
-from ..lake.read_plan import RowRange
-from ..segments.decoding import decode_block, walk
-from ..segments.directory import is_recorded
-from ..segments.layout import Block
+from .format.decoding import decode_block, walk
+from .format.directory import is_recorded
+from .format.layout import Block
+from .read.blocks import everything
+from .read.journal_files import ListedSegment, Sealed, absolute, is_local, looked_again, opened
+from .read.read_plan import RowRange
 
 
 class FileSummary(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ def _summary(journal: str | None, row_ranges: list[RowRange], recorded: bool) ->
 
 def _sealed(file: Sealed, first: int, before: int) -> FileSummary:
     """Summarize a sealed file, or the rows of a part of one."""
-    from ..lake.footer import count_between, footer_of  # only here, as it needs Arrow
+    from .read.footer import count_between, footer_of  # only here, as it needs Arrow
 
     summary = FileSummary(file.name, file.size, file.first, "sealed", 0, file.start_ns, file.end_ns - 1_000_000_000)
     try:

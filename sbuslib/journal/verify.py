@@ -9,13 +9,13 @@ from collections.abc import Callable
 import msgspec
 
 from ..errors import CorruptJournalError
-from ..lake.blocks import blocks, everything
-from ..lake.journal_files import Sealed
-from ..lake.read_plan import unexplained
-from ..segments.layout import GAP, Block, Skipped
-from ..segments.recovery import DAMAGED, DELETED
 from ..wire.offers import needs_descriptor_store
 from ..wire.text import escape
+from .format.layout import GAP, Block, Skipped
+from .format.recovery import DAMAGED, DELETED
+from .read.blocks import blocks, everything
+from .read.journal_files import Sealed
+from .read.read_plan import unexplained
 
 _CAUSES_SHOWN = 5
 """As many fit into a line."""

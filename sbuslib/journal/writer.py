@@ -19,15 +19,15 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from ..errors import UsageError
 from ..kernel.threads import unpatched
-from ..lake.journal_files import absolute
-from ..lake.retention import retain
 from ..secrets import RESERVED
-from ..segments.directory import DirectoryLock, boot_id, sync_directory
-from ..segments.encoding import encode_block, encode_end, encode_gaps
-from ..segments.layout import Buffer, SegmentHeader, segment_name
-from ..segments.recovery import OUTAGE, recover
 from .chunks import Chunk, columns_of, spread, without_secrets
+from .format.directory import DirectoryLock, boot_id, sync_directory
+from .format.encoding import encode_block, encode_end, encode_gaps
+from .format.layout import Buffer, SegmentHeader, segment_name
+from .format.recovery import OUTAGE, recover
 from .limits import JournalLimits
+from .read.journal_files import absolute
+from .read.retention import retain
 from .sealer import Sealer
 
 _MERGED_RECORDS: Final = 4_096

@@ -18,6 +18,7 @@ from typing import Final, Literal
 import msgspec
 
 from ..blocking import Client
+from ..clients.recipes.queue import ANNOUNCE_SECONDS, QueueState, decode, queue_key
 from ..errors import AddressError, SbusError, StateError
 from ..federation.import_export import CONTROL
 from ..federation.membership import ASK, BridgeStatistics
@@ -27,7 +28,6 @@ from ..kernel.users import name_of_user
 from ..limits import PACKET_BYTES, ClientLimits
 from ..matcher import SEPARATOR
 from ..reasons import Reason
-from ..recipes.queue import ANNOUNCE_SECONDS, QueueState, decode, queue_key
 from ..secrets import OVERFLOW_ID
 from ..statistics import ClientStatistics, HubStatistics, LinkStatistics
 from ..wire.addresses import PathAddress, parse_address

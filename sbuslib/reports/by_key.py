@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ..covering import covers
 from ..errors import UsageError
+from ..keys.covering import covers
 from ..matcher import SEPARATOR, Pattern, Subscriptions, check_separator, matches
 from ..secrets import Namespace
 from .sql import Recorded

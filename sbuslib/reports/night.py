@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from ..journal.format.recovery import CUT, OUTAGE
 from ..kernel.users import name_of_user
-from ..segments.recovery import CUT, OUTAGE
 from ..wire.events import event_of, shown
 from .curves import curves
 from .exports import Table

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..covering import is_wider
+from ..keys.covering import is_wider
+from ..keys.policy import Grant, Policy, Rule, Verb
 from ..matcher import SEPARATOR, Pattern, Subscriptions
-from ..policy import Grant, Policy, Rule, Verb
 from ..secrets import OVERFLOW_ID, Credentials, Namespace
 from ..statistics import HeldPatterns
 from .sql import Recorded

@@ -19,8 +19,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from ..errors import JournalError, StateError
+from ..journal.format.decoding import OnCorrupt
 from ..reading import read
-from ..segments.decoding import OnCorrupt
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyRelation
@@ -55,7 +55,7 @@ class InDuckDB:
         """See :class:`Recorded`. Raises :exc:`~sbuslib.errors.JournalError` where a file cannot be read."""
         import duckdb
 
-        from ..lake.readers import journal_error  # only here, as it needs Arrow
+        from ..journal.read.readers import journal_error  # only here, as it needs Arrow
 
         try:
             answer = self._rows.query("sbus_recorded", sql)

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterable
 
 from ..clients.endpoint import Endpoint
+from ..clients.recipes.queue import MOST_STRANGERS
 from ..kernel.users import name_of_user
 from ..limits import check_users
-from ..recipes.queue import MOST_STRANGERS
 from ..secrets import stranger
 from ..wire.text import printable
 

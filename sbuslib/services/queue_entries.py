@@ -10,7 +10,7 @@ from itertools import takewhile
 from math import inf
 from typing import Final
 
-from ..recipes.queue import QueueState
+from ..clients.recipes.queue import QueueState
 
 HELD_BYTES: Final = 1024 * 1024
 """Bytes of jobs after which a worker gets no more: a sixteenth of what a hub queues for a client that is slow."""

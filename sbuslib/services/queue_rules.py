@@ -22,7 +22,7 @@ from math import inf
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from ..recipes.queue import LONGEST_NAME, MOST_PREFETCH
+from ..clients.recipes.queue import LONGEST_NAME, MOST_PREFETCH
 from ..shares import Shares
 from .queue_entries import JOB_EXTRA, Entry, KnownQueue, KnownWorker, Submits
 
@@ -272,7 +272,7 @@ class Jobs:
         returned: Iterable[int] = (),
         rejected: Iterable[int] = (),
     ) -> int:
-        """Take acknowledgements of a worker, see :class:`~sbuslib.recipes.queue.Acknowledgement`.
+        """Take acknowledgements of a worker, see :class:`~sbuslib.clients.recipes.queue.Acknowledgement`.
 
         Returns the number done.
         """

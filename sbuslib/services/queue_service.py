@@ -23,10 +23,7 @@ from time import monotonic, time_ns
 from typing import Final
 
 from ..blocking import Client
-from ..covering import overlap
-from ..errors import DisconnectedError, StateError, UsageError
-from ..matcher import matches
-from ..recipes.queue import (
+from ..clients.recipes.queue import (
     FULL,
     JOB_BYTES,
     LONGEST_NAME,
@@ -50,7 +47,10 @@ from ..recipes.queue import (
     queue_key,
     services_key,
 )
-from ..recipes.request import FAILED, REPLY, Request, encode_answer, parse_question
+from ..clients.recipes.request import FAILED, REPLY, Request, encode_answer, parse_question
+from ..errors import DisconnectedError, StateError, UsageError
+from ..keys.covering import overlap
+from ..matcher import matches
 from ..secrets import Namespace
 from ..wire.packets import Message
 from ..wire.text import printable

@@ -1,4 +1,5 @@
-"""Service of retained messages: keeps the newest of each key, and answers clients: see :mod:`sbuslib.recipes.last`.
+"""Service of retained messages: keeps the newest of each key, and answers clients: see
+:mod:`sbuslib.clients.recipes.last`.
 
 An empty payload removes the value of a key, as in MQTT. Room is shared out among the
 users that publish (:mod:`sbuslib.shares`): a user without room for a new value forgets its own oldest ones. The service
@@ -25,11 +26,11 @@ import msgspec
 from gevent.event import Event
 
 from ..client import Client
+from ..clients.recipes.last import TRIES, KeptPage, question_key
+from ..clients.recipes.request import Request
 from ..errors import DisconnectedError, NoServerError, PeerError, ReplyError, StateError
 from ..limits import PACKET_BYTES
 from ..matcher import SEPARATOR, matches
-from ..recipes.last import TRIES, KeptPage, question_key
-from ..recipes.request import Request
 from ..secrets import stranger
 from ..shares import Shares
 from ..wire import control
@@ -298,7 +299,9 @@ class Retain:
         self.is_settled.set()
 
     def _take_over(self) -> None:
-        """Fetch values as a subscription with last values does (:mod:`sbuslib.recipes.last`): later messages win."""
+        """Fetch values as a subscription with last values does (:mod:`sbuslib.clients.recipes.last`): later messages
+        win.
+        """
         client = self.client
         for _ in range(TRIES):
             # 1. Messages until now are in the answer, or newer ones.

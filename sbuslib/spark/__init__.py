@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..lazy import load_lazily
+from .._lazy import load_lazily
 
 if TYPE_CHECKING:
     from .sessions import session as session

@@ -1,6 +1,6 @@
 """Journals and lakes as frames of Spark, and ingestion into a lake on a cluster.
 
-A lake is a directory of sealed files, of any number of journals: see :mod:`sbuslib.lake.sealing`.
+A lake is a directory of sealed files, of any number of journals: see :mod:`sbuslib.journal.read.sealing`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from ..lake.readers import Wish
-from ..lake.schema import SCHEMA
-from ..lake.sealing import Failure, Written, attempt
-from ..lake.units import Unit
-from ..segments.decoding import OnCorrupt
+from ..journal.format.decoding import OnCorrupt
+from ..journal.read.readers import Wish
+from ..journal.read.schema import SCHEMA
+from ..journal.read.sealing import Failure, Written, attempt
+from ..journal.read.units import Unit
 from .reader import encode_plan
 from .sessions import session as any_session
 
@@ -49,7 +49,7 @@ def read_frame(wish: Wish, session: SparkSession | None = None) -> DataFrame:
 
 
 def on_spark(spark: SparkSession) -> Callable[[list[Unit], OnCorrupt], Iterable[Written | Failure]]:
-    """Make the ``run`` argument for :func:`sbuslib.lake.sealing.ingest` on Spark: each file is a task."""
+    """Make the ``run`` argument for :func:`sbuslib.journal.read.sealing.ingest` on Spark: each file is a task."""
 
     def run(units: list[Unit], on_corrupt: OnCorrupt) -> Iterable[Written | Failure]:
         if not units:

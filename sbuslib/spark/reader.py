@@ -25,11 +25,11 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ..errors import UsageError
-from ..lake.arrow_batches import batches
-from ..lake.journal_files import absolute
-from ..lake.read_plan import RowRange, plan
-from ..lake.schema import SCHEMA
-from ..lake.selection import Selection, nanoseconds
+from ..journal.read.arrow_batches import batches
+from ..journal.read.journal_files import absolute
+from ..journal.read.read_plan import RowRange, plan
+from ..journal.read.schema import SCHEMA
+from ..journal.read.selection import Selection, nanoseconds
 
 PARTITION_BYTES = 134_217_728
 """Bytes of a journal that one task reads: Spark's default for other files. A task costs some 0.1 s."""

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from ..errors import UsageError
-from ..lake.schema import SCHEMA
+from ..journal.read.schema import SCHEMA
 from .reader import JournalReader, Options
 from .sink import BusStreamWriter, BusWriter, Target
 from .stream import JournalStreamReader

@@ -19,10 +19,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from ..errors import JournalError
-from ..lake.journal_files import Sealed, looked_again
-from ..lake.read_plan import Known, RowRange, measure, plan
-from ..segments.directory import Segment
-from ..segments.recovery import NUMBERS_LEFT_OUT
+from ..journal.format.directory import Segment
+from ..journal.format.recovery import NUMBERS_LEFT_OUT
+from ..journal.read.journal_files import Sealed, looked_again
+from ..journal.read.read_plan import Known, RowRange, measure, plan
 from .reader import Options, arrow_schema, group, read_partition
 
 Offset = dict[str, int]

@@ -21,10 +21,10 @@ from typing import Annotated, Final, Self, TypeVar
 import msgspec
 from msgspec import Meta
 
+from ..clients.fds.copying import Source, open_file
+from ..clients.fds.files import FileSink, safe_name
+from ..clients.fds.transfers import ReceivedFile, Sent, Transfer
 from ..errors import PeerError, UsageError
-from ..fds.copying import Source, open_file
-from ..fds.files import FileSink, safe_name
-from ..fds.transfers import ReceivedFile, Sent, Transfer
 from ..wire.offers import ASK, FAILED, HAVE
 from ..wire.text import plainly
 from .framing import Publish

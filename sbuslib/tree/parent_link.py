@@ -16,9 +16,9 @@ from typing import Final
 from ..core.client_role import TOKEN_BYTES
 from ..core.connection import Connection
 from ..core.publisher import Publisher
-from ..covering import narrow
 from ..errors import PacketError
 from ..kernel.peers import peer_credentials
+from ..keys.covering import narrow
 from ..reasons import Reason
 from ..secrets import Credentials
 from ..wire import control, presence

@@ -17,8 +17,8 @@ import gevent
 import msgspec
 
 from ..client import Client
+from ..clients.recipes.payload_text import payload_text
 from ..errors import SbusError
-from ..recipes.payload_text import payload_text
 from ..wire.packets import Message
 from ..wire.text import printable
 from .feed import Feed

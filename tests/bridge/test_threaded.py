@@ -11,11 +11,11 @@ from support import PATIENCE, eventually
 
 from sbuslib import Client, Hub
 from sbuslib.bridge import Bridge, BrokerOptions
+from sbuslib.clients.recipes.last import CaughtUp
 from sbuslib.errors import DisconnectedError, NoHubError, StateError, UsageError
 from sbuslib.federation.import_export import CONTROL
 from sbuslib.federation.membership import HEARTBEAT
 from sbuslib.monitor.diagnosis import examine
-from sbuslib.recipes.last import CaughtUp
 from sbuslib.services.retain import Retain
 
 from .servers import mosquitto, nats_server

@@ -15,7 +15,7 @@ from typing import IO, Any
 import gevent
 import pytest
 from gevent import subprocess as waiting
-from segments.journals import EXAMPLE, write
+from journal.format.journals import EXAMPLE, write
 from support import PATIENCE, ROOT, HubThread
 from tcp.conftest import limits as limits
 from tcp.conftest import make_peer as make_peer

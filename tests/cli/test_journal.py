@@ -8,7 +8,7 @@ import os
 import pyarrow.parquet
 import pytest
 from cli.conftest import Run, Start
-from segments.journals import EXAMPLE, SENDER, flip, message, write
+from journal.format.journals import EXAMPLE, SENDER, flip, message, write
 from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client

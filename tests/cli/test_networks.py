@@ -125,7 +125,7 @@ sys.exit({1})
 @pytest.mark.parametrize(
     ("planted", "command", "name"),
     [
-        ("gateway.Gateway._stay_known", "gateway", "gateway of 'bus'"),
+        ("gateway.Gateway._send_heartbeats", "gateway", "gateway of 'bus'"),
         ("connections.Connections._dial", "peer", "peer at 127.0.0.1:"),
         ("peer_link.PeerLink._read", "peer", "peer at 127.0.0.1:"),
         ("discovery.Discoverer._connect", "peer", "peer at 127.0.0.1:"),

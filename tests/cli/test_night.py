@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from accounting import acting_as
 from cli.conftest import Run, Start
-from segments.journals import Row, segment
+from journal.format.journals import Row, segment
 from support import PATIENCE, Peer
 
 from sbuslib.blocking import Client

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from cli.conftest import Run, Start
 from docs.pages import DOCS, blocks
-from segments.journals import EXAMPLE, START_NS, Row, records_of, segment, write
+from journal.format.journals import EXAMPLE, START_NS, Row, records_of, segment, write
 from support import PATIENCE, HubThread, eventually
 
 from sbuslib import blocking, read

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cli.conftest import Run
-from segments.journals import START_NS, Row, flip, segment
+from journal.format.journals import START_NS, Row, flip, segment
 from support import HubThread, Peer
 
 from sbuslib.kernel.users import name_of_user

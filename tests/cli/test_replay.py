@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from cli.conftest import Run, Start
-from segments.journals import flip, message, write
+from journal.format.journals import flip, message, write
 from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cli.conftest import Run
-from segments.journals import Row, segment
+from journal.format.journals import Row, segment
 
 pytest.importorskip("duckdb")
 

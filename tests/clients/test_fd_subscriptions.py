@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 from accounting import acting_as
 from clients.drivers import Bus, script
+from clients.fds.visits import STRANGER
 from clients.makers import Make, spawn
 from descriptors import ends, lingering
-from fds.visits import STRANGER
 from support import PATIENCE, ROOT, HubThread
 from worlds import World
 
 from sbuslib import blocking
 from sbuslib.clients.endpoint import Endpoint
 from sbuslib.clients.fd_publishers import MOST_IN_PACKET
+from sbuslib.clients.fds.in_flight import in_flight
+from sbuslib.clients.fds.memory import MappedFrame, PacketFrame
 from sbuslib.errors import DescriptorError, DisconnectedError
-from sbuslib.fds.in_flight import in_flight
-from sbuslib.fds.memory import MappedFrame, PacketFrame
 from sbuslib.wire.offers import MAGIC, TOKEN_BYTES, Offer, encode_offer
 
 BIG = os.urandom(1_000_001)
@@ -117,7 +117,7 @@ async def test_a_descriptor_is_the_senders_as_well(bus: Bus, server: HubThread) 
 SENDER = """
 import atexit, sys
 from sbuslib.blocking import Client
-from sbuslib.fds import descriptor_store
+from sbuslib.clients.fds import descriptor_store
 descriptor_store.LINGER = 60.0
 client = Client(sys.argv[1])
 client.frames.publish("a", bytes(1_000_000))

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 from clients.drivers import Bus, script
+from clients.fds.visits import ask, visit, visit_as_stranger
 from clients.makers import Make, run, spawn, until
-from fds.visits import ask, visit, visit_as_stranger
 from programs import Programs
 from support import PATIENCE, HubThread
 
 from sbuslib import aio, blocking
+from sbuslib.clients.fds import copying
+from sbuslib.clients.fds.transfers import ReceivedFile
 from sbuslib.errors import PeerError
-from sbuslib.fds import copying
-from sbuslib.fds.transfers import ReceivedFile
 from sbuslib.wire.offers import GIVEN, decode_offer
 
 DATA = os.urandom(3_000_001)

@@ -6,9 +6,9 @@ import pytest
 
 from sbuslib.clients import mailboxes
 from sbuslib.clients.hub_requests import PatternRequest
+from sbuslib.clients.recipes.mailbox import Mailbox
 from sbuslib.clients.session import Session
 from sbuslib.limits import KNOWN_KEYS
-from sbuslib.recipes.mailbox import Mailbox
 from sbuslib.wire.packets import Message
 
 

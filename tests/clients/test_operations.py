@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from accounting import acting_as
 from clients.drivers import Bus, script
-from fds.visits import STRANGER
+from clients.fds.visits import STRANGER
 from support import PATIENCE, HubThread, PlainDaemon, own_key
 
 from sbuslib import Client, Limits, aio, blocking
@@ -212,8 +212,8 @@ async def test_wrong_arguments_are_told_in_the_words_of_the_verb(bus: Bus, serve
         (client.request, ("a",), {"timeout": -1}, UsageError, "timeout is seconds from 0 on, or None, not -1"),
         (client.request_many, ("a",), {"most": 5_000}, UsageError, "most is 1 to 4,096, not 5000"),
         (client.serve, ("q", print), {"workers": "x"}, UsageError, "workers is at least 1, not 'x'"),
-        (client.queue("q").work, (print,), {"room": 4_097}, UsageError, "room is 1 to 4,096, not 4097"),
-        (client.queue("q").work, (print,), {"room": "x"}, UsageError, "room is 1 to 4,096, not 'x'"),
+        (client.queue("q").work, (print,), {"prefetch": 4_097}, UsageError, "prefetch is 1 to 4,096, not 4097"),
+        (client.queue("q").work, (print,), {"prefetch": "x"}, UsageError, "prefetch is 1 to 4,096, not 'x'"),
         (client.queue("q").work, (print,), {"at_once": 0}, UsageError, "at_once is at least 1, not 0"),
         (client.frames.publish, ("a", "x"), {}, UsageError, "a frame is a buffer"),
         (client.frames.publish, ("a", b"x"), {"meta": "m"}, PayloadError, "meta is bytes, not str"),

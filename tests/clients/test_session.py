@@ -7,10 +7,10 @@ import mmap
 import pytest
 
 from sbuslib.clients.hub_requests import PatternRequest
+from sbuslib.clients.recipes.mailbox import Mailbox
 from sbuslib.clients.session import MOST_CAUSES, MOST_NOTICES, OTHER_CAUSES, Session
 from sbuslib.errors import KeyFormatError, PayloadError, PeerError
 from sbuslib.limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES
-from sbuslib.recipes.mailbox import Mailbox
 from sbuslib.wire import control
 from sbuslib.wire.packets import (
     Message,

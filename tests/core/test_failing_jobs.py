@@ -16,7 +16,7 @@ from sbuslib import Limits
 from sbuslib.core.client_role import ClientRole
 from sbuslib.core.publisher import FEW, Publisher, Undelivered
 from sbuslib.core.router import Router
-from sbuslib.policy import Policy, Rule
+from sbuslib.keys.policy import Policy, Rule
 from sbuslib.reasons import Reason
 from sbuslib.tree.child_link import ChildLink
 from sbuslib.tree.parent_interest import ParentInterest
@@ -79,7 +79,7 @@ def test_what_one_link_could_not_be_told_it_is_told_when_it_has_joined_anew(worl
         world.hub(name)
     relays = [world.relay(name, "top") for name in ("left", "right")]
     client, *below = [world.client(name) for name in ("top", "left", "right")]
-    break_once(ChildLink, "tell")
+    break_once(ChildLink, "announce")
     for pattern in (b"a", b"b"):
         client.subscribe(pattern)
     eventually(lambda: sorted((one.state, one.epoch) for one in relays) == [("joined", 1), ("joined", 2)])

@@ -13,7 +13,7 @@ from worlds import World
 from sbuslib import Client, Hub
 from sbuslib.core.settings import Settings
 from sbuslib.errors import StateError, UsageError
-from sbuslib.policy import Policy, Rule
+from sbuslib.keys.policy import Policy, Rule
 from sbuslib.secrets import Credentials
 from sbuslib.wire.control import Kicked, Notice, Withdrawn
 

@@ -41,7 +41,7 @@ def has(home: object, name: str) -> bool:
 
 def test_every_folder_is_listed() -> None:
     (rows,) = [rows[1:] for rows in tables(PAGE) if rows[0] == ["folder", "what is in it"]]
-    folders = {name.rpartition(".")[0] or "sbuslib" for name in modules() if name not in ENTRANCES}
+    folders = {name.rpartition(".")[0].replace(".", "/") or "sbuslib" for name in modules() if name not in ENTRANCES}
     assert {named([folder])[0] for folder, _ in rows} == folders
 
 

@@ -22,9 +22,9 @@ from sbuslib import aio, blocking, matches
 from sbuslib.client import Client
 from sbuslib.clients import endpoint, fd_publishers, hub_view, job_queue
 from sbuslib.clients.endpoint import ClientSubscription
+from sbuslib.clients.recipes.subscription import Subscription
 from sbuslib.core.losses import CAUSES
 from sbuslib.core.outbox import decide
-from sbuslib.recipes.subscription import Subscription
 from sbuslib.topic import Topic
 from sbuslib.wire import control
 from sbuslib.wire.modes import HARD, ORDER, SOFT

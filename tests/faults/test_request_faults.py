@@ -17,8 +17,8 @@ from support import PATIENCE, Connect, HubThread, PlainDaemon, eventually, own_k
 from worlds import STRANGER, World
 
 from sbuslib import Client, Hub
+from sbuslib.clients.recipes.request import MOST_ANSWERS, Reply, Request
 from sbuslib.errors import DisconnectedError, NoServerError, ReplyError, StateError
-from sbuslib.recipes.request import MOST_ANSWERS, Reply, Request
 
 SERVER = """
 import sys, time

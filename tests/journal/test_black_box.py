@@ -9,7 +9,7 @@ from typing import Any
 
 import gevent
 import pytest
-from segments.journals import records_of
+from journal.format.journals import records_of
 from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client

@@ -12,16 +12,16 @@ from typing import Any
 
 import gevent
 import pytest
-from segments.journals import records_of
+from journal.format.journals import records_of
 from support import PATIENCE, FakeHub, HubThread, Peer, eventually
 
 from sbuslib import Limits
 from sbuslib.blocking import Client
 from sbuslib.errors import JournalInUseError
 from sbuslib.journal.client_recorder import ClientRecorder
+from sbuslib.journal.format.directory import is_recorded, list_segments, read_header
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.journal.writer import Writer
-from sbuslib.segments.directory import is_recorded, list_segments, read_header
 from sbuslib.wire.control import Away
 
 

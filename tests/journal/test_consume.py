@@ -13,21 +13,21 @@ from pathlib import Path
 
 import gevent
 import pytest
-from segments.journals import EXAMPLE, SALT, block, gap, message, records_of, segment_of, write
+from journal.format.journals import EXAMPLE, SALT, block, gap, message, records_of, segment_of, write
 from support import PATIENCE, ROOT, TESTS
 
 from sbuslib import Hub
 from sbuslib.errors import JournalError, JournalInUseError, StateError, UsageError
 from sbuslib.journal import consume as consuming
 from sbuslib.journal.consume import consume
+from sbuslib.journal.format.directory import DirectoryLock, list_segments
+from sbuslib.journal.format.encoding import encode_end
+from sbuslib.journal.format.layout import Record, segment_name
+from sbuslib.journal.format.recovery import NUMBERS_LEFT_OUT
 from sbuslib.journal.limits import JournalLimits
+from sbuslib.journal.read.sealing import seal
 from sbuslib.journal.recorder import Recorder
 from sbuslib.journal.writer import Durability
-from sbuslib.lake.sealing import seal
-from sbuslib.segments.directory import DirectoryLock, list_segments
-from sbuslib.segments.encoding import encode_end
-from sbuslib.segments.layout import Record, segment_name
-from sbuslib.segments.recovery import NUMBERS_LEFT_OUT
 
 ROWS = [row for blocks in EXAMPLE for rows in blocks for row in rows]
 OTHER_JOURNAL = b"fedcba98fedcba98"

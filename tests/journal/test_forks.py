@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from segments.journals import EXAMPLE, records_of, write
+from journal.format.journals import EXAMPLE, records_of, write
 from support import python
 
 CHILD = """

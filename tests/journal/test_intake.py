@@ -9,7 +9,7 @@ import gevent
 import pytest
 from accounting import acting_as
 from journal.disks import Disk
-from segments.journals import records_of
+from journal.format.journals import records_of
 from support import Connect, MakeHub, eventually
 
 from sbuslib import Hub, Limits

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from segments.journals import records_of
+from journal.format.journals import records_of
 from support import TESTS, python
 
 from sbuslib import Hub
+from sbuslib.journal.format.layout import Record
 from sbuslib.journal.recorder import Recorder
-from sbuslib.segments.layout import Record
 
 KILLS = 20
 

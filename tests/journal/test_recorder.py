@@ -16,19 +16,19 @@ from accounting import acting_as
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from journal.disks import file_size
+from journal.format.journals import records_of
 from programs import Programs
-from segments.journals import records_of
 from support import PATIENCE, Connect, MakeClient, MakeHub, Peer, eventually, own_key
 
 import sbuslib
 from sbuslib import Hub, Limits, Relay
 from sbuslib.errors import JournalError, JournalInUseError, ServiceError, StateError, UsageError
+from sbuslib.journal.format.directory import is_recorded, list_segments
 from sbuslib.journal.intake import Intake
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.journal.recorder import Recorder
 from sbuslib.journal.replay import Replayed, from_journal, replay
 from sbuslib.limits import PACKET_BYTES
-from sbuslib.segments.directory import is_recorded, list_segments
 from sbuslib.wire.batches import pack
 from sbuslib.wire.packets import check_key, encode_message
 

@@ -11,14 +11,14 @@ from zlib import crc32
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from segments.journals import EXAMPLE, SALT, block, flip, gap, message, segment_of, write
+from journal.format.journals import EXAMPLE, SALT, block, flip, gap, message, segment_of, write
 
 from sbuslib.errors import CorruptJournalError, UsageError
+from sbuslib.journal.format.decoding import decode_block
+from sbuslib.journal.format.layout import Block, Record, Skipped, segment_name
+from sbuslib.journal.read.selection import Selection
 from sbuslib.journal.replay import Replayed, Stretch, from_journal, replay
-from sbuslib.lake.selection import Selection
 from sbuslib.matcher import matches
-from sbuslib.segments.decoding import decode_block
-from sbuslib.segments.layout import Block, Record, Skipped, segment_name
 from sbuslib.wire.columns import Columns
 
 SECOND = 1_000_000_000
@@ -184,7 +184,7 @@ def test_a_block_whose_columns_do_not_agree_is_an_error(journal: str) -> None:
 
 
 def test_a_lake_is_played_back_in_order(tmp_path: Path) -> None:
-    from sbuslib.lake.sealing import ingest
+    from sbuslib.journal.read.sealing import ingest
 
     day = 86_400
     lost = gap(4, "overflow", 5)._replace(time_ns=(2 * day + 1) * SECOND)

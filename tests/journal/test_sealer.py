@@ -8,15 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from segments.journals import records_of
+from journal.format.journals import records_of
 from support import eventually
 
 from sbuslib import Hub
+from sbuslib.journal.format.directory import DirectoryLock
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.journal.recorder import Recorder
 from sbuslib.journal.sealer import Sealer
 from sbuslib.journal.summary import summarize
-from sbuslib.segments.directory import DirectoryLock
 
 # -- A recorder seals its segments as they end, and neither loses a row nor keeps a process
 

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import pytest
-from segments.journals import EXAMPLE, flip, write
+from journal.format.journals import EXAMPLE, flip, write
 
 from sbuslib.errors import UsageError
 from sbuslib.journal.limits import JournalLimits

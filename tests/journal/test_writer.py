@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 from journal.disks import Disk, file_size, has_come_to
-from segments.journals import flip, message, records_of, write
+from journal.format.journals import flip, message, records_of, write
 from support import MakeClient, MakeHub, eventually
 
 from sbuslib import Hub
 from sbuslib.core.messages import Batched, Copied
 from sbuslib.errors import CorruptJournalError, JournalError
 from sbuslib.journal import writer
+from sbuslib.journal.format.decoding import end_mark
+from sbuslib.journal.format.directory import Segment, is_recorded, list_segments, read_header
 from sbuslib.journal.limits import JournalLimits
+from sbuslib.journal.read.blocks import blocks, everything
 from sbuslib.journal.recorder import Recorder
 from sbuslib.journal.summary import summarize
-from sbuslib.lake.blocks import blocks, everything
-from sbuslib.segments.decoding import end_mark
-from sbuslib.segments.directory import Segment, is_recorded, list_segments, read_header
 from sbuslib.wire.batches import coalesce
 from sbuslib.wire.packets import encode_message
 

@@ -15,8 +15,8 @@ from worlds import FAST, OTHER, RELAY, STRANGER, World, settle
 from sbuslib import Hub
 from sbuslib.core.explainer import _Question, _Search
 from sbuslib.core.outbound import Outbound
+from sbuslib.keys.policy import Policy, Rule
 from sbuslib.monitor.why import Way, follow
-from sbuslib.policy import Policy, Rule
 from sbuslib.secrets import OVERFLOW_ID
 from sbuslib.statistics import ExplainedLink, Explanation, LinkStatistics, decode_explanation
 

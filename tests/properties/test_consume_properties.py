@@ -7,12 +7,12 @@ import tempfile
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from segments.journals import block, gap, message, segment_of
+from journal.format.journals import block, gap, message, segment_of
 
 from sbuslib.journal.consume import Consumer, consume
+from sbuslib.journal.format.encoding import encode_end
+from sbuslib.journal.format.layout import Record, segment_name
 from sbuslib.matcher import matches
-from sbuslib.segments.encoding import encode_end
-from sbuslib.segments.layout import Record, segment_name
 
 PATTERN = b"a/"
 SALT = 0x1BADB002

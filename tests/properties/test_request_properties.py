@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sbuslib import Hub
+from sbuslib.clients.recipes.request import Request
 from sbuslib.errors import NoServerError, ReplyError
-from sbuslib.recipes.request import Request
 
 KEYS = [b"a", b"a/1", b"b"]
 PATTERNS = {b"a": [b"a"], b"a/": [b"a/1"], b"b": [b"b"]}

@@ -10,7 +10,7 @@ import duckdb
 import msgspec
 import pyarrow
 
-from sbuslib.lake.schema import SCHEMA
+from sbuslib.journal.read.schema import SCHEMA
 from sbuslib.reports.sql import InDuckDB
 
 __all__ = ["SECOND", "START_NS", "Row", "gap", "in_memory", "message", "recording"]

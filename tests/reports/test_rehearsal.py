@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from reports.rows import START_NS, gap, in_memory, message
 
-from sbuslib.policy import Policy, Rule
+from sbuslib.keys.policy import Policy, Rule
 from sbuslib.reports.proposal import allowing
 from sbuslib.reports.rehearsal import MissingMessages, PolicyTrial, flows, rehearse
 from sbuslib.secrets import OVERFLOW_ID

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from segments.journals import START_NS, rows, segment
+from journal.format.journals import START_NS, rows, segment
 
 from sbuslib.errors import JournalError, StateError
-from sbuslib.lake.sealing import seal
+from sbuslib.journal.read.sealing import seal
 from sbuslib.reports.sql import Choice, default_engine, in_duckdb
 
 COUNT = "SELECT COUNT(*) FROM sbus_recorded"

@@ -14,8 +14,8 @@ from pyarrow import parquet
 from reports.rows import SECOND, START_NS, gap, in_memory, message
 from support import vectors
 
-from sbuslib.covering import covers
 from sbuslib.errors import UsageError
+from sbuslib.keys.covering import covers
 from sbuslib.matcher import matches
 from sbuslib.reports import traffic
 from sbuslib.reports.by_key import KeyCount, by_level, by_pattern, coverage

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from segments.journals import START_NS
+from journal.format.journals import START_NS
 from support import HubThread
 
 from sbuslib.blocking import Client

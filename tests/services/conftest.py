@@ -14,8 +14,8 @@ from cli.conftest import ready as ready
 from cli.conftest import start as start
 from support import HubThread, eventually
 
+from sbuslib.clients.recipes import queue as patterns
 from sbuslib.limits import Limits
-from sbuslib.recipes import queue as patterns
 from sbuslib.services import queue_rules
 from sbuslib.services.queue_rules import Jobs
 from sbuslib.services.queue_service import QueueService

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
-from sbuslib.recipes.queue import MOST_PREFETCH
+from sbuslib.clients.recipes.queue import MOST_PREFETCH
 from sbuslib.services import queue_entries, queue_rules
 from sbuslib.services.queue_entries import HELD_BYTES, JOB_EXTRA, KnownWorker, Submits
 from sbuslib.services.queue_rules import GONE, MOST_WORKERS, Jobs, Turn

@@ -22,8 +22,8 @@ from support import PATIENCE, HubThread, Peer, eventually
 from worlds import OTHER, STRANGER, World
 
 from sbuslib import Client, aio, blocking
+from sbuslib.clients.recipes.queue import JOB_BYTES, Delivery, Job, Listing, QueueState, decode, encode
 from sbuslib.errors import DisconnectedError, NoServerError, PayloadError, ReplyError, StateError, UsageError
-from sbuslib.recipes.queue import JOB_BYTES, Delivery, Job, Listing, QueueState, decode, encode
 from sbuslib.services import queue_rules
 from sbuslib.services.queue_rules import Jobs
 from sbuslib.services.queue_service import QueueService

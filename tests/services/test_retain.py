@@ -25,9 +25,9 @@ from support import PATIENCE, HubThread, MakeHub, eventually
 from worlds import STRANGER, World
 
 from sbuslib import Limits, Subscription, aio, blocking
+from sbuslib.clients.recipes.last import CaughtUp
 from sbuslib.errors import NoServerError, StateError
 from sbuslib.matcher import matches
-from sbuslib.recipes.last import CaughtUp
 from sbuslib.services import retain
 from sbuslib.services.retain import Kept, Retain, Told
 from sbuslib.wire.packets import Message

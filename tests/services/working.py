@@ -11,7 +11,7 @@ from time import sleep
 
 from sbuslib.blocking import Client
 from sbuslib.cli.main import main
-from sbuslib.recipes import queue
+from sbuslib.clients.recipes import queue
 from sbuslib.services import queue_rules
 
 queue.ANNOUNCE_SECONDS = 0.1  # type: ignore[misc]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyspark
 import pytest
-from lake.conftest import journal as journal
+from journal.read.conftest import journal as journal
 
 from sbuslib.spark.sessions import QUICK, session
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from segments.journals import rows, segment
+from journal.format.journals import rows, segment
 
 from sbuslib.cli import jobs
 from sbuslib.cli.main import main, parse

@@ -8,17 +8,17 @@ from typing import Any
 
 import pyarrow
 import pytest
+from journal.format.journals import START_NS, rows, segment
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
-from segments.journals import START_NS, rows, segment
 from support import PATIENCE, HubThread, python
 
 from sbuslib.blocking import Client
 from sbuslib.errors import UsageError
-from sbuslib.lake.journal_files import ListedSegment
-from sbuslib.lake.read_plan import RowRange
-from sbuslib.lake.schema import SCHEMA
+from sbuslib.journal.read.journal_files import ListedSegment
+from sbuslib.journal.read.read_plan import RowRange
+from sbuslib.journal.read.schema import SCHEMA
 from sbuslib.spark.reader import Options, arrow_schema, group, read_partition, settle_once
 from sbuslib.spark.sink import BusWriter, Target
 from sbuslib.spark.source import JournalSource
@@ -96,8 +96,8 @@ def test_reading_does_not_load_pandas(journal: Path) -> None:
     segment(journal, 1, rows(10), (START_NS + 7, "overflow", 41), [rows(1, 12)[0]._replace(sender=None)])
     code = f"""
 import sys
-from sbuslib.lake.schema import SCHEMA
-from sbuslib.lake.read_plan import plan
+from sbuslib.journal.read.schema import SCHEMA
+from sbuslib.journal.read.read_plan import plan
 from sbuslib.spark.reader import Options, group, read_partition
 (ranges,) = plan([{str(journal)!r}]).values()
 (task,) = group(ranges)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from journal.format.journals import START_NS, Row, flip, rows, segment
 from pyspark.sql.pandas.types import to_arrow_schema
 from reports.rows import Row as Recorded
 from reports.rows import in_memory, recording
-from segments.journals import START_NS, Row, flip, rows, segment
 from spark.conftest import MASTER
 from support import PATIENCE, ROOT, HubThread
 
@@ -21,14 +21,14 @@ import sbuslib
 from sbuslib.blocking import Client
 from sbuslib.cli.main import main
 from sbuslib.errors import StateError
-from sbuslib.lake.schema import SCHEMA
-from sbuslib.lake.sealing import Written, ingest, seal
+from sbuslib.journal.format.directory import DirectoryLock
+from sbuslib.journal.read.schema import SCHEMA
+from sbuslib.journal.read.sealing import Written, ingest, seal
 from sbuslib.reports import traffic
 from sbuslib.reports.by_key import by_key, by_level, by_pattern
 from sbuslib.reports.sql import Choice, InSpark, in_duckdb, in_spark
 from sbuslib.reports.sql import Recorded as Engine
 from sbuslib.reports.subscriptions import subscriptions
-from sbuslib.segments.directory import DirectoryLock
 from sbuslib.spark.lake import on_spark
 from sbuslib.spark.sessions import explain, session
 

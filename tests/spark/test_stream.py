@@ -10,16 +10,16 @@ from shutil import rmtree
 from typing import Any
 
 import pytest
+from journal.format.journals import SALT, message_block, rows, segment
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from segments.journals import SALT, message_block, rows, segment
 
 from sbuslib import read
 from sbuslib.errors import CorruptJournalError, JournalError
-from sbuslib.lake.schema import SCHEMA
-from sbuslib.lake.sealing import ingest, seal
-from sbuslib.segments.encoding import encode_end
-from sbuslib.segments.layout import SEGMENT_HEADER_BYTES
-from sbuslib.segments.recovery import NUMBERS_LEFT_OUT
+from sbuslib.journal.format.encoding import encode_end
+from sbuslib.journal.format.layout import SEGMENT_HEADER_BYTES
+from sbuslib.journal.format.recovery import NUMBERS_LEFT_OUT
+from sbuslib.journal.read.schema import SCHEMA
+from sbuslib.journal.read.sealing import ingest, seal
 from sbuslib.spark.reader import Options, read_partition
 from sbuslib.spark.source import JournalSource
 from sbuslib.spark.stream import JournalStreamReader
@@ -167,7 +167,7 @@ def test_a_segment_that_is_sealed_between_listing_and_measuring_is_looked_for_ag
 
     sealed_meanwhile("sbuslib.spark.stream", "plan")
     assert [*chain(*rest(reader(journal), {}))] == [*range(1, 11)]
-    sealed_meanwhile("sbuslib.lake.units", "plan_of")
+    sealed_meanwhile("sbuslib.journal.read.units", "plan_of")
     ingest([journal], tmp_path / "lake")
     assert read(tmp_path / "lake").column("sequence").to_pylist() == [*range(1, 11)]
 

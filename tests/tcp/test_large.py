@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from support import PATIENCE, eventually
 
+from sbuslib.clients.fds.transfers import ReceivedFile, Sent, Transfer
 from sbuslib.errors import PeerError, UsageError
-from sbuslib.fds.transfers import ReceivedFile, Sent, Transfer
 from sbuslib.tcp import Peer, Publish, large
 from sbuslib.tcp.large import PeerFiles, receive_large, send_large
 

@@ -14,7 +14,7 @@ from accounting import connection_of
 from support import PATIENCE, WHOAMI, Peer, choose, eventually
 from worlds import FAST, World, key_of_link, received, settle
 
-from sbuslib.policy import Policy, Rule, User
+from sbuslib.keys.policy import Policy, Rule, User
 from sbuslib.secrets import Credentials
 
 

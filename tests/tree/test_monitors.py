@@ -12,7 +12,7 @@ from worlds import OTHER, RELAY, World, received, settle
 
 from sbuslib import Client, Hub
 from sbuslib.errors import NoServerError
-from sbuslib.policy import Policy, Rule, User
+from sbuslib.keys.policy import Policy, Rule, User
 from sbuslib.wire.control import Withdrawn
 
 

@@ -14,7 +14,7 @@ from worlds import FAST, OTHER, RELAY, STRANGER, World, settle
 
 from sbuslib import Client, Hub
 from sbuslib.errors import DisconnectedError, RefusedError, StateError
-from sbuslib.policy import Policy, Rule, User
+from sbuslib.keys.policy import Policy, Rule, User
 from sbuslib.tree import presences
 
 

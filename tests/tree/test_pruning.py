@@ -9,7 +9,7 @@ import pytest
 from support import PATIENCE, Peer, eventually
 from worlds import FAST, OTHER, RELAY, World, received, settle
 
-from sbuslib.policy import Policy, Rule, User
+from sbuslib.keys.policy import Policy, Rule, User
 from sbuslib.tree import child_link
 from sbuslib.tree.child_link import ChildLink
 

@@ -1,0 +1,1 @@
+"""Keys and patterns beyond matching: which pattern covers which, and policies about both. Pure."""

@@ -1,0 +1,54 @@
+"""A client without a connection, for tests that carry out what a recipe asks of it step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from types import coroutine
+from typing import Any
+
+from sbuslib.clients.recipes.mailbox import Mailbox, WatchedKey
+from sbuslib.clients.watching import InterestWatch
+
+
+@coroutine
+def _step(*what: Any) -> Generator[tuple[Any, ...], Any, Any]:
+    return (yield what)
+
+
+class Stepping:
+    """A client that carries out nothing: each verb of a recipe comes out of the coroutine, with its arguments."""
+
+    async def publish(self, key: bytes, payload: bytes = b"", /) -> None:
+        await _step("publish", key, payload)
+
+    async def post(self, key: bytes, payload: bytes, *, together: bool) -> None:
+        await _step("publish", key, payload)
+
+    def tell(self, key: bytes, payload: bytes) -> None: ...
+
+    async def sync(self, scope: str = "local") -> str:
+        await _step("sync", scope)
+        return scope
+
+    async def is_wanted(self, key: bytes, *, timeout: float | None = None) -> bool | None:
+        return None
+
+    async def begin_watch(self, key: bytes) -> WatchedKey:
+        return InterestWatch(key)
+
+    async def end_watch(self, watch: Any) -> None: ...
+
+    async def ask_for_senders(self) -> None: ...
+
+    async def in_time(self, function: Callable[[Any], Any], argument: Any, until: float | None) -> Any:
+        return function(argument)
+
+    async def open_mailbox(self, mailbox: Mailbox) -> None:
+        await _step("open", mailbox)
+
+    async def close_mailbox(self, mailbox: Mailbox) -> None:
+        await _step("close", mailbox)
+
+    async def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool:
+        result: bool = await _step("wait", ready, timeout)
+        return result
