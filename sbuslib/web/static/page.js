@@ -143,18 +143,18 @@ function showTable(name) {
 function showTree(now) {
   // Each child stands under the one it is joined to: leaves side by side, the others over the middle of theirs.
   const svg = $("tree");
-  const rows = now.tree.map((link) => ({ ...link, below: [] }));
-  const top = { name: now.address, level: 0, below: [] };
-  const above = rows.filter((link) => link.level < 0);
-  for (const link of rows) if (link.level >= 0) (link.to < 0 ? top : rows[link.to] ?? top).below.push(link);
+  const rows = now.tree.map((link) => ({ ...link, children: [] }));
+  const top = { name: now.address, level: 0, children: [] };
+  const parents = rows.filter((link) => link.level < 0);
+  for (const link of rows) if (link.level >= 0) (link.to < 0 ? top : rows[link.to] ?? top).children.push(link);
   let leaves = 0;
   const put = (hub) => {
-    hub.below.forEach(put);
-    hub.at = hub.below.length ? hub.below.reduce((sum, one) => sum + one.at, 0) / hub.below.length : leaves++;
+    hub.children.forEach(put);
+    hub.at = hub.children.length ? hub.children.reduce((sum, one) => sum + one.at, 0) / hub.children.length : leaves++;
   };
   put(top);
-  above.forEach((link) => { link.at = top.at; });
-  const depth = Math.max(0, ...rows.map((link) => link.level)), first = above.length ? -1 : 0;
+  parents.forEach((link) => { link.at = top.at; });
+  const depth = Math.max(0, ...rows.map((link) => link.level)), first = parents.length ? -1 : 0;
   const place = 204, width = Math.max(svg.parentNode.clientWidth, leaves * place), height = (depth - first) * 95 + 90;
   // A hub stands left of the middle of its place, with its name, of 26 letters at most, to its right.
   const x = (hub) => (width * (hub.at + 0.5)) / leaves - 87, y = (hub) => 40 + (hub.level - first) * 95;
