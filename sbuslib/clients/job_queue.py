@@ -202,8 +202,7 @@ class AioJobQueue:
         """Put a job in, and wait until it is accepted. Parameters and errors are those of :meth:`submit_many`.
 
         :param id: of this submit, up to 64 bytes, for example ``uuid4().bytes``. It may be submitted again with the
-        same id
-            after an error, and is in the queue once, as far as the service remembers: 16,384 ids, the newest.
+            same id after an error, and is in the queue once, as far as the service remembers: 16,384 ids, the newest.
         """
         pairs = [check_pair((key, payload))]
         await submit(
@@ -280,7 +279,7 @@ class AioJobQueue:
         ``function`` is called with each :class:`~sbuslib.Job`: when it returns the job is done, when it raises that is
         logged and the job is given again. ``stop``, and the end of a ``with``, give back jobs that are not begun.
 
-        :param room: how many jobs the service may give before any is done.
+        :param prefetch: how many jobs the service may give before any is done.
         :param at_once: how many calls of ``function`` run at the same time.
         :param trusted: ids of users whose service is accepted, besides this one and root; only if the hub has senders,
             which the client then asks for.
