@@ -12,7 +12,7 @@ import pytest
 from clients.fds.conftest import MakeStore, sleep, wait_readable
 from clients.fds.visits import STRANGER, ask, fetch, memory, offer_of, read, visit, visit_as_stranger
 from descriptors import can_refuse, ends, lingering, send_with
-from support import eventually, python
+from support import TESTS, eventually, python
 
 from sbuslib.clients.fds import descriptor_store as stores
 from sbuslib.clients.fds import in_flight
@@ -210,7 +210,7 @@ with monkey.get_original("socket", "socket")(1, 5) as sock:
     assert sock.recv(100) == b"\\0"  # and gevent's event loop did not run meanwhile
 store.close()
 """
-    assert python("-c", code, PYTHONPATH=os.path.dirname(os.path.dirname(__file__))) == ""
+    assert python("-c", code, PYTHONPATH=str(TESTS)) == ""
 
 
 def test_no_descriptor_is_left_for_visitors(store: DescriptorStore, client: DescriptorClient) -> None:
