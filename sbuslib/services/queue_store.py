@@ -96,7 +96,8 @@ class Store:
         db.executemany("UPDATE jobs SET queue = ?, attempts = ? WHERE number = ?", changed)
         db.executemany("DELETE FROM jobs WHERE number = ?", zip(turn.finished))
         submits = turn.submits.items()
-        db.executemany("INSERT INTO submits VALUES (?, ?)", (submit for submit in submits if submit[1] is not None))
+        # One that the turn first forgot, and then took in again, is still here.
+        db.executemany("INSERT OR REPLACE INTO submits VALUES (?, ?)", (submit for submit in submits if submit[1] is not None))
         db.executemany("DELETE FROM submits WHERE digest = ?", ((digest,) for digest, kept in submits if kept is None))
         db.execute("COMMIT")
         if self._sync is not None and self._due is None:

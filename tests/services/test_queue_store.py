@@ -43,6 +43,20 @@ def test_a_file_holds_what_turns_changed(tmp_path: Path) -> None:
         assert [job.number for job in again.turn(0.0, 5.0).new] == [5]
 
 
+def test_a_submit_that_is_forgotten_and_comes_again_in_one_turn_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sbuslib.services.queue_entries.MOST_SUBMITS", 2)
+    jobs = Jobs(10, 10_000, 1.0, 3)
+    with Store(tmp_path / "q") as store:
+        for turn in ((b"a", b"b"), (b"c", b"a"), (b"d", b"e", b"d")):
+            for digest in turn:
+                if digest not in jobs.submits:
+                    jobs.submits.add(digest, is_trusted=False)
+            store.commit(jobs.turn(0.0, 5.0))
+        assert store.load_submits() == [(b"d", 0), (b"e", 0)]
+
+
 def test_a_file_is_its_users_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
