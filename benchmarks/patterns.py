@@ -30,7 +30,7 @@ from frameworks import PATIENCE, Part, Side, program, redis, sbus
 from sbuslib.bench.process import cpu_seconds
 
 KEY, DATA = "bench/key", b"x" * 100
-ROOM: Final = 64
+PREFETCH: Final = 64
 """Jobs that a worker takes at once."""
 
 
@@ -102,7 +102,7 @@ class Ours:
 
     def take(self, count: int) -> None:
         go()
-        with self.client.queue("jobs").take(room=ROOM) as worker:
+        with self.client.queue("jobs").take(prefetch=PREFETCH) as worker:
             for _ in range(count):
                 worker.receive().done()
 
@@ -163,7 +163,7 @@ class Aio:
     async def take(self, count: int) -> None:
         queue = (await self.client).queue("jobs")
         go()
-        async with queue.take(room=ROOM) as worker:
+        async with queue.take(prefetch=PREFETCH) as worker:
             for _ in range(count):
                 await (await worker.receive()).done()
 
@@ -274,7 +274,7 @@ class Nats:
         jobs = await (await self.client).jetstream().pull_subscribe("jobs", "workers")
         go()
         while count > 0:
-            for job in await jobs.fetch(min(ROOM, count)):
+            for job in await jobs.fetch(min(PREFETCH, count)):
                 await job.ack()
                 count -= 1
 

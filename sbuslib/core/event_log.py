@@ -40,7 +40,7 @@ class _Share:
 
 
 class Events:
-    """The events of one hub. Nothing here may be called while the area is in use.
+    """The events of one hub. Nothing here may be called while the receive buffer is in use.
 
     :param address: returns the address at which the hub listens.
     """

@@ -36,7 +36,7 @@ from ..wire.defaults import default_addresses
 from ..wire.text import printable
 from .bridges import bridges_heard
 from .rates import Rates, Row, ids_of, is_local
-from .survey import DEEPEST
+from .survey import DEEPEST, client_at
 
 _FULL: Final = 0.8
 """A hub that has this share of its descriptors open is warned about."""
@@ -405,7 +405,7 @@ def _links(client: Client, timeout: float, seen: set[bytes]) -> Iterator[Finding
         yield from _losses(f"lost {name}", link)
         if link.direction == "parent" and link.state == "joined":
             try:
-                with Client(link.address, hub_user=link.uid, timeout=timeout) as upper:
+                with client_at(link, timeout) as upper:
                     yield from _links(upper, timeout, seen)
             except (SbusError, OSError) as error:
                 yield Finding("warning", about, f"{name}: {error}", "run sbus doctor where that address is reached")

@@ -58,6 +58,17 @@ def survey(address: str | None = None, *, timeout: float = 2.0) -> SeenHub:
     return _Survey(timeout).start(address)
 
 
+def client_at(link: LinkStatistics, timeout: float) -> Client:
+    """Return a client of the hub at the other end of a link, at the address that a hub claims for it.
+
+    Raises the errors of a client, among them one if another user serves there, and
+    :exc:`~sbuslib.errors.AddressError` for a descriptor: its number means one of the process that claims it.
+    """
+    if isinstance(parse_address(link.address), DescriptorAddress):
+        raise AddressError(f"{link.address}: a descriptor of another process")
+    return Client(link.address, hub_user=link.uid, timeout=timeout)
+
+
 class Children(Generic[T]):
     """Asks children of hubs, at the addresses that their relays claim, as far as a claim can be checked.
 
@@ -91,9 +102,7 @@ class Children(Generic[T]):
             self._remaining -= 1
             started = monotonic()
             try:
-                if isinstance(parse_address(link.address), DescriptorAddress):
-                    raise AddressError(f"{link.address}: a descriptor of another process")
-                with Client(link.address, hub_user=link.uid, timeout=self._timeout) as client:
+                with client_at(link, self._timeout) as client:
                     path = client.hub.features.path if client.hub.features is not None else ()
                     if path[1:2] == (hub_id.encode(),):
                         found = self._ask(client)

@@ -18,10 +18,9 @@ from ..blocking import Client
 from ..errors import SbusError
 from ..kernel.users import name_of_user, program_of
 from ..statistics import ExplainedLink, ExplainedParty, ExplainedReceiver, Explanation, LinkStatistics
-from ..wire.addresses import DescriptorAddress, parse_address
 from ..wire.packets import Key
 from .rates import ids_of, is_local
-from .survey import DEEPEST, Children
+from .survey import DEEPEST, Children, client_at
 
 MOST_HUBS: Final = 32
 """Hubs that are asked, those first to which the message goes."""
@@ -112,9 +111,7 @@ class _Walk:
     def _ask_parent(self, link: LinkStatistics) -> tuple[Explanation | None, str]:
         """Ask the parent, if it is the hub that its child names. Returns its answer, or why it was not asked."""
         try:
-            if isinstance(parse_address(link.address), DescriptorAddress):
-                return None, f"{link.address}: a descriptor of another process"
-            with Client(link.address, hub_user=link.uid, timeout=self._timeout) as client:
+            with client_at(link, self._timeout) as client:
                 if client.hub.features is not None and client.hub.features.hub_id == link.hub.encode():
                     return self._ask(client, link.credentials), ""
         except (SbusError, OSError) as error:
