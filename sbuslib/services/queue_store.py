@@ -95,10 +95,10 @@ class Store:
         db.executemany(f"INSERT INTO jobs ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", new)
         db.executemany("UPDATE jobs SET queue = ?, attempts = ? WHERE number = ?", changed)
         db.executemany("DELETE FROM jobs WHERE number = ?", zip(turn.finished))
-        submits = turn.submits.items()
+        kept = [(digest, is_trusted) for digest, is_trusted in turn.submits.items() if is_trusted is not None]
         # One that the turn first forgot, and then took in again, is still here.
-        db.executemany("INSERT OR REPLACE INTO submits VALUES (?, ?)", (submit for submit in submits if submit[1] is not None))
-        db.executemany("DELETE FROM submits WHERE digest = ?", ((digest,) for digest, kept in submits if kept is None))
+        db.executemany("INSERT OR REPLACE INTO submits VALUES (?, ?)", kept)
+        db.executemany("DELETE FROM submits WHERE digest = ?", zip(turn.submits.keys() - dict(kept)))
         db.execute("COMMIT")
         if self._sync is not None and self._due is None:
             self._due = monotonic() + self._sync
