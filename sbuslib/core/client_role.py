@@ -166,7 +166,7 @@ class ClientRole:
                 client.set_notices(packet.key == control.NOTICES_ON)
             case control.MONITOR_ON if not context.router.count(client):  # else its patterns would have two names
                 client.is_monitor = True
-                self._clients.report_latest(client)
+                self._clients.send_latest_events(client)
             # Requests.
             case control.STATISTICS | control.CLIENTS | control.PATTERNS | control.LINKS:
                 client.answer(encode_control(packet.key, self._reply_to(client, packet)))

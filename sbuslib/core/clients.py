@@ -50,7 +50,7 @@ class Clients:
         """By the receivers that routes hold."""
         self.inboxes: set[LocalReceiver] = set()  # of the embedder and the recorder
         self.violations = Violations(context.limits.logged_violations, context.counts.violations)  # by clients
-        context.events.listeners.append(self._mark_watchers)
+        context.events.listeners.append(self._send_to_watchers)
         self._on_last = on_last
         self._cut: set[Publisher] = set()  # those that left and have still to finish
         self._stopping = False  # nothing is put off any more
@@ -101,13 +101,13 @@ class Clients:
             return False
         return client.answers < self._context.limits.queued_answers // 2
 
-    def _mark_watchers(self, event: HubEvent) -> None:
+    def _send_to_watchers(self, event: HubEvent) -> None:
         packet = event.encode()
         for connection in self.connections.values():
             if self._may_watch(connection.outbound):
                 connection.outbound.notify(packet)
 
-    def report_latest(self, client: Outbound) -> None:
+    def send_latest_events(self, client: Outbound) -> None:
         """Send earlier events to a client that watches the hub from now on."""
         if self._may_watch(client):
             client.answer(*(event.encode() for event in self._context.events.latest))

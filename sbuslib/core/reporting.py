@@ -101,7 +101,7 @@ class Reporter:
             ignored=counts.ignored,
             violations=dict(counts.violations),
             dropped=dict(self._about.dropped.counts),
-            per_client=self._report_to_clients(connected.values(), inboxes=True) if clients else (),
+            per_client=self._statistics_of(connected.values(), inboxes=True) if clients else (),
             per_user=tuple(
                 _statistics_of_user(context, uid, accounts.get(uid, nothing), by_user[uid])
                 for uid in {**accounts, **by_user}
@@ -128,7 +128,7 @@ class Reporter:
         Numbers go up in the order of the connections, so a client that stays is listed exactly once.
         """
         later = (one for one in self._clients.connections.values() if one.number >= start)
-        page = self._report_to_clients(islice(later, PAGE), inboxes=start == 0)
+        page = self._statistics_of(islice(later, PAGE), inboxes=start == 0)
         following = next(later, None)
         return msgspec.json.encode(ClientPage(clients=page, next=following.number if following is not None else None))
 
@@ -175,7 +175,7 @@ class Reporter:
                     found[who] = count, told.credentials, receiver
         return {who: (key, receiver) for who, (_, key, receiver) in found.items()}
 
-    def _report_to_clients(self, connections: Iterable[Connection], inboxes: bool) -> tuple[ClientStatistics, ...]:
+    def _statistics_of(self, connections: Iterable[Connection], inboxes: bool) -> tuple[ClientStatistics, ...]:
         parts: list[Connection | LocalReceiver] = [*(self._clients.inboxes if inboxes else ()), *connections]
         return tuple(part.statistics() for part in parts)
 

@@ -136,11 +136,11 @@ class InterestPropagation:
             self._awake.add(user)
             rest = self._rests_until - monotonic()
             if rest > 0:
-                self._context.running.after(rest, lambda: self._report_later(user))
+                self._context.running.after(rest, lambda: self._announce_later(user))
             else:
-                self._report_later(user)
+                self._announce_later(user)
 
-    def _report_later(self, user: int) -> None:
+    def _announce_later(self, user: int) -> None:
         self._context.running.work.add(user, self._announce_all(), lambda: self._go_on(user))
 
     def do_later(self, steps: Iterator[None], on_end: Callable[[], None]) -> None:

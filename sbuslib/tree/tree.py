@@ -67,7 +67,7 @@ class Tree(LinkContext):
         self._relay_users, self._relay_groups = relays  # of whom hubs may join in mode "prune"
         self._links_of: Counter[int] = Counter()  # by user
         #: The relays of children, in any mode, and the senders behind them.
-        self._sent_path: dict[Outbound, ChildSenders] = {}
+        self._child_senders: dict[Outbound, ChildSenders] = {}
         self._all_left: Event | None = None  # set once no hub is below any more, while all have to leave
 
     # -- lifecycle ----------------------------------------------------------------------------------
@@ -106,10 +106,10 @@ class Tree(LinkContext):
         deadline = monotonic() + timeout
         self._all_left = Event()
         self.loss_reports.hurry(True)
-        for client in self._sent_path:
+        for client in self._child_senders:
             client.answer(encode_control(control.INTEREST_LEAVE))
-        left = not self._sent_path or self._all_left.wait(timeout)
-        for client in list(self._sent_path):
+        left = not self._child_senders or self._all_left.wait(timeout)
+        for client in list(self._child_senders):
             self.clients.close(client, "it did not leave in time")
         if self.parent is not None:
             left = self.parent.relay.leave(max(0.0, deadline - monotonic())) and left
@@ -127,7 +127,7 @@ class Tree(LinkContext):
         self.questions.clear()
         self.hub_identities.clear()
         self.addresses.clear()
-        self._sent_path.clear()
+        self._child_senders.clear()
 
     def is_sending(self) -> bool:
         """Whether something for the parent waits and can still be sent."""
@@ -149,12 +149,12 @@ class Tree(LinkContext):
 
         :param said: the hello of this client's hub, see :mod:`sbuslib.tree.hub_identities`.
         """
-        if publisher.outbound in self._sent_path:
+        if publisher.outbound in self._child_senders:
             return
         if self._all_left is not None:
             self.context.running.kick_later(publisher.outbound, Reason.NO_LINKS_NOW)
             return
-        self._sent_path[publisher.outbound] = ChildSenders(publisher.outbound, self.context.router.namespace)
+        self._child_senders[publisher.outbound] = ChildSenders(publisher.outbound, self.context.router.namespace)
         decoded = Hello.decode(said)
         if publisher.outbound.credentials.uid in self.context.trusted:
             self.startup_barrier.note_link(decoded.links if decoded is not None else 0)
@@ -173,7 +173,7 @@ class Tree(LinkContext):
 
         # Before it sends anything, it is asked for the senders: they are never counted, and never taken back.
         client.answer(encode_control(control.SENDERS_ON), encode_control(control.INTEREST_ON, mode.encode()))
-        behind = self._sent_path[client]
+        behind = self._child_senders[client]
         if mode == "plain":
             PlainLink(publisher, behind)
             return
@@ -184,12 +184,12 @@ class Tree(LinkContext):
 
     def note_address(self, client: Outbound, address: bytes) -> None:
         """Note the address at which a child listens. It may claim any: the address is only shown to others."""
-        if client in self._sent_path and len(address) <= ADDRESS_BYTES:
+        if client in self._child_senders and len(address) <= ADDRESS_BYTES:
             self.addresses[client] = address.decode(errors="replace")
 
     def relays(self) -> list[Connection]:
         """The relays of children, in any mode."""
-        return [self.clients.connections[client] for client in self._sent_path]
+        return [self.clients.connections[client] for client in self._child_senders]
 
     def set_relays(self, users: frozenset[int], groups: frozenset[int]) -> None:
         """From now on the relays of these users may join. A link that may learn less now has to join anew."""
@@ -209,8 +209,8 @@ class Tree(LinkContext):
         """A client has left."""
         self.watches.forget(client)
         self.presences.forget(client)
-        self._sent_path.pop(client, None)
-        if self._all_left is not None and not self._sent_path:
+        self._child_senders.pop(client, None)
+        if self._all_left is not None and not self._child_senders:
             self._all_left.set()
 
         # A child that has sent its hello may come back.
@@ -257,7 +257,7 @@ class Tree(LinkContext):
             return
         self.path = path
         packet = encode_control(control.FEATURES, self.features())
-        for client in list(self._sent_path):
+        for client in list(self._child_senders):
             client.answer(packet)
 
     def set_prefix(self, prefix: bytes) -> None:
@@ -272,7 +272,7 @@ class Tree(LinkContext):
 
         # The secrets of now may be those of others.
         if changed:
-            for behind in self._sent_path.values():
+            for behind in self._child_senders.values():
                 behind.prefix_changed()
             self.presences.names_changed()
             router.reconsider_all()
@@ -324,11 +324,11 @@ class Tree(LinkContext):
     @property
     def link_count(self) -> int:
         """How many links there are."""
-        return len(self._sent_path) + (self.parent is not None)
+        return len(self._child_senders) + (self.parent is not None)
 
     def is_link(self, receiver: Receiver) -> bool:
         """Whether this stands for another hub among receivers."""
-        return receiver in self._sent_path or (self.parent is not None and receiver is self.parent.up)
+        return receiver in self._child_senders or (self.parent is not None and receiver is self.parent.up)
 
     def arrival(self, key: bytes) -> tuple[Publisher, Receiver, bool] | None:
         """The link to the parent, what stands for it among receivers, and whether a key may come down over it."""
