@@ -75,12 +75,11 @@ def _summary(journal: str | None, row_ranges: list[RowRange], recorded: bool) ->
 
 def _sealed(file: Sealed, first: int, before: int) -> FileSummary:
     """Summarize a sealed file, or the rows of a part of one."""
-    from .read.footer import count_between, footer_of  # only here, as it needs Arrow
+    from .read.footer import footer_of  # only here, as it needs Arrow
 
     summary = FileSummary(file.name, file.size, file.first, "sealed", 0, file.start_ns, file.end_ns - 1_000_000_000)
     try:
-        state = "sealed, without rows that its name says" if footer_of(file).unexplained else "sealed"
-        return msgspec.structs.replace(summary, rows=count_between(file, first, before), state=state)
+        return msgspec.structs.replace(summary, rows=min(footer_of(file).rows, before - first))
     except CorruptJournalError as error:
         return msgspec.structs.replace(summary, state=error.reason)
 

@@ -14,8 +14,6 @@ from ..wire.text import escape
 from .format.layout import GAP, Block, Skipped
 from .format.recovery import DAMAGED, DELETED
 from .read.blocks import blocks, everything
-from .read.journal_files import Sealed
-from .read.read_plan import unexplained
 
 _CAUSES_SHOWN = 5
 """As many fit into a line."""
@@ -69,15 +67,8 @@ def verify(
         check.damages += 1
         on_damage(path, skipped)
 
-    # 1. Compare the rows of sealed files with their names. Damage is reported when a file is read.
     row_ranges = everything(directory)
     check.first_row = check.first_row or (row_ranges[0].first if row_ranges else 0)
-    for file in dict.fromkeys(row_range.file for row_range in row_ranges if isinstance(row_range.file, Sealed)):
-        for first, before in unexplained(file):
-            reason = f"its name says rows {file.first:,} to {file.last:,}, and it has no row from {first:,} to "
-            skip(file.path, Skipped(0, file.size, before - first, f"{reason}{before - 1:,}"))
-
-    # 2. All rows.
     seen = {row_range.place for row_range in row_ranges}  # of rows that are in no file
     for rows in blocks(row_ranges, on_corrupt="skip", on_skip=skip):
         check.files += rows.path not in seen

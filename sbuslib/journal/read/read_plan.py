@@ -1,11 +1,10 @@
 """Read plan of a journal: the file of each row, and the rows that are missing.
 
 Every reader calls :func:`plan`. It returns for each journal a list of ranges, in the order of their rows, without a
-hole: parts of segments, sealed files or parts of them, and ranges of rows that are in no file. It opens no segment
-unless another file claims rows of it, and of sealed files only the footers.
+hole: parts of segments, sealed files or parts of them, and ranges of rows that are in no file.
 
-**Names only claim rows.** The plan begins with the names of files. Rows that a file claims and does not hold are looked
-for in the other files: see :func:`held`.
+**Names say which rows.** No file is opened, except a segment of which another file claims rows: the name of the next
+one does not show numbers that were left out after a crash, see :func:`held`.
 
 **Order of listing.** A sealer makes a sealed file first and deletes its segment later. So segments are listed first.
 Where a sealed file has all rows of a segment, the segment is left out. A file that has vanished before it is read was
@@ -32,10 +31,6 @@ Known = Mapping[str, tuple[int, int]]
 """For segments, by their paths: the first row of a block, and the byte at which that block begins."""
 
 
-_FETCHES = 16
-"""Footers of remote files that are read concurrently."""
-
-
 class RowRange(NamedTuple):
     """Rows of a journal from number ``first`` to before ``before``: in a segment, in a sealed file, or missing.
 
@@ -57,7 +52,7 @@ class RowRange(NamedTuple):
     known: tuple[int, int] | None = None
     """For a segment: a row that is not after ``first``, and the byte at which its block begins."""
     time_ns: int | None = None
-    """If known: for missing rows, the time of the row after them; for a part of a sealed file, of its first row."""
+    """For missing rows: the time of the row after them, if it is known."""
 
     @property
     def size(self) -> int:
@@ -185,88 +180,36 @@ def _marked_end(segment: ListedSegment) -> int | None:
     return None
 
 
-def held(row_range: RowRange) -> list[RowRange]:
-    """Cut a file's range to the rows that it really holds; not if the file is damaged, as reading it reports that.
+def held(row_range: RowRange) -> RowRange:
+    """Cut a segment's range to the rows that it really holds: one with a successor ends with its mark.
 
-    Raises :exc:`.journal_files.VanishedError`, and :exc:`~sbuslib.errors.StateError` where pyarrow is missing.
+    Without a mark it is damaged, as reading it reports. Raises :exc:`.journal_files.VanishedError`.
     """
-    # 1. A segment with a successor ends with its mark. Without one it is damaged.
-    if isinstance(row_range.file, Segment):
-        end = _marked_end(row_range.file) if row_range.following is not None else None
-        return [
-            row_range
-            if end is None or row_range.before is None
-            else row_range._replace(before=min(row_range.before, end))
-        ]
-    if row_range.file is None:
-        return [row_range]
-
-    # 2. A sealed file.
-    from .footer import footer_of  # only here, as it needs Arrow
-
-    try:
-        spans = footer_of(row_range.file).spans
-    except CorruptJournalError:
-        return [row_range]
-    assert row_range.before is not None
-    parts = [(max(span.first, row_range.first), min(span.before, row_range.before), span.time_ns) for span in spans]
-    return [
-        row_range._replace(first=first, before=before, time_ns=time_ns)
-        for first, before, time_ns in parts
-        if first < before
-    ]
-
-
-def unexplained(file: Sealed) -> tuple[tuple[int, int], ...]:
-    """The rows that a sealed file claims and lacks without a gap row, from the first number to before the second.
-
-    None if the file is damaged. Raises as :func:`held`.
-    """
-    from .footer import footer_of  # likewise
-
-    with suppress(CorruptJournalError):
-        return footer_of(file).unexplained
-    return ()
+    if not isinstance(row_range.file, Segment) or row_range.following is None or row_range.before is None:
+        return row_range
+    end = _marked_end(row_range.file)
+    return row_range if end is None else row_range._replace(before=min(row_range.before, end))
 
 
 def _account(row_ranges: list[RowRange], first: int | None, wanted: Selection) -> list[RowRange]:
-    """Choose ranges with each row from ``first`` on once, add missing ones, and leave out unwanted times.
-
-    Claims are checked where it matters: if another file claims the same rows, and for sealed files that are read.
-    """
+    """Choose ranges with each row from ``first`` on once, add missing ones, and leave out unwanted times."""
     asked = set[str]()
-    while True:
-        chosen = _ordered(row_ranges, first)
-        rivals = _rivals(chosen, row_ranges)
-        ask = {
-            row_range.file.path: row_range.file
-            for row_range in chosen
-            if row_range.file is not None
-            and row_range.file.path not in asked
-            and (
-                row_range.file.path in rivals
-                or (isinstance(row_range.file, Sealed) and _may_be_wanted(row_range, wanted))
-            )
-        }
-        if not ask:
-            return [row_range for row_range in chosen if _may_be_wanted(row_range, wanted)]
-
-        # Then choose again: rows that a file lacks may be in another one that seemed to be covered.
-        _fetch_footers([file for file in ask.values() if isinstance(file, Sealed)])
-        asked.update(ask)
-        row_ranges = [
-            part for row_range in row_ranges for part in (held(row_range) if _path(row_range) in ask else [row_range])
-        ]
+    while ask := _rivals(chosen := _ordered(row_ranges, first), row_ranges) - asked:
+        # Then choose again: rows that a segment lacks may be in another file that seemed to be covered.
+        asked |= ask
+        row_ranges = [held(row_range) if _path(row_range) in ask else row_range for row_range in row_ranges]
+    return [row_range for row_range in chosen if _may_be_wanted(row_range, wanted)]
 
 
 def _rivals(chosen: list[RowRange], row_ranges: list[RowRange]) -> set[str]:
-    """Find the files of ``chosen`` ranges with rows that another of the ``row_ranges`` claims, too."""
+    """Find the segments of ``chosen`` ranges with rows that another of the ``row_ranges`` claims, too."""
     rivals, firsts = set[str](), [row_range.first for row_range in chosen]
     for row_range in row_ranges:
         at = max(0, bisect_right(firsts, row_range.first) - 1)
         while at < len(chosen) and (row_range.before is None or chosen[at].first < row_range.before):
             file = chosen[at].file
-            if file is not None and file.path != _path(row_range) and (chosen[at].before or inf) > row_range.first:
+            claims = file is not None and file.path != _path(row_range) and (chosen[at].before or inf) > row_range.first
+            if claims and isinstance(file, Segment):
                 rivals.add(file.path)
             at += 1
     return rivals
@@ -276,21 +219,8 @@ def _path(row_range: RowRange) -> str | None:
     return None if row_range.file is None else row_range.file.path
 
 
-def _fetch_footers(files: list[Sealed]) -> None:
-    """Read the footers of remote files concurrently, as each takes a round trip."""
-    far = [file for file in files if not is_local(file.path)]
-    if len(far) > 1:
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(_FETCHES) as pool:
-            for done in [
-                pool.submit(held, RowRange(file.journal, "", file.first, file.last + 1, file)) for file in far
-            ]:
-                done.result()
-
-
 def _ordered(row_ranges: list[RowRange], first: int | None) -> list[RowRange]:
-    """Choose ranges, assuming that each file has all rows that it claims."""
+    """Choose ranges. Each file is taken to have all rows of its range."""
     row_ranges = sorted(
         row_ranges,
         key=lambda row_range: (row_range.first, not isinstance(row_range.file, Sealed), -(row_range.before or inf)),
@@ -318,7 +248,7 @@ def _ordered(row_ranges: list[RowRange], first: int | None) -> list[RowRange]:
 
 def _time_of(row_range: RowRange) -> int | None:
     if isinstance(row_range.file, Sealed):
-        return row_range.time_ns if row_range.time_ns is not None else row_range.file.start_ns
+        return row_range.file.start_ns
     with suppress(JournalError):
         assert row_range.file is not None
         return row_range.file.header.created_ns

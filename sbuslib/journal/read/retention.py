@@ -6,15 +6,11 @@ import os
 import time
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING
 
 from ...errors import CorruptJournalError, JournalError
 from ..format.layout import SEGMENT_HEADER_BYTES
 from .journal_files import ListedSegment, Sealed
 from .read_plan import Contents, contents, sealed_at
-
-if TYPE_CHECKING:
-    from .footer import HeldRows
 
 
 def retire(listing: Contents) -> None:
@@ -22,17 +18,12 @@ def retire(listing: Contents) -> None:
 
     Raises :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`.
     """
-    sealed = sorted(
-        (span.first, span.before - 1)
-        for file in sealed_at(listing.place)
-        if file.journal == listing.journal
-        for span in _spans(file)
-    )
+    sealed = [file for file in sealed_at(listing.place) if file.journal == listing.journal and _is_readable(file)]
     for segment, following in zip(_deletable(listing.segments), listing.segments[1:], strict=False):
         covered = segment.first_sequence - 1
-        for first, last in sealed:
-            if first <= covered + 1:
-                covered = max(covered, last)
+        for file in sealed:
+            if file.first <= covered + 1:
+                covered = max(covered, file.last)
         if following.first_sequence - 1 <= covered:
             _delete(segment.path)
 
@@ -61,12 +52,12 @@ def retain(place: str, keep_bytes: int | None, keep_seconds: float | None) -> No
         total -= file.size
 
 
-def _spans(file: Sealed) -> tuple[HeldRows, ...]:
+def _is_readable(file: Sealed) -> bool:
     from .footer import footer_of  # only here, as it needs Arrow, and a recorder without it retains
 
     with suppress(CorruptJournalError):
-        return footer_of(file).spans
-    return ()
+        return footer_of(file).rows > 0
+    return False
 
 
 def _deletable(segments: list[ListedSegment]) -> list[ListedSegment]:

@@ -47,10 +47,9 @@ def _without(row_range: RowRange, there: Iterable[RowRange]) -> Iterator[RowRang
     assert row_range.before is not None
     first, before = row_range.first, row_range.before
     others = [
-        (part.first, min(before, part.before or before))
+        (other.first, min(before, other.before or before))
         for other in there
         if other.first < before and first < (other.before or inf)
-        for part in held(other)
     ]
 
     for start, end in sorted(others):
@@ -104,8 +103,7 @@ def _new_parts(
     if row_range.file is None or row_range.journal is None or (row_range.before is None and not open_too):
         return
     before = row_range.before if row_range.before is not None else measure(row_range, on_corrupt=on_corrupt)[0]
-    for part in held(row_range._replace(before=before, is_killed=False)):
-        yield from _without(part, there)
+    yield from _without(held(row_range._replace(before=before, is_killed=False)), there)
 
 
 def why_unknown(row_range: RowRange) -> str:

@@ -1,24 +1,22 @@
-"""A file of a lake never spans rows that it does not hold, and one of an older release that does hides none."""
+"""A file of a lake never spans rows that it does not hold."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-import pyarrow.parquet
 import pytest
 from journal.format.journals import START_NS, flip, rows, segment
 from journal.read.test_verify import told
 
 from sbuslib import read
 from sbuslib.errors import CorruptJournalError, JournalError
-from sbuslib.journal.consume import consume
 from sbuslib.journal.format.recovery import NUMBERS_LEFT_OUT, recover
 from sbuslib.journal.read.blocks import read_records
 from sbuslib.journal.read.journal_files import list_sealed, sealed_name
-from sbuslib.journal.read.sealing import ingest, seal
+from sbuslib.journal.read.sealing import ingest, seal, write
+from sbuslib.journal.read.units import units
 from sbuslib.journal.summary import summarize
 from sbuslib.journal.verify import verify
 
@@ -31,24 +29,10 @@ def names(place: Path) -> list[tuple[int, int]]:
 
 
 def renamed(path: Path, first: int, last: int) -> Path:
-    """A sealed file under a name that says other rows, as releases before this one made them."""
+    """A sealed file under a name that says other rows."""
     data = path.read_bytes()
     name = sealed_name(JOURNAL, first, last, (START_NS, START_NS + last * 1_000_000_000), crc32(data))
     return path.rename(path.with_name(name))
-
-
-def spanning(place: Path, *parts: range) -> Path:
-    """One sealed file with only the rows of these parts, whose name says all rows between them too."""
-    work = place.parent / "work"
-    for part in parts:
-        segment(work, part[0], rows(len(part), part[0]))
-        seal(work)
-    tables = [pyarrow.parquet.read_table(path) for path in sorted((work / "sealed").glob("*.parquet"))]
-    place.mkdir(exist_ok=True)
-    path = place / "new"
-    pyarrow.parquet.write_table(pyarrow.concat_tables(tables).replace_schema_metadata(tables[0].schema.metadata), path)
-    shutil.rmtree(work)
-    return renamed(path, parts[0][0], parts[-1][-1])
 
 
 @pytest.mark.promise("journal.md", "A file never spans what it does not hold")
@@ -82,50 +66,15 @@ def test_rows_that_were_missing_when_others_were_sealed_are_taken_in_later(tmp_p
     assert told(lake) == ([*range(1, 32)], [])
 
 
-@pytest.mark.parametrize("last_part", [range(21, 31), range(21, 29)])
-def test_a_file_that_spans_what_it_does_not_hold_hides_no_other(tmp_path: Path, last_part: range) -> None:
-    lake, hidden = tmp_path / "lake", tmp_path / "hidden"
-    wrong = spanning(lake, range(1, 11), last_part)
-    there = [*range(1, 11), *last_part]
-    if last_part[-1] == 28:
-        wrong = renamed(wrong, 1, 30)
-        segment(hidden, 29, rows(2, 29))
-    segment(hidden, 11, rows(10, 11))
-    expected = [*range(1, 31)]
-
-    # 1. Rows that nobody has are told, once, by all readers.
-    numbers, gaps = told(lake)
-    assert (numbers, gaps[0]) == (there, (20, "deleted", 10))
-    damaged: list[str] = []
-    found = verify(lake, lambda path, skipped: damaged.append(f"{path} {skipped.reason}"))
-    assert not found.is_whole
-    assert {line.partition(" ")[0] for line in damaged} == {str(wrong)}
-    assert "no row from 11 to 20" in damaged[0]
-    assert sum(one.rows for one in summarize(lake)[0].files) == len(there)
-
-    # 2. Rows of other files are read, whatever the name says, and taken in.
-    assert told(lake, hidden) == (expected, [])
-    assert sorted(row.sequence for place in (lake, hidden) for row in read_records(place) if row.key) == expected
-    ingest([hidden], lake)
-    assert told(lake) == (expected, [])
-    assert [row.sequence for row in read_records(lake)] == expected
-    assert verify(lake).damages > 0, "the name is wrong all the same"
-    with consume("one", [b""], lake, follow=False, positions=tmp_path) as consumer:
-        assert [row.sequence for row in consumer] == expected
-
-    # 3. A lake that is made of it is right.
-    ingest([lake], tmp_path / "mended")
-    assert told(tmp_path / "mended") == (expected, [])
-    assert verify(tmp_path / "mended").is_whole
-
-
-def test_no_segment_is_deleted_for_a_file_that_does_not_hold_its_rows(journal: Path) -> None:
+def test_rows_that_are_deleted_while_they_are_sealed_are_in_no_name(journal: Path) -> None:
     for first in (1, 11, 21, 31):
         segment(journal, first, rows(10, first))
-    spanning(journal / "sealed", range(1, 11), range(21, 31))
-    seal(journal)
-    assert names(journal / "sealed") == [(1, 30), (11, 20), (31, 40)]
-    assert told(journal) == ([*range(1, 41)], [])
+    target = str(journal / "sealed")
+    (unit, *_), _ = units(str(journal), target, {})
+    (journal / f"{11:020d}.sbj").unlink()
+    with pytest.raises(JournalError, match="deleted before they were sealed"):
+        write(unit)
+    assert [*(journal / "sealed").iterdir()] == []
 
 
 def test_a_file_with_rows_that_its_name_does_not_say_is_an_error(journal: Path) -> None:

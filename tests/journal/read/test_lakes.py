@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from journal.format.journals import flip, rows, segment
-from journal.read.test_footer import spanning
 from journal.read.test_verify import told
 
 from sbuslib.errors import CorruptJournalError
@@ -28,16 +27,15 @@ STEPS = st.one_of(
     st.tuples(st.just("ingest"), PARTS),
     st.tuples(st.just("seal first"), PARTS),
     st.tuples(st.just("damaged"), PARTS),
-    st.tuples(st.just("older release"), PARTS),
     st.tuples(st.just("delete"), st.integers(0, 9)),
 )
 
 
-def apart(parts: list[tuple[int, int]], gap: int = 0) -> list[range]:
-    """Ranges of rows in order, of which none overlaps another; some adjoin unless there is to be a ``gap``."""
+def apart(parts: list[tuple[int, int]]) -> list[range]:
+    """Ranges of rows in order, of which none overlaps another; some adjoin."""
     found: list[range] = []
     for first, count in sorted(parts):
-        first = max(first, found[-1].stop + gap) if found else first
+        first = max(first, found[-1].stop) if found else first
         found.append(range(first, first + count))
     return found
 
@@ -115,10 +113,6 @@ def test_each_row_that_a_lake_has_is_read_once_whatever_came_before(steps: list[
                 files = sorted(lake.glob("*.parquet"))
                 if files:
                     files[what % len(files)].unlink()
-            elif kind == "older release":
-                parts = apart(what, 1)
-                if in_files(lake)[1].isdisjoint(range(parts[0][0], parts[-1].stop)):  # else it would hide them
-                    spanning(lake, *parts)
             else:
                 take_in(lake, kind, apart(what), Path(folder, str(number)))
         if list(lake.glob("*.parquet")):
