@@ -133,8 +133,8 @@ class Client(Endpoint):
     client there, or take :class:`sbuslib.blocking.Client`. A :class:`gevent.Timeout` of the caller passes through every
     method, and leaves the client usable.
 
-    :param address: where the hub listens; without one, ``SBUS_ADDRESS``, ``$XDG_RUNTIME_DIR/sbus/bus`` and
-        ``/run/sbus.socket`` are tried in this order.
+    :param address: where the hub listens; without one, ``SBUS_ADDRESS``, or ``$XDG_RUNTIME_DIR/sbus/bus``, if the
+        effective user owns that folder, and then ``/run/sbus.socket``.
     :param timeout: seconds that connecting, sending and questions to the hub may take before :exc:`TimeoutError`;
         ``None``: for ever. :meth:`receive` has a timeout of its own.
     :param reconnect: when the hub goes away, look for it until it is back, and subscribe again; verbs wait for it

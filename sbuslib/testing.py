@@ -17,6 +17,7 @@ from gevent.event import Event
 from . import blocking
 from .errors import StateError
 from .hub import Hub
+from .kernel.defaults import temporary_folder
 from .kernel.threads import unpatched
 from .matcher import matches
 from .wire.packets import Key, Message, as_key, check_payload
@@ -40,7 +41,7 @@ class HubThread:
 
     def __init__(self, address: str | None = None, **options: Any) -> None:
         # Where the socket is, unless an address was given.
-        self._folder = tempfile.TemporaryDirectory(prefix="sbus-") if address is None else None
+        self._folder = tempfile.TemporaryDirectory(prefix="sbus-", dir=temporary_folder()) if address is None else None
         self.hub = Hub(address or os.path.join(self._folder.name if self._folder else "", "bus"), **options)
         """The hub, for :meth:`call`: its methods are for its own thread."""
         self._jobs: Any = unpatched("queue", "SimpleQueue")()  # functions to call in the hub's thread

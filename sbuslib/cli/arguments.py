@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 ADDRESSES = (
-    "Without -a, the address is SBUS_ADDRESS from the environment, else $XDG_RUNTIME_DIR/sbus/bus, else "
-    "/run/sbus.socket. The forms of an address are in sbusd(1)."
+    "Without -a, the address is SBUS_ADDRESS from the environment, else $XDG_RUNTIME_DIR/sbus/bus if you own that "
+    "folder, else /run/sbus.socket. The forms of an address are in sbusd(1)."
 )
 """The end of the help of each command that asks a hub."""
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from .arguments import Parser, add, add_address
 from .console import show_status
 from .daemon import add_hub_arguments, serve_hub
-from .services import add_queue_rules, state_folder
+from .services import add_queue_rules
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -65,6 +65,7 @@ def add_broker(parser: Parser) -> None:
 
 
 def run_broker(arguments: Namespace) -> int:
+    from ..kernel.defaults import state_folder
     from ..kernel.users import resolve_users
     from .hub import own_address
 

@@ -17,12 +17,12 @@ import msgspec
 
 from ..core.router import why_too_large
 from ..errors import SbusError, UsageError
+from ..kernel.defaults import SYSTEM_ADDRESS
 from ..kernel.users import know_user, resolve_user, resolve_users_and_groups
 from ..keys.policy import Policy, Rule, check_template
 from ..limits import Limits
 from ..matcher import SEPARATOR, check_separator
 from ..wire.addresses import parse_address
-from ..wire.defaults import SYSTEM_ADDRESS
 from ..wire.packets import check_key
 from .console import complain, explain
 

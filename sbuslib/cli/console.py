@@ -158,13 +158,14 @@ def wait_for_ctrl_c(wait: Callable[[], object]) -> None:
 
 def explain(error: BaseException, address: str | None = None) -> str:
     """Describe an error in one line, which names the address when one is given."""
-    from ..errors import NoHubError
+    from ..errors import NoHubError, UsageError
     from ..kernel.advice import advise_address
-    from ..wire.defaults import default_addresses
+    from ..kernel.defaults import default_addresses
 
     text = str(error)
-    if isinstance(error, NoHubError) and not error.is_advised and (address or default_addresses()[0]) in text:
-        text += f"; {advise_address(address)}"
+    if isinstance(error, NoHubError) and not error.is_advised:
+        with suppress(UsageError):  # the default is another user's, and was not tried
+            text += f"; {advise_address(address)}" if (address or default_addresses()[0]) in text else ""
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror
         if error.filename is not None:

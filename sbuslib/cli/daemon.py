@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SbusError
-from ..wire.defaults import SYSTEM_ADDRESS
+from ..kernel.defaults import SYSTEM_ADDRESS
 from .arguments import Parser, add, add_address, add_program_options
 from .console import EXIT_SUCCESS, STOPPING, complain, finish, on_stop
 

@@ -247,6 +247,7 @@ def run_bench(arguments: Namespace) -> int:
     from ..bench.scenarios import SCENARIOS, find
     from ..bench.tables import terminal
     from ..errors import UsageError
+    from ..kernel.defaults import temporary_folder
 
     if arguments.list:
         for scenario in SCENARIOS:
@@ -261,7 +262,7 @@ def run_bench(arguments: Namespace) -> int:
     # However this program ends, the ones that it started have to end, too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sbus-bench-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sbus-bench-", dir=temporary_folder())))
         bench = Bench(stack, folder, plan, show_status, version=__version__, address=arguments.address)
         results = bench.measure(scenarios)
     if arguments.runs is not None:

@@ -32,10 +32,12 @@ def add_hub(parser: Parser) -> None:
 
 def own_address(arguments: Namespace) -> str:
     """Return where a hub listens without an address: the first place where clients look. Makes its folder."""
-    from ..wire.defaults import default_addresses
+    from ..kernel.defaults import default_addresses, runtime_folder
 
+    if arguments.address is not None:
+        return str(arguments.address)
     default = default_addresses()[0]
-    if arguments.address is None and not os.environ.get("SBUS_ADDRESS") and os.environ.get("XDG_RUNTIME_DIR"):
+    if not os.environ.get("SBUS_ADDRESS") and runtime_folder() is not None:
         # Clients look there first, and no other program makes the folder.
         os.makedirs(os.path.dirname(default), mode=0o700, exist_ok=True)
     return default
@@ -135,8 +137,9 @@ def _title(name: str) -> str:
 def _target(folder: str, user: bool) -> Path:
     if folder or not user:
         return Path(folder or SYSTEM_FOLDER)
-    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return Path(config, "systemd", "user")
+    from ..kernel.defaults import config_folder
+
+    return Path(config_folder(), "systemd", "user")
 
 
 def _install(target: Path, user: bool) -> None:

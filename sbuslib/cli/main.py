@@ -102,7 +102,7 @@ Each command has -h for its help, -v for more on standard error and -q for error
 
 environment:
   SBUS_ADDRESS        where the hub listens
-  XDG_RUNTIME_DIR     the folder in which a user's own hub is looked for
+  XDG_RUNTIME_DIR     the folder in which a user's own hub is looked for, if the user owns it
 
 exit status:
   0   done; or a signal has stopped a command that runs until then, such as hub

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from _socket import AF_UNIX, MSG_NOSIGNAL, SOCK_SEQPACKET, socket
 
-from ..wire.defaults import default_addresses
+from ..errors import UsageError
+from ..kernel.defaults import default_addresses
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
@@ -88,7 +89,10 @@ def publish_plainly(words: Sequence[str]) -> bool:
             return False
     if key.startswith("-") or payload.startswith("-"):
         return False
-    addresses = default_addresses() if address is None else [address]
+    try:
+        addresses = default_addresses() if address is None else [address]
+    except UsageError:  # a client raises it again
+        return False
     return any(publish_once(one, os.fsencode(key), os.fsencode(payload)) for one in addresses)
 
 

@@ -350,12 +350,8 @@ def _store_name(name: str) -> str:
 
 def _default_store(name: str) -> str:
     """Return the path of ``NAME.queue`` in the folder for state."""
+    from ..kernel.defaults import state_folder
+
     folder = state_folder()
     os.makedirs(folder, 0o700, exist_ok=True)
     return os.path.join(folder, _store_name(name))
-
-
-def state_folder() -> str:
-    """Return the folder for state: that of the systemd unit, or of the user. It need not exist."""
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return os.environ.get("STATE_DIRECTORY") or os.path.join(state, "sbus")

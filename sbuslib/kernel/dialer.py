@@ -9,7 +9,7 @@ import socket
 from ..errors import HubIdentityError, NoHubError
 from ..limits import ClientLimits
 from ..wire.addresses import parse_address
-from ..wire.defaults import default_addresses
+from .defaults import default_addresses
 from .peers import peer_credentials
 from .sockets import connect
 from .users import resolve_user

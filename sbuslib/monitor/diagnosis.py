@@ -19,9 +19,10 @@ import msgspec
 
 from ..blocking import Client
 from ..clients.recipes.queue import ANNOUNCE_SECONDS, QueueState, decode, queue_key
-from ..errors import AddressError, SbusError, StateError
+from ..errors import AddressError, SbusError, StateError, UsageError
 from ..federation.import_export import CONTROL
 from ..federation.membership import ASK, BridgeStatistics
+from ..kernel.defaults import default_addresses, runtime_folder
 from ..kernel.peers import peer_credentials
 from ..kernel.sockets import connect
 from ..kernel.users import name_of_user
@@ -32,7 +33,6 @@ from ..secrets import OVERFLOW_ID
 from ..statistics import ClientStatistics, HubStatistics, LinkStatistics
 from ..wire.addresses import PathAddress, parse_address
 from ..wire.control import STATISTICS, SUPPORTED
-from ..wire.defaults import default_addresses
 from ..wire.text import printable
 from .bridges import bridges_heard
 from .rates import Rates, Row, ids_of, is_local
@@ -105,8 +105,19 @@ def examine(address: str | None = None, *, timeout: float = 5.0) -> Iterator[Fin
 
     # 2. The hub, at the first address where one listens.
     why = "given" if address is not None else "SBUS_ADDRESS" if os.environ.get("SBUS_ADDRESS") else "default"
-    candidates = default_addresses() if address is None else [address]
     missed: list[tuple[str, str]] = []
+    try:
+        candidates = default_addresses() if address is None else [address]
+    except UsageError as error:
+        candidates = []
+        missed.append((str(error), "if it is the bus that you mean: sbus doctor -a ADDRESS"))
+    if why == "default" and (folder := os.environ.get("XDG_RUNTIME_DIR")) and runtime_folder() is None:
+        yield Finding(
+            "warning",
+            "address",
+            f"XDG_RUNTIME_DIR is {folder}, which is not of user {name_of_user(os.geteuid())}, and is not looked into",
+            "begin a session as this user, such as with su -; or name the bus: sbus doctor -a ADDRESS",
+        )
     for number, candidate in enumerate(candidates, 1):
         where = f"{candidate} ({why}, {number} of {len(candidates)})"
         text, advice = _reach(candidate)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from ..errors import JournalError, StateError
 from ..journal.format.decoding import OnCorrupt
+from ..kernel.defaults import temporary_folder
 from ..reading import read
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def in_duckdb(place: Place, choice: Choice = EVERYTHING, *, on_corrupt: OnCorrup
 
     # DuckDB spills to this folder, not below the user's working directory. Nothing is downloaded.
     with (
-        TemporaryDirectory(prefix="sbus-report-") as folder,
+        TemporaryDirectory(prefix="sbus-report-", dir=temporary_folder()) as folder,
         duckdb.connect(config={"temp_directory": folder, "autoinstall_known_extensions": "false"}) as base,
     ):
         rows = read(

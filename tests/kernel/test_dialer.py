@@ -33,7 +33,7 @@ def test_the_error_names_all_addresses_that_were_tried(
         dial(address)
     monkeypatch.delenv("SBUS_ADDRESS", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-    monkeypatch.setattr("sbuslib.wire.defaults.SYSTEM_ADDRESS", folder + "/system")
+    monkeypatch.setattr("sbuslib.kernel.defaults.SYSTEM_ADDRESS", folder + "/system")
     with pytest.raises(NoHubError, match=f"{folder}/sbus/bus.*{folder}/system"):
         dial(None)
     monkeypatch.setenv("SBUS_ADDRESS", folder + "/elsewhere")
@@ -47,7 +47,7 @@ def test_the_default_address(hub: Hub, address: str, monkeypatch: pytest.MonkeyP
     assert dial(None) == address
     monkeypatch.delenv("SBUS_ADDRESS")
     monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-    monkeypatch.setattr("sbuslib.wire.defaults.SYSTEM_ADDRESS", address)
+    monkeypatch.setattr("sbuslib.kernel.defaults.SYSTEM_ADDRESS", address)
     assert dial(None) == address  # the second of two
 
 

@@ -16,12 +16,12 @@ from worlds import World
 from sbuslib import Hub, Limits
 from sbuslib.blocking import Client
 from sbuslib.federation.membership import BridgeStatistics, Heartbeat
+from sbuslib.kernel import defaults
 from sbuslib.kernel.users import name_of_user, program_of
 from sbuslib.monitor import diagnosis
 from sbuslib.monitor.diagnosis import Finding, examine
 from sbuslib.services.queue_rules import Jobs
 from sbuslib.services.queue_service import QueueService
-from sbuslib.wire import defaults
 from sbuslib.wire.control import SUPPORTED
 
 STRANGER = 65_533
@@ -64,6 +64,23 @@ def test_addresses_are_tried_in_their_order(address: str, folder: str, monkeypat
     missing = [one for one in findings(None) if one.about == "address"]
     assert [one.level for one in missing] == ["problem", "problem"]
     assert "export SBUS_ADDRESS=" in missing[0].advice
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs to become another user")
+def test_an_environment_of_another_user_is_reported(address: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After ``su``, and under ``sudo -E``."""
+    os.chown(folder, STRANGER, STRANGER)
+    monkeypatch.setattr(defaults, "SYSTEM_ADDRESS", f"{folder}/system")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    os.mkdir(f"{folder}/sbus")
+    with Hub(f"{folder}/sbus/bus"):
+        found = findings(None)
+        assert f"XDG_RUNTIME_DIR is {folder}, which is not of user" in of("address", found, "warning").text
+        assert f"{folder}/system" in of("address", found, "problem").text
+        assert findings(f"{folder}/sbus/bus")[1].text.endswith("something listens"), "a given address counts"
+    monkeypatch.setenv("SBUS_ADDRESS", address)
+    monkeypatch.setenv("SUDO_UID", str(STRANGER))
+    assert f"belongs to user {STRANGER}, who called sudo" in of("address", findings(None), "problem").text
 
 
 def test_what_stands_at_the_address_is_reported(address: str) -> None:

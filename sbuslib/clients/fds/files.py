@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from ...kernel.defaults import temporary_folder
+
 LONGEST_NAME: Final = 200
 """Bytes of a file's name. Most file systems take 255, and a number may be added."""
 _NO_FILES_WITHOUT_NAME: Final = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
@@ -36,7 +38,7 @@ class FileSink:
         self._name = name
         self._path: str | None = None  # while it has a name before it is whole
         if folder is None:
-            self._file: Any = tempfile.TemporaryFile()  # noqa: SIM115
+            self._file: Any = tempfile.TemporaryFile(dir=temporary_folder())  # noqa: SIM115
             return
         try:
             descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)

@@ -20,6 +20,7 @@ import pyarrow
 import pyarrow.parquet
 
 from ...errors import CorruptJournalError, JournalError, JournalInUseError, SbusError, UsageError
+from ...kernel.defaults import temporary_folder
 from ..format.decoding import OnCorrupt
 from ..format.directory import DirectoryLock, Segment, rename_durably
 from ..format.layout import SegmentHeader
@@ -78,7 +79,9 @@ def write(unit: Unit, on_corrupt: OnCorrupt = "error") -> Written:
     filesystem, folder = filesystem_of(unit.target)
     filesystem.create_dir(folder, recursive=True)
     with ExitStack() as undo:
-        beside = folder if is_local(unit.target) else undo.enter_context(tempfile.TemporaryDirectory())
+        beside = (
+            folder if is_local(unit.target) else undo.enter_context(tempfile.TemporaryDirectory(dir=temporary_folder()))
+        )
         aside = f"{beside}/_{unit.journal}-{unit.row_ranges[0].first:020d}.new"
         undo.callback(_remove, aside)
 
