@@ -93,11 +93,11 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
 
     def _size(self, queue: str) -> int:
         kept = self._bus.kept.get(queue)
-        return len(kept) if kept is not None else self._bus.queue(queue).status().waiting
+        return len(kept) if kept is not None else self._bus.waiting(queue)
 
     def _purge(self, queue: str) -> int:
         kept = self._bus.kept.get(queue)
-        return kept.clear() if kept is not None else self._bus.queue(queue).purge()
+        return kept.clear() if kept is not None else self._bus.purge(queue)
 
     def _delete(self, queue: str, exchange: str = "", routing_key: str = "", *args: Any, **kwargs: Any) -> None:
         self._purge(queue)
@@ -168,11 +168,11 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
             return self._get_one(queue, no_ack)
 
         # A worker with room for one more. Its jobs from the service come before the second answer.
-        jobs, out = self._bus.queue(queue), sum(name == queue for name, *_ in [*self._out.values()])
+        out = sum(name == queue for name, *_ in [*self._out.values()])
         self._work(queue, out + 1)
         try:
-            if jobs.status().waiting:
-                jobs.status()
+            if self._bus.waiting(queue):
+                self._bus.waiting(queue)
             self._bus.pull(self.connection)
             return self._get_one(queue, no_ack)
         finally:

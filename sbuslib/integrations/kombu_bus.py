@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from secrets import token_bytes
 from typing import Any, Final, Protocol, TypeVar
 
@@ -36,6 +37,7 @@ from .kombu_messages import (
     encode_message,
     expiry_of,
     priority_of,
+    submit_id,
 )
 from .kombu_names import bindings_name, exchange_key, exchange_pattern, queue_key, queue_name
 from .trust import TrustedUsers
@@ -46,6 +48,9 @@ _PAUSE: Final = 0.1
 """Seconds until a task is submitted again, where no service of queues is there."""
 _ANSWERED_WITHIN: Final = 2.0
 """Seconds after which a task is submitted again that was not answered. It is in the queue once."""
+_TOLD_WITHIN: Final = 1.0
+"""Seconds that each question has at least, however short the timeout: in less the hub cannot say that there is no
+service."""
 _MOST_KNOWN: Final = 4_096
 """Queues of other processes that are remembered."""
 
@@ -102,6 +107,14 @@ class Bus:
         """Send a message to all queues that processes keep and have bound to an exchange."""
         self.client.publish(exchange_key(exchange, routing_key, self.separator), encode_message(dated(message)))
 
+    def waiting(self, name: str) -> int:
+        """Return how many messages wait in a shared queue."""
+        return self._ask(self.queue(name).status).waiting
+
+    def purge(self, name: str) -> int:
+        """Forget the messages that wait in a shared queue; return how many there were."""
+        return self._ask(self.queue(name).purge)
+
     def _is_kept_elsewhere(self, name: str) -> bool:
         """Return whether another process keeps a queue that this one did not declare."""
         if name in self._elsewhere:
@@ -124,22 +137,22 @@ class Bus:
         """Have the service accept a message."""
         submit, key, payload = self.queue(name).submit, name.encode(), encode_message(message)
         delay, expires, priority = delay_of(message), expiry_of(message), priority_of(message)
-        options: dict[str, Any] = {"delay": delay, "expires": expires, "priority": priority, "id": token_bytes(16)}
-        self._ask(lambda timeout: submit(key, payload, **options, timeout=timeout))
+        options: dict[str, Any] = {"delay": delay, "expires": expires, "priority": priority, "id": submit_id(message)}
+        self._ask(partial(submit, key, payload, **options))
 
-    def _ask(self, ask: Callable[[float], T]) -> T:
+    def _ask(self, ask: Callable[..., T]) -> T:
         """Ask the service, with a timeout, and wait for it as long as for a hub."""
         deadline = time.monotonic() + self._timeout
-        failure: Exception = TimeoutError("there was no time to ask the service of queues")
+        failure: Exception | None = None
         while (left := deadline - time.monotonic()) > 0:
             try:
-                return ask(min(left, _ANSWERED_WITHIN))
+                return ask(timeout=max(min(left, _ANSWERED_WITHIN), _TOLD_WITHIN))
             except NoServerError as error:
                 failure = error
                 time.sleep(_PAUSE)
             except TimeoutError as error:  # a service that was just started again does not know it
-                failure = error
-        raise failure
+                failure = failure or error
+        raise failure or TimeoutError("there was no time to ask the service of queues")
 
     # -- bindings -----------------------------------------------------------------------------------
 
@@ -153,7 +166,7 @@ class Bus:
             raise ChannelError(f"exchange {exchange}: it has {len(bound)} bindings, and takes no more")
         if self._may_look and binding not in bound.values():
             queue, payload = self.client.queue(bindings_name(exchange, self.separator)), encode(binding)
-            self._ask(lambda timeout: queue.submit("binding", payload, expires=LONGEST_SECONDS, timeout=timeout))
+            self._ask(partial(queue.submit, "binding", payload, expires=LONGEST_SECONDS, id=token_bytes(16)))
 
     def unbind(self, name: str, exchange: str, kind: Kind, routing_key: str) -> None:
         """Remove a binding to a shared queue."""
@@ -162,7 +175,7 @@ class Bus:
         queue = self.client.queue(bindings_name(exchange, self.separator))
         for number, binding in self._bindings(exchange).items():
             if binding == Binding(kind, routing_key, name):
-                queue.purge(number=number)
+                self._ask(partial(queue.purge, number=number))
 
     def _bindings(self, exchange: str) -> dict[int, Binding]:
         """Return the bindings of an exchange to shared queues, made by users whose messages are taken.
@@ -172,7 +185,7 @@ class Bus:
         queue, jobs = self.client.queue(bindings_name(exchange, self.separator)), list[Job]()
         try:
             if self._may_look:
-                jobs = self._ask(lambda timeout: queue.peek(timeout=timeout))
+                jobs = self._ask(queue.peek)
         except ReplyError as error:
             if NOT_TRUSTED not in str(error):  # it is busy
                 raise

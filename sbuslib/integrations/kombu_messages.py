@@ -6,6 +6,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from datetime import UTC, datetime
+from secrets import token_bytes
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict
 
 import msgspec
@@ -29,6 +30,8 @@ Raw = TypedDict(
 
 _UNTIL: Final = "sbus_until"
 """The property that says when a message expires, in seconds since 1970."""
+_SUBMIT: Final = "sbus_submit"
+"""The property that has the id of a message's submits. It does not travel."""
 
 
 Kind: TypeAlias = Literal["direct", "topic", "fanout"]
@@ -94,12 +97,19 @@ def priority_of(message: Raw) -> int:
     return 0
 
 
+def submit_id(message: Raw) -> bytes:
+    """Return the id of a message's submits. After an error kombu publishes it again, with the same properties."""
+    id: bytes = message["properties"].setdefault(_SUBMIT, token_bytes(16))
+    return id
+
+
 def encode_message(message: Raw) -> bytes:
     """Encode a message. A property that cannot be encoded is left out, as AMQP leaves out unknown ones."""
+    properties = {name: value for name, value in message["properties"].items() if name != _SUBMIT}
     try:
-        return encode(message)
+        return encode({**message, "properties": properties})
     except TypeError:
-        properties = {name: value for name, value in message["properties"].items() if _can_travel(value)}
+        properties = {name: value for name, value in properties.items() if _can_travel(value)}
         return encode({**message, "properties": properties})
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import pytest
@@ -134,6 +135,37 @@ def test_a_task_whose_answer_does_not_come_is_submitted_again_and_there_once(
     monkeypatch.setattr(service, "_answer", lose_the_first)
     put(connect(), "task")
     assert (len(lost), service.accepted) == (1, 1)
+
+
+def test_what_kombu_publishes_again_after_a_timeout_is_there_once(
+    hub: HubThread, service: QueueService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, lost = service._answer, list[object]()
+
+    def lose_the_first(question: Any, *arguments: Any, **options: Any) -> None:
+        if question.key.endswith(b"/submit") and not lost:
+            lost.append(question)
+        else:
+            answer(question, *arguments, **options)
+
+    monkeypatch.setattr(service, "_answer", lose_the_first)
+    with kombu.Connection(f"sbus://{hub.address}?timeout=0.05") as connection:
+        put(connection, "task", retry=True, retry_policy={"interval_start": 0})
+        put(connection, "task")
+    assert (len(lost), service.accepted) == (1, 2), "two tasks, the first of which was submitted twice"
+
+
+def test_the_first_declaration_of_a_process_waits_for_a_service_that_is_started_again(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = list[QueueService]()
+
+    def sleep(_: float) -> None:
+        started.append(serve())
+
+    monkeypatch.setattr(kombu_bus, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    put(connect(), "task")
+    assert [service.accepted for service in started] == [1]
 
 
 def test_what_is_rejected_goes_to_the_dead_queue(service: QueueService, connect: Connect) -> None:
