@@ -231,8 +231,9 @@ class ClientRecorder:
         if isinstance(notice, HubEvent):
             if self._records_events and notice.time > self._event_time:
                 self._event_time = notice.time
-                self._gaps.append(Gap(int(notice.time * 1e9), notice.row, 0))
+                # Its own time is in the text: the hub may have started long before the recording.
                 self._heard_ns = time_ns()
+                self._gaps.append(Gap(self._heard_ns, notice.row, 0))
         elif isinstance(notice, control.Lost):
             self._gaps.append(Gap(int(notice.since * 1e9), notice.cause, notice.count))
         elif isinstance(notice, control.Away):

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from time import time_ns
 from typing import Any
 
 import gevent
@@ -23,6 +24,7 @@ from sbuslib.journal.format.directory import is_recorded, list_segments, read_he
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.journal.writer import Writer
 from sbuslib.wire.control import Away
+from sbuslib.wire.events import event_of
 
 
 @contextmanager
@@ -75,6 +77,18 @@ def test_a_directory_in_use_is_refused(address: str, journal: str) -> None:
             ClientRecorder(address, journal)
         while bus.call(lambda: bus.hub.statistics().clients) != 1:
             gevent.sleep(0.001)
+
+
+def test_an_event_before_the_recording_has_a_row_of_the_time_when_it_came(address: str, journal: str) -> None:
+    with HubThread(address):
+        began = time_ns()
+        with recording(address, journal, events=True, limits=JournalLimits(block_seconds=0.005)):
+            eventually(lambda: records_of(journal))
+    (row,) = records_of(journal)
+    event = event_of(row.cause, row.lost)
+    assert event is not None
+    assert event.kind == "serves"
+    assert event.time * 1e9 < began <= row.time_ns
 
 
 def test_a_hub_above_that_was_away_becomes_a_gap(address: str, journal: str) -> None:
