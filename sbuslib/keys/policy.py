@@ -19,6 +19,7 @@ that with the user's clients: as long as it is in force, it does not change with
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -55,10 +56,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     publish: tuple[bytes, ...] = ()
     subscribe: tuple[bytes, ...] = ()
     label: str = ""
-
-    def names(self, uid: int, user: User) -> bool:
-        """Return whether the rule is about a user."""
-        return self.everybody or uid in self.users or not self.groups.isdisjoint(user.groups)
 
     def templates(self) -> tuple[tuple[Verb, tuple[bytes, ...]], ...]:
         """The patterns of this rule for each verb, as they are written."""
@@ -190,9 +187,19 @@ class Policy:
         separator: bytes = SEPARATOR,
     ) -> None:
         self.rules = tuple(rules)  # the first that allows it decides
+        self._about_users = defaultdict[int, list[int]](list)  # places of the rules that name a user, by its id
+        self._about_groups = defaultdict[int, list[int]](list)  # likewise of those that name a group
+        self._about_everybody: list[int] = []  # places of the others
         self._look_up = look_up
         self._separator = separator
         self._namespace = Namespace(separator)  # which keys no rule is asked about
+        for place, rule in enumerate(self.rules):
+            if rule.everybody:
+                self._about_everybody.append(place)
+            for uid in rule.users:
+                self._about_users[uid].append(place)
+            for gid in rule.groups:
+                self._about_groups[gid].append(place)
 
     def __call__(self, credentials: Credentials, verb: Verb, key: bytes) -> bool:
         """Return whether a client may publish under a key, or subscribe to a pattern. Asks the system about its user
@@ -214,9 +221,9 @@ class Policy:
     def grants(self, uid: int) -> Iterator[Grant]:
         """Yield each pattern that the rules give a user, in their order. Asks the system about the user anew."""
         user = self._user(uid)
-        for rule in self.rules:
-            if not rule.names(uid, user):
-                continue
+        places = {*self._about_everybody, *self._about_users.get(uid, ())}
+        places.update(*(self._about_groups.get(gid, ()) for gid in user.groups))
+        for rule in (self.rules[place] for place in sorted(places)):
             for verb, templates in rule.templates():
                 for template in templates:
                     pattern = _fill_in(template, user.name)

@@ -258,9 +258,9 @@ def rehearse(recorded: Recorded, trial: PolicyTrial, separator: bytes = SEPARATO
 
 
 def missing_messages(recorded: Recorded) -> list[MissingMessages]:
-    """Messages that are not recorded, by cause."""
+    """Messages that are not recorded, by cause. Gaps of no message are events."""
     gaps = recorded.query(
         "SELECT cause, CAST(COALESCE(SUM(lost), 0) AS BIGINT), COUNT(*) - COUNT(lost) FROM sbus_recorded "
-        "WHERE kind <> 'message' GROUP BY cause"
+        "WHERE kind <> 'message' AND (lost IS NULL OR lost > 0) GROUP BY cause"
     )
     return sorted(MissingMessages(cause or "?", messages, unknown) for cause, messages, unknown in gaps)

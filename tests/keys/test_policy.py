@@ -43,6 +43,20 @@ def test_a_name_that_is_more_than_one_plain_segment_stands_in_no_pattern(name: b
     assert one.scope(1) == Scope([], [])
 
 
+def test_a_user_costs_no_look_at_the_rules_of_others() -> None:
+    looked_at: list[frozenset[int]] = []
+
+    class Watched(Rule, frozen=True):
+        def templates(self) -> tuple[tuple[Verb, tuple[bytes, ...]], ...]:
+            looked_at.append(self.users or self.groups)
+            return super().templates()
+
+    rules = [Watched(users=frozenset({uid}), publish=(b"t/%u",)) for uid in range(100)]
+    one = policy(*rules, Watched(groups=frozenset({10}), publish=(b"g",)), Watched(groups=frozenset({9})))
+    assert one.scope(1) == Scope([b"t/ann", b"g"], [])
+    assert looked_at == [frozenset({1}), frozenset({10})]
+
+
 def test_an_unknown_user_is_one_of_everybody_and_no_more() -> None:
     def look_up(uid: int) -> User:
         raise AssertionError("it may be any user")

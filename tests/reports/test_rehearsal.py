@@ -105,7 +105,8 @@ def test_a_message_over_links_is_judged_only_where_all_users_on_its_way_get_the_
 
 
 def test_gaps_and_reserved_keys_are_told_apart() -> None:
-    lost = [gap(3, "overflow"), gap(4, "overflow"), gap(None, "damaged"), gap(None, "cut", at=None)]
+    event = gap(0, 'hub {"kind":"serves","time":1.0}')
+    lost = [gap(3, "overflow"), gap(4, "overflow"), gap(None, "damaged"), gap(None, "cut", at=None), event]
     secret = message(b"!/cred/1/2/3/x", **sent_by(BOB))
     with in_memory([*lost, secret, message(b"a/!/b", **sent_by(BOB))]) as recorded:
         result = rehearse(recorded, trial())
