@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..wire.text import printable
 
 if TYPE_CHECKING:
     import pyarrow
+
+_FORMULAS: Final = ("=", "+", "-", "@")
+"""With these begins what a spreadsheet takes for a formula."""
 
 
 class Table(NamedTuple):
@@ -56,13 +59,20 @@ def write_csv(tables: Mapping[str, Table], directory: str) -> None:
 
     Bytes are written as :func:`~sbuslib.wire.text.printable` text, and lists as their items with blanks between. In a
     list, a blank within an item is written as ``\\x20``, and an empty item as ``""``. An unknown value is empty.
+    Spreadsheets run texts that begin with ``=``, ``+``, ``-`` or ``@``, so that byte is escaped, too: ``\\x3d``.
     """
     os.makedirs(directory, exist_ok=True)
     for name, table in tables.items():
         with open(f"{directory}/{name}.csv", "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(table.columns)
-            writer.writerows(map(_as_text, row) for row in table.rows)
+            writer.writerows(map(_cell, row) for row in table.rows)
+
+
+def _cell(value: object) -> object:
+    """A value for a file. Texts may be a stranger's, and none is a formula."""
+    text = _as_text(value)
+    return f"\\x{ord(text[0]):02x}{text[1:]}" if isinstance(text, str) and text.startswith(_FORMULAS) else text
 
 
 def _as_text(value: object) -> object:

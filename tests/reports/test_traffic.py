@@ -257,3 +257,13 @@ def test_tables_are_written_and_replaced(tmp_path: Path) -> None:
     assert [tuple(row.values()) for row in read.to_pylist()] == table.rows
     empty = parquet.read_table(tmp_path / "parquet" / "none.parquet")
     assert (empty.num_rows, empty.schema) == (0, read.schema)
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)"])
+def test_no_cell_of_a_stranger_is_a_formula_to_a_spreadsheet(tmp_path: Path, text: str) -> None:
+    table = Table({"key": "binary", "cause": "string", "keys": "keys", "n": "int64"}, [(text.encode(), text, [], -1)])
+    write_csv({"keys": table._replace(rows=[*table.rows, (b"", "", [text.encode()], -1)])}, str(tmp_path))
+    with (tmp_path / "keys.csv").open(newline="") as file:
+        _, first, second = csv.reader(file)
+    escaped = f"\\x{ord(text[0]):02x}{text[1:]}"
+    assert [*first, *second] == [escaped, escaped, "", "-1", "", "", escaped, "-1"]
