@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from .exports import Table
 from .html import human, render, shown
+from .outages import Outage
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -15,15 +17,17 @@ if TYPE_CHECKING:
 _STEPS = 1_000
 """Most steps of a curve. With more periods, one step is the mean of several."""
 
+_SECOND = 1_000_000_000
+
 _LINES = 5
 """Hubs that have a line of their own: the busiest. All others have one together."""
 
 
 class _Line(NamedTuple):
-    """One line of a curve: its name, its value at each step, and the path that draws it."""
+    """One line of a curve: its name, its value at each step, *None* where it is unknown, and the path that draws it."""
 
     name: str
-    values: list[float]
+    values: list[float | None]
     path: str
 
 
@@ -42,6 +46,12 @@ class _Steps:
     def number(self, start: datetime) -> int:
         return round((start - self.first).total_seconds()) // self.seconds
 
+    def during(self, outage: Outage) -> range:
+        """The numbers of all steps that have a part in an outage."""
+        first, length = round(self.first.timestamp()) * _SECOND, self.seconds * _SECOND
+        last = self.count - 1 if outage.end_ns is None else (outage.end_ns - first) // length
+        return range(max(0, (outage.first_ns - first) // length), min(self.count - 1, last) + 1)
+
     def labels(self) -> list[str]:
         """Make the times below the curve, evenly spread from its start to its end."""
         whole = timedelta(seconds=self.seconds * self.count)
@@ -49,12 +59,13 @@ class _Steps:
         return [(self.first + whole * n / 4).strftime(form) for n in range(5)]
 
 
-def curves(over_time: Table, period: int) -> list[Markup]:
+def curves(over_time: Table, period: int, outages: Sequence[Outage] = ()) -> list[Markup]:
     """Draw messages and bytes a second of each hub, and mark times of losses.
 
     :param over_time: rows of ``hub``, ``start``, ``messages``, ``bytes``, ``lost`` and ``unknown``; those without a
         start are left out.
     :param period: the seconds from one start to the next.
+    :param outages: times in which the rate of a hub is unknown, unless something was recorded: its line has a break.
     """
     rows = [row for row in over_time.rows if row[1] is not None]
     if not rows:
@@ -78,24 +89,39 @@ def curves(over_time: Table, period: int) -> list[Markup]:
         lost[at] += known or 0
         unknown[at] += times
 
-    # 3. One picture of messages, one of bytes, and in both the steps in which something was lost.
+    # 3. Steps of which nothing is known, by the name of the line.
+    silent: set[tuple[str, int]] = set()
+    for outage in outages:
+        for at in steps.during(outage):
+            unknown[at] += 1
+            silent.update((names[hub], at) for hub in outage.hubs if hub in names)
+
+    # 4. One picture of messages, one of bytes, and in both the steps in which something was lost.
     gaps = {at: (lost[at], unknown[at]) for at in range(steps.count) if lost[at] or unknown[at]}
+
+    def curve(title: str, unit: Literal["", "B"], by_name: dict[str, Counter[int]]) -> Markup:
+        return _curve(title, unit, {name: _rates(name, by_name[name], steps, silent) for name in by_name}, steps, gaps)
+
     messages, payloads = sums
+    return [curve("messages a second", "", messages), curve("payloads a second", "B", payloads)]
+
+
+def _rates(name: str, counts: Counter[int], steps: _Steps, silent: set[tuple[str, int]]) -> list[float | None]:
+    """The rates of one line; nothing that was counted is left out."""
     return [
-        _curve("messages a second", "", messages, steps, gaps),
-        _curve("payloads a second", "B", payloads, steps, gaps),
+        None if (name, at) in silent and not counts[at] else counts[at] / steps.seconds for at in range(steps.count)
     ]
 
 
 def _curve(
     title: str,
     unit: Literal["", "B"],
-    by_name: dict[str, Counter[int]],
+    rates: dict[str, list[float | None]],
     steps: _Steps,
     gaps: dict[int, tuple[int, int]],
 ) -> Markup:
-    rates = {name: [counts[at] / steps.seconds for at in range(steps.count)] for name, counts in by_name.items()}
-    top = _round_up(max(map(max, rates.values())), 1_024 if unit else 1_000)
+    largest = max((value for values in rates.values() for value in values if value is not None), default=0)
+    top = _round_up(largest, 1_024 if unit else 1_000)
 
     # ``lines`` is drawn. ``series`` has the same values for the script, which shows those under the pointer.
     return render(
@@ -109,7 +135,10 @@ def _curve(
         series={
             "start": round(steps.first.timestamp() * 1000),
             "step": steps.seconds * 1000,
-            "lines": [[name, [human(value, unit) for value in values]] for name, values in rates.items()],
+            "lines": [
+                [name, ["?" if value is None else human(value, unit) for value in values]]
+                for name, values in rates.items()
+            ],
             "lost": {at: _lost(*gap) for at, gap in gaps.items()},
         },
     )
@@ -134,11 +163,19 @@ def _round_up(value: float, step: int) -> float:
     return unit * power * next(n for n in (1, 2, 5, 10) if value / unit <= n * power)
 
 
-def _path(values: list[float], top: float) -> str:
-    """A line of steps, in a picture one unit wide for each of them, and 100 units high."""
-    parts, last = ["M0,100"], -1.0
+def _path(values: list[float | None], top: float) -> str:
+    """A line of steps with a break where a value is unknown, in a picture one unit wide for each value, and 100 units
+    high.
+    """
+    parts: list[str] = []
+    last: float | None = None  # no line is being drawn
     for at, value in enumerate(values):
-        if value != last:
-            parts.append(f"H{at}V{100 - 100 * value / top:.4g}")
-            last = value
-    return "".join([*parts, f"H{len(values)}V100"])
+        if value == last:
+            continue
+        if last is None:
+            parts.append(f"M{at},100")
+        parts.append(f"H{at}V{100 if value is None else 100 - 100 * value / top:.4g}")
+        last = value
+    if last is not None:
+        parts.append(f"H{len(values)}V100")
+    return "".join(parts)

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from ..journal.format.recovery import CUT, OUTAGE
 from ..kernel.users import name_of_user
 from ..wire.events import event_of, shown
 from .curves import curves
 from .exports import Table
 from .html import Column, HtmlPage, Report, duration, human, losses, show
+from .outages import AWAY, Outage, outages
 from .sql import Recorded
 from .traffic import Span, period, second, span, summaries, time_of
 
@@ -47,9 +46,6 @@ _KEYS: Final = 20
 _MINUTE: Final = 60 * _SECOND
 """Seconds: gaps of one cause that are no farther apart are reported together."""
 
-_AWAY: Final = (OUTAGE, CUT, "away")
-"""Causes of gaps that are a time rather than a number of messages."""
-
 
 class NightEntry(NamedTuple):
     """Something that happened, from ``time_ns`` on, in nanoseconds since the epoch."""
@@ -64,10 +60,17 @@ def night(recorded: Recorded) -> Report | None:
     covered = span(recorded)
     if covered is None:
         return None
-    found = [*_events(recorded), *_gaps(recorded, covered), *_floods(recorded, covered), *_silent(recorded, covered)]
+    away = outages(recorded, covered.first_ns)
+    found = [
+        *_events(recorded),
+        *map(_outage, away),
+        *_missing(recorded, covered),
+        *_floods(recorded, covered),
+        *_silent(recorded, covered),
+    ]
     rows = [(time_of(moment.time_ns), moment.kind, moment.text) for moment in sorted(found)]
     tables = {"night": Table({"time": "time", "kind": "string", "text": "string"}, rows)}
-    return Report(tables, lambda: _page(tables["night"], recorded, covered))
+    return Report(tables, lambda: _page(tables["night"], recorded, covered, away))
 
 
 def _events(recorded: Recorded) -> Iterator[NightEntry]:
@@ -78,35 +81,41 @@ def _events(recorded: Recorded) -> Iterator[NightEntry]:
             yield NightEntry(int(event.time * _SECOND), event.kind, event.text)
 
 
-def _gaps(recorded: Recorded, covered: Span) -> Iterator[NightEntry]:
+def _outage(outage: Outage) -> NightEntry:
+    """No time of day is in the text: pages show UTC, and the shell local time."""
+    if outage.end_ns is None:
+        lasting = "to the end"
+    elif outage.end_ns < outage.first_ns:
+        lasting = "for a time that nobody knows, as the clock was set back"
+    else:
+        lasting = f"for {duration((outage.end_ns - outage.first_ns) / _SECOND)}"
+    return NightEntry(outage.first_ns, "outage", f"nothing was recorded {lasting}: {shown(outage.cause)}")
+
+
+def _missing(recorded: Recorded, covered: Span) -> Iterator[NightEntry]:
     """Messages that the recorder did not get. Those of a minute come as one row, and adjoining minutes are reported
     together.
     """
+    causes = ", ".join(f"'{cause}'" for cause in AWAY)
     rows = recorded.query(
         "SELECT hub, cause, MIN(time_ns), MAX(time_ns), CAST(SUM(lost) AS BIGINT), COUNT(*) FILTER (WHERE lost IS NULL)"
-        " FROM sbus_recorded WHERE kind = 'gap' AND (lost IS NULL OR lost > 0)"
-        f" GROUP BY hub, cause, time_ns - time_ns % {_MINUTE}"
+        " FROM sbus_recorded WHERE kind = 'gap' AND (lost > 0 OR lost IS NULL AND COALESCE(cause, '') NOT"
+        f" IN ({causes})) GROUP BY hub, cause, time_ns - time_ns % {_MINUTE}"
     )
     merged: list[list[Any]] = []
     for hub, cause, first, last, lost, unknown in sorted(rows, key=lambda row: (row[0] or "", row[1], row[2] or 0)):
         first, last = first or covered.first_ns, last or covered.first_ns
         before = merged[-1] if merged else None
-        if before and cause not in _AWAY and before[:2] == [hub, cause] and first - before[3] <= _MINUTE:
+        if before and before[:2] == [hub, cause] and first - before[3] <= _MINUTE:
             before[3:] = [last, (before[4] or 0) + (lost or 0), before[5] + unknown]
         else:
             merged.append([hub, cause, first, last, lost, unknown])
 
-    # A time ends with the next row of any kind.
     for _, cause, first, last, lost, unknown in merged:
-        name = shown(str(cause))
-        if cause in _AWAY:
-            ((end,),) = recorded.query(f"SELECT MIN(time_ns) FROM sbus_recorded WHERE time_ns > {last}")
-            until = f"until {_clock(end)}, {duration((end - first) / _SECOND)}" if end is not None else "to the end"
-            yield NightEntry(first, "outage", f"nothing was recorded {until}: {name}")
-        else:
-            figure = " and ".join([f"{lost:,}"] * bool(lost) + ["nobody knows how many"] * bool(unknown))
-            time = duration((last - first) / _SECOND)
-            yield NightEntry(first, "missing", f"messages that are not recorded, in {time}: {figure}: {name}")
+        figure = " and ".join([f"{lost:,}"] * bool(lost) + ["nobody knows how many"] * bool(unknown))
+        time = duration((last - first) / _SECOND)
+        text = f"messages that are not recorded, in {time}: {figure}: {shown(str(cause))}"
+        yield NightEntry(first, "missing", text)
 
 
 _FLOODS = """
@@ -166,7 +175,7 @@ def _silent(recorded: Recorded, covered: Span) -> Iterator[NightEntry]:
         yield NightEntry(covered.last_ns, "silent", f"likewise {len(more):,} more keys")
 
 
-def _page(moments: Table, recorded: Recorded, covered: Span) -> str:
+def _page(moments: Table, recorded: Recorded, covered: Span, away: Sequence[Outage]) -> str:
     times = f"From {second(covered.first_ns)} to {second(covered.last_ns)} UTC, {duration(covered.seconds)} in all."
     page, length = HtmlPage("What happened", times, recorded.engine), period(covered.seconds)
     over_time = summaries(recorded, length)["over_time"]
@@ -178,9 +187,6 @@ def _page(moments: Table, recorded: Recorded, covered: Span) -> str:
 
     columns: Sequence[Column] = (("time", "time (UTC)", "moment"), ("kind", "what", "text"), ("text", "more", "text"))
     page.section("In order of time", "", show(moments, *columns))
-    page.section("Messages", "Red: messages are missing; striped: nobody knows how many.", *curves(over_time, length))
+    legend = "Red: messages are missing; striped: nobody knows how many."
+    page.section("Messages", legend, *curves(over_time, length, away))
     return page.html()
-
-
-def _clock(nanoseconds: int) -> str:
-    return f"{datetime.fromtimestamp(nanoseconds / _SECOND).astimezone():%H:%M:%S}"

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 Place: TypeAlias = "str | os.PathLike[str]"
 
-COLUMNS = ("time_ns", "hub", "kind", "key", "size", "sender", "gid", "uid", "pid", "lost", "cause")
+COLUMNS = (
+    "time_ns", "journal", "sequence", "hub", "kind", "key", "size", "sender", "gid", "uid", "pid", "lost", "cause",
+)  # fmt: skip
 """Columns that reports read. Payloads are not read."""
 
 

@@ -1,6 +1,6 @@
 """Report on traffic: volume over time, by level of the key, by sender and user, by size, and losses.
 
-The rows are read three times: for their span, for all summaries together, and for the keys.
+The rows are read four times: for their span, for all summaries together, for the keys, and for outages.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from .by_key import by_key, by_level
 from .curves import curves
 from .exports import Table
 from .html import Column, HtmlPage, Report, duration, heading, human, losses, show
+from .outages import Outage, outages
 from .sql import Recorded
 
 _PERIODS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 28_800, 86_400, 604_800)
@@ -172,7 +173,8 @@ def traffic(
     levelled = by_level(by_key(recorded), levels, separator)
     columns = dict.fromkeys(("messages", "bytes", "keys", "largest"), "int64")
     tables["by_level"] = Table({"level": "int32", "prefix": "binary", **columns}, [*levelled])
-    return Report(tables, lambda: _page(tables, covered, length, levels, recorded.engine))
+    away = outages(recorded, covered.first_ns)
+    return Report(tables, lambda: _page(tables, covered, away, length, levels, recorded.engine))
 
 
 # -- the page ---------------------------------------------------------------------------------------
@@ -180,7 +182,9 @@ def traffic(
 _COUNTS: Sequence[Column] = (("messages", "messages", "count"), ("bytes", "payloads", "bytes"))
 
 
-def _page(tables: dict[str, Table], covered: Span, length: int, levels: int, engine: str) -> str:
+def _page(
+    tables: dict[str, Table], covered: Span, away: Sequence[Outage], length: int, levels: int, engine: str
+) -> str:
     over_time, by_first = tables["over_time"], [row for row in tables["by_level"].rows if row[0] == 1]
     messages = over_time.total("messages")
     page = HtmlPage(
@@ -204,7 +208,7 @@ def _page(tables: dict[str, Table], covered: Span, length: int, levels: int, eng
         "Over time",
         f"Each step is {_period(length)}. Red: the recorder knows that messages are missing; striped: nobody knows how "
         "many.",
-        *curves(over_time, length),
+        *curves(over_time, length, away),
     )
     page.section(
         "By key", "A row that ends in the separator counts all keys below it.", *_levels(tables["by_level"], levels)

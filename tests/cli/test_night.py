@@ -77,7 +77,7 @@ def test_a_night_with_five_troubles_is_reported_in_order(
     assert "user root (0) published" in text["flood"]
     assert text["flood"].endswith(" a second, usually 0")
     assert "user not allowed; user 4321 (4321), process " in text["refused"]
-    assert "nothing was recorded until " in text["outage"]
+    assert "nothing was recorded for " in text["outage"]
     assert all(kind in Path(page).read_text() for kind in kinds)
 
     # What reads a journal otherwise sees no message and no loss in it.

@@ -24,6 +24,7 @@ class Row(msgspec.Struct, kw_only=True):
 
     kind: str
     at: float | None
+    journal: str = "journal-1"
     hub: str | None = "hub-1"
     key: bytes | None = None
     size: int | None = None
@@ -42,9 +43,9 @@ def message(key: bytes, payload: bytes = b"", at: float = 0, size: int | None = 
     return Row(kind="message", at=at, key=key, size=size, **fields)
 
 
-def gap(lost: int | None, cause: str, at: float | None = 0, hub: str = "hub-1") -> Row:
+def gap(lost: int | None, cause: str, at: float | None = 0, hub: str = "hub-1", journal: str = "journal-1") -> Row:
     """A gap; ``lost`` is ``None`` where nobody knows how many messages are missing."""
-    return Row(kind="gap", at=at, hub=hub, lost=lost, cause=cause)
+    return Row(kind="gap", at=at, journal=journal, hub=hub, lost=lost, cause=cause)
 
 
 def recording(rows: Iterable[Row]) -> pyarrow.Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from sbuslib.reports import traffic
 from sbuslib.reports.curves import _round_up, curves
 from sbuslib.reports.exports import Table
+from sbuslib.reports.outages import Outage
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0, 1), (240, 1), (241, 2), (86_400, 600), (1e9, 604_800)])
@@ -27,7 +29,7 @@ START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 COLUMNS = dict.fromkeys(("hub", "start", "messages", "bytes", "lost", "unknown"), "")
 
 
-def drawn(*rows: tuple[Any, ...], period: int = 10) -> tuple[str, dict[str, Any]]:
+def drawn(*rows: tuple[Any, ...], period: int = 10, away: Sequence[Outage] = ()) -> tuple[str, dict[str, Any]]:
     """The curve of messages, and what its script is told. A row is hub, seconds, messages, lost, unknown."""
     table = Table(
         COLUMNS,
@@ -36,7 +38,7 @@ def drawn(*rows: tuple[Any, ...], period: int = 10) -> tuple[str, dict[str, Any]
             for hub, seconds, messages, lost, unknown in rows
         ],
     )
-    messages, _ = curves(table, period)
+    messages, _ = curves(table, period, away)
     (series,) = re.findall(r'data-series="([^"]*)"', messages)
     return str(messages), json.loads(unescape(series))
 
@@ -56,6 +58,23 @@ def test_losses_are_drawn_where_they_were_known_and_unknown() -> None:
     assert told["lost"] == {"0": "7", "1": "3 and nobody knows how many"}
     gaps = re.findall(r'<i class="(gap[^"]*)" style="left:([\d.]+)%', html)
     assert gaps == [("gap", "0.0"), ("gap unknown", "33.333333333333336")]
+
+
+def test_a_line_has_a_break_where_nothing_of_its_hub_is_known() -> None:
+    second = 1_000_000_000
+    began = round(START.timestamp()) * second
+    away = Outage(began + 12 * second, began + 37 * second, "outage", frozenset({"a"}))
+    html, told = drawn(("a", 0, 100, 0, 0), ("a", 30, 50, 0, 0), ("b", 20, 50, 0, 0), away=[away])
+    assert told["lines"] == [["a", ["10", "?", "?", "5"]], ["b", ["0", "0", "5", "0"]]]
+    assert told["lost"] == dict.fromkeys("123", "nobody knows how many")
+    assert 'd="M0,100H0V0H1V100M3,100H3V50H4V100"' in html
+
+
+def test_an_outage_at_either_end_is_drawn_as_far_as_the_curve_goes() -> None:
+    began = round(START.timestamp()) * 1_000_000_000
+    away = Outage(began - 10**12, None, "outage", frozenset({"a"}))
+    _, told = drawn(("a", 0, 100, 0, 0), ("b", 20, 50, 0, 0), away=[away])
+    assert told["lines"] == [["a", ["10", "?", "?"]], ["b", ["0", "0", "5"]]]
 
 
 def test_the_busiest_hubs_have_a_line_each_and_the_others_one() -> None:
