@@ -4,7 +4,8 @@ A comment on the line before a fenced block tells what the tests do with it:
 
 =============================  =======================================================================
 ``<!-- file: name.py -->``     the block is a file of the page's folder; it need not run by itself
-``<!-- terminal: name -->``    the commands are run in this terminal, which keeps what it exported
+``<!-- terminal: name -->``    the commands are run in this terminal, which keeps what it exported;
+                               with ``; Ctrl-C: other`` after what stays in the other has ended so
 ``<!-- stays: name -->``       likewise, and the last command is left running; what it prints is what
                                the block shows after it, by the end of the page
 ``<!-- fragment -->``          Python that is only checked for its syntax

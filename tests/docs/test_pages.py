@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -166,6 +166,11 @@ class Terminal:
         self._type(f"exec {command}\n")
         self.expected = expected
 
+    def interrupt(self) -> None:
+        """Press Ctrl-C, and wait until what was running has ended."""
+        os.killpg(self._shell.pid, signal.SIGINT)
+        self._shell.wait(PATIENCE)
+
     def check_what_stays(self) -> None:
         """Read as many lines as are expected, and compare."""
         assert self._shell.stdout is not None
@@ -173,7 +178,8 @@ class Terminal:
         assert told(got) == told(self.expected)
 
     def close(self) -> None:
-        os.killpg(self._shell.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(self._shell.pid, signal.SIGKILL)
         for pipe in (self._shell.stdin, self._shell.stdout):
             assert pipe is not None
             pipe.close()
@@ -217,10 +223,13 @@ def test_commands_print_what_the_page_says(path: Path, desk: Desk) -> None:
             if block.language != "console" or block.what == "not run":
                 continue
             assert block.what in ("terminal", "stays"), f"{name_of(path)}:{block.line}: which terminal?"
-            if block.name not in terminals:
-                terminals[block.name] = Terminal(desk)
-                stack.callback(terminals[block.name].close)
-            terminal = terminals[block.name]
+            name, _, interrupted = block.name.partition("; Ctrl-C: ")
+            if interrupted:
+                terminals[interrupted].interrupt()
+            if name not in terminals:
+                terminals[name] = Terminal(desk)
+                stack.callback(terminals[name].close)
+            terminal = terminals[name]
             pairs = [(command.replace("/tmp/bus", desk.address), output) for command, output in commands(block)]
             last = pairs.pop() if block.what == "stays" else None
             for command, output in pairs:
