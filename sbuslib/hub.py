@@ -31,6 +31,7 @@ from .core.quotas import Quotas
 from .core.replacement import Replacement
 from .core.reporting import Reporter
 from .core.settings import Reloads, Review, Settings
+from .core.turns import let_others_run
 from .errors import KeyFormatError, PacketError, StateError, UsageError
 from .kernel.forks import abandon_in_child
 from .kernel.own_hub import Serving
@@ -319,7 +320,7 @@ class Hub:
         while monotonic() < deadline:
             if not sum(connection.take_turn() for connection in list(connections.values())):
                 break
-            gevent.sleep(0)
+            let_others_run()
         while (
             self.clients.fan_outs.waiting
             or any(connection.outbound.queued for connection in connections.values())

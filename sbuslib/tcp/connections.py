@@ -30,7 +30,7 @@ from .mesh import Mesh
 from .peer_link import Owner, PeerLink
 
 HOLDS_THE_MOST: Final = "holds the most while all hold too much"
-_RECEIVE_BYTES: Final = 262_144
+_RECEIVE_BYTES: Final = 65_536
 """Bytes taken from one peer before others have their turn: thousands of small messages."""
 
 logger = logging.getLogger("sbuslib")
@@ -165,7 +165,8 @@ class Connections(Owner):
                 return
             finally:
                 self._shaking_hands.discard(greenlet)
-            self._serve(sock, remote, None)
+            if (link := self._add(sock, remote, None)) is not None:
+                link.serve()
         finally:
             self._accepted -= 1
 
@@ -190,17 +191,17 @@ class Connections(Owner):
             raise
         return secured
 
-    def _serve(self, sock: Any, remote: HostPort, dialled: HostPort | None) -> None:
-        """Serve this connection until it ends."""
+    def _add(self, sock: Any, remote: HostPort, dialled: HostPort | None) -> PeerLink | None:
+        """Add a connection, which its greenlet has to serve; ``None`` while this peer is stopping."""
         if self._stopping:
             sock.close()
-            return
+            return None
         link = PeerLink(self, sock, remote, dialled)
         self._links[link] = None
         self._links_total += 1
         self._greet(link)
         self._links_changed.set()
-        link.serve()
+        return link
 
     def connect(self, address: str, *, timeout: float | None = None, keep: bool = True, wait: bool = True) -> None:
         """Connect to the peer at ``HOST:PORT``.
@@ -237,9 +238,8 @@ class Connections(Owner):
             raise StateError(f"{remote}: disconnected meanwhile")
 
         # 3. It is served, and made again.
-        dialled.keeper = self.greenlets.spawn(self._keep, remote, dialled, sock, keep)
-        if wait:
-            gevent.sleep(0)  # lets the greenlet run that adds the connection to the others
+        link = None if sock is None else self._add(sock, remote, remote)
+        dialled.keeper = self.greenlets.spawn(self._keep, remote, dialled, link, keep)
 
     def disconnect(self, address: str) -> None:
         """End the connection that :meth:`connect` made to ``address``, and do not make it again."""
@@ -274,24 +274,24 @@ class Connections(Owner):
                 sock.close()
                 raise
 
-    def _keep(self, remote: HostPort, dialled: _Dialled, sock: Any, keep: bool) -> None:
+    def _keep(self, remote: HostPort, dialled: _Dialled, link: PeerLink | None, keep: bool) -> None:
         """Serve the connection to ``remote``, and make it again when it ends."""
         backoff = Backoff(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
         is_warned = False
         try:
             while True:
-                if sock is None:
+                if link is None:
                     try:
-                        sock = self._dial(remote)
+                        link = self._add(self._dial(remote), remote, remote)
                     except OSError as error:
                         level = logging.WARNING if keep and not is_warned else logging.DEBUG
                         logger.log(level, "peer: %s: %s; it is tried again", remote, plainly(error))
                         is_warned = True
-                if sock is not None:
+                if link is not None:
                     is_warned = False
                     began = monotonic()
-                    self._serve(sock, remote, remote)
-                    sock = None
+                    link.serve()
+                    link = None
                     # Only a connection that lasted resets the pause: a peer may accept and close again and again.
                     if monotonic() - began > self.limits.reconnect_pause_most:
                         backoff.reset()

@@ -19,6 +19,7 @@ from gevent.event import Event
 from ..client import Client
 from ..clients.endpoint import Endpoint
 from ..core.supervision import Supervisor
+from ..core.turns import let_others_run
 from ..errors import DisconnectedError, StateError, UsageError
 from ..federation.import_export import CONTROL, DropReason, ImportExportFilter
 from ..federation.membership import HEARTBEAT_SECONDS, SETTLE_SECONDS, BridgeStatistics, Membership
@@ -267,7 +268,7 @@ class Gateway:
 
             self._exported += len(going)
             self._peer.publish_many(going, patience=_PATIENCE)
-            gevent.sleep(0)  # other greenlets run, also while the bus always has more
+            let_others_run()  # also while the bus always has more
 
     # -- in -----------------------------------------------------------------------------------------
 
@@ -282,7 +283,7 @@ class Gateway:
             if coming:
                 client.publish_many(self._membership.announced(coming))
                 self._imported += len(coming)
-            gevent.sleep(0)
+            let_others_run()
 
     # -- heartbeats and statistics ------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from gevent import socket
 from gevent.event import Event
 
 from ..core.supervision import Supervisor
+from ..core.turns import let_others_run
 from ..errors import FramingError
 from ..kernel.hosts import HostPort
 from .framing import Command, CommandParser, Publish, Sub, Unsub
@@ -24,8 +25,12 @@ from .limits import TcpLimits
 _SEND_BYTES: Final = 262_144
 """Bytes handed to the kernel with one call, and joined for it. More gains nothing."""
 
-_COMMANDS_A_TURN: Final = 64
-"""Subscriptions taken from one peer before others have their turn. Each may cost work."""
+_TURN_SECONDS: Final = 0.002
+"""Seconds of work for one peer after which others have their turn: a new name or a subscription may cost a millisecond
+where many substrings are held, and one piece of what came may hold thousands of them."""
+
+_COMMAND_BYTES: Final = 128
+"""Memory of a short command that was parsed, charged while it waits for the next turn."""
 
 
 class PeerReceiver(Protocol):
@@ -194,7 +199,7 @@ class PeerLink:
     def _send(self, view: memoryview) -> None:
         piece = _SEND_BYTES
         at, end = 0, len(view)
-        while at < end:
+        while at < end and not self._mute:
             sent = self._socket.send(view[at : at + piece])
             if self._mute:
                 return  # it was closed meanwhile, and nothing is charged any more
@@ -204,6 +209,8 @@ class PeerLink:
             self._progress = monotonic()
             if not self._moved.is_set():
                 self._moved.set()
+            if at < end:
+                let_others_run()  # also while the other end takes all at once
 
     def _fall_silent(self) -> None:
         """Stop sending, and release the reserved bytes."""
@@ -231,7 +238,7 @@ class PeerLink:
                 self._note_progress(bool(commands))
                 self.charge(parser.pending - before)
                 self._act(commands)
-                gevent.sleep(0)
+                let_others_run()
         except FramingError as error:
             try:
                 self._act(error.commands)
@@ -254,10 +261,15 @@ class PeerLink:
         receivers: tuple[PeerReceiver, ...] | None = ()
         name = None
 
-        others = 0
+        until = monotonic() + _TURN_SECONDS
         for command in commands:
             if type(command) is Publish:
                 if command.name is not name:
+                    if monotonic() > until:
+                        self._hand_over(run, receivers)
+                        run, until = [], self._pause(len(commands))
+                        if self.closed:
+                            return
                     name = command.name
                     interested = owner.receivers_of(name)
                     if interested != receivers:
@@ -271,10 +283,20 @@ class PeerLink:
             run, receivers, name = [], (), None
             if not isinstance(command, Publish):
                 owner.take_command(self, command)
-            others += 1
-            if others % _COMMANDS_A_TURN == 0:
-                gevent.sleep(0)
+            if monotonic() > until:
+                until = self._pause(len(commands))
+                if self.closed:
+                    return
         self._hand_over(run, receivers)
+
+    def _pause(self, commands: int) -> float:
+        """Let others run while so many commands are held. Returns when the next turn has to end, by the clock."""
+        held = 0 if self.closed else commands * _COMMAND_BYTES
+        self.charge(held)  # which may end this link
+        let_others_run()
+        if not self.closed:
+            self.charge(-held)
+        return monotonic() + _TURN_SECONDS
 
     def _hand_over(self, run: list[Publish], receivers: tuple[PeerReceiver, ...] | None) -> None:
         self.received += len(run)

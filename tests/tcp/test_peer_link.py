@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import gevent
 import pytest
 from msgspec import structs
-from support import eventually
+from support import PATIENCE, eventually
 
-from sbuslib.tcp import Publish, TcpLimits
+from sbuslib.tcp import Publish, TcpLimits, peer_link
 
-from .conftest import Connect, Make
+from .conftest import Connect, Make, Raw
 
 
 def test_the_three_commands_on_the_wire(make_peer: Make, raw: Connect) -> None:
@@ -160,3 +161,80 @@ def test_a_closed_connection_keeps_no_received_messages(make_peer: Make, raw: Co
     connection.socket.close()
     eventually(lambda: link.closed)
     assert link._parser.pending == 0
+
+
+class _Recorder:
+    """A receiver in the peer's own process."""
+
+    def __init__(self, on_messages: Callable[[], None]) -> None:
+        self._on_messages = on_messages
+
+    def take(self, messages: Sequence[Publish], source: object) -> None:
+        self._on_messages()
+
+
+def fill(connection: Raw, data: bytes) -> None:
+    """Send until the kernel takes no more, without letting any greenlet run."""
+    connection.socket.settimeout(0)
+    with suppress(BlockingIOError):
+        while True:
+            connection.socket.send(data)
+
+
+@pytest.mark.parametrize("name", [b"//flood", b"//%d"], ids=["one name", "new names"])
+def test_one_whose_socket_always_has_data_holds_others_for_a_piece(make_peer: Make, raw: Connect, name: bytes) -> None:
+    peer = make_peer()
+    stranger, other = raw(peer), raw(peer)
+    eventually(lambda: len(peer.links) == 2)
+    [link] = [link for link in peer.links if link.remote.port == stranger.socket.getsockname()[1]]
+    asked: list[int] = []
+    answered: list[int] = []
+
+    def on_first() -> None:
+        if not asked:
+            asked.append(link.received)
+            other.socket.send(b"pub ask 1 x\n")
+
+    peer.attach(_Recorder(on_first), "//first")
+    peer.attach(_Recorder(lambda: answered.append(link.received)), "ask")
+    message = b"pub %b 1 x\n" % name
+    fill(stranger, b"pub //first 1 x\n" + b"".join(message % n if b"%" in message else message for n in range(100_000)))
+    eventually(lambda: answered)
+    assert (answered[0] - asked[0]) * len(message) < 4 * 65_536
+
+
+def test_commands_of_one_piece_keep_their_order_over_several_turns(
+    make_peer: Make, raw: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_link, "_TURN_SECONDS", -1.0)
+    peer = make_peer()
+    inbox = peer.subscribe("a")
+    connection = raw(peer)
+    connection.expect(b"sub a\n")
+    pieces = [b"pub a%d 1 x\npub b 1 x\nsub %d\npub a%d 1 x\n" % (n, n, n) for n in range(100)]
+    connection.send(b"".join(pieces) + b"pub a 3 end\n")
+    got: list[Publish] = []
+    while not got or got[-1].data != b"end":
+        got += inbox.receive_many(timeout=PATIENCE)
+    assert [message.name for message in got] == [f"a{n // 2}" for n in range(200)] + ["a"]
+    assert peer.statistics().substrings == 100
+    assert peer.held_bytes == sum(len(str(n)) for n in range(100))
+
+
+def test_a_peer_that_stops_between_two_turns_takes_nothing_more(
+    make_peer: Make, raw: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_link, "_TURN_SECONDS", -1.0)
+    peer = make_peer()
+    came: list[None] = []
+
+    def on_message() -> None:
+        came.append(None)
+        if len(came) == 3:
+            gevent.spawn(peer.stop, 0)
+
+    peer.attach(_Recorder(on_message), "a")
+    raw(peer).send(b"".join(b"pub a%d 1 x\n" % n for n in range(1_000)))
+    eventually(lambda: peer.closed)
+    assert len(came) == 3
+    assert peer.held_bytes == 0
