@@ -144,6 +144,23 @@ class Namespace:
             raise ReservedKeyError(Reason.TRUNCATED_SECRET)
         return fields[:3]
 
+    def holder(self, secret: bytes) -> tuple[int | None, int | None, int | None] | None:
+        """Return the ids ``(gid, uid, pid)`` that a client needs to subscribe to a secret key or pattern of this hub.
+
+        ``None`` for an id is any; ``None`` alone: no client can have such ids, as the kernel does not write them so.
+        """
+        if not secret.startswith(self.prefix + self.start):
+            return None
+        try:
+            fields = self._ids(secret[len(self.prefix) :])
+            ids = [int(field) if field.isdigit() and len(field) <= _DIGITS else None for field in fields]
+            # As if the client had them: an id of another is one that is written in another way.
+            gid, uid, pid = (0 if one is None else one for one in ids)
+            self.check_pattern(secret, Credentials(gid=gid, uid=uid, pid=pid))
+        except ReservedKeyError:
+            return None
+        return (ids[0], ids[1], ids[2]) if max(gid, uid, pid) <= _LARGEST else None
+
     def check_key(self, key: bytes) -> bool:
         """Whether ``key``, under which a client wants to publish, is secret.
 

@@ -11,8 +11,6 @@ from .tables import show_json
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
     from ..keys.policy import Verb
-    from ..secrets import Credentials
-    from ..secrets import Namespace as Secrets
     from .config import HubSettings
 
 
@@ -71,6 +69,7 @@ def why_refused(rules: HubSettings, uid: int, verb: Verb, key: bytes) -> str | N
     from ..core.quotas import Quotas
     from ..core.router import Router
     from ..errors import PacketError
+    from ..secrets import Credentials
     from ..wire.packets import message_header
 
     if rules.users is not None and uid not in rules.users:
@@ -81,16 +80,9 @@ def why_refused(rules: HubSettings, uid: int, verb: Verb, key: bytes) -> str | N
         if verb == "publish":
             router.route(message_header(key))
         else:
-            router.subscribe(router.cut(key), "client", _holder(router.namespace, uid, key), quotas.account(uid))
+            gid, _, pid = router.namespace.holder(key) or (None, None, None)  # its group and process may be any
+            client = Credentials(gid=gid or 0, uid=uid, pid=pid or 0)
+            router.subscribe(router.cut(key), "client", client, quotas.account(uid))
     except PacketError as error:
         return f"the hub disconnects who does this: {error.reason}"
     return None
-
-
-def _holder(namespace: Secrets, uid: int, pattern: bytes) -> Credentials:
-    """Return the client of this user with the group and process that a secret pattern names."""
-    from ..secrets import Credentials
-
-    fields = pattern.removeprefix(namespace.start).split(namespace.separator)
-    gid, _, pid = (int(field) if field.isdigit() and len(field) <= 10 else 0 for field in [*fields, b"", b"", b""][:3])
-    return Credentials(gid=gid, uid=uid, pid=pid)

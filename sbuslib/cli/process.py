@@ -11,6 +11,7 @@ from time import monotonic, sleep
 from typing import Any, Final
 
 from ..kernel.sockets import send_datagram
+from ..kernel.users import is_alive
 from .console import EXIT_SUCCESS, STOPPING, complain
 
 LISTENS: Final = b"1"
@@ -69,14 +70,11 @@ def _owner(path: str) -> str:
     try:
         with open(path, "rb") as file:
             pid = int(file.read(32))
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return f"left behind by process {pid}, which is gone: remove it"
-    except PermissionError:
-        pass
-    except (OSError, ValueError, OverflowError):
+    except (OSError, ValueError):
         return "and holds no process id"
-    return f"of process {pid}, which runs"
+    return (
+        f"of process {pid}, which runs" if is_alive(pid) else f"left behind by process {pid}, which is gone: remove it"
+    )
 
 
 def fill_standard_descriptors() -> None:

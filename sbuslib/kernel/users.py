@@ -82,3 +82,14 @@ def program_of(pid: int) -> str:
             return file.read().rstrip("\n")
     except OSError:
         return ""
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether there is a process with this id in this pid namespace."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass  # another user's
+    return True

@@ -20,7 +20,7 @@ that with the user's clients: as long as it is in force, it does not change with
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -88,6 +88,8 @@ class Ruling(msgspec.Struct, frozen=True):
     is_secret: bool = False
     others: tuple[Grant, ...] = ()
     """Where the answer is no, some of what the rules allow."""
+    is_nameless: bool = False
+    """Where the answer is no, whether patterns were left out because the user has no name that can stand in them."""
 
     def reason(self, verb: Verb, who: str = "this user") -> str:
         """The reason of the decision, in words."""
@@ -96,7 +98,8 @@ class Ruling(msgspec.Struct, frozen=True):
         if self.is_secret:
             return "rules are not asked about secrets; only clients with these credentials may subscribe"
         if self.rule is None:
-            return f"no rule lets {who} {verb} this"
+            nameless = "; this user has no name, so patterns with %u give it nothing" if self.is_nameless else ""
+            return f"no rule lets {who} {verb} this{nameless}"
         template, pattern = (f'"{printable(text)}"' for text in (self.template, self.pattern))
         meant = "" if template == pattern else f", which is {pattern} for {who}"
         return f"{self.rule.label or 'a rule'}: {verb} {template}{meant}"
@@ -120,6 +123,7 @@ class Scope:
     """Permissions of one user. Two scopes are equal if they allow the same by the same patterns.
 
     :param origins: the rules that these patterns are from, the first one first.
+    :param nameless: the verbs for which there are more patterns, which need a name that the user does not have.
     """
 
     def __init__(
@@ -128,11 +132,13 @@ class Scope:
         subscribe: Iterable[bytes],
         separator: bytes = SEPARATOR,
         origins: Iterable[Grant] = (),
+        nameless: Iterable[Verb] = (),
     ) -> None:
         self.publish = tuple(dict.fromkeys(publish))  # patterns of keys
         self.subscribe = tuple(dict.fromkeys(subscribe))  # patterns of patterns
         self._separator = separator
         self._origins = tuple(origins)  # the first that gave a pattern decides
+        self._nameless = frozenset(nameless)
         self._keys = [Pattern(pattern, separator) for pattern in self.publish]  # cut once
         self._patterns = [Pattern(pattern, separator) for pattern in self.subscribe]  # likewise
 
@@ -158,7 +164,8 @@ class Scope:
         """Decide the same, and return the rule that decides."""
         found = self._deciding(verb, key)
         if found is None:
-            return Ruling(False, others=tuple(one for one in self._origins if one.verb == verb)[:_OTHERS])
+            others = tuple(one for one in self._origins if one.verb == verb)[:_OTHERS]
+            return Ruling(False, others=others, is_nameless=verb in self._nameless)
         for origin in self._origins:
             if (origin.verb, origin.pattern) == (verb, found.raw):
                 return Ruling(True, origin.rule, origin.template, origin.pattern)
@@ -213,22 +220,31 @@ class Policy:
 
     def scope(self, uid: int) -> Scope:
         """Return the permissions of a user, secrets aside. Asks the system about the user anew."""
-        grants = list(self.grants(uid))
+        grants, nameless = self._find(uid)
         publish = (grant.pattern for grant in grants if grant.verb == "publish")
         subscribe = (grant.pattern for grant in grants if grant.verb == "subscribe")
-        return Scope(publish, subscribe, self._separator, grants)
+        return Scope(publish, subscribe, self._separator, grants, nameless)
 
-    def grants(self, uid: int) -> Iterator[Grant]:
-        """Yield each pattern that the rules give a user, in their order. Asks the system about the user anew."""
+    def grants(self, uid: int) -> list[Grant]:
+        """Return the patterns that the rules give a user, in their order. Asks the system about the user anew."""
+        return self._find(uid)[0]
+
+    def _find(self, uid: int) -> tuple[list[Grant], set[Verb]]:
+        """Return the grants of a user, and the verbs for which a name is missing."""
         user = self._user(uid)
         places = {*self._about_everybody, *self._about_users.get(uid, ())}
         places.update(*(self._about_groups.get(gid, ()) for gid in user.groups))
+
+        grants, nameless = list[Grant](), set[Verb]()
         for rule in (self.rules[place] for place in sorted(places)):
             for verb, templates in rule.templates():
                 for template in templates:
                     pattern = _fill_in(template, user.name)
-                    if pattern is not None:
-                        yield Grant(rule, verb, template, pattern)
+                    if pattern is None:
+                        nameless.add(verb)
+                    else:
+                        grants.append(Grant(rule, verb, template, pattern))
+        return grants, nameless
 
     def _user(self, uid: int) -> User:
         """Return a user, with a name only if it can stand in a pattern."""

@@ -16,9 +16,10 @@ import msgspec
 
 from ..blocking import Client
 from ..errors import SbusError
-from ..kernel.users import name_of_user, program_of
+from ..kernel.users import is_alive, name_of_user, program_of
+from ..secrets import Namespace
 from ..statistics import ExplainedLink, ExplainedParty, ExplainedReceiver, Explanation, LinkStatistics
-from ..wire.packets import Key
+from ..wire.packets import Key, as_key
 from .rates import ids_of, is_local
 from .survey import DEEPEST, Children, client_at
 
@@ -75,12 +76,15 @@ class _Walk:
         #: Asks children.
         self._children = Children[Explanation](lambda client: self._ask(client, b"parent"), timeout, MOST_HUBS)
         self._local = False  # whether the first hub knows processes by the ids that they have here
+        self._namespace = Namespace()  # of the first hub
 
     # -- the hubs -----------------------------------------------------------------------------------
 
     def start(self, address: str | None, sender: Party) -> list[Hop]:
         with Client(address, timeout=self._timeout) as client:
             self._local = is_local(client)
+            separator = client.hub.separator
+            self._namespace = Namespace(separator, Namespace(separator).prefix_of(client.credentials))
             first = Hop(address=client.address, explanation=self._ask(client, sender))
         return [first, *self._beyond(first, os.getuid(), 1, True)]
 
@@ -154,12 +158,23 @@ class _Walk:
         elif first.is_whole:
             yield 70, f"no client{to} receives it{known}{but}"
         if first.is_secret:
-            yield 69, "it is secret: only clients with the ids that stand in the key may subscribe"
+            yield 69, f"it is secret: {self._holder()}"
         # On a busy bus some pattern is always near. So links that do not carry the key come after the nearest one.
         for answer in answers if first.reader is None else found:
             for number, one in enumerate(answer.near):
                 of = self._who(one.credentials) if one.credentials else "another hub"
                 yield 44 - number if number else 68, f"nearly: {one.pattern} of {of}: {one.reason}"
+
+    def _holder(self) -> str:
+        """Describe who may subscribe to the key, which is secret. Ids after another prefix are those of another hub."""
+        key, namespace = as_key(self._key), self._namespace
+        is_ours = key.startswith(namespace.prefix + namespace.start)
+        ids = (namespace if is_ours else Namespace(namespace.separator)).holder(key)
+        if ids is None:
+            return "no client can have the ids in the key, as the kernel does not write them so"
+        if is_ours and self._local and ids[2] and not is_alive(ids[2]):
+            return f"only process {ids[2]} might subscribe, and it is gone"
+        return "only clients with the ids that stand in the key may subscribe"
 
     def of_hub(self, hop: Hop, at: str) -> Iterator[Finding]:
         """Yield findings of one hub about the sender, and each receiver and link; ``at`` names the hub."""

@@ -160,7 +160,7 @@ class PolicyTrial:
     def _granted(self, uid: int) -> tuple[list[Grant], Subscriptions[int]]:
         if uid not in self._grants:
             assert self._policy is not None
-            grants = list(self._policy.grants(uid))
+            grants = self._policy.grants(uid)
             index: Subscriptions[int] = Subscriptions(self._separator)
             for place, grant in enumerate(grants):
                 if grant.verb == "publish":

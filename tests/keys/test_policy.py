@@ -205,3 +205,40 @@ def test_another_separator() -> None:
     assert space.check_pattern(b"!/cred/100/1000/4712/x", ME) is False
     with pytest.raises(ReservedKeyError):
         space.check_pattern(b"!.cred.100.1000.4712.x", ME)
+
+
+@pytest.mark.parametrize(
+    ("secret", "ids"),
+    [
+        (b"!/cred/100/1000/4711/x", (100, 1000, 4711)),
+        (b"!/cred//1000//x", (None, 1000, None)),
+        (b"!/cred////x", (None, None, None)),
+        (b"!/cred/0/0/1/", (0, 0, 1)),
+        (b"!/cred/4294967295///", (4_294_967_295, None, None)),
+        (b"!/cred/4294967296///", None),  # more than 32 bits
+        (b"!/cred//01000//x", None),
+        (b"!/cred//ann//x", None),
+        (b"!/cred///+5/x", None),
+        (b"!/cred///0/x", None),  # unknown
+        (b"!/cred//65534//x", None),
+        (b"!/cred/1/2/3", None),
+        (b"key", None),
+        (b"x/!/cred//1000//x", None),  # of another hub
+    ],
+)
+def test_the_ids_that_a_client_needs_for_a_secret(secret: bytes, ids: tuple[int | None, ...] | None) -> None:
+    assert Namespace().holder(secret) == ids
+    below = Namespace(prefix=b"!/cred/7/8/9/")
+    assert below.holder(below.prefix + secret) == (ids if secret.startswith(b"!") else None)
+    if ids is not None:
+        gid, uid, pid = (one or 0 for one in ids)
+        assert Namespace().check_pattern(secret, Credentials(gid=gid, uid=uid, pid=pid))
+
+
+def test_a_user_without_a_name_learns_that_it_lacks_one() -> None:
+    one = policy(Rule(everybody=True, publish=(b"t/%u/",), subscribe=(b"a",)))
+    assert (
+        one.explain(3, "publish", b"t/x").reason("publish").endswith("has no name, so patterns with %u give it nothing")
+    )
+    assert "no name" not in one.explain(3, "subscribe", b"b").reason("subscribe")
+    assert "no name" not in one.explain(1, "publish", b"t/x").reason("publish")

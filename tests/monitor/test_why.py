@@ -1,15 +1,16 @@
-"""Why a message arrives, or does not: twelve troubles, each named in the first three lines; and who is told what."""
+"""Why a message arrives, or does not: fourteen troubles, each named in the first three lines; and who is told what."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import gevent
 import msgspec
 import pytest
-from support import FakeHub, Peer, eventually
+from support import FakeHub, HubThread, Peer, eventually
 from worlds import FAST, OTHER, RELAY, STRANGER, World, settle
 
 from sbuslib import Hub
@@ -33,7 +34,7 @@ def why(world: World, name: str, key: str = KEY, **parties: Any) -> Way:
     return way
 
 
-# -- Twelve troubles
+# -- Fourteen troubles
 
 
 def a_wrong_pattern(world: World) -> Way:
@@ -123,6 +124,17 @@ def a_secret_of_another(world: World) -> Way:
     return why(world, "hub", f"!/cred//{STRANGER}//news", receiver=OTHER)
 
 
+def a_secret_that_nobody_can_read(world: World) -> Way:
+    world.hub("hub")
+    return why(world, "hub", f"!/cred//0{STRANGER}//news")
+
+
+def a_user_without_a_name(world: World) -> Way:
+    rules = [Rule(everybody=True, publish=(b"tenants/%u/",), label="/etc/sbus.toml:3")]
+    world.hub("hub", authorize=Policy(rules, lambda uid: (b"", frozenset())))
+    return why(world, "hub", "tenants/bob/x", sender=OTHER)
+
+
 def a_hub_just_started(world: World) -> Way:
     world.hub("hub", limits=msgspec.structs.replace(FAST, settle=60.0))
     return why(world, "hub")
@@ -147,6 +159,8 @@ def a_name_in_another_separator(world: World) -> Way:
         (a_tenant, "rules do not let that user read it"),
         (a_monitor_only, "only monitors do"),
         (a_secret_of_another, "may not read it: secret pattern of another"),
+        (a_secret_that_nobody_can_read, "no client can have the ids in the key"),
+        (a_user_without_a_name, "this user has no name, so patterns with %u give it nothing"),
         (a_hub_just_started, "the hub has just started"),
         (a_name_in_another_separator, "the key is separated in another way"),
     ],
@@ -155,6 +169,15 @@ def test_the_trouble_is_in_the_first_three_lines(world: World, trouble: Callable
     way = trouble(world)
     assert not way.arrives
     assert words in "\n".join(way.findings[:3]), way.findings
+
+
+def test_a_secret_of_a_process_that_is_gone_is_said_to_be(folder: str) -> None:
+    child = subprocess.Popen(["true"])
+    child.wait()
+    with HubThread(f"{folder}/bus") as bus:
+        gone, alive = (follow(bus.address, f"!/cred///{pid}/news") for pid in (child.pid, os.getpid()))
+    assert f"it is secret: only process {child.pid} might subscribe, and it is gone" in gone.findings
+    assert "it is secret: only clients with the ids that stand in the key may subscribe" in alive.findings
 
 
 def test_a_message_that_arrives_is_said_to(world: World) -> None:
