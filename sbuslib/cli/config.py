@@ -89,7 +89,7 @@ def read_settings(arguments: Namespace, default: str | None = SYSTEM_ADDRESS, *,
     :param default: the address where neither has one.
     :param of_any: options are missing, and the file may be that of a hub or of a relay.
 
-    Raises :exc:`~sbuslib.errors.UsageError`, and :exc:`OSError` for a file that cannot be read.
+    Raises :exc:`~sbuslib.errors.UsageError`, also for a file that cannot be read.
     """
     # 1. The file.
     path, option = arguments.config, vars(arguments).get
@@ -137,10 +137,13 @@ def _read(path: str, may_relay: bool) -> tuple[HubTable, list[int]]:
     """Parse a file. Also returns the lines on which its rules begin, if they are written as ``[[rules]]``."""
     import tomllib
 
-    with open(path, "rb", opener=_open_at_once) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise UsageError(f"{path}: this is no regular file, and could not be read again")
-        data = file.read()
+    try:
+        with open(path, "rb", opener=_open_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise UsageError(f"{path}: this is no regular file, and could not be read again")
+            data = file.read()
+    except OSError as error:
+        raise UsageError(explain(error)) from None
     try:
         text = data.decode()
         parsed = tomllib.loads(text)

@@ -177,12 +177,12 @@ def show_gap(row: Record) -> None:
 
 
 def run_journal_query(arguments: Namespace) -> None:
+    begin_to_show()
+    import duckdb  # first of all: the error for it names the extra that brings Arrow, too
+
     from ..errors import UsageError
     from ..journal.read.readers import journal_error
     from ..reading import read
-
-    begin_to_show()
-    import duckdb
 
     connection = duckdb.connect(config={"enable_external_access": "true"})
     read(arguments.directory, "duckdb", connection=connection).create_view("journal")

@@ -31,8 +31,8 @@ GROUPS = {
 COMMANDS = {
     "pub": ("messages", "pub", "publish messages"),
     "sub": ("messages", "sub", "show the messages whose keys match a pattern"),
-    "request": ("messages", "services", "ask who serves a key, and show the answer"),
-    "serve": ("messages", "services", "answer questions by running a command for each"),
+    "request": ("messages", "services", "ask who serves a key, and show the reply"),
+    "serve": ("messages", "services", "reply to requests by running a command for each"),
     "send": ("messages", "files", "send files of any size"),
     "receive": ("messages", "files", "receive files that are sent"),
     "get": ("messages", "sub", "show the newest message of a key"),

@@ -107,9 +107,11 @@ def _subscriptions(arguments: Namespace, separator: bytes) -> tuple[list[HeldPat
 def _separator(arguments: Namespace, settings: HubSettings | None) -> bytes:
     """Return the separator of the keys. Raises :exc:`~sbuslib.errors.UsageError` if the journal's is not the rules'."""
     from ..errors import UsageError
+    from ..reports.sql import require
     from ..wire.text import printable
     from .report import separator_of
 
+    require()
     recorded = separator_of(arguments.journal, arguments.hub, None if settings is None else settings.separator)
     if settings is not None and recorded != settings.separator:
         ours, theirs = printable(settings.separator), printable(recorded)

@@ -102,9 +102,18 @@ def _recorded(arguments: Namespace) -> Iterator[Recorded]:
     from ..errors import StateError, UsageError
     from ..journal.read.journal_files import absolute
     from ..journal.read.read_plan import plan
-    from ..reports.sql import Choice, default_engine, in_duckdb, in_spark
+    from ..reports.sql import Choice, default_engine, in_duckdb, in_spark, require
     from ..reports.traffic import span
+    from ..spark.sessions import require as require_spark
 
+    # 1. The engine; what it needs is there.
+    on_spark = arguments.master is not None or bool(arguments.conf)
+    engine = arguments.engine or ("spark" if on_spark else default_engine(arguments.lake))
+    if engine == "duckdb" and on_spark:
+        raise UsageError("--master and --conf are for Spark: leave out --engine duckdb")
+    require_spark() if engine == "spark" else require()
+
+    # 2. The records.
     of = f" of hub {arguments.hub}" if arguments.hub else ""
     then = " in that time" if arguments.start is not None or arguments.end is not None else ""
     nothing = StateError(f"{arguments.lake}: nothing{of} was recorded{then}")
@@ -112,10 +121,6 @@ def _recorded(arguments: Namespace) -> Iterator[Recorded]:
         raise nothing
 
     choice = Choice(arguments.hub, arguments.start, arguments.end)
-    on_spark = arguments.master is not None or bool(arguments.conf)
-    engine = arguments.engine or ("spark" if on_spark else default_engine(arguments.lake))
-    if engine == "duckdb" and on_spark:
-        raise UsageError("--master and --conf are for Spark: leave out --engine duckdb")
     with ExitStack() as stack:
         if engine == "duckdb":
             rows: Recorded = stack.enter_context(in_duckdb(arguments.lake, choice))

@@ -26,8 +26,8 @@ _SHOWN_AFTER = 2.0
 def add_request(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
-        "Send a request to a server of KEY, and write the answer as it is; on a terminal, bytes that cannot be printed "
-        "are escaped. Nobody else can read the answer. With --all, all servers of the key are asked, and each answer "
+        "Send a request to a server of KEY, and write the reply as it is; on a terminal, bytes that cannot be printed "
+        "are escaped. Nobody else can read the reply. With --all, all servers of the key are asked, and each reply "
         "is a line."
     )
     parser.epilog = (
@@ -37,7 +37,7 @@ def add_request(parser: Parser) -> None:
         "\n"
         "exit status:\n"
         "  0   answered\n"
-        "  1   nobody serves the key, no answer came in time, or the server failed: a\n"
+        "  1   nobody serves the key, no reply came in time, or the server failed: a\n"
         "      line on standard error says which\n"
     )
 
@@ -46,11 +46,11 @@ def add_request(parser: Parser) -> None:
     add(parser, "[PAYLOAD]", "the payload; left out, it is empty")
     parser.late = "payload"
     add(parser, "--stdin", "all of standard input is the payload")
-    add(parser, "--timeout TIME", "wait for the answer no longer (10)", default=10.0)
-    add(parser, "--all", "show the answers of all who serve the key")
-    add(parser, "--wait TIME", "with --all, how long to wait for answers (1)", default=1.0)
-    add(parser, "--json", "each answer, or the error of its server, as JSON in a line")
-    add(parser, "--not-secret", "for the C daemon, which has no secret keys: others on the bus could read the answer")
+    add(parser, "--timeout TIME", "wait for the reply no longer (10)", default=10.0)
+    add(parser, "--all", "show the replies of all who serve the key")
+    add(parser, "--wait TIME", "with --all, how long to wait for replies (1)", default=1.0)
+    add(parser, "--json", "each reply, or the error of its server, as JSON in a line")
+    add(parser, "--not-secret", "for the C daemon, which has no secret keys: others on the bus could read the reply")
 
 
 def run_request(arguments: Namespace) -> int:
@@ -62,26 +62,26 @@ def run_request(arguments: Namespace) -> int:
     with messages.connected(arguments) as client:
         payload = messages.read_stdin() if arguments.stdin else arguments.payload or b""
         if not arguments.all:
-            answer = client.request(key, payload, timeout=arguments.timeout, secret=secret)
+            reply = client.request(key, payload, timeout=arguments.timeout, secret=secret)
             if arguments.json:
-                _show_json(answer)
+                _show_json(reply)
             else:
-                write(answer)
+                write(reply)
             return EXIT_SUCCESS
-        answers = client.request_many(key, payload, wait=arguments.wait, secret=secret)
-    if not answers:
-        return complain("sbus", "nobody answered")
-    shown = [_show(answer, arguments.json) for answer in answers]
+        replies = client.request_many(key, payload, wait=arguments.wait, secret=secret)
+    if not replies:
+        return complain("sbus", "nobody replied")
+    shown = [_show(reply, arguments.json) for reply in replies]
     return EXIT_SUCCESS if all(shown) else EXIT_FAILURE
 
 
-def write(answer: bytes) -> None:
-    """Write an answer to standard output; for a terminal, without control characters."""
+def write(reply: bytes) -> None:
+    """Write a reply to standard output; for a terminal, without control characters."""
     if sys.stdout.isatty():
         from ..wire.text import printable
 
-        answer = b"".join(printable(line).encode() + b"\n" for line in answer.splitlines())
-    sys.stdout.buffer.write(answer)
+        reply = b"".join(printable(line).encode() + b"\n" for line in reply.splitlines())
+    sys.stdout.buffer.write(reply)
     sys.stdout.buffer.flush()
 
 
@@ -91,24 +91,24 @@ def _show_json(payload: bytes, error: str | None = None) -> None:
     show_json(json_field("payload", payload) if error is None else {"error": error})
 
 
-def _show(answer: Reply, as_json: bool) -> bool:
-    """Print one answer of several. Returns ``False`` if it is an error of its server."""
+def _show(reply: Reply, as_json: bool) -> bool:
+    """Print one reply of several. Returns ``False`` if it is an error of its server."""
     from ..wire.text import printable
 
     if as_json:
-        _show_json(answer.payload, answer.error)
-    elif answer.error is not None:
-        complain("sbus", plain(answer.error))
+        _show_json(reply.payload, reply.error)
+    elif reply.error is not None:
+        complain("sbus", plain(reply.error))
     else:
-        print(printable(answer.payload), flush=True)
-    return answer.error is None
+        print(printable(reply.payload), flush=True)
+    return reply.error is None
 
 
 def add_serve(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = (
         "Answer requests under keys that match a pattern, until Ctrl-C: COMMAND is run for each, with the payload "
-        "on its standard input, and its output is the answer. If it fails, so does the request, with the text that it "
+        "on its standard input, and its output is the reply. If it fails, so does the request, with the text that it "
         "wrote to standard error. SBUS_KEY is the key of the request, and SBUS_SENDER its sender, if the hub names "
         "senders. The command is ended when the requester has given up."
     )
@@ -137,29 +137,29 @@ def run_serve(arguments: Namespace) -> None:
     with messages.connected(arguments, senders=True, lasting=True) as client:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a command need not read its standard input to the end
         with client.serve(
-            arguments.pattern, lambda question: answer(question, arguments.command), workers=arguments.jobs
+            arguments.pattern, lambda request: reply_to(request, arguments.command), workers=arguments.jobs
         ) as service:
             show_status("ready to answer (Ctrl-C ends it)")
             wait_for_ctrl_c(service.wait)
 
 
-def answer(question: Request, command: list[str]) -> bytes:
-    """Return a command's answer to a request. Raises :exc:`~sbuslib.errors.ReplyError` when it fails."""
+def reply_to(request: Request, command: list[str]) -> bytes:
+    """Return a command's reply to a request. Raises :exc:`~sbuslib.errors.ReplyError` when it fails."""
     import subprocess
     from time import monotonic
 
     from ..errors import ReplyError
 
-    variables = {b"SBUS_KEY": question.key}
-    if question.sender is not None:
-        variables[b"SBUS_SENDER"] = question.sender
+    variables = {b"SBUS_KEY": request.key}
+    if request.sender is not None:
+        variables[b"SBUS_SENDER"] = request.sender
     try:
         done = subprocess.run(
             command,
-            input=question.payload,
+            input=request.payload,
             capture_output=True,
             env={**os.environb, **variables},
-            timeout=None if question.until is None else max(0.0, question.until - monotonic()),
+            timeout=None if request.until is None else max(0.0, request.until - monotonic()),
             check=False,
         )
     except subprocess.TimeoutExpired as error:

@@ -95,13 +95,18 @@ class Choice(NamedTuple):
 EVERYTHING = Choice()
 
 
+def require() -> None:
+    """Raise :exc:`~sbuslib.errors.StateError`, with the command to install it, if DuckDB or Arrow is missing."""
+    for name in ("duckdb", "pyarrow"):
+        if find_spec(name) is None:
+            raise StateError(f"{name} is missing: pip install 'sbuslib[report]'")
+
+
 @contextmanager
 def in_duckdb(place: Place, choice: Choice = EVERYTHING, *, on_corrupt: OnCorrupt = "error") -> Iterator[InDuckDB]:
     """Open the rows of a lake or journal in a DuckDB of its own. Raises as :func:`sbuslib.read`."""
-    try:
-        import duckdb
-    except ImportError:
-        raise StateError("duckdb is missing: pip install 'sbuslib[report]'") from None
+    require()
+    import duckdb
 
     # DuckDB spills to this folder, not below the user's working directory. Nothing is downloaded.
     with (
@@ -129,5 +134,6 @@ def in_spark(session: SparkSession, place: Place, choice: Choice = EVERYTHING) -
 
 
 def default_engine(place: Place) -> Literal["duckdb", "spark"]:
-    """DuckDB where it is installed, for a place on this machine; else Spark."""
-    return "duckdb" if "://" not in os.fspath(place) and find_spec("duckdb") else "spark"
+    """DuckDB for a place on this machine, unless Spark alone is installed; else Spark."""
+    is_spark = "://" in os.fspath(place) or (find_spec("duckdb") is None and find_spec("pyspark") is not None)
+    return "spark" if is_spark else "duckdb"

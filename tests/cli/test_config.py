@@ -152,7 +152,7 @@ def test_a_file_can_be_checked_without_a_hub(run_here: Run, file: Path, program:
 
 def test_a_file_that_is_not_there_is_an_error(run_here: Run, file: Path) -> None:
     done = run_here(SBUSD, "-f", "--config", str(file))
-    assert (done.returncode, done.stderr) == (1, f"sbusd: {file}: No such file or directory\n")
+    assert (done.returncode, done.stderr) == (2, f"sbusd: {file}: No such file or directory\n")
     assert run_here(SBUSD, "--check-config").stderr == "sbusd: --check-config needs --config\n"
 
 

@@ -67,11 +67,14 @@ def test_duckdb_counts_what_is_on_this_machine_and_spark_the_rest(monkeypatch: p
         "duckdb",
         "spark",
     )
-    monkeypatch.setattr("sbuslib.reports.sql.find_spec", lambda name: None)
+    monkeypatch.setattr("sbuslib.reports.sql.find_spec", lambda name: name == "pyspark" or None)
     assert default_engine("/var/lib/sbus") == "spark"
+    monkeypatch.setattr("sbuslib.reports.sql.find_spec", lambda name: None)
+    assert default_engine("/var/lib/sbus") == "duckdb", "its extra is the smaller one"
 
 
-def test_a_missing_library_is_named(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(StateError, match=r"duckdb is missing: pip install 'sbuslib\[report\]'"), in_duckdb(journal):
+@pytest.mark.parametrize("name", ["duckdb", "pyarrow"])
+def test_a_missing_library_is_named(journal: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(StateError, match=rf"{name} is missing: pip install 'sbuslib\[report\]'"), in_duckdb(journal):
         pass
